@@ -1,0 +1,36 @@
+# The two commands: `make demo` shows Flux at work, `make test` proves it. Both make .venv first.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: venv demo test lint types format bench clean
+
+venv: .venv/ready
+
+.venv/ready: setup.cfg pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade "setuptools>=64" wheel
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[spark,plot,test]"
+	touch $@
+
+demo: venv
+	$(BIN)/python -m experiments.demo
+
+test: lint types
+	$(BIN)/python -m pytest
+
+lint: venv
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: venv
+	$(BIN)/mypy
+
+format: venv
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: venv
+	$(BIN)/python -m experiments.bench
+
+clean:
+	rm -rf .venv build *.egg-info

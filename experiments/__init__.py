@@ -1,0 +1,1 @@
+"""Experiments: what Flux claims, measured."""

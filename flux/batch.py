@@ -1,0 +1,322 @@
+"""A batch: the rows an operator is given at once, and the only way it emits rows.
+
+The user sees columns. Beside them a batch carries what Flux needs to keep rows in order and never lose or
+repeat one: `sn`, the number the ingress gave to the input each row descends from; `sub`, which orders the
+descendants of one input; and the partition of each row. Rows stand in (sn, sub, producer partition) order.
+
+`emit` is where hidden columns are made. The user says which input row each output row stems from, and that
+alone gives the output its place, so that it cannot depend on how rows were batched. `sub` has four fields
+of 16 bits, the topmost for the first step of a flow that makes several rows of one; a step writes the index
+of each row among those of the same input row into its own field, its *level*.
+
+The file knows nothing of partition functions, frames or operators' life cycles.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import namedtuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from flux.columns import ColumnError, numpy_of, record_batch_of
+from flux.errors import OperatorError
+
+__all__ = ["LEVELS", "MAX_OUTPUTS_PER_ROW", "Batch", "punctuated"]
+
+# 64 bits of `sub`, 16 for each one-to-many step.
+LEVELS = 4
+MAX_OUTPUTS_PER_ROW = 65_536
+_FIELD_BITS = 16
+_TOP_FIELD = 48
+
+Int64s = npt.NDArray[np.int64]
+Subs = npt.NDArray[np.uint64]
+Partitions = npt.NDArray[np.uint16]
+
+
+class Batch:
+    """Rows of one or more partitions of one segment, as columns.
+
+    `batch["src"]` is a read-only numpy array: object for strings and binary, masked where there are nulls,
+    and of shape (rows, w) and type uint8 for a fixed_size_binary(w) column. `batch.arrow` is the record
+    batch, `batch.rows()` yields named tuples of Python values, `batch.partition` tells the partition of
+    each row.
+
+    >>> rows = pa.RecordBatch.from_pydict({"n": [3, 0, 2]})
+    >>> batch = Batch(rows, np.arange(3), None, np.zeros(3, np.uint16))
+    >>> out = batch.emit({"x": [1, 1, 2, 2, 2]}, origin=[0, 0, 2, 2, 2])
+    >>> out.sn.tolist(), (out.sub >> np.uint64(48)).tolist()
+    ([0, 0, 2, 2, 2], [0, 1, 0, 1, 2])
+    """
+
+    __slots__ = (
+        "_columns",
+        "_names",
+        "_reached",
+        "arrow",
+        "level",
+        "origin",
+        "output",
+        "partition",
+        "sn",
+        "step",
+        "sub",
+    )
+
+    def __init__(
+        self,
+        arrow: Any,
+        sn: Int64s,
+        sub: Subs | None,
+        partition: Partitions,
+        level: int = 0,
+        output: Any = None,
+        step: str = "",
+        origin: Int64s | None = None,
+    ) -> None:
+        assert len(sn) == len(partition) == arrow.num_rows, "hidden columns are as long as the user's"
+        assert sub is None or len(sub) == len(sn)
+        self.arrow = arrow
+        self.sn = sn
+        # None means all zero: no step so far has made several rows of one.
+        self.sub = sub
+        self.partition = partition
+        self.level = level
+        self.output = output
+        self.step = step
+        # Of an emitted batch: the row of the batch it was emitted from that each row stems from.
+        self.origin = origin
+        self._columns: dict[str, npt.NDArray[Any]] = {}
+        self._names: dict[str, int] | None = None
+        self._reached: int | None = None
+
+    # What an operator reads.
+
+    def __len__(self) -> int:
+        return int(self.arrow.num_rows)
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        values = self._columns.get(name)
+        if values is None:
+            values = self._columns[name] = numpy_of(self.column(name))
+        return values
+
+    def column(self, name: str) -> Any:
+        """Return a column as an Arrow array."""
+        if self._names is None:
+            self._names = {column: i for i, column in enumerate(self.arrow.schema.names)}
+        place = self._names.get(name)
+        if place is None:
+            raise KeyError(f"this batch has no column {name!r}; its columns are {', '.join(self._names)}")
+        return self.arrow.column(place)
+
+    def rows(self) -> Iterator[Any]:
+        """Yield each row as a named tuple of Python values (null is None)."""
+        names = self.arrow.schema.names
+        # rename=True: a column called "class" or "my col" becomes _1 rather than an error.
+        make = _row_type(tuple(names))._make
+        values = (column.to_pylist() for column in self.arrow.columns)
+        # `_reached` lets an error name the row that was being looked at.
+        for self._reached, row in enumerate(map(make, zip(*values, strict=True))):
+            yield row
+        self._reached = None
+
+    # What an operator emits.
+
+    def emit(self, columns: Mapping[str, Any], origin: Any = None) -> Batch | None:
+        """Return the output rows made of `columns`, or None if there are none.
+
+        `columns` maps every output column to numpy, Arrow or list values of one length; they are cast
+        safely to the declared schema. `origin[i]` is the row of this batch that output row i stems from,
+        non-decreasing; left out, row i stems from row i.
+        """
+        try:
+            arrow = record_batch_of(columns, self.output)
+        except ColumnError as error:
+            raise self._error(str(error)) from error
+        count = arrow.num_rows
+        if origin is None:
+            if count not in (0, len(self)):
+                raise self._error(
+                    f"emit was given {count} rows for a batch of {len(self)} without `origin`. Say with "
+                    "origin=indices which input row each output row stems from"
+                )
+            where = np.arange(count)
+            index = None
+        else:
+            where = self._checked_origin(origin, count)
+            index = _index_among_equals(where)
+        if count == 0:
+            return None
+        whole = origin is None
+        return Batch(
+            arrow,
+            self.sn if whole else self.sn[where],
+            self._descendants(where, index),
+            self.partition if whole else self.partition[where],
+            self.level,
+            self.output,
+            self.step,
+            where,
+        )
+
+    def _checked_origin(self, origin: Any, count: int) -> Int64s:
+        where = np.asarray(origin)
+        if where.size and where.dtype.kind not in "iu":
+            raise self._error(f"origin must be integers, the rows of this batch; {where.dtype} came")
+        where = where.astype(np.int64, copy=False)
+        if where.shape != (count,):
+            raise self._error(
+                f"origin must name one input row for each of {count} output rows; {where.shape} came"
+            )
+        if count and (where[0] < 0 or where[-1] >= len(self) or (where[1:] < where[:-1]).any()):
+            raise self._error(
+                f"origin must be non-decreasing and within the batch's {len(self)} rows; came "
+                f"{where.min()} to {where.max()}{' out of order' if (where[1:] < where[:-1]).any() else ''}. "
+                "Emit rows in the order of the input rows they stem from"
+            )
+        return where
+
+    def _descendants(self, where: Int64s, index: Int64s | None) -> Subs | None:
+        """Return `sub` of the outputs: that of the row they stem from, with their index in our field."""
+        inherited = None if self.sub is None else self.sub[where]
+        if index is None:
+            return inherited
+        most = int(index.max())
+        if most >= MAX_OUTPUTS_PER_ROW or self.level >= LEVELS:
+            culprit = int(where[int(index.argmax())])
+            raise self._error(_too_many(most + 1, self.level), culprit)
+        field = index.astype(np.uint64) << np.uint64(_TOP_FIELD - _FIELD_BITS * self.level)
+        return field if inherited is None else inherited | field
+
+    def _error(self, message: str, row: int | None = None) -> OperatorError:
+        if row is None:
+            row = self.reached()
+        if row is None:
+            return OperatorError(message, self.step or None)
+        return OperatorError(message, self.step or None, int(self.partition[row]), int(self.sn[row]))
+
+    # What Flux does with batches.
+
+    def reached(self) -> int | None:
+        """Return the row `rows()` last yielded, or the only one there is; None where nobody can tell."""
+        return 0 if len(self) == 1 else self._reached
+
+    def for_step(self, level: int, output: Any, step: str) -> Batch:
+        """Return the same rows as input of a step."""
+        return Batch(self.arrow, self.sn, self.sub, self.partition, level, output, step)
+
+    def slice(self, start: int, stop: int) -> Batch:
+        """Return rows `start` to `stop`, without a copy."""
+        rows = slice(start, stop)
+        return Batch(
+            self.arrow.slice(start, stop - start),
+            self.sn[rows],
+            None if self.sub is None else self.sub[rows],
+            self.partition[rows],
+            self.level,
+            self.output,
+            self.step,
+            None if self.origin is None else self.origin[rows],
+        )
+
+    def take(self, indices: Int64s) -> Batch:
+        """Return the rows at `indices`, in that order."""
+        return Batch(
+            self.arrow.take(pa.array(indices)),
+            self.sn[indices],
+            None if self.sub is None else self.sub[indices],
+            self.partition[indices],
+            self.level,
+            self.output,
+            self.step,
+            None if self.origin is None else self.origin[indices],
+        )
+
+    @staticmethod
+    def concat(batches: Sequence[Batch]) -> Batch:
+        """Return the rows of all batches, one after the other, as of the first one's step."""
+        if len(batches) == 1:
+            return batches[0]
+        first = batches[0]
+        subs = [np.zeros(len(b), np.uint64) if b.sub is None else b.sub for b in batches]
+        return Batch(
+            pa.concat_batches([b.arrow for b in batches]),
+            np.concatenate([b.sn for b in batches]),
+            None if all(b.sub is None for b in batches) else np.concatenate(subs),
+            np.concatenate([b.partition for b in batches]),
+            first.level,
+            first.output,
+            first.step,
+        )
+
+    def ordered(self) -> Batch:
+        """Return the rows in (sn, sub, partition) order; rows that agree in all three keep theirs.
+
+        Only rows of one sn can be out of order after a step, and few are: looking is cheap, sorting is the
+        exception.
+        """
+        later = self.sn[1:] > self.sn[:-1]
+        if later.all():
+            return self
+        sub = np.zeros(len(self), np.uint64) if self.sub is None else self.sub
+        same_sn = self.sn[1:] == self.sn[:-1]
+        same_sub = sub[1:] == sub[:-1]
+        later |= same_sn & (sub[1:] > sub[:-1])
+        later |= same_sn & same_sub & (self.partition[1:] >= self.partition[:-1])
+        if later.all():
+            return self
+        return self.take(np.lexsort((self.partition, sub, self.sn)))
+
+
+def punctuated(
+    arrow: Any, sn: int, partition: Partitions, level: int, output: Any = None, step: str = ""
+) -> Batch:
+    """Return rows that a punctuation caused: they take its sn, and their index in their partition as sub.
+
+    The index is per partition, because which partitions share a pooler may differ between copies.
+    """
+    grouped = np.argsort(partition, kind="stable")
+    index = np.empty(len(partition), np.int64)
+    index[grouped] = _index_among_equals(partition[grouped].astype(np.int64), always=True)
+    if len(index) and (most := int(index.max())) and (most >= MAX_OUTPUTS_PER_ROW or level >= LEVELS):
+        raise OperatorError(_too_many(most + 1, level), step or None, int(partition[int(index.argmax())]), sn)
+    sub = index.astype(np.uint64) << np.uint64(max(_TOP_FIELD - _FIELD_BITS * level, 0))
+    rows = Batch(arrow, np.full(len(index), sn, np.int64), sub, partition, level, output, step)
+    return rows.ordered()
+
+
+def _index_among_equals(values: Any, always: bool = False) -> Any:
+    """Return each value's index among its equals, which stand together; None if all values differ."""
+    repeated = np.flatnonzero(values[1:] == values[:-1]) + 1
+    if not len(repeated) and not always:
+        return None
+    places = np.arange(len(values))
+    first = places.copy()
+    first[repeated] = 0
+    # The last place that began a new value; a repeated one before the first beginning cannot be.
+    np.maximum.accumulate(first, out=first)
+    return places - first
+
+
+def _too_many(outputs: int, level: int) -> str:
+    if level >= LEVELS:
+        return (
+            f"made {outputs} rows of one, and is step number {level + 1} of the flow that may: {LEVELS} such "
+            "steps fit in the order of rows. Join steps into one operator, or emit one row with a list column"
+        )
+    return (
+        f"made {outputs} rows of one; at most {MAX_OUTPUTS_PER_ROW} can be kept in order. "
+        "Emit fewer, or one row with a list column"
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def _row_type(names: tuple[str, ...]) -> Any:
+    """Return the named tuple for these columns; making one takes longer than filling hundreds."""
+    return namedtuple("Row", names, rename=True)

@@ -1,0 +1,183 @@
+"""Columns between Arrow, which moves them, and numpy, in which operators work.
+
+`numpy_of` never copies what can be looked at in place and never lets an operator write to it: the same
+memory may still be needed by the other copy's buffer. `arrow_of` takes what users naturally hold (numpy,
+masked, Arrow, lists) and casts it safely: a value that does not fit is an error and never another value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+__all__ = ["ColumnError", "arrow_of", "numpy_of", "record_batch_of", "schema_of"]
+
+
+class ColumnError(ValueError):
+    """Values do not fit the column; the text says what was expected and what came."""
+
+
+def numpy_of(column: Any) -> npt.NDArray[Any]:
+    """Return an Arrow column as a read-only numpy array, masked if there are nulls.
+
+    Strings, binary and nested values are Python objects; fixed_size_binary(w) is uint8 of shape (rows, w).
+
+    >>> print(numpy_of(pa.array([1, None, 3], pa.int16())))
+    [1 -- 3]
+    """
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if column.null_count == 0:
+        return _read_only(_plain(column))
+    missing = column.is_null().to_numpy(zero_copy_only=False)
+    values = _plain(_without_nulls(column))
+    if values.ndim == 2:
+        missing = np.repeat(missing[:, None], values.shape[1], axis=1)
+    masked: npt.NDArray[Any] = np.ma.MaskedArray(values, mask=missing)
+    return _read_only(masked)
+
+
+def _plain(column: Any) -> npt.NDArray[Any]:
+    kind = column.type
+    if pa.types.is_fixed_size_binary(kind) and kind.byte_width:
+        buffer = column.buffers()[1] or b""
+        width = kind.byte_width
+        flat = np.frombuffer(buffer, np.uint8)[column.offset * width : (column.offset + len(column)) * width]
+        return flat.reshape(len(column), width)
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        # numpy has no time zones: the instants in UTC, as Arrow stores them.
+        column = column.cast(pa.timestamp(kind.unit))
+    return np.asarray(column.to_numpy(zero_copy_only=False))
+
+
+def _without_nulls(column: Any) -> Any:
+    """Fill nulls with what a type has for zero, so that numpy keeps the type."""
+    kind = column.type
+    if pa.types.is_fixed_size_binary(kind):
+        # Null slots have their bytes like any other.
+        return column
+    if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return pc.fill_null(column, pa.scalar(0).cast(kind))
+    if pa.types.is_temporal(kind) and not pa.types.is_interval(kind):
+        width = pa.int32() if kind.bit_width == 32 else pa.int64()
+        return pc.fill_null(column, pa.scalar(0, width).cast(kind))
+    return column
+
+
+def _read_only(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    values.flags.writeable = False
+    if isinstance(values, np.ma.MaskedArray):
+        values.mask.flags.writeable = False
+    return values
+
+
+def arrow_of(values: Any, field: Any = None) -> Any:
+    """Return `values` as an Arrow array of the field's type, or of their own if there is no field."""
+    kind = None if field is None else field.type
+    try:
+        array = _as_arrow(values, kind)
+        if kind is not None and array.type != kind:
+            array = array.cast(kind, safe=True)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        expected = kind if kind is not None else "values of one type"
+        raise ColumnError(f"expected {expected}, came {describe(values)}: {error}") from error
+    if kind is None and pa.types.is_null(array.type) and len(array):
+        raise ColumnError("all values are None, which tells no type. Declare `output` with the operator")
+    if field is not None and not field.nullable and array.null_count:
+        raise ColumnError(f"expected {kind} without nulls, came {array.null_count} nulls")
+    return array
+
+
+def record_batch_of(columns: Any, schema: Any = None) -> Any:
+    """Return a record batch of the declared schema, or of the columns' own types and order if None is."""
+    if not isinstance(columns, Mapping):
+        raise ColumnError(f"output is given as a dict of columns; {describe(columns)} came")
+    if schema is not None and set(columns) != set(schema.names):
+        raise ColumnError(
+            f"the declared output has the columns {', '.join(schema.names)}; those emitted are "
+            f"{', '.join(map(str, columns)) or 'none'}. Emit exactly the declared columns"
+        )
+    arrays, fields = [], []
+    for name in columns if schema is None else schema.names:
+        declared = None if schema is None else schema.field(name)
+        try:
+            array = arrow_of(columns[name], declared)
+        except ColumnError as error:
+            raise ColumnError(f"output column {name!r}: {error}") from error
+        arrays.append(array)
+        fields.append(pa.field(name, array.type) if declared is None else declared)
+    lengths = {field.name: len(array) for field, array in zip(fields, arrays, strict=True)}
+    if len(set(lengths.values())) > 1:
+        raise ColumnError(f"columns emitted together have one length; these have {lengths}")
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields) if schema is None else schema)
+
+
+def _as_arrow(values: Any, kind: Any) -> Any:
+    if isinstance(values, pa.ChunkedArray):
+        return values.combine_chunks()
+    if isinstance(values, pa.Array):
+        return values
+    if isinstance(values, np.ndarray):
+        return _from_numpy(values, kind)
+    if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
+        raise TypeError("a column is a list or an array of values, one for each output row")
+    # A list says less about its type than an array does: let the declared type lead.
+    return pa.array(list(values), type=kind)
+
+
+def _from_numpy(values: npt.NDArray[Any], kind: Any) -> Any:
+    missing = np.ma.getmaskarray(values) if np.ma.isMaskedArray(values) else None
+    plain = np.ma.getdata(values)
+    if plain.ndim == 2 and plain.dtype == np.uint8 and plain.shape[1]:
+        if kind is not None and not pa.types.is_fixed_size_binary(kind) and not pa.types.is_binary(kind):
+            raise TypeError(f"rows of {plain.shape[1]} bytes are fixed_size_binary({plain.shape[1]})")
+        fixed = pa.binary(plain.shape[1])
+        data = pa.py_buffer(np.ascontiguousarray(plain))
+        array = pa.FixedSizeBinaryArray.from_buffers(fixed, len(plain), [None, data])
+        return array if missing is None else pc.if_else(pa.array(missing.all(axis=1)), None, array)
+    if plain.ndim != 1:
+        raise TypeError("a column has one dimension")
+    # Objects may be anything; as with lists the declared type leads.
+    return pa.array(plain, type=kind if plain.dtype == object else None, mask=missing)
+
+
+def describe(values: Any) -> str:
+    """Say in a few words what `values` are."""
+    if isinstance(values, np.ndarray):
+        return f"a numpy array of {values.dtype} with shape {values.shape}"
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        return f"an Arrow array of {values.type}"
+    if isinstance(values, list | tuple):
+        kinds = sorted({type(value).__name__ for value in values[:100]})
+        return f"a {type(values).__name__} of {', '.join(kinds) or 'nothing'}"
+    return f"{values!r:.60}"
+
+
+def schema_of(declared: Any) -> Any:
+    """Return a declared `output` as an Arrow schema: None, a schema, or a dict of names and types.
+
+    >>> schema_of({"app": "int32", "dur": pa.int64()})
+    app: int32
+    dur: int64
+    """
+    if declared is None or isinstance(declared, pa.Schema):
+        return declared
+    if not isinstance(declared, dict):
+        raise ColumnError(
+            f"output is a dict of column names and types, or a pyarrow.Schema; came {declared!r}"
+        )
+    fields = []
+    for name, kind in declared.items():
+        try:
+            fields.append(pa.field(name, pa.type_for_alias(kind) if isinstance(kind, str) else kind))
+        except (ValueError, TypeError) as error:
+            raise ColumnError(
+                f"output column {name!r}: expected a type such as 'int32', 'string' or pyarrow.list_(...), "
+                f"came {kind!r}: {error}"
+            ) from error
+    return pa.schema(fields)

@@ -1,0 +1,1 @@
+"""The controller's process: membership, detection of failures, views."""

@@ -1,0 +1,155 @@
+"""The errors a user of Flux can meet.
+
+All derive from `FluxError`, so that one `except` catches them. Each says who, what was expected, what came
+and what to do, because it is usually read from the log of a machine that is no longer there. The text is
+finished when the error is made; the attributes are for programs. Errors cross process boundaries as
+`to_dict()` documents and come back with `from_dict()`: nothing is unpickled, and an error made by a newer
+release arrives as a plain `FluxError` with its text intact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+__all__ = [
+    "AuthError",
+    "DataLost",
+    "FluxError",
+    "NoSites",
+    "OperatorError",
+    "PlanError",
+    "SourceEnded",
+    "StateError",
+    "from_dict",
+]
+
+# A message lists this many partitions before it says "and N more": a run may lose thousands at once.
+_PARTITIONS_SHOWN = 8
+
+
+class FluxError(Exception):
+    """Anything Flux reports; the root of all others."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the error as msgpack or JSON types: its class, its text and its attributes.
+
+        >>> PlanError("no source").to_dict()
+        {'error': 'PlanError', 'message': 'no source'}
+        """
+        return {"error": type(self).__name__, "message": self.args[0] if self.args else ""}
+
+
+class PlanError(FluxError):
+    """The dataflow, its data or its settings cannot be run as written; found before anything is processed."""
+
+
+class OperatorError(FluxError):
+    """User code raised, or emitted what it may not; the run stops at that row, on both copies alike.
+
+    >>> str(OperatorError("division by zero", step="WindowStats", partition=3, row=17))
+    "step 'WindowStats', partition 3, row 17: division by zero"
+    """
+
+    def __init__(
+        self, message: str, step: str | None = None, partition: int | None = None, row: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.step = step
+        self.partition = partition
+        self.row = row
+
+    def __str__(self) -> str:
+        place = [
+            text
+            for value, text in (
+                (self.step, f"step {self.step!r}"),
+                (self.partition, f"partition {self.partition}"),
+                (self.row, f"row {self.row}"),
+            )
+            if value is not None
+        ]
+        message = str(self.args[0])
+        return f"{', '.join(place)}: {message}" if place else message
+
+    def to_dict(self) -> dict[str, Any]:
+        return super().to_dict() | {"step": self.step, "partition": self.partition, "row": self.row}
+
+
+class DataLost(FluxError):
+    """Every copy of some partitions is gone. The dataflow stops: it never carries on with a hole.
+
+    `safe_upto` is the last sequence number up to which the output is complete; None if nothing is.
+
+    >>> str(DataLost([("stats", 4), ("stats", 7)], safe_upto=1200)).split("; ")[0]
+    'both copies are lost of 2 partitions: stats/4, stats/7. Output is complete up to sequence number 1200'
+    """
+
+    def __init__(
+        self, partitions: Iterable[Any], safe_upto: int | None = None, message: str | None = None
+    ) -> None:
+        self.partitions: list[Any] = list(partitions)
+        self.safe_upto = safe_upto
+        super().__init__(message if message is not None else self._describe())
+
+    def _describe(self) -> str:
+        shown = ", ".join(_partition_name(p) for p in self.partitions[:_PARTITIONS_SHOWN])
+        more = len(self.partitions) - _PARTITIONS_SHOWN
+        plural = "" if len(self.partitions) == 1 else "s"
+        complete = (
+            "No output is known to be complete"
+            if self.safe_upto is None
+            else f"Output is complete up to sequence number {self.safe_upto}"
+        )
+        again = "from the start" if self.safe_upto is None else "from the source rows after it"
+        return (
+            f"both copies are lost of {len(self.partitions)} partition{plural}: {shown}"
+            f"{f' and {more} more' if more > 0 else ''}. {complete}; restart the flow {again}, "
+            "with more sites or a standby to survive as many failures at once"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        partitions = [list(p) if isinstance(p, tuple) else p for p in self.partitions]
+        return super().to_dict() | {"partitions": partitions, "safe_upto": self.safe_upto}
+
+
+class StateError(FluxError):
+    """An operator's state could not be taken, moved or installed."""
+
+
+class AuthError(FluxError):
+    """A peer did not prove that it knows the run's secret, or we could not prove it to the peer."""
+
+
+class NoSites(FluxError):
+    """There is no live site, or too few, to hold the partitions."""
+
+
+class SourceEnded(FluxError):
+    """The source ended before what was waited for came: there will be no more output."""
+
+
+def _partition_name(partition: Any) -> str:
+    return "/".join(map(str, partition)) if isinstance(partition, list | tuple) else str(partition)
+
+
+_BY_NAME: dict[str, type[FluxError]] = {
+    kind.__name__: kind for kind in (FluxError, PlanError, StateError, AuthError, NoSites, SourceEnded)
+}
+
+
+def from_dict(document: dict[str, Any]) -> FluxError:
+    """Return the error that `to_dict` described.
+
+    >>> from_dict(OperatorError("bad", step="Sums", partition=1, row=2).to_dict()).partition
+    1
+    """
+    message = str(document.get("message", ""))
+    name = document.get("error")
+    if name == "OperatorError":
+        places = {place: document.get(place) for place in ("step", "partition", "row")}
+        return OperatorError(message, **places)
+    if name == "DataLost":
+        partitions = [tuple(p) if isinstance(p, list) else p for p in document.get("partitions", [])]
+        return DataLost(partitions, document.get("safe_upto"), message)
+    return _BY_NAME.get(str(name), FluxError)(message)

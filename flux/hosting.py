@@ -1,0 +1,411 @@
+"""Runs an operator of any form for the partitions of one site.
+
+A pooler drives every operator through `Hosted`: a batch with rows of many partitions in, a batch in (sn,
+sub, partition) order out. The three forms differ in who tells partitions apart: for an `Operator` it is
+done here, with one stable sort for all partitions; for a `KeyedOperator` here too, with a dict per
+partition; a `PooledOperator` does it itself.
+
+Whatever goes wrong in user code becomes an `OperatorError` that names the step, the callable and its line,
+the partition, and the row if one can tell. `OperatorError.row` is the sequence number, the one name of a
+row that is the same in every copy. State is handed over by reference: encode it before the next call.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from flux.batch import Batch, punctuated
+from flux.columns import ColumnError, record_batch_of
+from flux.errors import FluxError, OperatorError, PlanError, StateError
+from flux.operator import KeyedOperator, Operator, OperatorStep, PooledOperator, Punctuation
+
+__all__ = ["Hosted", "host"]
+
+_NAN = float("nan")
+
+
+def host(step: OperatorStep) -> Hosted:
+    """Return what drives the step's operator, by its form."""
+    made = step.factory if isinstance(step.factory, type) else type(step.factory())
+    for form, hosted in ((Operator, _PerPartition), (KeyedOperator, _PerKey), (PooledOperator, _Pooled)):
+        if issubclass(made, form):
+            return hosted(step)
+    raise PlanError(
+        f"step {step.name!r}: expected an operator class (flux.Operator, KeyedOperator or PooledOperator), "
+        f"came {getattr(step.factory, '__name__', step.factory)!r}. Derive it from one of them, or wrap it"
+    )
+
+
+class Hosted:
+    """An operator and the partitions of it that live here."""
+
+    def __init__(self, step: OperatorStep) -> None:
+        self.step = step
+        # Declared, or else that of the first output.
+        self._output = step.output
+
+    def open(self, partitions_held: Iterable[int]) -> None:
+        raise NotImplementedError
+
+    def process(self, batch: Batch) -> Batch | None:
+        raise NotImplementedError
+
+    def punctuate(self, p: Punctuation) -> Batch | None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def get_partition_state(self, pid: int) -> Any:
+        raise NotImplementedError
+
+    def install_partition_state(self, pid: int, state: Any) -> None:
+        """Take over one piece of a partition's state; the first makes the partition live here."""
+        raise NotImplementedError
+
+    def drop_partition(self, pid: int) -> None:
+        raise NotImplementedError
+
+    # What the forms share.
+
+    def _ours(self, batch: Batch) -> Batch:
+        return batch.for_step(self.step.level, self._output, self.step.name)
+
+    def _call(
+        self, partition: int | None, rows: Batch | None, function: Callable[..., Any], *args: Any
+    ) -> Any:
+        """Call user code, and give what it raises its place."""
+        try:
+            return function(*args)
+        except OperatorError as error:
+            error.step = self.step.name if error.step is None else error.step
+            error.partition = partition if error.partition is None else error.partition
+            raise
+        except FluxError:
+            raise
+        except Exception as error:
+            raise self._raised(error, function, partition, rows) from error
+
+    def _raised(
+        self, error: Exception, function: Callable[..., Any], partition: int | None, rows: Batch | None
+    ) -> OperatorError:
+        text = f"{_place(function, error)} raised {type(error).__name__}: {error}"
+        if rows is None or not len(rows):
+            return OperatorError(text, self.step.name, partition)
+        reached = rows.reached()
+        if reached is None:
+            span = f"sn {rows.sn[0]} to {rows.sn[-1]}"
+            return OperatorError(f"{text}; it was given the rows of {span}", self.step.name, partition)
+        values = rows.arrow.slice(reached, 1).to_pylist()[0]
+        where = int(rows.partition[reached])
+        return OperatorError(
+            f"{text}; the row was {values!r:.500}", self.step.name, where, int(rows.sn[reached])
+        )
+
+    def _checked(self, emitted: Any, rows: Batch, function: Callable[..., Any]) -> Batch | None:
+        """Return what `function` made of `rows`, or raise if it was made of something else."""
+        if emitted is None or (isinstance(emitted, Batch) and len(emitted) == 0):
+            return None
+        if not isinstance(emitted, Batch):
+            raise OperatorError(
+                f"{_place(function)} returned {type(emitted).__name__}; expected what batch.emit(...) "
+                "returns, or None",
+                self.step.name,
+            )
+        if emitted is rows:
+            # An operator may pass rows on as they are.
+            emitted = rows.emit(dict(zip(rows.arrow.schema.names, rows.arrow.columns, strict=True)))
+        assert isinstance(emitted, Batch)
+        origin = emitted.origin
+        if origin is None or origin[-1] >= len(rows) or not np.array_equal(emitted.sn, rows.sn[origin]):
+            raise OperatorError(
+                f"{_place(function)} returned a batch that was not emitted from the batch it was given. Keep "
+                "values, not batches, and emit them from the batch whose row completes them",
+                self.step.name,
+            )
+        self._pin(emitted.arrow.schema)
+        return emitted
+
+    def _pin(self, schema: Any) -> None:
+        if self._output is None:
+            self._output = schema
+
+    def _caused(self, parts: list[tuple[Any, Any]], p: Punctuation) -> Batch | None:
+        """Return the rows a punctuation caused, of (columns, partition of each row)."""
+        arrows, partitions = [], []
+        for columns, partition in parts:
+            try:
+                arrow = record_batch_of(columns, self._output)
+            except ColumnError as error:
+                raise OperatorError(f"on_punctuation: {error}", self.step.name, row=p.sn) from error
+            if arrow.num_rows:
+                self._pin(arrow.schema)
+                arrows.append(arrow)
+                partitions.append(np.broadcast_to(np.asarray(partition, np.uint16), (arrow.num_rows,)))
+        if not arrows:
+            return None
+        rows = pa.concat_batches(arrows)
+        return punctuated(
+            rows, p.sn, np.concatenate(partitions), self.step.level, self._output, self.step.name
+        )
+
+
+class _PerPartition(Hosted):
+    """An `Operator`: an instance for each partition."""
+
+    def __init__(self, step: OperatorStep) -> None:
+        super().__init__(step)
+        self._instances: dict[int, Operator] = {}
+
+    def open(self, partitions_held: Iterable[int]) -> None:
+        for pid in partitions_held:
+            self._add(pid)
+
+    def _add(self, pid: int) -> Operator:
+        instance: Operator = self._call(pid, None, self.step.factory)
+        self._call(pid, None, instance.open, self.step.context(pid))
+        self._instances[pid] = instance
+        return instance
+
+    def _instance(self, pid: int) -> Operator:
+        held = self._instances.get(pid)
+        assert held is not None, f"step {self.step.name!r}: partition {pid} is not held here"
+        return held
+
+    def process(self, batch: Batch) -> Batch | None:
+        if len(batch) == 0:
+            return None
+        batch = self._ours(batch)
+        first = int(batch.partition[0])
+        if (batch.partition == first).all():
+            emitted = self._process_one(first, batch)
+            return None if emitted is None else emitted.ordered()
+
+        # uint16 is sorted by radix: the cost is that of one pass, however many partitions there are.
+        order = np.argsort(batch.partition, kind="stable")
+        grouped = batch.take(order)
+        starts = np.flatnonzero(np.diff(grouped.partition, prepend=grouped.partition[:1] ^ 1))
+        parts, origins = [], []
+        for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(batch)], strict=True):
+            emitted = self._process_one(int(grouped.partition[start]), grouped.slice(start, stop))
+            if emitted is not None:
+                parts.append(emitted)
+                origins.append(order[start + emitted.origin])
+        if not parts:
+            return None
+        # Sorted runs, one per partition: a stable sort merges them.
+        merged = np.argsort(np.concatenate(origins), kind="stable")
+        return Batch.concat(parts).take(merged).ordered()
+
+    def _process_one(self, pid: int, rows: Batch) -> Any:
+        process = self._instance(pid).process
+        # The first output may have been seen a moment ago, in another partition.
+        rows.output = self._output
+        return self._checked(self._call(pid, rows, process, rows), rows, process)
+
+    def punctuate(self, p: Punctuation) -> Batch | None:
+        parts = []
+        for pid in sorted(self._instances):
+            columns = self._call(pid, None, self._instances[pid].on_punctuation, p)
+            if columns is not None:
+                parts.append((columns, pid))
+        return self._caused(parts, p)
+
+    def close(self) -> None:
+        for pid in list(self._instances):
+            self.drop_partition(pid)
+
+    def get_partition_state(self, pid: int) -> Any:
+        return self._call(pid, None, self._instance(pid).get_state)
+
+    def install_partition_state(self, pid: int, state: Any) -> None:
+        instance = self._instances[pid] if pid in self._instances else self._add(pid)
+        if state is not None:
+            self._call(pid, None, instance.install_state, state)
+
+    def drop_partition(self, pid: int) -> None:
+        instance = self._instances.pop(pid, None)
+        if instance is not None:
+            self._call(pid, None, instance.close)
+
+
+class _PerKey(Hosted):
+    """A `KeyedOperator`: one instance, and a dict of states by key for each partition."""
+
+    def __init__(self, step: OperatorStep) -> None:
+        super().__init__(step)
+        if not step.key_columns:
+            raise PlanError(
+                f"step {step.name!r}: a KeyedOperator needs the columns of its key. Put "
+                'exchange("column", ...) by hash or range in front of it'
+            )
+        self._states: dict[int, dict[tuple[Any, ...], Any]] = {}
+        self._key_schema: Any = None
+        self._instance: Any = None
+
+    def open(self, partitions_held: Iterable[int]) -> None:
+        self._instance = self._call(None, None, self.step.factory)
+        self._call(None, None, self._instance.open, self.step.context())
+        self._states = {pid: {} for pid in partitions_held}
+
+    def process(self, batch: Batch) -> Batch | None:
+        if len(batch) == 0:
+            return None
+        batch = self._ours(batch)
+        columns = [batch.column(name) for name in self.step.key_columns]
+        self._key_schema = pa.schema(zip(self.step.key_columns, (c.type for c in columns), strict=True))
+        keys = _keys(columns)
+        on_tuple, states = self._instance.on_tuple, self._states
+        assert states.keys() >= set(batch.partition.tolist()), f"step {self.step.name!r}: not held here"
+        outputs: list[Mapping[str, Any]] = []
+        origin: list[int] = []
+        place = 0
+
+        def each_row() -> None:
+            nonlocal place
+            for place, (key, row, pid) in enumerate(
+                zip(keys, batch.rows(), batch.partition.tolist(), strict=True)
+            ):
+                held = states[pid]
+                state, emitted = on_tuple(key, row, held.get(key))
+                if state is None:
+                    held.pop(key, None)
+                else:
+                    held[key] = state
+                if emitted is not None:
+                    before = len(outputs)
+                    outputs.extend(emitted)
+                    origin.extend([place] * (len(outputs) - before))
+
+        try:
+            each_row()
+        except Exception as error:
+            if isinstance(error, FluxError):
+                raise
+            raise self._raised(error, on_tuple, None, batch.slice(place, place + 1)) from error
+        if not outputs:
+            return None
+        emitted = batch.emit(self._columns_of(outputs, origin, batch), origin)
+        assert emitted is not None
+        self._pin(emitted.arrow.schema)
+        return emitted.ordered()
+
+    def _columns_of(
+        self, outputs: list[Mapping[str, Any]], origin: list[int], batch: Batch
+    ) -> dict[str, list[Any]]:
+        names = list(outputs[0]) if self._output is None and isinstance(outputs[0], Mapping) else None
+        if names is None:
+            names = [] if self._output is None else self._output.names
+        expected = set(names)
+        for i, output in enumerate(outputs):
+            if not isinstance(output, Mapping) or output.keys() != expected:
+                row = origin[i]
+                raise OperatorError(
+                    f"{_place(self._instance.on_tuple)} emitted {output!r:.200}; expected an iterable of "
+                    f"dicts with the keys {', '.join(names)}. Return (state, [{{...}}, ...])",
+                    self.step.name,
+                    int(batch.partition[row]),
+                    int(batch.sn[row]),
+                )
+        return {name: [output[name] for output in outputs] for name in names}
+
+    def punctuate(self, p: Punctuation) -> Batch | None:
+        return None
+
+    def close(self) -> None:
+        self._states.clear()
+        self._call(None, None, self._instance.close)
+
+    def get_partition_state(self, pid: int) -> Any:
+        held = self._states[pid]
+        if not held:
+            return None
+        # An Arrow table, because a key may hold what msgpack does not know: a date, a decimal.
+        columns = [list(column) for column in zip(*held, strict=True)]
+        table = pa.table(columns, schema=self._key_schema)
+        return {"keys": table, "states": list(held.values())}
+
+    def install_partition_state(self, pid: int, state: Any) -> None:
+        held = self._states.setdefault(pid, {})
+        if state is None:
+            return
+        table = state["keys"]
+        if tuple(table.schema.names) != self.step.key_columns:
+            raise StateError(
+                f"step {self.step.name!r}: partition {pid} comes with states by "
+                f"{', '.join(table.schema.names)}; here they are kept by {', '.join(self.step.key_columns)}. "
+                "Both sites must run the same flow"
+            )
+        self._key_schema = table.schema
+        held.update(zip(_keys(table.columns), state["states"], strict=True))
+
+    def drop_partition(self, pid: int) -> None:
+        self._states.pop(pid, None)
+
+
+class _Pooled(Hosted):
+    """A `PooledOperator`: one instance that tells partitions apart itself."""
+
+    def __init__(self, step: OperatorStep) -> None:
+        super().__init__(step)
+        self._instance: Any = None
+
+    def open(self, partitions_held: Iterable[int]) -> None:
+        self._instance = self._call(None, None, self.step.factory)
+        self._call(None, None, self._instance.open, self.step.context())
+
+    def process(self, batch: Batch) -> Batch | None:
+        if len(batch) == 0:
+            return None
+        rows = self._ours(batch)
+        process = self._instance.process
+        emitted = self._checked(self._call(None, rows, process, rows), rows, process)
+        return None if emitted is None else emitted.ordered()
+
+    def punctuate(self, p: Punctuation) -> Batch | None:
+        caused = self._call(None, None, self._instance.on_punctuation, p)
+        return None if caused is None else self._caused([caused], p)
+
+    def close(self) -> None:
+        self._call(None, None, self._instance.close)
+
+    def get_partition_state(self, pid: int) -> Any:
+        return self._call(pid, None, self._instance.get_partition_state, pid)
+
+    def install_partition_state(self, pid: int, state: Any) -> None:
+        if state is not None:
+            self._call(pid, None, self._instance.install_partition_state, pid, state)
+
+    def drop_partition(self, pid: int) -> None:
+        self._call(pid, None, self._instance.drop_partition, pid)
+
+
+def _keys(columns: list[Any]) -> list[tuple[Any, ...]]:
+    """Return each row's key. All NaN are one key, as to the hash; to Python they must be one object."""
+    values = []
+    for column in columns:
+        cells = column.to_pylist()
+        if pa.types.is_floating(column.type):
+            cells = [_NAN if cell != cell else cell for cell in cells]
+        values.append(cells)
+    return list(zip(*values, strict=True))
+
+
+def _place(function: Callable[..., Any], error: Exception | None = None) -> str:
+    """Name a callable with its file and line: where it is defined, or where in it the error arose."""
+    name = getattr(function, "__qualname__", repr(function))
+    # A bound method keeps its code in the function it binds.
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    if code is None:
+        return name
+    line = code.co_firstlineno
+    if error is not None:
+        for frame in traceback.extract_tb(error.__traceback__):
+            if frame.filename == code.co_filename and frame.lineno is not None:
+                line = frame.lineno
+    return f"{name} ({code.co_filename}:{line})"

@@ -1,0 +1,186 @@
+"""What a user derives operators from, and what operators are given.
+
+An operator comes in one of three forms. `Operator` has an instance for each partition and is the simplest
+to write; `KeyedOperator` sees one row at a time and leaves its state to Flux; `PooledOperator` has one
+instance for all partitions of a site and is the fastest. What runs them is in `flux.hosting`, which a user
+does not meet.
+
+An operator is deterministic: the same input sequence, punctuations included, gives the same output
+sequence, whatever the batch boundaries. It never reads the clock and never draws random numbers. Both
+copies of a partition rely on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from flux.batch import Batch
+from flux.columns import ColumnError, schema_of
+from flux.errors import PlanError, StateError
+from flux.punctuation import Punctuation
+
+__all__ = [
+    "Context",
+    "KeyedOperator",
+    "Operator",
+    "OperatorStep",
+    "PooledOperator",
+    "Punctuation",
+    "output_of",
+]
+
+
+@dataclass(frozen=True)
+class Context:
+    """What `open` is told: the parameters of `apply`, and where the instance stands."""
+
+    parameters: dict[str, Any] = field(default_factory=dict)
+    # None for an instance that serves several partitions.
+    partition: int | None = None
+    partitions: int = 1
+    step: str = ""
+    key_columns: tuple[str, ...] = ()
+
+
+class Operator:
+    """An operator that knows nothing of partitions: one instance serves one (thesis fig. 3.9).
+
+    >>> class Twice(Operator):
+    ...     output = {"n": "int64"}
+    ...
+    ...     def process(self, batch):
+    ...         return batch.emit({"n": batch["n"] * 2})
+    """
+
+    output: ClassVar[Any] = None
+
+    def open(self, context: Context) -> None:
+        """Prepare; called once, before anything else."""
+
+    def process(self, batch: Batch) -> Batch | None:
+        """Take the next rows; return what `batch.emit` made of them, or None."""
+        raise NotImplementedError(f"{type(self).__name__} must define process(self, batch)")
+
+    def on_punctuation(self, p: Punctuation) -> Mapping[str, Any] | None:
+        """Return columns to emit at this mark, or None."""
+        return None
+
+    def close(self) -> None:
+        """Let go of what `open` took."""
+
+    def get_state(self) -> Any:
+        """Return msgpack types, bytes, numpy arrays and Arrow tables; or a generator of such pieces."""
+        # Losing state silently would be worse than asking: only without attributes is there surely none.
+        if vars(self):
+            raise StateError(
+                f"{type(self).__name__} has the attributes {', '.join(vars(self))} and no get_state, so its "
+                "state cannot be copied to another site. Define get_state and install_state; let get_state "
+                "return None if the attributes are no state"
+            )
+        return None
+
+    def install_state(self, state: Any) -> None:
+        """Take over one piece of what `get_state` returned elsewhere."""
+        raise StateError(f"{type(self).__name__} defines get_state and no install_state. Define both")
+
+
+class KeyedOperator:
+    """An operator that sees one row at a time, with the state of its key, which Flux keeps.
+
+    >>> class Counts(KeyedOperator):
+    ...     output = {"src": "int32", "count": "int64"}
+    ...
+    ...     def on_tuple(self, key, row, state):
+    ...         count = (state or 0) + 1
+    ...         return count, [{"src": row.src, "count": count}]
+    """
+
+    output: ClassVar[Any] = None
+
+    def open(self, context: Context) -> None:
+        """Prepare; called once, before anything else."""
+
+    def on_tuple(
+        self, key: tuple[Any, ...], row: Any, state: Any
+    ) -> tuple[Any, Iterable[Mapping[str, Any]] | None]:
+        """Return the key's new state, and an iterable of dicts to emit or None.
+
+        `key` is a tuple in exchange-column order, `row` a named tuple; `state` is None at first, and
+        returning None forgets the key.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define on_tuple(self, key, row, state)")
+
+    def close(self) -> None:
+        """Let go of what `open` took."""
+
+
+class PooledOperator:
+    """An operator that serves all partitions of a site at once; `batch.partition` says which row is whose."""
+
+    output: ClassVar[Any] = None
+
+    def open(self, context: Context) -> None:
+        """Prepare; called once, before anything else."""
+
+    def process(self, batch: Batch) -> Batch | None:
+        """Take the next rows of any partitions; return what `batch.emit` made of them, or None."""
+        raise NotImplementedError(f"{type(self).__name__} must define process(self, batch)")
+
+    def on_punctuation(self, p: Punctuation) -> tuple[Mapping[str, Any], Any] | None:
+        """Return (columns to emit, partition of each row), rows of one partition in key order; or None."""
+        return None
+
+    def close(self) -> None:
+        """Let go of what `open` took."""
+
+    def get_partition_state(self, pid: int) -> Any:
+        """Return the state of one partition, or a generator of pieces; it stays here until dropped."""
+        raise StateError(f"{type(self).__name__} must define get_partition_state(self, pid)")
+
+    def install_partition_state(self, pid: int, state: Any) -> None:
+        """Take over one piece of a partition's state, beside what is held of others."""
+        raise StateError(f"{type(self).__name__} must define install_partition_state(self, pid, state)")
+
+    def drop_partition(self, pid: int) -> None:
+        """Forget a partition that lives elsewhere now."""
+        raise StateError(f"{type(self).__name__} must define drop_partition(self, pid)")
+
+    def partition_info(self) -> Mapping[int, Any]:
+        """Return what is known of each partition's size, as {partition: number of keys or bytes}."""
+        return {}
+
+
+@dataclass(frozen=True)
+class OperatorStep:
+    """An operator in its place in a plan: everything that is needed to run it."""
+
+    # A class, or any callable without arguments that makes an operator.
+    factory: Callable[[], Any]
+    parameters: dict[str, Any]
+    name: str
+    key_columns: tuple[str, ...]
+    partitions: int
+    # Which field of `sub` is this step's; see flux.batch.
+    level: int
+    output: Any = None
+
+    def context(self, partition: int | None = None) -> Context:
+        return Context(dict(self.parameters), partition, self.partitions, self.name, self.key_columns)
+
+
+def output_of(factory: Any, parameters: Mapping[str, Any], key_columns: tuple[str, ...], rows: Any) -> Any:
+    """Return the Arrow schema of what an operator emits, or None if it does not say.
+
+    `rows` is the schema of its input, None if unknown. An operator whose output depends on its input, as
+    that of a group-by does, has a class method ``output_for(parameters, key_columns, rows)`` instead of
+    `output`.
+    """
+    name = getattr(factory, "__name__", repr(factory))
+    try:
+        if hasattr(factory, "output_for"):
+            return None if rows is None else schema_of(factory.output_for(parameters, key_columns, rows))
+        return schema_of(getattr(factory, "output", None))
+    except ColumnError as error:
+        raise PlanError(f"operator {name}: {error}") from error

@@ -1,0 +1,6 @@
+"""The operators people expect, vectorised and pooled."""
+
+from flux.operators.sessions import Sessions
+from flux.operators.windows import CountWindow
+
+__all__ = ["CountWindow", "Sessions"]

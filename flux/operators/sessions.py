@@ -1,0 +1,158 @@
+"""Sessions between pairs of hosts, the first operator of the thesis's example (Thesis 2.2).
+
+Packets have the columns `src`, `dst`, `data` and `ts`. The first byte of `data` is b"S" when the packet
+starts a session and b"E" when it ends one; the second byte of a start is the number of the application. The
+end of an open session emits its application, its source and how long it took. A start within a session
+begins it anew; an end without a start and all other packets emit nothing.
+
+A key is in the table exactly while its session is open, so that presence is the state's most important bit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from flux.batch import Batch
+from flux.errors import OperatorError, PlanError
+from flux.operator import Context, PooledOperator
+from flux.operators.grouping import Groups, group_by_slot, plain_column, unknown_parameters
+from flux.operators.table import Table
+
+__all__ = ["Sessions"]
+
+_START, _END = b"SE"
+_KEY = ("src", "dst")
+_VALUES = {"app": np.int32, "ts": np.int64}
+
+Bytes = npt.NDArray[np.uint8]
+Rows = npt.NDArray[np.int64]
+
+
+class Sessions(PooledOperator):
+    """Turn packets into sessions: (app, src, dur) for each that ends."""
+
+    output = {"app": "int32", "src": "int32", "dur": "int64"}  # noqa: RUF012
+
+    def open(self, context: Context) -> None:
+        unknown_parameters(context.step, list(context.parameters), [])
+        if not set(context.key_columns) <= set(_KEY):
+            raise PlanError(
+                f"step {context.step!r}: Sessions keeps its state by src and dst, and the exchange before it "
+                f"partitions by {', '.join(context.key_columns)}. Exchange by src, dst or both"
+            )
+        self._step = context.step
+        self._table: Table | None = None
+
+    def process(self, batch: Batch) -> Batch | None:
+        kind, app = _first_two_bytes(batch, self._step)
+        is_start = kind == _START
+        rows = np.flatnonzero(is_start | (kind == _END))
+        if not len(rows):
+            return None
+        src, dst, ts = (plain_column(batch, name, self._step) for name in (*_KEY, "ts"))
+        if len(rows) < len(batch):
+            key, partition = [src.take(rows), dst.take(rows)], batch.partition.take(rows)
+        else:
+            key, partition = [src, dst], batch.partition
+        if self._table is None:
+            self._table = Table([src.dtype, dst.dtype], _VALUES)
+        slots, new = self._table.find_or_insert(key, partition)
+
+        # The state an event meets was left by the event before it in its session: in this batch, or in the
+        # table.
+        groups = group_by_slot(slots)
+        row = rows.take(groups.row)
+        starts = is_start.take(row)
+        is_open = np.empty(len(row), np.bool_)
+        is_open[1:] = starts[:-1]
+        is_open[groups.first] = ~new.take(groups.row[groups.first])
+        ends = np.flatnonzero(is_open & ~starts)
+        begun, by_app = self._begun(ends, groups, row, ts, app)
+        self._remember(groups, row, starts, ts, app)
+
+        # Output goes by input row, not by group.
+        ended = row.take(ends)
+        since, application = np.empty(len(batch), np.int64), np.empty(len(batch), np.int32)
+        since[ended], application[ended] = begun, by_app
+        finished = np.zeros(len(batch), np.bool_)
+        finished[ended] = True
+        origin = np.flatnonzero(finished)
+        return batch.emit(
+            {
+                "app": application.take(origin),
+                "src": src.take(origin),
+                "dur": ts.take(origin) - since.take(origin),
+            },
+            origin,
+        )
+
+    def _begun(
+        self, ends: Rows, groups: Groups, row: Rows, ts: npt.NDArray[Any], app: Bytes
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Return when, and by which application, the sessions were begun that these entries end."""
+        assert self._table is not None
+        before = row.take(ends - 1, mode="wrap")
+        slot = groups.slot.take(ends)
+        first = groups.first.take(ends)
+        values = self._table.values
+        begun = np.where(first, values["ts"].take(slot), ts.take(before))
+        return begun, np.where(first, values["app"].take(slot), app.take(before))
+
+    def _remember(
+        self, groups: Groups, row: Rows, starts: npt.NDArray[np.bool_], ts: Any, app: Bytes
+    ) -> None:
+        """Keep in the table the sessions whose last event is a start, and only those."""
+        assert self._table is not None
+        self._table.delete(groups.slot[groups.last & ~starts])
+        left_open = np.flatnonzero(groups.last & starts)
+        slot, begun_by = groups.slot.take(left_open), row.take(left_open)
+        self._table.values["ts"][slot] = ts.take(begun_by)
+        self._table.values["app"][slot] = app.take(begun_by)
+
+    def get_partition_state(self, pid: int) -> Any:
+        return None if self._table is None else self._table.get(pid)
+
+    def install_partition_state(self, pid: int, state: Any) -> None:
+        if self._table is None:
+            self._table = Table([state["key0"].dtype, state["key1"].dtype], _VALUES)
+        self._table.install(pid, state)
+
+    def drop_partition(self, pid: int) -> None:
+        if self._table is not None:
+            self._table.drop(pid)
+
+    def partition_info(self) -> dict[int, int]:
+        return {} if self._table is None else self._table.sizes()
+
+
+def _first_two_bytes(batch: Batch, step: str) -> tuple[Bytes, Bytes]:
+    """Return the first and second byte of each row's `data`, 0 where it is shorter.
+
+    Spark knows no binary of fixed size: `data` may also come with offsets.
+    """
+    column = batch.column("data")
+    kind = column.type
+    if pa.types.is_fixed_size_binary(kind) and kind.byte_width >= 2:
+        data = plain_column(batch, "data", step)
+        return data[:, 0], data[:, 1]
+    if column.null_count or not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
+        raise OperatorError(
+            f"column 'data' is {kind} with {column.null_count} nulls; expected binary of at least two bytes "
+            "in each row, the kind of packet and the application",
+            step,
+        )
+    wide: Any = np.int64 if pa.types.is_large_binary(kind) else np.int32
+    _, offsets, values = column.buffers()
+    starts: npt.NDArray[Any] = np.frombuffer(offsets, wide)[column.offset : column.offset + len(column) + 1]
+    # Two zeros more, so that even an empty value at the end has two bytes to look at.
+    if int(starts[-1]) + 2 > (0 if values is None else values.size):
+        flat = np.frombuffer((b"" if values is None else values.to_pybytes()) + bytes(2), np.uint8)
+    else:
+        flat = np.frombuffer(values, np.uint8)
+    lengths = np.diff(starts)
+    first, second = flat.take(starts[:-1]), flat.take(starts[:-1] + 1)
+    return first * (lengths >= 1), second * (lengths >= 2)

@@ -1,0 +1,291 @@
+"""A hash table that works on whole batches: keys of one or more fixed-width columns, and values beside them.
+
+Theory. The table gives each key a *slot*, a small integer that stays the key's own until the key is
+deleted; values are arrays indexed by slot. An index of 2**n buckets, probed in triangular steps, tells the
+slot of a key; it holds slots and not keys, so that growing it moves no value. All rows of a batch probe
+together, one numpy operation per probe for those that are not settled yet; at a load of at most one half,
+few need a second probe.
+
+Rows of one batch may hold the same new key. They all find the same empty bucket; each writes its own number
+there, and whichever number is then found in it has claimed the bucket. The others look again and find their
+key.
+
+A deleted key keeps slot and bucket: probes for others still have to pass there, and a key that comes back
+(sessions do) takes its old slot without any work on the index. When the dead outnumber the living they are
+swept out.
+
+A key belongs to one partition, told when it is inserted; state is taken out and dropped by partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flux.hashing import mix
+
+__all__ = ["Table"]
+
+Slots = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Words = npt.NDArray[np.uint64]
+
+# Slot 0 belongs to no key: in the index it means that the bucket is empty.
+_EMPTY = 0
+_FIRST_SLOTS = 1024
+_FIRST_BUCKETS = 2048
+# Sweeping a handful of dead keys costs more than carrying them.
+_SWEEP_FROM = 4096
+
+
+class Table:
+    """Keys to slots, for whole batches at once.
+
+    >>> table = Table(keys=[np.int32, np.int32], values={"count": np.int64})
+    >>> src, dst = np.array([7, 8, 7], np.int32), np.array([1, 1, 1], np.int32)
+    >>> slots, new = table.find_or_insert([src, dst], np.zeros(3, np.uint16))
+    >>> table.values["count"][slots[new]] = 0
+    >>> np.add.at(table.values["count"], slots, 1)
+    >>> table.values["count"][table.find([src, dst])]
+    array([2, 1, 2])
+    """
+
+    def __init__(self, keys: Sequence[npt.DTypeLike], values: Mapping[str, npt.DTypeLike]) -> None:
+        """Make an empty table; `values` are dtypes, also of sub-arrays such as ``(np.int64, (8,))``."""
+        self._pack = _Packing(keys)
+        self._index = np.zeros(_FIRST_BUCKETS, np.int32)
+        self._keys = [np.zeros(_FIRST_SLOTS, np.uint64) for _ in range(self._pack.words)]
+        self._live = np.zeros(_FIRST_SLOTS, np.bool_)
+        self._partition = np.zeros(_FIRST_SLOTS, np.uint16)
+        # Indexed by slot. An insertion may replace a full array by a larger one: look it up after it.
+        self.values: dict[str, npt.NDArray[Any]] = {
+            name: np.zeros(_FIRST_SLOTS, dtype) for name, dtype in values.items()
+        }
+        # Slots from `_next` on were never used; swept ones below it are free.
+        self._next = 1
+        self._free = np.zeros(0, np.int64)
+
+    def __len__(self) -> int:
+        return int(np.count_nonzero(self._live))
+
+    # Finding and inserting.
+
+    def find(self, columns: Sequence[npt.NDArray[Any]]) -> Slots:
+        """Return the slot of each row's key, 0 where the table does not hold it."""
+        words = self._pack.pack(columns)
+        slots = self._probe(words, _hash(words))
+        slots[~self._live[slots]] = _EMPTY
+        return slots
+
+    def find_or_insert(
+        self, columns: Sequence[npt.NDArray[Any]], partition: npt.NDArray[np.uint16]
+    ) -> tuple[Slots, Bools]:
+        """Return the slot of each row's key, and whether the key is new to the table.
+
+        A key that is new and comes several times in a batch is new in all of its rows. Values of new keys are
+        left over from others, and are for the caller to set.
+        """
+        self._sweep_if_worthwhile()
+        words = self._pack.pack(columns)
+        hashed = _hash(words)
+        slots = self._probe(words, hashed)
+        missing = np.flatnonzero(slots == _EMPTY)
+        if len(missing):
+            self._reserve(len(missing))
+            slots[missing] = self._claim([word[missing] for word in words], hashed[missing])
+        new = ~self._live.take(slots)
+        if new.any():
+            fresh = slots.compress(new)
+            self._live[fresh] = True
+            self._partition[fresh] = partition.compress(new)
+        return slots, new
+
+    def delete(self, slots: Slots) -> None:
+        """Delete the keys of these slots."""
+        self._live[slots] = False
+
+    def _probe(self, words: list[Words], hashed: Words) -> Slots:
+        """Return the slots of keys, also of deleted ones; 0 where there is none."""
+        mask = np.uint64(len(self._index) - 1)
+        bucket = (hashed & mask).view(np.int64)
+        slots = self._index.take(bucket).astype(np.int64)
+        equal = self._equal(slots, words)
+        rows = np.flatnonzero(~equal & (slots != _EMPTY))
+        # One multiplication settles both: the empty slot is 0 already, a slot of another key becomes 0.
+        slots *= equal
+        bucket, words = bucket[rows], [word[rows] for word in words]
+        step = 0
+        while len(rows):
+            step += 1
+            bucket += step
+            bucket &= mask.view(np.int64)
+            found = self._index.take(bucket).astype(np.int64)
+            equal = self._equal(found, words)
+            slots[rows] = found * equal
+            on = np.flatnonzero(~equal & (found != _EMPTY))
+            rows, bucket, words = rows[on], bucket[on], [word[on] for word in words]
+        return slots
+
+    def _claim(self, words: list[Words], hashed: Words) -> Slots:
+        """Insert keys that are not in the index, among which there may be equal ones; return their slots."""
+        mask = np.int64(len(self._index) - 1)
+        bucket = hashed.view(np.int64) & mask
+        slots = np.empty(len(bucket), np.int64)
+        rows = np.arange(len(bucket))
+        step = 0
+        while len(rows):
+            empty = np.flatnonzero(self._index.take(bucket) == _EMPTY)
+            contested = bucket[empty]
+            # Negative, so that it can be no slot.
+            mine = -1 - np.arange(len(empty), dtype=np.int32)
+            self._index[contested] = mine
+            winners = empty[self._index.take(contested) == mine]
+            given = self._allocate(len(winners))
+            self._index[bucket[winners]] = given
+            for kept, word in zip(self._keys, words, strict=True):
+                kept[given] = word[winners]
+
+            found = self._index.take(bucket).astype(np.int64)
+            equal = self._equal(found, words)
+            slots[rows[equal]] = found[equal]
+            on = np.flatnonzero(~equal)
+            step += 1
+            bucket = (bucket[on] + step) & mask
+            rows, words = rows[on], [word[on] for word in words]
+        return slots
+
+    def _equal(self, slots: Slots, words: list[Words]) -> Bools:
+        equal: Bools = self._keys[0].take(slots) == words[0]
+        for kept, word in zip(self._keys[1:], words[1:], strict=True):
+            equal &= kept.take(slots) == word
+        return equal
+
+    # Room.
+
+    def _reserve(self, count: int) -> None:
+        """Make room for `count` further keys; slots in use stay as they are."""
+        capacity = len(self._live)
+        needed = self._next + max(0, count - len(self._free))
+        if needed > capacity:
+            capacity = 1 << (needed - 1).bit_length()
+            self._keys = [_grown(word, capacity) for word in self._keys]
+            self._live = _grown(self._live, capacity)
+            self._partition = _grown(self._partition, capacity)
+            self.values = {name: _grown(array, capacity) for name, array in self.values.items()}
+        in_use = self._next - 1 - len(self._free)
+        if 2 * (in_use + count) > len(self._index):
+            used = np.ones(self._next, np.bool_)
+            used[_EMPTY] = False
+            used[self._free] = False
+            self._rebuild(np.flatnonzero(used), 1 << (2 * (in_use + count) - 1).bit_length())
+
+    def _allocate(self, count: int) -> Slots:
+        reused = self._free[:count]
+        self._free = self._free[count:]
+        first = self._next
+        self._next += count - len(reused)
+        return np.concatenate([reused, np.arange(first, self._next)])
+
+    def _sweep_if_worthwhile(self) -> None:
+        in_use = self._next - 1 - len(self._free)
+        if in_use < _SWEEP_FROM:
+            return
+        live = len(self)
+        if in_use - live <= live:
+            return
+        dead = ~self._live[: self._next]
+        dead[_EMPTY] = False
+        self._free = np.flatnonzero(dead)
+        self._rebuild(np.flatnonzero(self._live), len(self._index))
+
+    def _rebuild(self, slots: Slots, buckets: int) -> None:
+        """Make a new index of these slots, whose keys all differ."""
+        self._index = np.zeros(buckets, np.int32)
+        mask = np.int64(buckets - 1)
+        bucket = _hash([word[slots] for word in self._keys]).view(np.int64) & mask
+        step = 0
+        while len(slots):
+            empty = self._index.take(bucket) == _EMPTY
+            self._index[bucket[empty]] = slots[empty]
+            on = np.flatnonzero(self._index.take(bucket) != slots)
+            step += 1
+            slots, bucket = slots[on], (bucket[on] + step) & mask
+
+    # State by partition.
+
+    def slots_of(self, pid: int) -> Slots:
+        """Return the slots of a partition's keys."""
+        held: Bools = self._live & (self._partition == pid)
+        return np.flatnonzero(held)
+
+    def get(self, pid: int) -> dict[str, npt.NDArray[Any]]:
+        """Return a copy of a partition's keys and values, as columns."""
+        slots = self.slots_of(pid)
+        keys = self._pack.unpack([word[slots] for word in self._keys])
+        state = {f"key{i}": column for i, column in enumerate(keys)}
+        return state | {name: array[slots] for name, array in self.values.items()}
+
+    def install(self, pid: int, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Take over keys and values that `get` returned elsewhere."""
+        columns = [state[f"key{i}"] for i in range(len(self._pack.names))]
+        slots, _ = self.find_or_insert(columns, np.full(len(columns[0]), pid, np.uint16))
+        for name, array in self.values.items():
+            array[slots] = state[name]
+
+    def drop(self, pid: int) -> None:
+        """Delete a partition's keys."""
+        self.delete(self.slots_of(pid))
+
+    def sizes(self) -> dict[int, int]:
+        """Return how many keys each partition has."""
+        counts = np.bincount(self._partition[self._live])
+        return {int(pid): int(counts[pid]) for pid in np.flatnonzero(counts)}
+
+
+class _Packing:
+    """How key columns lie in whole words, as few as hold them, so that two int32 compare as one."""
+
+    def __init__(self, keys: Sequence[npt.DTypeLike]) -> None:
+        assert keys, "a key has at least one column"
+        formats = [np.dtype(key) for key in keys]
+        sizes = [dtype.itemsize for dtype in formats]
+        self.names = [f"f{i}" for i in range(len(keys))]
+        self.formats = formats
+        self.words = -(-sum(sizes) // 8)
+        self._padded = sum(sizes) % 8 != 0
+        offsets = [sum(sizes[:i]) for i in range(len(sizes))]
+        self._layout = np.dtype(
+            {"names": self.names, "formats": formats, "offsets": offsets, "itemsize": 8 * self.words}
+        )
+
+    def pack(self, columns: Sequence[npt.NDArray[Any]]) -> list[Words]:
+        # Padding takes part in comparisons and must be zero.
+        packed = (np.zeros if self._padded else np.empty)(len(columns[0]), self._layout)
+        for name, dtype, column in zip(self.names, self.formats, columns, strict=True):
+            assert np.can_cast(column.dtype, dtype), f"a key of {column.dtype} does not fit in {dtype}"
+            packed[name] = column
+        words = packed.view(np.uint64).reshape(-1, self.words)
+        return [np.ascontiguousarray(words[:, i]) for i in range(self.words)]
+
+    def unpack(self, words: list[Words]) -> list[npt.NDArray[Any]]:
+        packed = np.stack(words, axis=1).view(self._layout).reshape(-1)
+        return [np.ascontiguousarray(packed[name]) for name in self.names]
+
+
+def _hash(words: list[Words]) -> Words:
+    hashed = words[0].copy()
+    scratch = np.empty_like(hashed)
+    mix(hashed, scratch)
+    for word in words[1:]:
+        np.add(hashed, word, out=hashed)
+        mix(hashed, scratch)
+    return hashed
+
+
+def _grown(array: npt.NDArray[Any], capacity: int) -> npt.NDArray[Any]:
+    larger = np.zeros((capacity, *array.shape[1:]), array.dtype)
+    larger[: len(array)] = array
+    return larger

@@ -1,0 +1,187 @@
+"""Windows over the last rows of each key.
+
+`CountWindow` keeps the last `history` values of a key, in a ring beside the key, and tells their maximum
+and mean each time `slide` further rows have come. The second operator of the thesis's example (Thesis 2.2).
+
+Whatever the batch boundaries, a window is added up from its oldest value to its newest, on its own:
+integers exactly, and floats always in the same order, because their sum depends on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from flux.batch import Batch
+from flux.columns import ColumnError
+from flux.errors import OperatorError, PlanError
+from flux.operator import Context, PooledOperator
+from flux.operators.grouping import Groups, group_by_slot, key_array, plain_column, unknown_parameters
+from flux.operators.table import Table
+
+__all__ = ["CountWindow"]
+
+_PARAMETERS = ("history", "slide", "value")
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Numbers = npt.NDArray[Any]
+
+
+class CountWindow(PooledOperator):
+    """For each key, maximum and mean of the last `history` rows, told every `slide` rows.
+
+    The key is that of the exchange before it. Emits the key columns, `max_<value>` and `avg_<value>`, first
+    when `history` rows of a key have come; a window that is not full emits nothing.
+    """
+
+    def __init__(self, history: int = 2, slide: int = 1, value: str = "dur") -> None:
+        self._history, self._slide, self._value = history, slide, value
+
+    @classmethod
+    def output_for(cls, parameters: Mapping[str, Any], key_columns: tuple[str, ...], rows: Any) -> Any:
+        value = parameters.get("value", "dur")
+        for name in (*key_columns, value):
+            if name not in rows.names:
+                raise ColumnError(f"expected a column {name!r}, came {', '.join(rows.names)}")
+        fields = [rows.field(name) for name in key_columns]
+        exact = pa.float64() if pa.types.is_floating(rows.field(value).type) else pa.int64()
+        return pa.schema([*fields, pa.field(f"max_{value}", exact), pa.field(f"avg_{value}", pa.float64())])
+
+    def open(self, context: Context) -> None:
+        unknown_parameters(context.step, list(context.parameters), _PARAMETERS)
+        self._step, self._key = context.step, context.key_columns
+        self._history = context.parameters.get("history", self._history)
+        self._slide = context.parameters.get("slide", self._slide)
+        self._value = context.parameters.get("value", self._value)
+        self._table: Table | None = None
+        for name, given in (("history", self._history), ("slide", self._slide)):
+            if not isinstance(given, int) or given < 1:
+                raise PlanError(
+                    f"step {self._step!r}: {name} is a number of rows, at least 1; {given!r} came"
+                )
+        if not self._key:
+            raise PlanError(
+                f"step {self._step!r}: CountWindow groups by its exchange's columns. Put one before it"
+            )
+
+    def process(self, batch: Batch) -> Batch | None:
+        keys = [key_array(batch, name, self._step) for name in self._key]
+        value = self._numbers(batch)
+        if self._table is None:
+            self._table = self._new_table([key.dtype for key in keys], value.dtype)
+        slots, new = self._table.find_or_insert(keys, batch.partition)
+        if new.any():
+            self._table.values["count"][slots[new]] = 0
+
+        groups = group_by_slot(slots)
+        grouped = value.take(groups.row)
+        rank, count = self._counted(groups)
+        due = np.flatnonzero(self._is_due(count))
+        greatest, total = self._aggregate(due, grouped, groups.slot, rank, count)
+        self._remember(groups, grouped, count)
+
+        # Output goes by input row, not by group.
+        row = groups.row.take(due)
+        is_due = np.zeros(len(batch), np.bool_)
+        is_due[row] = True
+        origin = np.flatnonzero(is_due)
+        by_row = np.empty((2, len(batch)), value.dtype)
+        by_row[0, row], by_row[1, row] = greatest, total
+        columns: dict[str, Any] = {name: batch.column(name) for name in self._key}
+        if len(origin) < len(batch):
+            where = pa.array(origin)
+            columns = {name: column.take(where) for name, column in columns.items()}
+        columns[f"max_{self._value}"] = by_row[0].take(origin)
+        columns[f"avg_{self._value}"] = by_row[1].take(origin) / self._history
+        return batch.emit(columns, origin)
+
+    def _numbers(self, batch: Batch) -> Numbers:
+        value = plain_column(batch, self._value, self._step)
+        if value.dtype.kind in "fiub" and value.dtype != np.uint64:
+            return value.astype(np.float64 if value.dtype.kind == "f" else np.int64, copy=False)
+        raise OperatorError(
+            f"column {self._value!r} is {batch.column(self._value).type}; expected integers of at most 64 bits "
+            "with a sign, or floats. Cast it before the step",
+            self._step,
+        )
+
+    def _new_table(self, keys: list[npt.DTypeLike], value: npt.DTypeLike) -> Table:
+        return Table(keys, {"count": np.int64, "ring": (value, (self._history,))})
+
+    def _counted(self, groups: Groups) -> tuple[Ints, Ints]:
+        """Return each entry's rank in its group, and the key's count of rows once it has been added."""
+        assert self._table is not None
+        places = np.arange(len(groups.slot))
+        begins = np.where(groups.first, places, 0)
+        np.maximum.accumulate(begins, out=begins)
+        rank = places - begins
+        count = self._table.values["count"].take(groups.slot)
+        count += rank
+        count += 1
+        return rank, count
+
+    def _is_due(self, count: Ints) -> Bools:
+        full: Bools = count >= self._history
+        if self._slide > 1:
+            full &= (count - self._history) % self._slide == 0
+        return full
+
+    def _aggregate(
+        self, due: Ints, grouped: Numbers, slot: Ints, rank: Ints, count: Ints
+    ) -> tuple[Numbers, Numbers]:
+        """Return the greatest value and the sum of the windows that end with the entries `due`.
+
+        A window's value is in this batch as far back as the group reaches, and in the ring before that.
+        """
+        assert self._table is not None
+        ring = self._table.values["ring"].reshape(-1)
+        rank, count = rank.take(due), count.take(due)
+        place_in_ring = slot.take(due) * self._history
+        greatest: Numbers | None = None
+        total: Numbers | None = None
+        for back in range(self._history - 1, -1, -1):
+            at = grouped.take(due - back, mode="wrap")
+            if back:
+                older = np.flatnonzero(rank < back)
+                kept = place_in_ring.take(older) + (count.take(older) - 1 - back) % self._history
+                at[older] = ring.take(kept)
+            if greatest is None or total is None:
+                greatest, total = at, at.copy()
+            else:
+                np.maximum(greatest, at, out=greatest)
+                total += at
+        assert greatest is not None and total is not None
+        return greatest, total
+
+    def _remember(self, groups: Groups, grouped: Numbers, count: Ints) -> None:
+        """Put the last `history` values of each group into the ring."""
+        assert self._table is not None
+        last = np.flatnonzero(groups.last)
+        final = count.take(last)
+        self._table.values["count"][groups.slot.take(last)] = final
+        # How many entries of its group follow each entry.
+        follow = np.repeat(final, np.diff(last, prepend=-1)) - count
+        kept = np.flatnonzero(follow < self._history)
+        place = groups.slot.take(kept) * self._history + (count.take(kept) - 1) % self._history
+        self._table.values["ring"].reshape(-1)[place] = grouped.take(kept)
+
+    def get_partition_state(self, pid: int) -> Any:
+        return None if self._table is None else self._table.get(pid)
+
+    def install_partition_state(self, pid: int, state: Any) -> None:
+        if self._table is None:
+            keys = [state[f"key{i}"].dtype for i in range(len(self._key))]
+            self._table = self._new_table(keys, state["ring"].dtype)
+        self._table.install(pid, state)
+
+    def drop_partition(self, pid: int) -> None:
+        if self._table is not None:
+            self._table.drop(pid)
+
+    def partition_info(self) -> dict[int, int]:
+        return {} if self._table is None else self._table.sizes()

@@ -1,0 +1,19 @@
+"""Punctuations: numbered marks in the stream, at the same place in every copy's input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PUNCTUATIONS = ("end", "watermark", "clock", "batch")
+
+
+@dataclass(frozen=True)
+class Punctuation:
+    """A numbered mark in the stream, at the same place in every copy's input: the only boundary one may see."""
+
+    sn: int
+    kind: str
+    value: int | None = None
+
+    def __post_init__(self) -> None:
+        assert self.kind in PUNCTUATIONS, f"a punctuation is one of {PUNCTUATIONS}, not {self.kind!r}"

@@ -1,0 +1,1 @@
+"""The processes of a dataflow: sites with their poolers, the ingress, the egress."""

@@ -1,0 +1,276 @@
+"""Shell: the process around a node's machine: it carries messages in and effects out, and decides nothing.
+
+One trio loop. Readers put messages into the inbox; the loop steps the machine for each and carries out
+its effects. Work for the operator is done when the inbox is empty, so that what arrived meanwhile goes
+into the next, larger, batch. What the machine asks of a particular process (an operator, a source, a
+sink) is in its subclasses.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import socket
+import traceback
+from collections import deque
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import trio
+
+from ..errors import FluxError
+from ..plan import Plan
+from ..protocols.messages import Consume, Data, Effect, Message, PeerMessage, Send, View
+from ..protocols.node import Node
+from ..punctuation import Punctuation
+from ..wire import address, frames
+from ..wire.codec import from_plain, to_plain
+from ..wire.link import Link, accept_loop
+from ..wire.rows import Channels, Rows
+from .recording import SUFFIX, Recorder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What a process is told about its run when it starts."""
+
+    plan: Plan
+    directory: Path
+    token: str  # Every process of the run knows it; a connection that does not is refused.
+    record: Path | None = None
+
+    def address(self, name: str) -> str:
+        """Where the process `name` of this run listens."""
+        return f"unix:{self.directory / name}.sock"
+
+    def greeting(self, name: str) -> dict[str, Any]:
+        """The first frame on every connection."""
+        return {"kind": "greet", "node": name, "token": self.token}
+
+    def greets(self, header: dict[str, Any]) -> bool:
+        """Whether `header` is the greeting of a process of this run."""
+        token = header.get("token")
+        return (
+            header.get("kind") == "greet"
+            and isinstance(token, str)
+            and hmac.compare_digest(token.encode(), self.token.encode())
+        )
+
+
+class Shell:
+    """A process with the machine `node`."""
+
+    def __init__(self, surroundings: Surroundings, node: Node) -> None:
+        self.surroundings = surroundings
+        self.plan = surroundings.plan
+        self.name = node.name
+        self.node = node
+        self.links: dict[str, Link] = {}
+        self.inbox: deque[Message] = deque()
+        self.jobs: deque[Consume] = deque()
+        self.program = Link("program")
+        self.controller = Link("controller")
+        self._wake = trio.Event()
+        self._linked = trio.Event()
+        self._channels: dict[int, Channels] = {}
+        self._recorder: Recorder | None = None
+        if surroundings.record is not None:
+            self._recorder = Recorder(surroundings.record / f"{self.name}{SUFFIX}", node)
+
+    # What a particular process does.
+
+    def start(self, nursery: trio.Nursery) -> None:
+        """Start what else this process needs."""
+
+    def perform(self, job: Consume) -> None:
+        """Do the work of a `Consume`; `tell` the machine when it is done."""
+        raise NotImplementedError
+
+    def carry_out(self, effect: Effect) -> None:
+        """Carry out an effect that only this kind of process knows."""
+        raise AssertionError(f"{self.name} cannot carry out {effect!r}")
+
+    def hear_program(self, header: dict[str, Any]) -> None:
+        """A message from the program that started the run."""
+
+    def last_words(self) -> dict[str, Any]:
+        """What the program should still know when the run ends."""
+        return {}
+
+    # The loop.
+
+    def tell(self, message: Message) -> None:
+        """Put a message into the machine's inbox."""
+        self.inbox.append(message)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Live until the program says stop."""
+        listener = address.listen(self.surroundings.address(self.name))
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            for link in (self.program, self.controller):
+                where = self.surroundings.address(link.peer)
+                link.connect(await address.connect(where), self.surroundings.greeting(self.name))
+                nursery.start_soon(link.write)
+            nursery.start_soon(self._read_program)
+            nursery.start_soon(self._read_controller)
+            nursery.start_soon(accept_loop, listener, self._accepted)
+            self.controller.send({"kind": "hello", "address": address.bound(listener)})
+            nursery.start_soon(self._guarded_loop)
+
+    async def _guarded_loop(self) -> None:
+        try:
+            self.start(self._nursery)
+            await self._loop()
+        except Exception as error:
+            self.fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the program why this run cannot go on; it ends the run, this process waits for that."""
+        self.program.send({"kind": "error", "node": self.name, "error": _document(error)})
+
+    async def _loop(self) -> None:
+        while True:
+            while self.inbox:
+                self._step(self.inbox.popleft())
+            if self.jobs:
+                self.perform(self.jobs.popleft())
+                # Twice, so that readers and writers woken by the first turn have run by the second.
+                await trio.lowlevel.checkpoint()
+                await trio.lowlevel.checkpoint()
+            else:
+                self._wake = trio.Event()
+                await self._wake.wait()
+
+    def _step(self, message: Message) -> None:
+        effects = self.node.step(message)
+        if self._recorder is not None:
+            self._recorder.record(message, effects)
+        for effect in effects:
+            if isinstance(effect, Send):
+                self._send(effect)
+            elif isinstance(effect, Consume):
+                self.jobs.append(effect)
+            else:
+                self.carry_out(effect)
+
+    def _send(self, effect: Send) -> None:
+        message: PeerMessage = effect.message
+        if isinstance(message, Data):
+            rows: Rows = message.body.between(message.after, message.upto).select(self._lane(effect))
+            message = replace(message, body=rows)
+            if effect.to != self.name:
+                header = {
+                    "kind": "peer",
+                    "m": to_plain(message, lambda body: None),
+                    "marks": [(mark.sn, mark.kind, mark.value) for mark in rows.marks],
+                }
+                self.links[effect.to].send_batch(header, rows.wide, rows.encode())
+                return
+        if effect.to == self.name:
+            self.inbox.append(message)
+        else:
+            self.links[effect.to].send({"kind": "peer", "m": to_plain(message, lambda body: None)})
+
+    def _lane(self, effect: Send) -> Channels:
+        """The table of a lane's channels, made once: the machine hands out the same tuple each time."""
+        lane = self._channels.get(id(effect.channels))
+        if lane is None:
+            edge = effect.message.edge
+            lane = Channels(effect.channels, self.plan.partitions(edge), self.plan.partitions(edge + 1))
+            self._channels[id(effect.channels)] = lane  # It keeps the tuple, so the id stays taken.
+        return lane
+
+    # Connections.
+
+    def _accepted(self, sock: socket.socket) -> None:
+        self._nursery.start_soon(self._serve, sock)
+
+    async def _serve(self, sock: socket.socket) -> None:
+        guest = Link("a process that has not greeted", sock)
+        try:
+            async for header, _ in guest.frames():
+                if not self.surroundings.greets(header):
+                    raise frames.BadFrame("it does not know this run's token")
+                await self._linked.wait()
+                link = self.links.get(header["node"])
+                if link is None:
+                    raise frames.BadFrame(f"{header['node']!r} is not in the plan")
+                link.connect(sock)
+                await self._read_peer(link)
+                return
+        except frames.BadFrame as error:
+            self.log(f"closed a connection from {guest.peer}: {error}")
+        guest.close()
+
+    async def _dial(self, link: Link, where: str) -> None:
+        try:
+            sock = await address.connect(where)
+        except OSError as error:
+            self.log(f"{error}; waiting for the controller to say that {link.peer} is dead")
+            return
+        link.connect(sock, self.surroundings.greeting(self.name))
+        await self._read_peer(link)
+
+    async def _read_peer(self, link: Link) -> None:
+        try:
+            async for header, body in link.frames():
+                self.tell(self._decode(link, header, body))
+        except (frames.BadFrame, ValueError, TypeError) as error:
+            self.log(f"closed the connection to {link.peer}: {error}")
+        link.close()
+
+    def _decode(self, link: Link, header: dict[str, Any], body: Any) -> PeerMessage:
+        marks = tuple(Punctuation(*mark) for mark in header.get("marks", ()))
+        rows = Rows(link.decode_batch(header, body), marks)
+        message = from_plain(header.get("m"), lambda _: rows)
+        if not isinstance(message, PeerMessage) or message.sender != link.peer:
+            raise frames.BadFrame(f"expected a message of {link.peer}, got {message!r:.200}")
+        return message
+
+    async def _read_controller(self) -> None:
+        async for header, _ in self.controller.frames():
+            view = from_plain(header["view"], lambda body: body)
+            assert isinstance(view, View), f"the controller sent {view!r}"
+            if not self._linked.is_set():
+                self._link_up(view, header["addresses"])
+            self.tell(view)
+
+    def _link_up(self, view: View, addresses: dict[str, str]) -> None:
+        """One connection to each other node; of two, the one listed first in the view dials."""
+        mine = view.nodes.index(self.name)
+        for index, peer in enumerate(view.nodes):
+            if index == mine:
+                continue
+            link = self.links[peer] = Link(peer)
+            self._nursery.start_soon(link.write)
+            if mine < index:
+                self._nursery.start_soon(self._dial, link, addresses[peer])
+        self._linked.set()
+
+    async def _read_program(self) -> None:
+        async for header, _ in self.program.frames():
+            if header["kind"] == "stop":
+                self.program.send({"kind": "bye", **self.last_words()})
+                await self.program.drain()
+                break
+            self.hear_program(header)
+        leave(0)
+
+    def log(self, text: str) -> None:
+        """One line for the program's log."""
+        self.program.send({"kind": "log", "node": self.name, "text": text})
+
+
+def leave(code: int) -> NoReturn:
+    """End this process at once: it is a fork, and nothing of its parent's may run on the way out."""
+    os._exit(code)
+
+
+def _document(error: BaseException) -> dict[str, Any]:
+    """An error as plain values; the program raises it again."""
+    if isinstance(error, FluxError):
+        return error.to_dict()
+    return FluxError("".join(traceback.format_exception(error))).to_dict()

@@ -1,0 +1,268 @@
+"""`flux.spark.Stream`: a streaming DataFrame as the source of a dataflow.
+
+A `Stream` lives on both sides of a fork. In the user's program, which holds the Spark session, `bind` makes the
+listening socket and the secret before the processes are forked, and `start` starts a streaming query that writes to
+them. In the ingress process, a fork, `batches` serves the socket and yields what Spark has committed; there
+nothing of Spark is touched. When the query ends, a thread of the user's program says so over the same socket.
+
+Spark sees a sink that commits a micro-batch when every live copy of the dataflow has received it. So Spark's own
+recovery and Flux's meet at one point: what was not received is sent again under the same batch id.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import trio
+
+from flux.errors import FluxError, PlanError
+from flux.sources import Source, SourceBatch, SourceContext
+from flux.spark.staging import CommittedBatch, Staging
+
+__all__ = ["Stream"]
+
+LISTEN_BACKLOG = 128
+SECRET_BYTES = 32
+
+# Spark takes the Python of its workers from this variable when a session is made, else whatever `python3` is on the
+# PATH, which may lack pyarrow. Importing flux.spark before making the session is enough to set it.
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+# Six times Spark's default costs Spark less for each row, and the ingress has nothing to put together.
+ARROW_ROWS_WANTED = 64 * 1024
+
+
+class Stream(Source):
+    """The rows of a streaming DataFrame, each once, in the order of micro-batches and their partitions.
+
+    `trigger` is what `DataStreamWriter.trigger` takes, as a dict; by default ``{"availableNow": True}``: what is
+    there now is read and then the stream ends. `checkpoint` is Spark's checkpoint location; without one the
+    query begins anew in each run. `types` replaces Arrow types that Spark cannot say, for example
+    ``{"data": pa.binary(32)}`` for binary values that are all 32 bytes long; a value that does not fit ends
+    the run.
+
+    While the query starts, ``spark.sql.execution.arrow.maxRecordsPerBatch`` is raised to 64 Ki rows, unless the
+    session has a value of its own for it.
+
+        events = flow.source(flux.spark.Stream(spark.readStream.schema(schema).parquet(path)))
+    """
+
+    def __init__(
+        self,
+        df: Any,
+        trigger: Mapping[str, Any] | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        *,
+        types: Mapping[str, pa.DataType] | None = None,
+    ) -> None:
+        if not getattr(df, "isStreaming", False):
+            raise PlanError(
+                "flux.spark.Stream: a streaming DataFrame (from spark.readStream) was expected, "
+                f"{_described(df)} came; for one that is not streaming use flux.sources.Table(df.toArrow())"
+            )
+        if trigger is not None and not isinstance(trigger, Mapping):
+            raise PlanError(
+                "flux.spark.Stream: trigger must be the keywords of DataStreamWriter.trigger, such as "
+                f'{{"processingTime": "1 second"}}; it is {trigger!r}'
+            )
+        self._df = df
+        self._trigger = dict(trigger) if trigger is not None else {"availableNow": True}
+        self._checkpoint = os.fspath(checkpoint) if checkpoint is not None else None
+        self.schema = _arrow_schema(df, types or {})
+        self._listener: socket.socket | None = None
+        self._secret = b""
+        self._directory = Path()
+        self._query: Any = None
+        self._waiter: threading.Thread | None = None
+
+    # In the user's program.
+
+    def bind(self, directory: Path) -> None:
+        """Make the socket and the secret, so that both sides of the fork know them."""
+        self.stop()
+        listener = socket.socket()
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(LISTEN_BACKLOG)
+        self._listener = listener
+        self._secret = secrets.token_bytes(SECRET_BYTES)
+        self._directory = directory
+
+    def start(self) -> None:
+        """Start the streaming query, and a thread that tells the ingress how it ended."""
+        if self._listener is None:
+            raise FluxError("flux.spark.Stream: start was called before bind; a run calls both, in order")
+        host, port = self._listener.getsockname()
+        _prepare(self._df.sparkSession)
+        checkpoint = self._checkpoint or tempfile.mkdtemp(prefix="checkpoint-", dir=self._directory)
+        writer = (
+            self._df.writeStream.format("flux")
+            .option("address", f"{host}:{port}")
+            .option("secret", self._secret.hex())
+            .option("checkpointLocation", checkpoint)
+            .trigger(**self._trigger)
+        )
+        with _large_arrow_batches(self._df.sparkSession):
+            self._query = writer.start()
+        self._waiter = threading.Thread(
+            target=_tell_the_end,
+            args=(self._query, f"{host}:{port}", self._secret.hex()),
+            name="flux-spark-end",
+            daemon=True,
+        )
+        self._waiter.start()
+
+    def stop(self) -> None:
+        """Stop the query if it still runs, and close the socket. May be called at any time, more than once."""
+        query, self._query = self._query, None
+        listener, self._listener = self._listener, None
+        try:
+            if query is not None:
+                query.stop()
+        finally:
+            # Closed before the thread is joined: if the ingress is gone, the thread is then refused at once.
+            if listener is not None:
+                listener.close()
+            if self._waiter is not None:
+                self._waiter.join()
+                self._waiter = None
+
+    # In the ingress process.
+
+    async def batches(self, context: SourceContext) -> AsyncIterator[SourceBatch]:
+        """Yield what Spark commits until the query ends; raise `FluxError` with its reason if it failed."""
+        if self._listener is None:
+            raise FluxError(
+                "flux.spark.Stream: batches was asked for before bind; a run calls both, in order"
+            )
+        staging = Staging(context.directory, self._secret)
+        # A copy of its own, which `stop` in the user's program does not close even where there was no fork.
+        listener = trio.SocketListener(trio.socket.from_stdlib_socket(self._listener.dup()))
+        serving = trio.CancelScope()
+
+        async def serve() -> None:
+            with serving:
+                await staging.serve([listener])
+
+        # Not a nursery: an async generator may be left at a yield, and a nursery must not be.
+        trio.lowlevel.spawn_system_task(serve, name="flux.spark staging")
+        try:
+            async for committed in staging.committed():
+                for batch in self._source_batches(committed):
+                    yield batch
+        finally:
+            serving.cancel()
+
+    def _source_batches(self, committed: CommittedBatch) -> Iterator[SourceBatch]:
+        """Yield the rows of a micro-batch; the last record batch, or nobody, says that all were received."""
+        last: pa.RecordBatch | None = None
+        for rows in committed.batches():
+            if last is not None:
+                yield SourceBatch(self._as_declared(last))
+            last = rows
+        if last is None:
+            committed.done()
+        else:
+            yield SourceBatch(self._as_declared(last), received=committed.done)
+
+    def _as_declared(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        columns = []
+        for field, column in zip(self.schema, rows.columns, strict=True):
+            try:
+                columns.append(column if column.type == field.type else column.cast(field.type))
+            except pa.ArrowException as error:
+                raise FluxError(
+                    f"flux.spark.Stream: column {field.name!r} was declared {field.type}, but Spark sent "
+                    f"{column.type} that does not fit: {error}; correct `types`"
+                ) from error
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def _arrow_schema(df: Any, types: Mapping[str, pa.DataType]) -> pa.Schema:
+    """Return the schema of the record batches that Spark will send."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    conf = df.sparkSession.conf
+    schema = to_arrow_schema(
+        df.schema,
+        timezone=conf.get("spark.sql.session.timeZone"),
+        prefers_large_types=conf.get("spark.sql.execution.arrow.useLargeVarTypes") == "true",
+    )
+    twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
+    if twice:
+        raise PlanError(
+            f"flux.spark.Stream: column names must differ; {twice} stand more than once; rename them"
+        )
+    unknown = sorted(set(types) - set(schema.names))
+    if unknown:
+        raise PlanError(f"flux.spark.Stream: types names {unknown}, but the columns are {schema.names}")
+    return pa.schema(
+        [pa.field(field.name, types.get(field.name, field.type), field.nullable) for field in schema]
+    )
+
+
+def _prepare(spark: Any) -> None:
+    """Make the format "flux" known to the session."""
+    from pyspark import cloudpickle
+
+    from flux.spark import frames, writer
+
+    # By value, executors need msgpack and pyarrow but not Flux. It also spares each commit, which Spark runs in a
+    # new process, the import of all of Flux: as long as a whole small micro-batch takes.
+    cloudpickle.register_pickle_by_value(frames)
+    cloudpickle.register_pickle_by_value(writer)
+    spark.dataSource.register(writer.FluxSink)
+
+
+@contextlib.contextmanager
+def _large_arrow_batches(spark: Any) -> Iterator[None]:
+    """Raise the size of Arrow batches for a query started meanwhile; a query keeps the settings of its start."""
+    if spark.conf.get(ARROW_ROWS) != "10000":
+        yield
+        return
+    spark.conf.set(ARROW_ROWS, str(ARROW_ROWS_WANTED))
+    try:
+        yield
+    finally:
+        spark.conf.unset(ARROW_ROWS)
+
+
+def _tell_the_end(query: Any, address: str, secret: str) -> None:
+    """Wait for the query to end, then tell the ingress, with the reason if it failed."""
+    from flux.spark.writer import StagingRefused, ask_once
+
+    error = None
+    try:
+        query.awaitTermination()
+    except Exception as failure:
+        error = f"flux.spark.Stream: the Spark query failed: {_reason(failure)}"
+    # Once the run is over there is no ingress to tell, and nobody who would want to know.
+    with contextlib.suppress(OSError, StagingRefused):
+        ask_once(address, secret, {"do": "end", "error": error})
+
+
+def _reason(failure: Exception) -> str:
+    """Return in one line why a query failed; Spark's text is a page with plans and stack traces."""
+    text = str(failure).split("=== Streaming Query ===")[0].split("\n\nJVM stacktrace:")[0]
+    lines = [line for line in text.splitlines() if line.strip()]
+    if "Traceback (most recent call last):" in text:
+        # Of a Python traceback the last line that is not indented is the error itself.
+        lines = [line for line in lines if not line.startswith(" ")][-1:]
+    reason = " ".join(" ".join(lines).split())
+    return reason or type(failure).__name__
+
+
+def _described(df: Any) -> str:
+    if hasattr(df, "isStreaming"):
+        return "one that is not streaming"
+    return f"a {type(df).__module__}.{type(df).__qualname__}"

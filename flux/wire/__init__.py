@@ -1,0 +1,1 @@
+"""Frames, codecs, links: how the processes of a dataflow talk."""

@@ -1,0 +1,69 @@
+"""Addresses: where a process listens: `unix:PATH` on one machine, `tcp:HOST:PORT` between machines."""
+
+from __future__ import annotations
+
+import socket
+
+import trio
+
+from .link import tune
+
+_BACKLOG = 128
+
+
+def listen(address: str) -> socket.socket:
+    """A listening socket at `address`."""
+    family, target = _parse(address)
+    sock = socket.socket(family)
+    try:
+        if family == socket.AF_INET:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(target)
+        sock.listen(_BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise OSError(error.errno, f"cannot listen at {address}: {error.strerror}") from error
+    sock.setblocking(False)
+    return sock
+
+
+def bound(sock: socket.socket) -> str:
+    """The address a listening socket got, for port 0 too."""
+    name = sock.getsockname()
+    return f"unix:{name}" if sock.family == socket.AF_UNIX else f"tcp:{name[0]}:{name[1]}"
+
+
+async def connect(address: str) -> socket.socket:
+    """A tuned connection to whoever listens at `address`."""
+    family, target = _parse(address)
+    sock = socket.socket(family)
+    tune(sock)
+    if family == socket.AF_INET:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    try:
+        while True:
+            try:
+                sock.connect(target)
+                return sock
+            except BlockingIOError:  # A local listener's backlog is full, or TCP is on its way.
+                if family == socket.AF_UNIX:
+                    await trio.sleep(0.001)
+                    continue
+                await trio.lowlevel.wait_writable(sock)
+                code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                if code:
+                    raise OSError(code, f"cannot connect to {address}") from None
+                return sock
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _parse(address: str) -> tuple[socket.AddressFamily, str | tuple[str, int]]:
+    scheme, _, rest = address.partition(":")
+    if scheme == "unix" and rest:
+        return socket.AF_UNIX, rest
+    host, _, port = rest.rpartition(":")
+    if scheme == "tcp" and host and port.isdigit():
+        return socket.AF_INET, (host, int(port))
+    raise ValueError(f"an address is unix:PATH or tcp:HOST:PORT, got {address!r}")

@@ -1,0 +1,59 @@
+"""Frames: what goes over every connection: a msgpack header, and a body that is never looked into here.
+
+    magic "Fx" | version u8 | 0 u8 | header length u32 | body length u64 | header | body
+
+All integers are little-endian. A frame with another magic or version, or beyond the limits, is a
+`BadFrame`; the connection it came on is closed, because nothing after it can be trusted.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import msgpack
+
+VERSION = 1
+HEADER_MAX_BYTES = 16 << 20
+BODY_MAX_BYTES = 1 << 31
+
+PREFIX = struct.Struct("<2sBxIQ")
+_MAGIC = b"Fx"
+
+
+class BadFrame(Exception):
+    """Bytes that are not a frame of this version, or one beyond the limits."""
+
+
+def encode(header: dict[str, Any], body_bytes: int = 0) -> bytes:
+    """Prefix and header of a frame whose body, `body_bytes` long, is sent behind it."""
+    packed: bytes = msgpack.packb(header)
+    if len(packed) > HEADER_MAX_BYTES or body_bytes > BODY_MAX_BYTES:
+        raise BadFrame(
+            f"a frame with {len(packed):,} bytes of header and {body_bytes:,} of body is over the limits "
+            f"({HEADER_MAX_BYTES:,} and {BODY_MAX_BYTES:,}); send fewer rows at once"
+        )
+    return PREFIX.pack(_MAGIC, VERSION, len(packed), body_bytes) + packed
+
+
+def decode_prefix(prefix: bytes | bytearray | memoryview) -> tuple[int, int]:
+    """The lengths of header and body that a frame's prefix announces."""
+    magic, version, header_bytes, body_bytes = PREFIX.unpack(prefix)
+    if magic != _MAGIC:
+        raise BadFrame(f"expected a Flux frame (magic {_MAGIC!r}), got {magic!r}: not a Flux process")
+    if version != VERSION:
+        raise BadFrame(f"expected wire version {VERSION}, got {version}: run one release everywhere")
+    if header_bytes > HEADER_MAX_BYTES or body_bytes > BODY_MAX_BYTES:
+        raise BadFrame(f"frame of {header_bytes:,} + {body_bytes:,} bytes is over the limits; refused")
+    return header_bytes, body_bytes
+
+
+def decode_header(packed: bytes | bytearray | memoryview) -> dict[str, Any]:
+    """The header; lists come back as tuples."""
+    try:
+        header = msgpack.unpackb(packed, use_list=False, strict_map_key=True)
+    except Exception as error:
+        raise BadFrame(f"the frame's header is not msgpack: {error}") from error
+    if not isinstance(header, dict):
+        raise BadFrame(f"a frame's header is a map, got {type(header).__name__}")
+    return header

@@ -1,0 +1,69 @@
+"""Ingress: numbers the source's rows and feeds both copies of the first stage (thesis 3.2.1.2).
+
+It is FH-Prod with one producer partition that has one copy: its lanes go to both copies of every
+consumer, and a row leaves its buffer when every live copy has consumed it. That is also when the
+source may forget the row. Its bound is what limits the drift of the two dataflows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .fh_prod import FhProd
+from .machine import Machine, Rule, always
+from .messages import Ack, Attach, Consumed, Effect, Pull, Released, Sourced, SourceEnded, View
+
+
+class Ingress(Machine):
+    """The node `name` in front of stage 1."""
+
+    def __init__(self, name: str, bound_rows: int) -> None:
+        self.name = name
+        self.pulling = False
+        self.ended = False
+        self.released = 0
+        self.prod = FhProd(name, 0, bound_rows)
+
+    # Guards.
+
+    def answers_the_pull(self, message: Sourced) -> bool:
+        return self.pulling and message.after == self.prod.buffer.produced < message.upto
+
+    def is_pulling(self, message: SourceEnded) -> bool:
+        return self.pulling
+
+    # Actions.
+
+    def number(self, message: Sourced) -> Iterator[Effect]:
+        self.pulling = False
+        run = Consumed(stage=0, upto=message.upto, rows=message.rows, body=message.body)
+        yield from self.prod.step(run)
+        yield from self._pull()
+
+    def end(self, message: SourceEnded) -> Iterator[Effect]:
+        self.pulling = False
+        self.ended = True
+        yield from ()
+
+    def serve(self, message: Ack | Attach | View) -> Iterator[Effect]:
+        yield from self.prod.step(message)
+        if self.prod.buffer.dropped > self.released:
+            self.released = self.prod.buffer.dropped
+            yield Released(upto=self.released)
+        yield from self._pull()
+
+    def _pull(self) -> Iterator[Effect]:
+        if self.pulling or self.ended or self.prod.buffer.full():
+            return
+        self.pulling = True
+        yield Pull(after=self.prod.buffer.produced)
+
+
+_ROWS = (
+    Rule(on=Sourced, guard=Ingress.answers_the_pull, action=Ingress.number, cites="3.2.1.2; fig. 3.3 (1)"),
+    Rule(on=SourceEnded, guard=Ingress.is_pulling, action=Ingress.end, cites="punctuation: end of stream"),
+    Rule(on=Ack, guard=always, action=Ingress.serve, cites="fig. 3.3 (3)"),
+    Rule(on=Attach, guard=always, action=Ingress.serve, cites="3.2.4: csync"),
+    Rule(on=View, guard=always, action=Ingress.serve, cites="fig. 3.5 (1): fail"),
+)
+Ingress.RULES = _ROWS

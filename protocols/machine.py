@@ -1,0 +1,110 @@
+"""What a machine is: state variables, and a table of rules that is data.
+
+A rule says on which message, under which guard, which action fires, and which figure or section of
+the thesis it comes from. A step takes one message and returns effects in the order in which they
+must be carried out. A message that no rule accepts is refused with an error that changes nothing.
+
+Every field of a machine is immutable, or a dict, list or deque of immutables, or another machine:
+so a machine can be copied and compared cheaply, which the exploration in spec/ lives on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+from .messages import Effect
+
+S = TypeVar("S", bound="Machine")
+M = TypeVar("M")
+
+
+class Refused(Exception):
+    """A message that no rule of a machine accepts: the peer or the shell broke the protocol."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule(Generic[S, M]):
+    """One row of a machine's table: on a message, if the guard holds, do the action."""
+
+    on: type[M]
+    guard: Callable[[S, M], bool]
+    action: Callable[[S, M], Iterable[Effect]]
+    cites: str
+
+
+def always(machine: Any, message: Any) -> bool:
+    """The empty guard."""
+    return True
+
+
+def ignore(machine: Any, message: Any) -> Iterable[Effect]:
+    """The empty action; the rule's `cites` gives the reason."""
+    return ()
+
+
+class Machine:
+    """A state machine driven by the rules of its class."""
+
+    RULES: ClassVar[tuple[Rule[Any, Any], ...]] = ()
+
+    @property
+    def title(self) -> str:
+        """How errors and traces name this machine."""
+        return type(self).__name__
+
+    def step(self, message: Any) -> list[Effect]:
+        """Fire the first rule for `message` whose guard holds; return its effects."""
+        for rule in self.RULES:
+            if rule.on is type(message) and rule.guard(self, message):
+                return list(rule.action(self, message))
+        raise Refused(
+            f"{self.title} refuses {message!r}: no rule accepts it in state {self.describe()}. "
+            "Sender and receiver disagree about the protocol; this is a bug or a foreign process."
+        )
+
+    def describe(self) -> str:
+        """The scalar state variables, for errors."""
+        shown = {k: v for k, v in vars(self).items() if isinstance(v, int | str | bool)}
+        return ", ".join(f"{k}={v!r}" for k, v in shown.items())
+
+    def clone(self) -> Self:
+        """An independent copy; immutable values are shared."""
+        twin = object.__new__(type(self))
+        for name, value in vars(self).items():
+            twin.__dict__[name] = _clone(value)
+        return twin
+
+    def key(self) -> tuple[Any, ...]:
+        """The whole state as one hashable value: equal keys, equal futures."""
+        return tuple(_key(value) for value in vars(self).values())
+
+
+def _clone(value: Any) -> Any:
+    if isinstance(value, Machine):
+        return value.clone()
+    if isinstance(value, dict):
+        return {k: _clone(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_clone(v) for v in value]
+    if isinstance(value, deque):
+        return deque(value)
+    return value
+
+
+def _key(value: Any) -> Any:
+    if isinstance(value, Machine):
+        return value.key()
+    if isinstance(value, dict):
+        return tuple((k, _key(v)) for k, v in sorted(value.items()))
+    if isinstance(value, list | deque):
+        return tuple(_key(v) for v in value)
+    return value
+
+
+def table(machine: type[Machine]) -> Iterator[tuple[str, str, str, str]]:
+    """The rows of a machine's table as (message, guard, action, cites), for people to read."""
+    for rule in machine.RULES:
+        yield rule.on.__name__, rule.guard.__name__, rule.action.__name__, rule.cites

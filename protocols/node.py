@@ -1,0 +1,107 @@
+"""Node: one process of the dataflow: its machines, the view they share, and who may speak to them.
+
+It takes views strictly in order, holds messages sent in a view it has not seen yet (rule 11), drops
+what comes from or is about a dead node (rules 12, 20), and hands the rest to the machine of the
+message's edge. A site's machines are its poolers, one per segment; the ingress and the egress are
+nodes with one machine.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from .egress import Egress
+from .ingress import Ingress
+from .machine import Machine, Rule, ignore
+from .messages import Ack, Attach, Consumed, Data, Effect, PeerMessage, Sourced, SourceEnded, View
+from .pooler import Pooler
+
+HELD_MAX = 100_000  # Messages held for a view that does not come; far above what pools let through.
+
+
+class Node(Machine):
+    """Node `name` and its machines by stage: 0 the ingress, 1 to n the poolers, n + 1 the egress."""
+
+    def __init__(self, name: str, machines: Sequence[Ingress | Pooler | Egress]) -> None:
+        self.name = name
+        self.view: View | None = None
+        self.held: deque[PeerMessage] = deque()
+        self.machines: dict[int, Ingress | Pooler | Egress] = {
+            0 if isinstance(machine, Ingress) else machine.stage: machine for machine in machines
+        }
+
+    @property
+    def title(self) -> str:
+        return f"node {self.name}"
+
+    @property
+    def number(self) -> int:
+        return self.view.number if self.view is not None else 0
+
+    # Guards.
+
+    def follows(self, view: View) -> bool:
+        return view.number == self.number + 1
+
+    def is_of_a_later_view(self, message: PeerMessage) -> bool:
+        return message.view > self.number and len(self.held) < HELD_MAX
+
+    def is_from_the_dead(self, message: PeerMessage) -> bool:
+        return self.view is not None and message.sender in self.view.dead
+
+    def is_from_a_member(self, message: PeerMessage) -> bool:
+        known = self.view is not None and self.view.alive(message.sender)
+        return known and message.view <= self.number and self._stage(message) in self.machines
+
+    def is_for_a_machine_here(self, message: Consumed) -> bool:
+        return message.stage in self.machines
+
+    def has_the_ingress(self, message: Sourced | SourceEnded) -> bool:
+        return 0 in self.machines
+
+    # Actions.
+
+    def adopt(self, view: View) -> Iterator[Effect]:
+        self.view = view
+        for stage in sorted(self.machines):
+            yield from self.machines[stage].step(view)
+        held, self.held = self.held, deque()
+        for message in held:
+            yield from self.step(message)
+
+    def hold(self, message: PeerMessage) -> Iterator[Effect]:
+        self.held.append(message)
+        yield from ()
+
+    def hand_over(self, message: PeerMessage) -> Iterator[Effect]:
+        yield from self.machines[self._stage(message)].step(message)
+
+    def hand_back(self, message: Consumed) -> Iterator[Effect]:
+        yield from self.machines[message.stage].step(message)
+
+    def source(self, message: Sourced | SourceEnded) -> Iterator[Effect]:
+        yield from self.machines[0].step(message)
+
+    @staticmethod
+    def _stage(message: PeerMessage) -> int:
+        """Data goes to the consumer of its edge, everything else to the producer."""
+        return message.edge + 1 if isinstance(message, Data) else message.edge
+
+
+def _peer_rows(kind: type[Any]) -> tuple[Rule[Node, Any], ...]:
+    return (
+        Rule(on=kind, guard=Node.is_from_the_dead, action=ignore, cites="rules 12, 20: dead nodes are mute"),
+        Rule(on=kind, guard=Node.is_of_a_later_view, action=Node.hold, cites="rule 11"),
+        Rule(on=kind, guard=Node.is_from_a_member, action=Node.hand_over, cites="3.2.3.1"),
+    )
+
+
+_ROWS = (
+    Rule(on=View, guard=Node.follows, action=Node.adopt, cites="3.2.3.1: views in one order"),
+    Rule(on=Consumed, guard=Node.is_for_a_machine_here, action=Node.hand_back, cites="2.1.1"),
+    Rule(on=Sourced, guard=Node.has_the_ingress, action=Node.source, cites="3.2.1.2"),
+    Rule(on=SourceEnded, guard=Node.has_the_ingress, action=Node.source, cites="3.2.1.2"),
+)
+Node.RULES = (*_ROWS, *_peer_rows(Data), *_peer_rows(Ack), *_peer_rows(Attach))

@@ -1,0 +1,184 @@
+"""The dataflow of a simulated world: rows, a stateful operator, and what a plain run gives.
+
+Every stage has the same operator: each partition keeps a running digest of the values it has seen, and
+emits none, one or two rows for each row, whose values contain the digest. So one row lost, repeated or
+swapped anywhere changes everything behind it, and is noticed at the next consumer.
+
+The end of the stream is a row to every partition; a partition passes it on when it has come from every
+producer partition. All arithmetic is on small integers and nothing depends on the order of a hash table.
+
+`Reference` runs the same stages one after the other in one list comprehension after another, without
+machines, copies or frames. It is what all invariants compare with.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from flux.protocols.messages import View
+
+INGRESS, EGRESS = "ingress", "egress"
+END = -1  # The value of a row that stands for the end of the stream.
+DIGEST_PRIME = 65_521
+VALUES = 251  # Values are 0 to 250.
+
+
+class Row(NamedTuple):
+    """One tuple on its way from a producer partition to a consumer partition."""
+
+    sn: int
+    sub: int
+    producer: int
+    consumer: int
+    value: int
+
+
+class OperatorState(NamedTuple):
+    """What one copy of a partition keeps: a digest of its input, and how many ends have come."""
+
+    digest: int = 1
+    ends: int = 0
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Everything that fixes a world but for the order of events.
+
+    `copies[s - 1][p]` are the sites of partition p of stage s, primary first. `batches` are the values
+    the source gives at each pull; the end of the stream comes with the last one.
+    """
+
+    sites: int
+    copies: tuple[tuple[tuple[str, ...], ...], ...]
+    batches: tuple[tuple[int, ...], ...]
+    bound_rows: int
+    crashes: int = 1
+
+    @property
+    def stages(self) -> int:
+        """The number of operator stages; the ingress is stage 0, the egress stage `stages` + 1."""
+        return len(self.copies)
+
+    @cached_property
+    def nodes(self) -> tuple[str, ...]:
+        return (INGRESS, *(site(i) for i in range(self.sites)), EGRESS)
+
+    @cached_property
+    def plan(self) -> View:
+        """The view the controller starts from."""
+        copies = (((INGRESS,),), *self.copies, ((EGRESS,),))
+        return View(number=0, nodes=self.nodes, dead=frozenset(), copies=copies)
+
+    @cached_property
+    def partitions(self) -> tuple[int, ...]:
+        """The number of partitions of each stage, ingress and egress included."""
+        return tuple(len(partitions) for partitions in self.plan.copies)
+
+    @cached_property
+    def reference(self) -> Reference:
+        return Reference(self)
+
+    @cached_property
+    def source(self) -> tuple[tuple[Row, ...], ...]:
+        """What the ingress numbers, one body for each pull."""
+        bodies, sn = [], 0
+        for i, values in enumerate(self.batches):
+            body: list[Row] = []
+            for value in values:
+                sn += 1
+                body.append(Row(sn, 0, 0, route(value, 1, self.partitions[1]), value))
+            if i == len(self.batches) - 1:
+                sn += 1
+                body.extend(Row(sn, 0, 0, consumer, END) for consumer in range(self.partitions[1]))
+            bodies.append(tuple(body))
+        return tuple(bodies)
+
+    def held(self, node: str, stage: int) -> tuple[int, ...]:
+        """The partitions of `stage` of which `node` has a copy."""
+        return tuple(p for p, nodes in enumerate(self.plan.copies[stage]) if node in nodes)
+
+
+def site(index: int) -> str:
+    """The name of the site with this index, counted from 0."""
+    return f"site-{index + 1}"
+
+
+def declustered(sites: int, partitions: Iterable[int], degree: int = 2) -> tuple[tuple[tuple[str, ...], ...], ...]:
+    """Chained declustering: copy 0 of partition i on site i mod N, each further copy on the next site.
+
+    >>> declustered(2, [1])
+    ((('site-1', 'site-2'),),)
+    """
+    assert degree <= sites, f"{degree} copies of a partition need as many sites, not {sites}"
+    return tuple(
+        tuple(tuple(site((p + copy) % sites) for copy in range(degree)) for p in range(count)) for count in partitions
+    )
+
+
+def route(value: int, stage: int, partitions: int) -> int:
+    """The partition of `stage` that rows with this value go to."""
+    return (value * 7 + value // 5 + stage) % partitions
+
+
+def operate(
+    scenario: Scenario, stage: int, partition: int, state: OperatorState, rows: Iterable[Row]
+) -> tuple[OperatorState, list[Row]]:
+    """One partition of the operator of `stage`: rows in order in, the new state and the output out."""
+    digest, ends = state
+    producers = scenario.partitions[stage - 1]
+    is_last = stage == scenario.stages + 1
+    consumers = 0 if is_last else scenario.partitions[stage + 1]
+    out: list[Row] = []
+    sn = sub = 0
+    for row in rows:
+        if row.sn != sn:
+            sn, sub = row.sn, 0
+        if row.value == END:
+            ends += 1
+            if ends == producers:
+                out.extend(Row(sn, 0, partition, consumer, END) for consumer in range(consumers))
+            continue
+        digest = (digest * 31 + row.value + 7) % DIGEST_PRIME
+        if is_last:
+            continue
+        for k in range((1, 2, 0)[row.value % 3]):
+            value = (digest + 101 * k) % VALUES
+            out.append(Row(sn, sub, partition, route(value, stage + 1, consumers), value))
+            sub += 1
+    return OperatorState(digest, ends), out
+
+
+class Reference:
+    """What every partition and the egress must see: the same operators in a plain run."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._rows: dict[tuple[int, int], list[Row]] = {}
+        self._sns: dict[tuple[int, int], list[int]] = {}
+        self._states: dict[tuple[int, int], list[OperatorState]] = {}
+        stream = [row for body in scenario.source for row in body]
+        self.last_sn = stream[-1].sn
+        for stage in range(1, scenario.stages + 2):
+            output: list[Row] = []
+            for partition in range(scenario.partitions[stage]):
+                rows = sorted(row for row in stream if row.consumer == partition)
+                states = [OperatorState()]
+                output.extend(operate(scenario, stage, partition, OperatorState(), rows)[1])
+                for row in rows:
+                    states.append(operate(scenario, stage, partition, states[-1], [row])[0])
+                self._rows[stage, partition] = rows
+                self._sns[stage, partition] = [row.sn for row in rows]
+                self._states[stage, partition] = states
+            stream = output
+
+    def rows(self, stage: int, partition: int, after: int, upto: int) -> list[Row]:
+        """The input of a partition with sequence numbers in (after, upto], in order."""
+        sns = self._sns[stage, partition]
+        return self._rows[stage, partition][bisect_right(sns, after) : bisect_right(sns, upto)]
+
+    def state(self, stage: int, partition: int, upto: int) -> OperatorState:
+        """The state of a partition that is through everything up to `upto`."""
+        return self._states[stage, partition][bisect_right(self._sns[stage, partition], upto)]

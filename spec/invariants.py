@@ -1,0 +1,212 @@
+"""What must hold in every world, each claim in a checker of its own (thesis 3.1.1, 3.2.1, 3.4.2).
+
+A checker is told what one process does, when it does it: an attach it sends, a frame that is delivered
+to it, the rows its operator is given. When nothing is left to happen it sees all live processes at once.
+Checkers keep no state: what they need of the past is in the process. They compare with the plain run of
+the scenario, and raise `Violated` with the claim and the place.
+
+Not here: that a message is never refused and that no assertion fails. The machines say so themselves,
+and a world treats both like a violated invariant.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from flux.protocols.egress import Egress
+from flux.protocols.ingress import Ingress
+from flux.protocols.messages import Attach, Consume, Data
+from flux.protocols.pooler import Pooler
+
+from .dataflow import EGRESS, INGRESS, OperatorState, Row, Scenario
+from .process import Process, channels_of
+
+
+class Violated(Exception):
+    """An invariant does not hold."""
+
+
+class Checker:
+    """One claim; each method is a moment at which it may turn out to be false."""
+
+    claim = ""
+
+    def attached(self, process: Process, sender: str, attach: Attach) -> None:
+        """`process` is about to ask `sender` to feed it."""
+
+    def delivered(self, process: Process, data: Data) -> None:
+        """A frame is about to be delivered to `process`."""
+
+    def consumed(self, process: Process, work: Consume, partition: int, rows: list[Row], state: OperatorState) -> None:
+        """`process` has run `partition` over `rows` and is about to be in `state`."""
+
+    def at_rest(self, scenario: Scenario, live: Sequence[Process]) -> None:
+        """Nothing is left to happen, and no partition was lost."""
+
+    def violated(self, what: str) -> Violated:
+        return Violated(f"{self.claim}: {what}")
+
+
+class LossFree(Checker):
+    """Thesis 3.1.1: every row a consumer must see, it sees before anything behind it."""
+
+    claim = "loss-free"
+
+    def consumed(self, process: Process, work: Consume, partition: int, rows: list[Row], state: OperatorState) -> None:
+        expected = process.scenario.reference.rows(work.stage, partition, work.after, work.upto)
+        if rows == expected:
+            return
+        lost = Counter(expected) - Counter(rows)
+        if lost:
+            raise self.violated(
+                f"{process.name}, stage {work.stage}, partition {partition} is through "
+                f"({work.after}..{work.upto}] without {sorted(lost)}"
+            )
+
+
+class DupFree(Checker):
+    """Thesis 3.1.1: no row is seen twice, and none that a plain run does not have."""
+
+    claim = "dup-free"
+
+    def consumed(self, process: Process, work: Consume, partition: int, rows: list[Row], state: OperatorState) -> None:
+        expected = process.scenario.reference.rows(work.stage, partition, work.after, work.upto)
+        if rows == expected:
+            return
+        extra = Counter(rows) - Counter(expected)
+        if extra:
+            raise self.violated(
+                f"{process.name}, stage {work.stage}, partition {partition} is given {sorted(extra)} "
+                f"once too often in ({work.after}..{work.upto}]"
+            )
+
+
+class InOrder(Checker):
+    """Thesis 3.2.1: consumers merge by sequence number; nothing comes after what follows it."""
+
+    claim = "in order"
+
+    def consumed(self, process: Process, work: Consume, partition: int, rows: list[Row], state: OperatorState) -> None:
+        where = f"{process.name}, stage {work.stage}, partition {partition}"
+        if work.after != process.through[work.stage] or work.upto <= work.after:
+            raise self.violated(
+                f"{where} is through {process.through[work.stage]} and is given ({work.after}..{work.upto}]"
+            )
+        late = [
+            row
+            for frame in work.frames
+            if frame.after < work.after
+            for row in frame.body
+            if row.consumer == partition and row.sn <= work.after and row not in process.history[work.stage, partition]
+        ]
+        if late:
+            raise self.violated(f"{where} is through {work.after} when {late} come")
+
+
+class ReplicasIdentical(Checker):
+    """Thesis 3.2.1: the copies of a partition go through the same input and the same states."""
+
+    claim = "replicas identical"
+
+    def consumed(self, process: Process, work: Consume, partition: int, rows: list[Row], state: OperatorState) -> None:
+        expected = process.scenario.reference.state(work.stage, partition, work.upto)
+        if state != expected:
+            raise self.violated(
+                f"{process.name}, stage {work.stage}, partition {partition} is in {state} at "
+                f"{work.upto}, not in {expected}"
+            )
+
+    def at_rest(self, scenario: Scenario, live: Sequence[Process]) -> None:
+        first: dict[tuple[int, int], Process] = {}
+        for process in live:
+            for place, rows in process.history.items():
+                other = first.setdefault(place, process)
+                if rows != other.history[place]:
+                    raise self.violated(f"{process.name} and {other.name} differ in what {place} has seen")
+
+
+class BuffersDrain(Checker):
+    """Rules 1, 2, 4: in the end every run has left every buffer, and nothing waits for anything."""
+
+    claim = "buffers drain"
+
+    def at_rest(self, scenario: Scenario, live: Sequence[Process]) -> None:
+        for process in live:
+            if process.node.held:
+                raise self.violated(f"{process.name} still holds {list(process.node.held)}")
+            for stage, machine in process.node.machines.items():
+                self._drained(process, stage, machine)
+            if process.name == INGRESS and process.released != scenario.reference.last_sn:
+                raise self.violated(f"the source may forget only what is up to {process.released}")
+
+    def _drained(self, process: Process, stage: int, machine: Ingress | Pooler | Egress) -> None:
+        if not isinstance(machine, Egress):
+            buffer = machine.prod.buffer
+            if buffer.runs or buffer.rows:
+                raise self.violated(
+                    f"{process.name}, stage {stage} keeps {len(buffer.runs)} runs, {buffer.rows} rows; "
+                    f"floors {buffer.floors}, dropped {buffer.dropped}"
+                )
+        if not isinstance(machine, Ingress) and machine.cons.pending:
+            raise self.violated(f"{process.name}, stage {stage} has pending frames at {machine.cons.consumed}")
+
+
+class NoDeadlock(Checker):
+    """Thesis 3.4.2: after any failures that leave a copy of each partition, the dataflow goes on."""
+
+    claim = "no deadlock"
+
+    def at_rest(self, scenario: Scenario, live: Sequence[Process]) -> None:
+        for process in live:
+            for place, state in process.states.items():
+                if state.ends != scenario.partitions[place[0] - 1]:
+                    what = "the egress" if process.name == EGRESS else f"{process.name}, {place}"
+                    raise self.violated(
+                        f"nothing is left to happen, and {what} has not seen the end: "
+                        f"it is through {process.through[place[0]]} of {scenario.reference.last_sn}"
+                    )
+
+
+class OneSender(Checker):
+    """Section 3.4.1, fig. 3.11: a consumer copy takes each producer partition from one copy at a time."""
+
+    claim = "one sender at a time"
+
+    def attached(self, process: Process, sender: str, attach: Attach) -> None:
+        view = process.node.view
+        assert view is not None, f"{process.name} attaches before its first view"
+        for channel in channels_of(attach):
+            before = process.feeds.get(channel)
+            if before is not None and view.alive(before):
+                raise self.violated(f"{process.name} asks {sender} for channel {channel} while {before} feeds it")
+            if sender not in view.live_copies(attach.edge, channel[1]):
+                raise self.violated(f"{process.name} asks {sender}, which has no live copy, for {channel}")
+
+    def delivered(self, process: Process, data: Data) -> None:
+        view = process.node.view
+        if view is None or data.view > view.number or not view.alive(data.sender):
+            return  # It is going to be held or ignored.
+        for row in data.body:
+            channel = (data.edge, row.producer, row.consumer)
+            if process.feeds.get(channel) != data.sender:
+                raise self.violated(
+                    f"{process.name} takes channel {channel} from {process.feeds.get(channel)}, "
+                    f"and {data.sender} sends {row}"
+                )
+
+
+CHECKERS: tuple[type[Checker], ...] = (
+    LossFree,
+    DupFree,
+    InOrder,
+    ReplicasIdentical,
+    BuffersDrain,
+    NoDeadlock,
+    OneSender,
+)
+
+
+def all_checkers() -> tuple[Checker, ...]:
+    """One of each."""
+    return tuple(checker() for checker in CHECKERS)

@@ -1,0 +1,162 @@
+"""Random exploration: large worlds, a seed each, and a short story when one of them fails.
+
+A seed fixes a scenario, when and which sites crash, which nodes are slow, and every choice. A failing
+sequence of choices is shrunk: as many of them as possible are left out, and the rest of the run goes on
+with the oldest choice each time, until no single one can be missed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from .dataflow import VALUES, Scenario, declustered
+from .invariants import Checker, Violated
+from .world import NO_DETAIL, Choice, World
+
+SITES_MAX = 5
+STAGES_MAX = 3
+PARTITIONS_MAX = 8
+TUPLES_MAX = 40
+BATCHES_MAX = 8
+BOUND_ROWS_MAX = 3
+REPLAY = "python -m flux.spec.replay"
+
+
+@dataclass(frozen=True)
+class Walked:
+    """One world that was walked to its end, or to its failure."""
+
+    seed: int
+    scenario: Scenario
+    choices: tuple[Choice, ...]
+    violation: Violated | None
+    lost: bool
+
+    def __str__(self) -> str:
+        if self.violation is None:
+            return f"seed {self.seed}: {len(self.choices)} choices"
+        return f"seed {self.seed}: {self.violation}\nreplay with: {REPLAY} {self.seed}"
+
+
+def scenario_of(rng: random.Random) -> Scenario:
+    """A random dataflow: sites, stages, partitions, batches, bounds; mostly pairs, sometimes one copy."""
+    sites = rng.randint(2, SITES_MAX)
+    partitions = [rng.randint(1, PARTITIONS_MAX) for _ in range(rng.randint(1, STAGES_MAX))]
+    degree = 1 if rng.random() < 0.1 else 2
+    tuples = rng.randint(1, TUPLES_MAX)
+    values = [rng.randrange(VALUES) for _ in range(tuples)]
+    cuts = sorted({0, tuples, *(rng.randint(0, tuples) for _ in range(rng.randint(0, BATCHES_MAX - 1)))})
+    return Scenario(
+        sites=sites,
+        copies=declustered(sites, partitions, degree),
+        batches=tuple(tuple(values[a:b]) for a, b in zip(cuts, cuts[1:], strict=False)),
+        bound_rows=rng.randint(1, BOUND_ROWS_MAX),
+        crashes=rng.choice((0, 1, 1, 1, 1, 2, 3)),
+    )
+
+
+def walk(seed: int, checkers: Iterable[Checker] | None = None) -> Walked:
+    """Walk the world of `seed` to its end."""
+    rng = random.Random(seed)
+    scenario = scenario_of(rng)
+    world = World(scenario, checkers)
+    nodes = scenario.nodes
+    # A slow node lets others run ahead of it: drift is where take-over is interesting.
+    slow = frozenset(node for node in nodes if rng.random() < 0.25)
+    patience = rng.choice((0, 2, 8))
+    # About as many choices as such a world makes, so that crashes fall everywhere in it.
+    length = 20 * scenario.sites * scenario.stages + 8 * scenario.sites * len(scenario.batches)
+    crashes = sorted((rng.randrange(length) for _ in range(scenario.crashes)), reverse=True)
+    done: list[Choice] = []
+    try:
+        while world.choices:
+            if crashes and len(done) >= crashes[-1]:
+                crashes.pop()
+                choice: Choice = ("crash", rng.choice(world.may_crash()), NO_DETAIL)
+            else:
+                choice = _draw(world.choices, slow, patience, rng)
+            done.append(choice)
+            world.do(choice)
+        world.at_rest()
+    except Violated as violation:
+        return Walked(seed, scenario, tuple(done), violation, bool(world.lost))
+    return Walked(seed, scenario, tuple(done), None, bool(world.lost))
+
+
+def _draw(choices: Sequence[Choice], slow: frozenset[str], patience: int, rng: random.Random) -> Choice:
+    """A random choice; one at a slow node only when `patience` draws gave nothing else."""
+    for _ in range(patience):
+        choice = choices[int(rng.random() * len(choices))]
+        where = choice[2] if choice[0] == "deliver" else choice[1]
+        if where not in slow:
+            return choice
+    return choices[int(rng.random() * len(choices))]
+
+
+def replay(
+    scenario: Scenario,
+    choices: Iterable[Choice],
+    checkers: Iterable[Checker] | None = None,
+    record: bool = False,
+) -> tuple[World, Violated | None]:
+    """Do `choices` as far as they are possible, and finish with the oldest choice each time."""
+    world = World(scenario, checkers, record)
+    try:
+        for choice in choices:
+            if is_possible(world, choice):
+                world.do(choice)
+        world.finish()
+    except Violated as violation:
+        return world, violation
+    return world, None
+
+
+def is_possible(world: World, choice: Choice) -> bool:
+    """Whether `choice` may happen now."""
+    if choice[0] == "crash":
+        return choice[1] in world.may_crash()
+    return choice in world.choices
+
+
+def shrink(
+    scenario: Scenario,
+    choices: Sequence[Choice],
+    checkers: Iterable[Checker] | None = None,
+    tries_max: int = 2_000,
+) -> list[Choice]:
+    """The shortest sequence found that still violates something; any claim counts as the same failure."""
+    kept = tuple(checkers) if checkers is not None else None
+    return _without(list(choices), lambda tried: replay(scenario, tried, kept)[1] is not None, tries_max)
+
+
+def _without(choices: list[Choice], fails: Callable[[list[Choice]], bool], tries_max: int) -> list[Choice]:
+    """Leave out blocks of choices, half as long each round, while it still fails."""
+    tries = 0
+    size = max(1, len(choices) // 2)
+    while True:
+        start = 0
+        before = len(choices)
+        while start < len(choices) and tries < tries_max:
+            tried = choices[:start] + choices[start + size :]
+            tries += 1
+            if fails(tried):
+                choices = tried
+            else:
+                start += size
+        if tries >= tries_max or (size == 1 and len(choices) == before):
+            return choices
+        size = max(1, size // 2)
+
+
+def story(scenario: Scenario, choices: Iterable[Choice], checkers: Iterable[Checker] | None = None) -> str:
+    """The scenario and everything that happens, to be read."""
+    world, violation = replay(scenario, choices, checkers, record=True)
+    assert world.trace is not None
+    placed = [f"stage {stage + 1} on {list(copies)}" for stage, copies in enumerate(scenario.copies)]
+    head = [
+        f"{scenario.sites} sites, {scenario.bound_rows} rows per pool; " + "; ".join(placed),
+        f"the source gives {list(scenario.batches)}",
+    ]
+    return "\n".join([*head, *world.trace, f"=> {violation or 'all invariants hold'}"])

@@ -1,0 +1,301 @@
+"""The hand-off without Spark: what tasks, commits and the end of a query may do to the ingress."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from conftest import DEADLINE_S, SECRET, Ingress
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flux.errors import FluxError
+from flux.spark import frames, staging
+from flux.spark.staged import LARGE_ROWS, SMALL_ROWS, Shelf, resized
+from flux.spark.writer import Conversation, Staged, StagingRefused, StagingWriter, ask_once
+
+IngressFactory = Callable[..., Ingress]
+QUERY = "6a1d7a52-0000-4000-8000-000000000001"
+
+
+def stage(
+    ingress: Ingress, batch: int, partition: int, attempt: str, values: list[int], *, finish: bool = True
+) -> Staged:
+    """Do what a task does; without `finish` it dies after its rows, before it says that they are all."""
+    rows = pa.record_batch({"value": pa.array(values, pa.int64())})
+    conversation = Conversation(ingress.address, SECRET.hex())
+    try:
+        conversation.ask({"do": "stage", "query": QUERY, "batch": batch, "partition": partition, "attempt": attempt})
+        conversation.send_chunk(memoryview(rows.schema.serialize()))
+        conversation.send_chunk(memoryview(rows.serialize()))
+        size_bytes = conversation.end_chunks() if finish else 0
+    finally:
+        conversation.close()
+    return Staged(QUERY, partition, attempt, len(values), size_bytes)
+
+
+def writer(ingress: Ingress) -> StagingWriter:
+    return StagingWriter({"address": ingress.address, "secret": SECRET.hex()})
+
+
+def values(ingress: Ingress) -> list[tuple[int, list[int]]]:
+    return [(batch_id, table["value"].to_pylist()) for batch_id, table in ingress.taken]
+
+
+def staged_files(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.rglob("*") if path.suffix in (".arrow", ".part"))
+
+
+def test_a_batch_is_its_named_attempts_in_partition_order(ingress: IngressFactory, tmp_path: Path) -> None:
+    one = ingress()
+    second = stage(one, 0, 1, "b", [3, 4])
+    stage(one, 0, 0, "failed", [1])
+    first = stage(one, 0, 0, "retried", [1, 2])
+
+    writer(one).commit([first, second], 0)
+
+    assert values(one) == [(0, [1, 2, 3, 4])]
+    assert staged_files(tmp_path) == []
+
+
+def test_commit_returns_only_when_the_batch_is_done(ingress: IngressFactory) -> None:
+    one = ingress(hold=True)
+    message = stage(one, 0, 0, "a", [1])
+    with ThreadPoolExecutor() as pool:
+        commit = pool.submit(writer(one).commit, [message], 0)
+        one.wait_for_taken(1)
+        assert not commit.done()
+        one.release()
+        commit.result(DEADLINE_S)
+
+
+def test_a_batch_committed_twice_is_published_once(ingress: IngressFactory) -> None:
+    one = ingress()
+    writer(one).commit([stage(one, 0, 0, "a", [1])], 0)
+    writer(one).commit([stage(one, 0, 0, "again", [1])], 0)
+    writer(one).commit([stage(one, 1, 0, "a", [2])], 1)
+    assert values(one) == [(0, [1]), (1, [2])]
+
+
+def test_a_second_commit_of_a_batch_under_way_waits_for_the_same_end(ingress: IngressFactory) -> None:
+    one = ingress(hold=True)
+    message = stage(one, 0, 0, "a", [1])
+    with ThreadPoolExecutor() as pool:
+        commits = [pool.submit(writer(one).commit, [message], 0) for _ in range(2)]
+        one.wait_for_taken(1)
+        one.release()
+        for commit in commits:
+            commit.result(DEADLINE_S)
+    assert values(one) == [(0, [1])]
+
+
+def test_a_task_that_dies_half_way_leaves_no_trace(ingress: IngressFactory, tmp_path: Path) -> None:
+    one = ingress()
+    stage(one, 0, 0, "died", [1, 2], finish=False)
+    writer(one).commit([stage(one, 0, 0, "retried", [1, 2, 3])], 0)
+    assert values(one) == [(0, [1, 2, 3])]
+    assert staged_files(tmp_path) == []
+
+
+def test_attempts_of_earlier_batches_are_removed_by_a_later_commit(ingress: IngressFactory, tmp_path: Path) -> None:
+    one = ingress()
+    stage(one, 0, 0, "late", [1])
+    writer(one).commit([stage(one, 1, 0, "a", [2])], 1)
+    assert staged_files(tmp_path) == []
+
+
+def test_abort_drops_what_was_staged(ingress: IngressFactory, tmp_path: Path) -> None:
+    one = ingress()
+    message = stage(one, 0, 0, "a", [1])
+    writer(one).abort([message, None], 0)
+    assert staged_files(tmp_path) == []
+    with pytest.raises(StagingRefused, match="attempt a of partition 0 .* not staged here; restart the query"):
+        writer(one).commit([message], 0)
+    assert values(one) == []
+
+
+def test_abort_after_publication_changes_nothing(ingress: IngressFactory) -> None:
+    one = ingress(hold=True)
+    message = stage(one, 0, 0, "a", [1])
+    with ThreadPoolExecutor() as pool:
+        commit = pool.submit(writer(one).commit, [message], 0)
+        one.wait_for_taken(1)
+        writer(one).abort([message], 0)
+        one.release()
+        commit.result(DEADLINE_S)
+    assert values(one) == [(0, [1])]
+
+
+def test_a_commit_without_rows_needs_no_ingress() -> None:
+    nobody = StagingWriter({"address": "127.0.0.1:1", "secret": SECRET.hex()})
+    nobody.commit([Staged(QUERY, 0, "a", 0, 0), None], 7)
+
+
+def test_a_published_batch_outlives_the_ingress(ingress: IngressFactory) -> None:
+    first = ingress(hold=True)
+    message = stage(first, 0, 0, "a", [1, 2])
+    with ThreadPoolExecutor() as pool:
+        commit = pool.submit(ask_once, first.address, SECRET.hex(), commit_request(message, 0))
+        first.wait_for_taken(1)
+        first.kill()
+        with pytest.raises(ConnectionError):
+            commit.result(DEADLINE_S)
+
+    second = ingress()
+    second.wait_for_taken(1)
+    ask_once(second.address, SECRET.hex(), commit_request(message, 0))
+    assert values(second) == [(0, [1, 2])]
+
+
+def test_what_was_done_stays_done_after_a_restart(ingress: IngressFactory) -> None:
+    first = ingress()
+    writer(first).commit([stage(first, 0, 0, "a", [1])], 0)
+    first.kill()
+    second = ingress()
+    writer(second).commit([stage(second, 0, 0, "again", [1])], 0)
+    writer(second).commit([stage(second, 1, 0, "a", [2])], 1)
+    assert values(second) == [(1, [2])]
+
+
+def test_a_torn_line_of_the_journal_is_forgotten(ingress: IngressFactory, tmp_path: Path) -> None:
+    first = ingress()
+    writer(first).commit([stage(first, 0, 0, "a", [1])], 0)
+    first.kill()
+    with open(tmp_path / "staging-journal.jsonl", "a") as journal:
+        journal.write('{"event": "published", "query": "6a')
+
+    shelf = Shelf(tmp_path)
+    shelf.close()
+    assert shelf.is_done(QUERY, 0) and not shelf.is_done(QUERY, 1) and not shelf.undone
+
+
+def test_the_end_of_the_query_ends_the_batches(ingress: IngressFactory) -> None:
+    one = ingress()
+    writer(one).commit([stage(one, 0, 0, "a", [1])], 0)
+    ask_once(one.address, SECRET.hex(), {"do": "end", "error": None})
+    one.wait_for_end()
+    assert one.error is None and values(one) == [(0, [1])]
+
+
+def test_a_failed_query_raises_its_reason_also_after_a_restart(ingress: IngressFactory) -> None:
+    one = ingress()
+    ask_once(one.address, SECRET.hex(), {"do": "end", "error": "the disk is on fire"})
+    one.wait_for_end()
+    again = ingress()
+    again.wait_for_end()
+    for ended in (one, again):
+        assert isinstance(ended.error, FluxError) and str(ended.error) == "the disk is on fire"
+
+
+def test_a_wrong_secret_is_refused_in_one_clear_line(ingress: IngressFactory, tmp_path: Path) -> None:
+    one = ingress()
+    stranger = StagingWriter({"address": one.address, "secret": bytes(32).hex()})
+    with pytest.raises(PermissionError) as raised:
+        stranger.commit([Staged(QUERY, 0, "a", 1, 8)], 0)
+    assert "secret of this query is not the one of this run" in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert staged_files(tmp_path) == []
+
+
+def test_a_task_sends_nothing_to_an_ingress_that_does_not_know_the_secret() -> None:
+    got: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as impostor:
+        thread = threading.Thread(target=_pretend_to_be_the_ingress, args=(impostor, got))
+        thread.start()
+        with pytest.raises(PermissionError, match="does not know the secret"):
+            Conversation(f"127.0.0.1:{impostor.getsockname()[1]}", SECRET.hex())
+        thread.join(DEADLINE_S)
+    assert got == [b""]
+
+
+def _pretend_to_be_the_ingress(listener: socket.socket, got: list[bytes]) -> None:
+    connection, _ = listener.accept()
+    with connection:
+        connection.sendall(frames.pack({"version": frames.VERSION, "challenge": bytes(32)}))
+        connection.recv(4096)
+        connection.sendall(frames.pack({"ok": True, "proof": bytes(32)}))
+        got.append(connection.recv(4096))
+
+
+@pytest.mark.parametrize("field", ["query", "attempt"])
+@pytest.mark.parametrize("name", ["../../outside", "/tmp/outside", "", ".hidden", "a/b", "a" * 200, 7, None])
+def test_a_name_that_could_leave_the_directory_is_refused(ingress: IngressFactory, field: str, name: Any) -> None:
+    request = {"do": "stage", "query": QUERY, "batch": 0, "partition": 0, "attempt": "a", field: name}
+    with pytest.raises(StagingRefused, match=f"{field}: a name of letters"):
+        ask_once(ingress().address, SECRET.hex(), request)
+
+
+@pytest.mark.parametrize(
+    ("request_", "expected"),
+    [
+        ({"do": "unpickle"}, "stage, commit, abort or end was expected"),
+        ({"do": "commit", "query": QUERY, "batch": -1, "attempts": []}, "batch: a whole number"),
+        ({"do": "commit", "query": QUERY, "batch": 0, "attempts": [[0, "a"]]}, "attempts: a list of"),
+        (
+            {"do": "commit", "query": QUERY, "batch": 0, "attempts": [[1, "a", 1, 1], [0, "b", 1, 1]]},
+            "in the order of partitions",
+        ),
+        ({"do": "end", "error": 5}, "error: a text"),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_refused(
+    ingress: IngressFactory, request_: dict[str, Any], expected: str
+) -> None:
+    with pytest.raises(StagingRefused, match=expected):
+        ask_once(ingress().address, SECRET.hex(), request_)
+
+
+def test_a_stranger_cannot_make_the_ingress_hold_much(ingress: IngressFactory) -> None:
+    host, port = ingress().address.split(":")
+    with socket.create_connection((host, int(port)), DEADLINE_S) as stranger:
+        stranger.sendall((frames.STRANGER_LIMIT_BYTES + 1).to_bytes(4, "big"))
+        answer = b""
+        while part := stranger.recv(4096):
+            answer += part
+    assert b"a frame of 1 to 1,024 bytes was expected, 1,025 came" in answer
+
+
+def test_a_full_disk_reaches_the_task_as_the_reason(
+    ingress: IngressFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(file: Any, data: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(staging, "_write_all", fail)
+    with pytest.raises(StagingRefused, match="partition 3 of batch 0 was not staged: .*No space left"):
+        stage(ingress(), 0, 3, "a", list(range(100_000)))
+    assert staged_files(tmp_path) == []
+
+
+def test_options_that_are_missing_are_named() -> None:
+    with pytest.raises(ValueError, match=r"`address` .* and `secret` .* \['checkpointLocation'\] came"):
+        StagingWriter({"checkpointLocation": "/x"})
+
+
+@given(st.lists(st.integers(0, 150_000), max_size=12))
+def test_resizing_keeps_rows_and_order(sizes: list[int]) -> None:
+    starts = [sum(sizes[:index]) for index in range(len(sizes))]
+    batches = [
+        pa.record_batch({"value": pa.array(range(start, start + min(size, 10)), pa.int64())})
+        if size <= 10
+        else pa.record_batch({"value": pa.repeat(start, size)})
+        for start, size in zip(starts, sizes, strict=True)
+    ]
+    made = list(resized(iter(batches)))
+    given_rows = pa.chunked_array([b.column(0) for b in batches], pa.int64())
+    assert pa.chunked_array([b.column(0) for b in made], pa.int64()).equals(given_rows)
+    assert all(0 < batch.num_rows <= LARGE_ROWS for batch in made)
+    # Two neighbours that would fit in one small batch were put together.
+    assert all(left.num_rows + right.num_rows > SMALL_ROWS for left, right in zip(made, made[1:], strict=False))
+
+
+def commit_request(message: Staged, batch: int) -> dict[str, Any]:
+    attempts = [[message.partition, message.attempt, message.rows, message.size_bytes]]
+    return {"do": "commit", "query": message.query, "batch": batch, "attempts": attempts}
