@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+import flux
+
 __all__ = ["OUTPUT", "PACKETS", "loop", "packets", "plain_loop", "plain_table", "to_rows"]
 
 SOURCES, DESTINATIONS, APPLICATIONS = 1_000, 100, 10
@@ -67,9 +69,7 @@ def to_rows(batches: Iterable[Any]) -> list[Row]:
     return rows
 
 
-def loop(
-    rows: Iterable[Row], history: int = HISTORY, slide: int = SLIDE
-) -> list[tuple[int, int, int, float]]:
+def loop(rows: Iterable[Row], history: int = HISTORY, slide: int = SLIDE) -> list[tuple[int, int, int, float]]:
     """Compute the flow's output, (app, src, max, avg) in input order, with a loop over rows and two dicts."""
     started: dict[tuple[int, int], tuple[int, int]] = {}
     windows: dict[tuple[int, int], list[int]] = {}
@@ -106,6 +106,21 @@ def plain_table(batches: Sequence[Any]) -> Any:
     """Return the output that a run of the flow must give, in order."""
     out = plain_loop(batches)
     columns = list(zip(*out, strict=True)) if out else [()] * len(OUTPUT)
-    return pa.table(
-        [pa.array(column, field.type) for column, field in zip(columns, OUTPUT, strict=True)], OUTPUT
+    return pa.table([pa.array(column, field.type) for column, field in zip(columns, OUTPUT, strict=True)], OUTPUT)
+
+
+def flow(
+    data: Any, partitions: int = 32, sink: flux.sinks.Sink | None = None, rate: float | None = None
+) -> flux.Dataflow:
+    """Return the dataflow of thesis 2.2 over `data`: packets, or a source of them."""
+    dataflow = flux.Dataflow("dmz")
+    source = data if isinstance(data, flux.sources.Source) else flux.sources.Table(data, rate=rate)
+    (
+        dataflow.source(source)
+        .exchange("src", "dst", partitions=partitions)
+        .apply(flux.operators.Sessions)
+        .exchange("app", "src", partitions=partitions)
+        .apply(flux.operators.CountWindow, history=HISTORY, slide=SLIDE)
+        .sink(sink if sink is not None else flux.sinks.Collect())
     )
+    return dataflow

@@ -1,5 +1,8 @@
 """Stateful Python dataflows that do not stop."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from . import operators, sinks, sources
 from .batch import Batch
 from .dataflow import Dataflow, Stream
@@ -17,6 +20,9 @@ from .operator import Context, KeyedOperator, Operator, PooledOperator
 from .punctuation import Punctuation
 from .report import Report
 from .run import Run
+
+if TYPE_CHECKING:
+    from . import spark
 
 __all__ = [
     "AuthError",
@@ -40,4 +46,12 @@ __all__ = [
     "operators",
     "sinks",
     "sources",
+    "spark",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`flux.spark` is imported when it is first used: PySpark is an extra."""
+    if name == "spark":
+        return importlib.import_module("flux.spark")
+    raise AttributeError(f"module 'flux' has no attribute {name!r}")

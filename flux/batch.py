@@ -156,9 +156,9 @@ class Batch:
         whole = origin is None
         return Batch(
             arrow,
-            self.sn if whole else self.sn[where],
+            self.sn if whole else self.sn.take(where),
             self._descendants(where, index),
-            self.partition if whole else self.partition[where],
+            self.partition if whole else self.partition.take(where),
             self.level,
             self.output,
             self.step,
@@ -171,9 +171,7 @@ class Batch:
             raise self._error(f"origin must be integers, the rows of this batch; {where.dtype} came")
         where = where.astype(np.int64, copy=False)
         if where.shape != (count,):
-            raise self._error(
-                f"origin must name one input row for each of {count} output rows; {where.shape} came"
-            )
+            raise self._error(f"origin must name one input row for each of {count} output rows; {where.shape} came")
         if count and (where[0] < 0 or where[-1] >= len(self) or (where[1:] < where[:-1]).any()):
             raise self._error(
                 f"origin must be non-decreasing and within the batch's {len(self)} rows; came "
@@ -184,7 +182,7 @@ class Batch:
 
     def _descendants(self, where: Int64s, index: Int64s | None) -> Subs | None:
         """Return `sub` of the outputs: that of the row they stem from, with their index in our field."""
-        inherited = None if self.sub is None else self.sub[where]
+        inherited = None if self.sub is None else self.sub.take(where)
         if index is None:
             return inherited
         most = int(index.max())
@@ -274,9 +272,7 @@ class Batch:
         return self.take(np.lexsort((self.partition, sub, self.sn)))
 
 
-def punctuated(
-    arrow: Any, sn: int, partition: Partitions, level: int, output: Any = None, step: str = ""
-) -> Batch:
+def punctuated(arrow: Any, sn: int, partition: Partitions, level: int, output: Any = None, step: str = "") -> Batch:
     """Return rows that a punctuation caused: they take its sn, and their index in their partition as sub.
 
     The index is per partition, because which partitions share a pooler may differ between copies.

@@ -37,9 +37,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     run = commands.add_parser("run", help="run a dataflow on local processes until its source has ended")
     run.add_argument("flow", metavar="MODULE:FLOW", help="a module and the name of the Dataflow in it")
-    run.add_argument(
-        "--sites", type=int, default=2, metavar="N", help="sites that hold partitions (default 2)"
-    )
+    run.add_argument("--sites", type=int, default=2, metavar="N", help="sites that hold partitions (default 2)")
     run.add_argument("--standby", type=int, default=0, metavar="N", help="spare sites (default 0)")
     run.add_argument("--availability", choices=("pairs", "none"), default="pairs")
     run.add_argument("--record", metavar="DIR", help="record every process's messages and effects there")
@@ -52,9 +50,7 @@ def _parser() -> argparse.ArgumentParser:
 def _run(options: argparse.Namespace) -> int:
     flow = find_flow(options.flow)
     began = time.monotonic()
-    report = flow.run(
-        options.sites, options.standby, availability=options.availability, record=options.record
-    )
+    report = flow.run(options.sites, options.standby, availability=options.availability, record=options.record)
     if options.plot:
         report.plot(options.plot)
     print(json.dumps(report.to_dict()) if options.json else _summary(flow, report, time.monotonic() - began))
@@ -73,9 +69,7 @@ def find_flow(name: str) -> Dataflow:
     except ModuleNotFoundError as error:
         if error.name != module_name.split(".")[0] and error.name != module_name:
             raise
-        raise PlanError(
-            f"no module {module_name!r} here or on the Python path; is it in {os.getcwd()}?"
-        ) from error
+        raise PlanError(f"no module {module_name!r} here or on the Python path; is it in {os.getcwd()}?") from error
     flow = getattr(module, attribute, None)
     if not isinstance(flow, Dataflow):
         there = sorted(key for key, value in vars(module).items() if isinstance(value, Dataflow))

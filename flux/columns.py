@@ -168,9 +168,7 @@ def schema_of(declared: Any) -> Any:
     if declared is None or isinstance(declared, pa.Schema):
         return declared
     if not isinstance(declared, dict):
-        raise ColumnError(
-            f"output is a dict of column names and types, or a pyarrow.Schema; came {declared!r}"
-        )
+        raise ColumnError(f"output is a dict of column names and types, or a pyarrow.Schema; came {declared!r}")
     fields = []
     for name, kind in declared.items():
         try:

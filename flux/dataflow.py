@@ -48,8 +48,7 @@ class Dataflow:
         """The stream that `source` supplies."""
         if not isinstance(source, Source):
             raise PlanError(
-                f"{self.name}.source takes a source such as flux.sources.Table(data), "
-                f"got {type(source).__name__}"
+                f"{self.name}.source takes a source such as flux.sources.Table(data), got {type(source).__name__}"
             )
         if self._source is not None:
             raise PlanError(f"dataflow {self.name!r} has a source already; several are not built yet")
@@ -82,9 +81,7 @@ class Dataflow:
     def _plan(self, sites: int, standby: int, availability: Availability, pool_rows: int) -> Plan:
         if self._source is None or not self._ends:
             missing = "source" if self._source is None else "sink"
-            raise PlanError(
-                f"dataflow {self.name!r} has no {missing}: call .{missing}(...) before running it"
-            )
+            raise PlanError(f"dataflow {self.name!r} has no {missing}: call .{missing}(...) before running it")
         if len(self._ends) > 1:
             raise PlanError(f"dataflow {self.name!r} has {len(self._ends)} sinks; several are not built yet")
         _check_choice("availability", availability, ("pairs", "none"))
@@ -120,9 +117,7 @@ class Stream:
         if availability is not None:
             _check_choice("availability", availability, ("pairs", "none"))
         if not columns:
-            raise PlanError(
-                "exchange needs the columns that partition the stream, such as exchange('src', 'dst')"
-            )
+            raise PlanError("exchange needs the columns that partition the stream, such as exchange('src', 'dst')")
         if not isinstance(partitions, int) or not 1 <= partitions <= PARTITIONS_MAX:
             raise PlanError(f"partitions is a number from 1 to {PARTITIONS_MAX:,}, got {partitions!r}")
         self._check_no_open_exchange("another exchange")
@@ -134,9 +129,7 @@ class Stream:
         """Put an operator behind the exchange; `parameters` reach it as `context.parameters`."""
         name = getattr(operator, "__name__", repr(operator))
         if not callable(operator):
-            raise PlanError(
-                f"apply takes an operator class, got {operator!r}: write apply(Sessions, history=2)"
-            )
+            raise PlanError(f"apply takes an operator class, got {operator!r}: write apply(Sessions, history=2)")
         if not self._segments:
             raise PlanError(f"{name} needs an exchange in front: write .exchange(columns).apply({name})")
         segment = self._segments[-1]

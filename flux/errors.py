@@ -85,9 +85,7 @@ class DataLost(FluxError):
     'both copies are lost of 2 partitions: stats/4, stats/7. Output is complete up to sequence number 1200'
     """
 
-    def __init__(
-        self, partitions: Iterable[Any], safe_upto: int | None = None, message: str | None = None
-    ) -> None:
+    def __init__(self, partitions: Iterable[Any], safe_upto: int | None = None, message: str | None = None) -> None:
         self.partitions: list[Any] = list(partitions)
         self.safe_upto = safe_upto
         super().__init__(message if message is not None else self._describe())

@@ -174,6 +174,8 @@ def _integers(column: Any) -> Words:
     return values.astype(wide).view(np.uint64)
 
 
+# Signalling NaNs are values like others here, and no reason to warn.
+@np.errstate(invalid="ignore")
 def _floats(column: Any) -> Words:
     values = _raw(column, column.type.to_pandas_dtype()).astype(np.float64)
     words = values.view(np.uint64).copy()

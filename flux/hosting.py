@@ -76,9 +76,7 @@ class Hosted:
     def _ours(self, batch: Batch) -> Batch:
         return batch.for_step(self.step.level, self._output, self.step.name)
 
-    def _call(
-        self, partition: int | None, rows: Batch | None, function: Callable[..., Any], *args: Any
-    ) -> Any:
+    def _call(self, partition: int | None, rows: Batch | None, function: Callable[..., Any], *args: Any) -> Any:
         """Call user code, and give what it raises its place."""
         try:
             return function(*args)
@@ -103,9 +101,7 @@ class Hosted:
             return OperatorError(f"{text}; it was given the rows of {span}", self.step.name, partition)
         values = rows.arrow.slice(reached, 1).to_pylist()[0]
         where = int(rows.partition[reached])
-        return OperatorError(
-            f"{text}; the row was {values!r:.500}", self.step.name, where, int(rows.sn[reached])
-        )
+        return OperatorError(f"{text}; the row was {values!r:.500}", self.step.name, where, int(rows.sn[reached]))
 
     def _checked(self, emitted: Any, rows: Batch, function: Callable[..., Any]) -> Batch | None:
         """Return what `function` made of `rows`, or raise if it was made of something else."""
@@ -113,8 +109,7 @@ class Hosted:
             return None
         if not isinstance(emitted, Batch):
             raise OperatorError(
-                f"{_place(function)} returned {type(emitted).__name__}; expected what batch.emit(...) "
-                "returns, or None",
+                f"{_place(function)} returned {type(emitted).__name__}; expected what batch.emit(...) returns, or None",
                 self.step.name,
             )
         if emitted is rows:
@@ -150,9 +145,7 @@ class Hosted:
         if not arrows:
             return None
         rows = pa.concat_batches(arrows)
-        return punctuated(
-            rows, p.sn, np.concatenate(partitions), self.step.level, self._output, self.step.name
-        )
+        return punctuated(rows, p.sn, np.concatenate(partitions), self.step.level, self._output, self.step.name)
 
 
 class _PerPartition(Hosted):
@@ -268,9 +261,7 @@ class _PerKey(Hosted):
 
         def each_row() -> None:
             nonlocal place
-            for place, (key, row, pid) in enumerate(
-                zip(keys, batch.rows(), batch.partition.tolist(), strict=True)
-            ):
+            for place, (key, row, pid) in enumerate(zip(keys, batch.rows(), batch.partition.tolist(), strict=True)):
                 held = states[pid]
                 state, emitted = on_tuple(key, row, held.get(key))
                 if state is None:
@@ -295,9 +286,7 @@ class _PerKey(Hosted):
         self._pin(emitted.arrow.schema)
         return emitted.ordered()
 
-    def _columns_of(
-        self, outputs: list[Mapping[str, Any]], origin: list[int], batch: Batch
-    ) -> dict[str, list[Any]]:
+    def _columns_of(self, outputs: list[Mapping[str, Any]], origin: list[int], batch: Batch) -> dict[str, list[Any]]:
         names = list(outputs[0]) if self._output is None and isinstance(outputs[0], Mapping) else None
         if names is None:
             names = [] if self._output is None else self._output.names

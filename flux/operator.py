@@ -102,9 +102,7 @@ class KeyedOperator:
     def open(self, context: Context) -> None:
         """Prepare; called once, before anything else."""
 
-    def on_tuple(
-        self, key: tuple[Any, ...], row: Any, state: Any
-    ) -> tuple[Any, Iterable[Mapping[str, Any]] | None]:
+    def on_tuple(self, key: tuple[Any, ...], row: Any, state: Any) -> tuple[Any, Iterable[Mapping[str, Any]] | None]:
         """Return the key's new state, and an iterable of dicts to emit or None.
 
         `key` is a tuple in exchange-column order, `row` a named tuple; `state` is None at first, and

@@ -140,9 +140,7 @@ def build_timeline(
     ]
 
 
-def output_gap(
-    outputs: Sequence[LogEntry], when_s: float, window_s: float = 2.0, end_s: float | None = None
-) -> float:
+def output_gap(outputs: Sequence[LogEntry], when_s: float, window_s: float = 2.0, end_s: float | None = None) -> float:
     """Return the longest time without a row at the sink within `window_s` of `when_s`, in seconds.
 
     The first gap begins at `when_s` itself and the last ends with the window. A stream that ended at `end_s`
@@ -199,9 +197,7 @@ def _latencies_ms(
     return which, np.maximum(out_s[which] - in_s[source], 0.0) * 1000.0, weight
 
 
-def _percentiles(
-    bins: Ints, values: Floats, weight: Floats, quantiles: Sequence[float], count: int
-) -> list[Floats]:
+def _percentiles(bins: Ints, values: Floats, weight: Floats, quantiles: Sequence[float], count: int) -> list[Floats]:
     """Return, for each quantile, the weighted percentile of each bin; NaN for a bin without weight."""
     some = weight > 0
     bins, values, weight = bins[some], values[some], weight[some]
@@ -300,9 +296,7 @@ def _draw_latency(axes: Any, timeline: list[Interval]) -> None:
     p50 = [_or_nan(interval.latency_p50_ms) for interval in timeline]
     p99 = [_or_nan(interval.latency_p99_ms) for interval in timeline]
     axes.stairs(p99, edges, baseline=p50, fill=True, color=_OUTPUT_COLOUR, alpha=0.15)
-    axes.stairs(
-        p99, edges, baseline=None, color=_OUTPUT_COLOUR, linewidth=1, alpha=0.6, label="99th percentile"
-    )
+    axes.stairs(p99, edges, baseline=None, color=_OUTPUT_COLOUR, linewidth=1, alpha=0.6, label="99th percentile")
     axes.stairs(p50, edges, baseline=None, color=_OUTPUT_COLOUR, linewidth=2, label="median")
 
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 from .controller.process import CONTROLLER, ControllerProcess
 from .errors import FluxError, SourceEnded
 from .local.launcher import Lifeline, Runnable, fork, kill
-from .local.program import Heard, Program
+from .local.program import Heard, LogEntry, Program
 from .plan import Plan
 from .plan.plan import EGRESS, INGRESS
 from .report import Failure, Report, build_timeline, output_gap
@@ -93,17 +93,14 @@ class Run:
         self._await(lambda heard: heard.outputs >= n or heard.ended, timeout, f"{n:,} rows of output")
         if self._program.heard.outputs < n:
             raise SourceEnded(
-                f"the source has ended and the run gave {self._program.heard.outputs:,} rows, "
-                f"not the {n:,} awaited"
+                f"the source has ended and the run gave {self._program.heard.outputs:,} rows, not the {n:,} awaited"
             )
 
     def kill(self, name: str) -> None:
         """SIGKILL the process `name` and return when it is gone."""
         child = self._children.get(name)
         if child is None:
-            raise ValueError(
-                f"no process of this run is called {name!r}; there are {', '.join(self._children)}"
-            )
+            raise ValueError(f"no process of this run is called {name!r}; there are {', '.join(self._children)}")
         if child.exited is not None:
             raise ValueError(f"{name} is dead already")
         self._killed_at[name] = time.monotonic()
@@ -160,8 +157,8 @@ class Run:
 
     def _make_report(self, heard: Heard) -> Report:
         started_at = heard.started_at or 0.0
-        inputs = [(when - started_at, upto, rows) for when, upto, rows in heard.input_log]
-        outputs = [(when - started_at, upto, rows) for when, upto, rows in heard.output_log]
+        inputs, outputs = self._since_start(heard.input_log), self._since_start(heard.output_log)
+        ended_s = outputs[-1][0] if outputs else 0.0
         failures = []
         for site, closed_at in heard.closed_at.items():
             if self._children[site].exited == 0:
@@ -173,7 +170,7 @@ class Run:
                     site=site,
                     when_s=when_s,
                     detected_after_s=closed_at - killed_at,
-                    output_gap_s=output_gap(outputs, when_s),
+                    output_gap_s=output_gap(outputs, when_s, end_s=ended_s),
                     recovered_after_s=None,
                     bytes_moved=0,
                 )
@@ -183,8 +180,21 @@ class Run:
             table=self._sink.table(self._output) if isinstance(self._sink, Collect) else None,
             failures=failures,
             moves=[],
-            timeline=build_timeline(inputs, outputs),
+            timeline=build_timeline(
+                inputs, outputs, events=[(failure.when_s, f"{failure.site} died") for failure in failures]
+            ),
+            name=self._plan.name,
+            inputs=sum(rows for _, _, rows in inputs),
+            duration_s=ended_s,
         )
+
+    def output_log(self) -> list[LogEntry]:
+        """When the sink took which rows: (seconds since the start, up to which sequence number, rows)."""
+        return self._since_start(self._program.heard.output_log)
+
+    def _since_start(self, log: list[LogEntry]) -> list[LogEntry]:
+        started_at = self._program.heard.started_at or 0.0
+        return [(when - started_at, upto, rows) for when, upto, rows in log]
 
     @property
     def cpu_s(self) -> dict[str, float]:

@@ -123,9 +123,7 @@ class Table(Source):
         self._used_up = True
         resized = _resized(checked, self.batch_rows, patience_s=PATIENCE_S)
         # The user's iterator may block for as long as it likes; the ingress has acks to answer meanwhile.
-        while (
-            batch := await trio.to_thread.run_sync(next, resized, None, abandon_on_cancel=True)
-        ) is not None:
+        while (batch := await trio.to_thread.run_sync(next, resized, None, abandon_on_cancel=True)) is not None:
             yield batch
 
 
@@ -157,13 +155,9 @@ def _pieces_of(data: Any) -> tuple[pa.Schema, Iterable[Any]]:
     iterator = iter(data)
     first = next(iterator, _NOTHING)
     if first is _NOTHING:
-        raise PlanError(
-            "Table: data is empty, so its columns are unknown; give a pyarrow.Table with a schema"
-        )
+        raise PlanError("Table: data is empty, so its columns are unknown; give a pyarrow.Table with a schema")
     if not isinstance(first, pa.Table | pa.RecordBatch):
-        raise PlanError(
-            f"Table: data must be {EXPECTED}; it is {_kind(data)} that holds {_kind(first)}.{_hint(data)}"
-        )
+        raise PlanError(f"Table: data must be {EXPECTED}; it is {_kind(data)} that holds {_kind(first)}.{_hint(data)}")
     # The first item of an iterator is gone once looked at, so it is put back in front.
     pieces = data if isinstance(data, list | tuple) else itertools.chain([first], iterator)
     return _checked_schema(first.schema), pieces
@@ -194,9 +188,7 @@ def _table_of_dicts(rows: list[Any]) -> pa.Table:
 def _checked_schema(schema: pa.Schema) -> pa.Schema:
     twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
     if twice:
-        raise PlanError(
-            f"Table: column names must differ; {', '.join(map(repr, twice))} stands more than once"
-        )
+        raise PlanError(f"Table: column names must differ; {', '.join(map(repr, twice))} stands more than once")
     if not schema.names:
         raise PlanError("Table: data has no columns")
     return schema
@@ -237,9 +229,7 @@ def _blaming_data(pieces: Iterable[Any]) -> Iterator[Any]:
         count += 1
 
 
-def _resized(
-    batches: Iterable[pa.RecordBatch], batch_rows: int, *, patience_s: float
-) -> Iterator[pa.RecordBatch]:
+def _resized(batches: Iterable[pa.RecordBatch], batch_rows: int, *, patience_s: float) -> Iterator[pa.RecordBatch]:
     """Cut what is larger than `batch_rows`, and put together consecutive batches that are much smaller."""
     held: list[pa.RecordBatch] = []
     held_rows = 0

@@ -65,9 +65,7 @@ _ROWS = (
         action=Controller.publish_the_first_view,
         cites="3.2.3.1: set up the dataflow",
     ),
-    Rule(
-        on=Hello, guard=Controller.is_awaited, action=Controller.admit, cites="3.2.3.1: set up the dataflow"
-    ),
+    Rule(on=Hello, guard=Controller.is_awaited, action=Controller.admit, cites="3.2.3.1: set up the dataflow"),
     Rule(on=Closed, guard=Controller.is_setting_up, action=ignore, cites="whoever started it sees it fail"),
     Rule(on=Closed, guard=Controller.was_alive, action=Controller.announce, cites="3.2.3.1: fail"),
     Rule(on=Closed, guard=Controller.is_known_dead, action=ignore, cites="a node dies once"),

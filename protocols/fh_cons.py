@@ -90,6 +90,8 @@ class FhCons(Machine):
         self._note(view)
         feeds: dict[str, list[Block]] = {}
         for copy, consumers in enumerate(self._held(view)):
+            if not consumers:
+                continue
             for sender, producers in self._senders(view, copy).items():
                 feeds.setdefault(sender, []).append(Block(producers=producers, consumers=consumers))
         for sender, channels in feeds.items():
@@ -131,9 +133,7 @@ class FhCons(Machine):
         partitions = view.copies[self.edge + 1]
         degree = max(len(copies) for copies in partitions)
         return [
-            tuple(
-                c for c, copies in enumerate(partitions) if copy < len(copies) and copies[copy] == self.name
-            )
+            tuple(c for c, copies in enumerate(partitions) if copy < len(copies) and copies[copy] == self.name)
             for copy in range(degree)
         ]
 

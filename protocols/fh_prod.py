@@ -56,9 +56,7 @@ class FhProd(Machine):
 
     def is_kept_and_lane_is_new(self, message: Attach) -> bool:
         lane_is_new = (message.sender, message.stint) not in self.lanes
-        return (
-            lane_is_new and message.sender in self.buffer.floors and message.position >= self.buffer.dropped
-        )
+        return lane_is_new and message.sender in self.buffer.floors and message.position >= self.buffer.dropped
 
     # Actions.
 

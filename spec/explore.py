@@ -29,6 +29,7 @@ from typing import Any
 from flux.protocols.controller import Controller
 from flux.protocols.machine import Refused
 from flux.protocols.messages import Closed, Hello, Publish, View
+from flux.protocols.node import Node
 
 from .dataflow import Scenario
 from .invariants import Checker, Violated, all_checkers
@@ -96,6 +97,7 @@ class Explorer:
         self._contents = _Numbers()
         self._contents.number((), ())
         self._controllers = _Numbers()
+        self._lost: list[bool] = []  # By controller number: whether a partition has no copy left.
         self._steps: dict[tuple[int, int], tuple[int, tuple[tuple[int, int], ...]]] = {}
         self._answers: dict[tuple[int, int], tuple[int, tuple[tuple[int, int], ...]]] = {}
         self._appended: dict[tuple[int, int], int] = {}
@@ -133,7 +135,7 @@ class Explorer:
 
     # --- the search ---------------------------------------------------------------------------------
 
-    def run(self, states_max: int = 10_000_000) -> Explored:
+    def run(self, states_max: int = 3_000_000) -> Explored:
         """Visit every reachable state; stop at the first violation."""
         started = time.perf_counter()
         start = self._start()
@@ -165,7 +167,8 @@ class Explorer:
                         ends += 1
                         self._at_rest(after)
                     todo = enabled & ~sleep_after
-                    assert len(asleep) < states_max, f"more than {states_max:,} states"
+                    if len(asleep) > states_max:
+                        raise MemoryError(f"more than {states_max:,} states; choose a smaller world")
                 else:
                     # What slept on every visit so far and is awake now has not been explored from here.
                     todo = known & ~sleep_after
@@ -190,6 +193,14 @@ class Explorer:
             path=tuple(self.choices[i] for i in path),
         )
 
+    def nodes_seen(self) -> list[Node]:
+        """Every state of a node that was reached, for tests that try every message in it."""
+        return [process.node for process in self._processes.values if process is not None]
+
+    def messages_seen(self) -> list[Any]:
+        """Every message that was on a link."""
+        return list(self._messages.values)
+
     # --- one step -----------------------------------------------------------------------------------
 
     def _start(self) -> GlobalState:
@@ -199,7 +210,7 @@ class Explorer:
             effects = controller.step(Hello(node=node))
             views.extend(effect.view for effect in effects if isinstance(effect, Publish))
         processes = [self._process_number(Process(self.scenario, node, self.checkers)) for node in self.nodes]
-        self._controllers.number(controller.key(), controller)
+        self._controller_number(controller)
         state = [*processes, 0, *([EMPTY] * len(self.links)), 0]
         for view in views:
             self._post_view(state, view)
@@ -207,7 +218,7 @@ class Explorer:
 
     def _enabled(self, state: GlobalState) -> int:
         """The choices a state allows, as bits."""
-        if self._controllers.values[state[len(self.nodes)]].view.lost():
+        if self._lost[state[len(self.nodes)]]:
             return 0
         bits, bit = 0, 1
         for content in state[self._first_link : -1]:
@@ -279,7 +290,7 @@ class Explorer:
         place = len(self.nodes)
         controller = self._controllers.values[after[place]].clone()
         effects = controller.step(Closed(node=self.nodes[node]))
-        after[place] = self._controllers.number(controller.key(), controller)
+        after[place] = self._controller_number(controller)
         for effect in effects:
             if isinstance(effect, Publish):
                 self._post_view(after, effect.view)
@@ -307,6 +318,12 @@ class Explorer:
             self._work_bits.append(sum(1 << self._answer_bits[node, stage] for stage in process.work))
         return number
 
+    def _controller_number(self, controller: Controller) -> int:
+        number = self._controllers.number(controller.key(), controller)
+        if number == len(self._lost):
+            self._lost.append(bool(controller.view.lost()))
+        return number
+
     def _post(self, after: list[int], posts: tuple[tuple[int, int], ...]) -> None:
         for link, message in posts:
             if not after[self.links[link][1]]:
@@ -327,7 +344,7 @@ class Explorer:
                 self._post(after, ((self._link_places[controller, node], message),))
 
     def _at_rest(self, state: GlobalState) -> None:
-        if self._controllers.values[state[len(self.nodes)]].view.lost():
+        if self._lost[state[len(self.nodes)]]:
             return
         live = [self._processes.values[number] for number in state[: len(self.nodes)] if number]
         for checker in self.checkers:

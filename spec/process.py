@@ -38,7 +38,7 @@ from .dataflow import EGRESS, INGRESS, OperatorState, Row, Scenario, operate
 if TYPE_CHECKING:
     from .invariants import Checker
 
-Outgoing = list[tuple[str, PeerMessage]]
+Outgoing = list[tuple[str, PeerMessage | View]]
 Channel = tuple[int, int, int]  # Edge, producer partition, consumer partition.
 
 
@@ -59,7 +59,7 @@ class Process:
             if stage > 0
             for partition in scenario.held(name, stage)
         }
-        self.through: dict[int, int] = {stage: 0 for stage in self.node.machines}
+        self.through: dict[int, int] = dict.fromkeys(self.node.machines, 0)
         self.history: dict[tuple[int, int], list[Row]] = {place: [] for place in self.states}
         self.feeds: dict[Channel, str] = {}  # Who was last asked to feed each channel.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from .dataflow import VALUES, Scenario, declustered
 from .invariants import Checker, Violated
@@ -51,9 +52,9 @@ def scenario_of(rng: random.Random) -> Scenario:
     return Scenario(
         sites=sites,
         copies=declustered(sites, partitions, degree),
-        batches=tuple(tuple(values[a:b]) for a, b in zip(cuts, cuts[1:], strict=False)),
+        batches=tuple(tuple(values[a:b]) for a, b in pairwise(cuts)),
         bound_rows=rng.randint(1, BOUND_ROWS_MAX),
-        crashes=rng.choice((0, 1, 1, 1, 1, 2, 3)),
+        crashes=min(sites, rng.choice((0, 1, 1, 1, 1, 2, 3))),
     )
 
 
@@ -67,7 +68,7 @@ def walk(seed: int, checkers: Iterable[Checker] | None = None) -> Walked:
     slow = frozenset(node for node in nodes if rng.random() < 0.25)
     patience = rng.choice((0, 2, 8))
     # About as many choices as such a world makes, so that crashes fall everywhere in it.
-    length = 20 * scenario.sites * scenario.stages + 8 * scenario.sites * len(scenario.batches)
+    length = 14 * scenario.sites * scenario.stages + 6 * scenario.sites * len(scenario.batches)
     crashes = sorted((rng.randrange(length) for _ in range(scenario.crashes)), reverse=True)
     done: list[Choice] = []
     try:

@@ -137,7 +137,7 @@ class World:
         for effect in effects:
             if isinstance(effect, Publish):
                 alive = [node for node in effect.view.nodes if effect.view.alive(node)]
-                self._post(CONTROLLER, [(node, effect.view) for node in alive])  # type: ignore[misc]
+                self._post(CONTROLLER, [(node, effect.view) for node in alive])
             else:
                 assert isinstance(effect, Lost), f"the controller has no business with {effect}"
                 self.lost = effect.partitions

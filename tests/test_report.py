@@ -98,9 +98,7 @@ def test_output_without_known_input_has_a_rate_but_no_latency() -> None:
     assert (interval.output_rate, interval.latency_p50_ms) == (10, None)
 
 
-steps = st.lists(
-    st.tuples(st.floats(0, 0.5), st.integers(0, 20), st.integers(0, 50)), min_size=1, max_size=40
-)
+steps = st.lists(st.tuples(st.floats(0, 0.5), st.integers(0, 20), st.integers(0, 50)), min_size=1, max_size=40)
 
 
 def accumulated(entries: list[tuple[float, int, int]]) -> list[LogEntry]:
@@ -117,12 +115,8 @@ def test_any_logs_keep_all_rows_and_ordered_percentiles(
 ) -> None:
     input_log, output_log = accumulated(inputs), accumulated(outputs)
     timeline = build_timeline(input_log, output_log, interval_s=0.25)
-    assert sum(interval.input_rate for interval in timeline) * 0.25 == pytest.approx(
-        sum(e[2] for e in inputs)
-    )
-    assert sum(interval.output_rate for interval in timeline) * 0.25 == pytest.approx(
-        sum(e[2] for e in outputs)
-    )
+    assert sum(interval.input_rate for interval in timeline) * 0.25 == pytest.approx(sum(e[2] for e in inputs))
+    assert sum(interval.output_rate for interval in timeline) * 0.25 == pytest.approx(sum(e[2] for e in outputs))
     longest_ms = max(t_s for t_s, _, _ in output_log) * 1000
     for interval in timeline:
         assert (interval.latency_p50_ms is None) == (interval.output_rate == 0)

@@ -94,7 +94,8 @@ class Program:
                 self._nursery = nursery
                 for child in self._children.values():
                     nursery.start_soon(self._watch, child)
-                await accept_loop(self._listener, self._accepted)
+                with self._listener:
+                    await accept_loop(self._listener, self._accepted)
 
     def _accepted(self, sock: socket.socket) -> None:
         self._nursery.start_soon(self._serve, sock)
@@ -128,9 +129,7 @@ class Program:
                     )
                 )
             elif not self._stopping and self.heard.started_at is None:
-                self._fail(
-                    FluxError(f"{child.name} ended with {_exit(child.exited)} before the run had started")
-                )
+                self._fail(FluxError(f"{child.name} ended with {_exit(child.exited)} before the run had started"))
             self.changed.notify_all()
 
     def _hear(self, link: Link, header: dict[str, Any], body: Any) -> None:
@@ -174,7 +173,7 @@ class Program:
     def _fail(self, error: BaseException) -> None:
         if self.heard.error is None and not self.heard.ended:
             if isinstance(error, DataLost):
-                error = DataLost(error.partitions, self.heard.safe_upto)
+                error = DataLost(error.partitions, self.heard.safe_upto or None)
             self.heard.error = error
 
     def _stop(self) -> None:

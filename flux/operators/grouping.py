@@ -78,8 +78,9 @@ def key_array(batch: Batch, name: str, step: str) -> npt.NDArray[Any]:
     if values.dtype.kind in "mM":
         return values.view(np.int64)
     if values.dtype.kind == "f":
-        # Adding 0.0 makes -0.0 of 0.0's bytes; NaN has many.
-        canonical: npt.NDArray[Any] = values + 0.0
+        # -0.0 equals 0.0 and NaN has many forms: each gets one.
+        with np.errstate(invalid="ignore"):
+            canonical: npt.NDArray[Any] = values + values.dtype.type(0)
         canonical[np.isnan(canonical)] = np.nan
         return canonical
     raise PlanError(
@@ -92,6 +93,4 @@ def unknown_parameters(step: str, given: Sequence[str], known: Sequence[str]) ->
     """Raise if a parameter of `apply` is none that the operator has: it is probably misspelt."""
     unknown = [name for name in given if name not in known]
     if unknown:
-        raise PlanError(
-            f"step {step!r}: unknown parameters {', '.join(unknown)}; it has {', '.join(known) or 'none'}"
-        )
+        raise PlanError(f"step {step!r}: unknown parameters {', '.join(unknown)}; it has {', '.join(known) or 'none'}")

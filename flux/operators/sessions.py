@@ -67,9 +67,8 @@ class Sessions(PooledOperator):
         groups = group_by_slot(slots)
         row = rows.take(groups.row)
         starts = is_start.take(row)
-        is_open = np.empty(len(row), np.bool_)
-        is_open[1:] = starts[:-1]
-        is_open[groups.first] = ~new.take(groups.row[groups.first])
+        is_open = ~new.take(groups.row)
+        np.copyto(is_open[1:], starts[:-1], where=~groups.first[1:])
         ends = np.flatnonzero(is_open & ~starts)
         begun, by_app = self._begun(ends, groups, row, ts, app)
         self._remember(groups, row, starts, ts, app)
@@ -102,12 +101,10 @@ class Sessions(PooledOperator):
         begun = np.where(first, values["ts"].take(slot), ts.take(before))
         return begun, np.where(first, values["app"].take(slot), app.take(before))
 
-    def _remember(
-        self, groups: Groups, row: Rows, starts: npt.NDArray[np.bool_], ts: Any, app: Bytes
-    ) -> None:
+    def _remember(self, groups: Groups, row: Rows, starts: npt.NDArray[np.bool_], ts: Any, app: Bytes) -> None:
         """Keep in the table the sessions whose last event is a start, and only those."""
         assert self._table is not None
-        self._table.delete(groups.slot[groups.last & ~starts])
+        self._table.delete(groups.slot.take(np.flatnonzero(groups.last & ~starts)))
         left_open = np.flatnonzero(groups.last & starts)
         slot, begun_by = groups.slot.take(left_open), row.take(left_open)
         self._table.values["ts"][slot] = ts.take(begun_by)

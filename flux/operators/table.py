@@ -11,8 +11,8 @@ there, and whichever number is then found in it has claimed the bucket. The othe
 key.
 
 A deleted key keeps slot and bucket: probes for others still have to pass there, and a key that comes back
-(sessions do) takes its old slot without any work on the index. When the dead outnumber the living they are
-swept out.
+(sessions do) takes its old slot without any work on the index. When the dead far outnumber the living they
+are swept out.
 
 A key belongs to one partition, told when it is inserted; state is taken out and dropped by partition.
 """
@@ -39,6 +39,8 @@ _FIRST_SLOTS = 1024
 _FIRST_BUCKETS = 2048
 # Sweeping a handful of dead keys costs more than carrying them.
 _SWEEP_FROM = 4096
+# Keys that come and go leave about as many dead as living: only more than that is worth a sweep.
+_DEAD_PER_LIVE = 2
 
 
 class Table:
@@ -194,7 +196,7 @@ class Table:
         if in_use < _SWEEP_FROM:
             return
         live = len(self)
-        if in_use - live <= live:
+        if in_use - live <= _DEAD_PER_LIVE * live:
             return
         dead = ~self._live[: self._next]
         dead[_EMPTY] = False

@@ -61,13 +61,9 @@ class CountWindow(PooledOperator):
         self._table: Table | None = None
         for name, given in (("history", self._history), ("slide", self._slide)):
             if not isinstance(given, int) or given < 1:
-                raise PlanError(
-                    f"step {self._step!r}: {name} is a number of rows, at least 1; {given!r} came"
-                )
+                raise PlanError(f"step {self._step!r}: {name} is a number of rows, at least 1; {given!r} came")
         if not self._key:
-            raise PlanError(
-                f"step {self._step!r}: CountWindow groups by its exchange's columns. Put one before it"
-            )
+            raise PlanError(f"step {self._step!r}: CountWindow groups by its exchange's columns. Put one before it")
 
     def process(self, batch: Batch) -> Batch | None:
         keys = [key_array(batch, name, self._step) for name in self._key]
@@ -105,8 +101,8 @@ class CountWindow(PooledOperator):
         if value.dtype.kind in "fiub" and value.dtype != np.uint64:
             return value.astype(np.float64 if value.dtype.kind == "f" else np.int64, copy=False)
         raise OperatorError(
-            f"column {self._value!r} is {batch.column(self._value).type}; expected integers of at most 64 bits "
-            "with a sign, or floats. Cast it before the step",
+            f"column {self._value!r} is {batch.column(self._value).type}; expected signed integers, or "
+            "floats. Cast it before the step",
             self._step,
         )
 
@@ -131,9 +127,7 @@ class CountWindow(PooledOperator):
             full &= (count - self._history) % self._slide == 0
         return full
 
-    def _aggregate(
-        self, due: Ints, grouped: Numbers, slot: Ints, rank: Ints, count: Ints
-    ) -> tuple[Numbers, Numbers]:
+    def _aggregate(self, due: Ints, grouped: Numbers, slot: Ints, rank: Ints, count: Ints) -> tuple[Numbers, Numbers]:
         """Return the greatest value and the sum of the windows that end with the entries `due`.
 
         A window's value is in this batch as far back as the group reaches, and in the ring before that.

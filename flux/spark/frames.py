@@ -86,9 +86,7 @@ def chunk_length(prefix: bytes) -> int:
     """Return the length of the chunk that begins with this prefix; zero is the end."""
     length = int.from_bytes(prefix, "big")
     if length > CHUNK_LIMIT_BYTES:
-        raise BrokenConversation(
-            f"a chunk of at most {CHUNK_LIMIT_BYTES:,} bytes was expected, {length:,} came"
-        )
+        raise BrokenConversation(f"a chunk of at most {CHUNK_LIMIT_BYTES:,} bytes was expected, {length:,} came")
     return length
 
 
@@ -105,9 +103,7 @@ def unpack(body: bytes) -> dict[str, Any]:
 
 def proof(secret: bytes, role: bytes, ingress_challenge: bytes, task_challenge: bytes) -> bytes:
     """Return what only a holder of the secret can say in this role, in this conversation."""
-    return hmac.new(
-        secret, b"flux-staging/1 " + role + ingress_challenge + task_challenge, hashlib.sha256
-    ).digest()
+    return hmac.new(secret, b"flux-staging/1 " + role + ingress_challenge + task_challenge, hashlib.sha256).digest()
 
 
 def is_proof(given: Any, expected: bytes) -> bool:
@@ -117,9 +113,7 @@ def is_proof(given: Any, expected: bytes) -> bool:
 def challenge_of(message: dict[str, Any]) -> bytes:
     challenge = message.get("challenge")
     if not isinstance(challenge, bytes) or len(challenge) != CHALLENGE_BYTES:
-        raise BrokenConversation(
-            f"a challenge of {CHALLENGE_BYTES} bytes was expected, {challenge!r:.80} came"
-        )
+        raise BrokenConversation(f"a challenge of {CHALLENGE_BYTES} bytes was expected, {challenge!r:.80} came")
     return challenge
 
 
@@ -127,9 +121,7 @@ def name_of(message: dict[str, Any], field: str) -> str:
     """Return a field that will be part of a file name."""
     value = message.get(field)
     if not isinstance(value, str) or not _NAME.fullmatch(value):
-        raise BrokenConversation(
-            f"{field}: a name of letters, digits, '_', '.', '-' was expected, {value!r:.80} came"
-        )
+        raise BrokenConversation(f"{field}: a name of letters, digits, '_', '.', '-' was expected, {value!r:.80} came")
     return value
 
 

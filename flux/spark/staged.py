@@ -13,6 +13,7 @@ This module knows no socket and no event loop.
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -75,9 +76,7 @@ class Shelf:
     def missing(self, batch: Published) -> Attempt | None:
         """Return an attempt that commit names but that is not here in full, if there is one."""
         for attempt in batch.attempts:
-            path = (
-                self._root / batch.query / str(batch.batch_id) / f"{attempt.partition}-{attempt.name}.arrow"
-            )
+            path = self._root / batch.query / str(batch.batch_id) / f"{attempt.partition}-{attempt.name}.arrow"
             if not path.is_file() or path.stat().st_size != attempt.size_bytes:
                 return attempt
         return None
@@ -162,22 +161,29 @@ def _mapped(paths: list[Path]) -> Iterator[pa.RecordBatch]:
 
 
 def resized(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Put small batches together and cut large ones, keeping the order; a batch of fair size is not copied."""
+    """Put small batches together and cut large ones, in order; one of fair size is not copied."""
     held: list[pa.RecordBatch] = []
     held_rows = 0
     for batch in batches:
         if held and held_rows + batch.num_rows > LARGE_ROWS:
             yield _together(held)
             held, held_rows = [], 0
-        held.append(batch)
-        held_rows += batch.num_rows
+        if batch.num_rows:
+            held.append(batch)
+            held_rows += batch.num_rows
         if held_rows >= SMALL_ROWS:
-            whole = _together(held)
-            for offset in range(0, held_rows, LARGE_ROWS):
-                yield whole.slice(offset, LARGE_ROWS)
+            yield from _cut(_together(held))
             held, held_rows = [], 0
-    if held_rows:
+    if held:
         yield _together(held)
+
+
+def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    # Into equal pieces, so that no small one remains at the end.
+    pieces = math.ceil(batch.num_rows / LARGE_ROWS)
+    rows = math.ceil(batch.num_rows / pieces)
+    for offset in range(0, batch.num_rows, rows):
+        yield batch.slice(offset, rows)
 
 
 def _together(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

@@ -73,9 +73,7 @@ class Staging:
         # Names this run in the journal without giving the secret away.
         self._run = hashlib.sha256(b"flux-staging run " + secret).hexdigest()[:16]
         self._shelf = Shelf(directory)
-        self._under_way = {
-            key: CommittedBatch(self._shelf, batch) for key, batch in self._shelf.undone.items()
-        }
+        self._under_way = {key: CommittedBatch(self._shelf, batch) for key, batch in self._shelf.undone.items()}
         self._left_over = list(self._under_way.values())
         self._publish, self._published = trio.open_memory_channel[CommittedBatch](PUBLISHED_LIMIT)
         if self._shelf.has_ended(self._run):
@@ -144,9 +142,7 @@ class Staging:
         elif what == "end":
             self._end(request)
         else:
-            raise frames.BrokenConversation(
-                f"do: stage, commit, abort or end was expected, {what!r:.80} came"
-            )
+            raise frames.BrokenConversation(f"do: stage, commit, abort or end was expected, {what!r:.80} came")
         return {"ok": True}
 
     async def _stage(self, talk: _Talk, request: dict[str, Any]) -> int:
@@ -176,9 +172,7 @@ class Staging:
         batch = _published_of(request)
         key = batch.query, batch.batch_id
         if self._shelf.is_done(*key):
-            log.info(
-                "batch %d of query %s is committed again; it was received before", batch.batch_id, batch.query
-            )
+            log.info("batch %d of query %s is committed again; it was received before", batch.batch_id, batch.query)
             return
         if key not in self._under_way:
             if self._shelf.has_ended(self._run):
@@ -287,9 +281,7 @@ def _published_of(request: dict[str, Any]) -> Published:
     query, batch_id = frames.name_of(request, "query"), frames.number_of(request, "batch")
     named = request.get("attempts")
     if not isinstance(named, list) or not all(isinstance(one, list) and len(one) == 4 for one in named):
-        raise frames.BrokenConversation(
-            "attempts: a list of [partition, attempt, rows, size_bytes] was expected"
-        )
+        raise frames.BrokenConversation("attempts: a list of [partition, attempt, rows, size_bytes] was expected")
     attempts = []
     for one in named:
         fields = dict(zip(("partition", "attempt", "rows", "size_bytes"), one, strict=True))
@@ -303,7 +295,5 @@ def _published_of(request: dict[str, Any]) -> Published:
         )
     partitions = [attempt.partition for attempt in attempts]
     if partitions != sorted(set(partitions)):
-        raise frames.BrokenConversation(
-            "attempts: one for each partition was expected, in the order of partitions"
-        )
+        raise frames.BrokenConversation("attempts: one for each partition was expected, in the order of partitions")
     return Published(query, batch_id, tuple(attempts))

@@ -142,9 +142,7 @@ class Stream(Source):
     async def batches(self, context: SourceContext) -> AsyncIterator[SourceBatch]:
         """Yield what Spark commits until the query ends; raise `FluxError` with its reason if it failed."""
         if self._listener is None:
-            raise FluxError(
-                "flux.spark.Stream: batches was asked for before bind; a run calls both, in order"
-            )
+            raise FluxError("flux.spark.Stream: batches was asked for before bind; a run calls both, in order")
         staging = Staging(context.directory, self._secret)
         # A copy of its own, which `stop` in the user's program does not close even where there was no fork.
         listener = trio.SocketListener(trio.socket.from_stdlib_socket(self._listener.dup()))
@@ -200,15 +198,11 @@ def _arrow_schema(df: Any, types: Mapping[str, pa.DataType]) -> pa.Schema:
     )
     twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
     if twice:
-        raise PlanError(
-            f"flux.spark.Stream: column names must differ; {twice} stand more than once; rename them"
-        )
+        raise PlanError(f"flux.spark.Stream: column names must differ; {twice} stand more than once; rename them")
     unknown = sorted(set(types) - set(schema.names))
     if unknown:
         raise PlanError(f"flux.spark.Stream: types names {unknown}, but the columns are {schema.names}")
-    return pa.schema(
-        [pa.field(field.name, types.get(field.name, field.type), field.nullable) for field in schema]
-    )
+    return pa.schema([pa.field(field.name, types.get(field.name, field.type), field.nullable) for field in schema])
 
 
 def _prepare(spark: Any) -> None:

@@ -14,9 +14,7 @@ from typing import Any
 from ..protocols import messages
 
 _CLASSES: dict[str, type[Any]] = {
-    name: value
-    for name, value in vars(messages).items()
-    if isinstance(value, type) and dataclasses.is_dataclass(value)
+    name: value for name, value in vars(messages).items() if isinstance(value, type) and dataclasses.is_dataclass(value)
 }
 _FIELDS: dict[str, tuple[tuple[str, bool], ...]] = {
     name: tuple((field.name, "body" in field.metadata) for field in dataclasses.fields(cls))
@@ -52,10 +50,7 @@ def from_plain(plain: Any, body: Callable[[Any], Any]) -> Any:
         if len(plain) != len(fields) + 1 or any(name not in plain for name, _ in fields):
             raise ValueError(f"{cls.__name__} has fields {[name for name, _ in fields]}, got {sorted(plain)}")
         return cls(
-            **{
-                name: body(plain[name]) if is_body else from_plain(plain[name], body)
-                for name, is_body in fields
-            }
+            **{name: body(plain[name]) if is_body else from_plain(plain[name], body) for name, is_body in fields}
         )
     if isinstance(plain, list | tuple):
         return tuple(from_plain(item, body) for item in plain)

@@ -7,6 +7,7 @@ buffered by then is taken in one go. The queue is not bounded here: a machine's 
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -97,7 +98,8 @@ class Link:
             try:
                 self._write_some(self._sock)
             except BlockingIOError:
-                await trio.lowlevel.wait_writable(self._sock)
+                with contextlib.suppress(trio.ClosedResourceError):
+                    await trio.lowlevel.wait_writable(self._sock)
             except OSError:
                 self.close()
 
@@ -132,11 +134,12 @@ class Link:
         got = 0
         while got < size:
             try:
-                count = self._sock.recv_into(buffer[got:])
-            except BlockingIOError:
-                await trio.lowlevel.wait_readable(self._sock)
-                continue
-            except OSError as error:
+                try:
+                    count = self._sock.recv_into(buffer[got:])
+                except BlockingIOError:
+                    await trio.lowlevel.wait_readable(self._sock)
+                    continue
+            except (OSError, trio.ClosedResourceError) as error:
                 raise LinkClosed(self.peer) from error
             if count == 0:
                 raise LinkClosed(self.peer)

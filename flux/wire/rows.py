@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ..protocols.messages import Block
 from ..punctuation import Punctuation
@@ -88,7 +89,7 @@ class Rows:
         chosen = np.flatnonzero(channels.mask(self.hidden(PRODUCER), self.hidden(PARTITION)))
         if len(chosen) == len(self):
             return self
-        return Rows(self.wide.take(pa.array(chosen)), self.marks)
+        return Rows(_taken(self.wide, chosen), self.marks)
 
     def encode(self) -> pa.Buffer | None:
         """The record batch as Arrow IPC without its schema; kept, for the lanes that send it whole."""
@@ -109,9 +110,7 @@ class Channels:
             self._table[np.ix_(block.producers, block.consumers)] = True
         self.everything = bool(self._table.all())
 
-    def mask(
-        self, producer: npt.NDArray[np.uint16], consumer: npt.NDArray[np.uint16]
-    ) -> npt.NDArray[np.bool_]:
+    def mask(self, producer: npt.NDArray[np.uint16], consumer: npt.NDArray[np.uint16]) -> npt.NDArray[np.bool_]:
         """Whether each row goes this way."""
         flat: npt.NDArray[Any] = consumer
         if len(self._table) > 1:
@@ -139,7 +138,12 @@ def merge(parts: Iterable[Rows]) -> Rows:
         ties = (whole.hidden(PRODUCER), sn) if sub is None else (whole.hidden(PRODUCER), sub, sn)
         order = np.lexsort(ties)
     assert whole.wide is not None
-    return Rows(whole.wide.take(pa.array(order)), in_order)
+    return Rows(_taken(whole.wide, order), in_order)
+
+
+def _taken(batch: pa.RecordBatch, indices: npt.NDArray[np.int64]) -> pa.RecordBatch:
+    # The indices are our own; checking them again would be a third of the cost.
+    return pc.take(batch, pa.array(indices), boundscheck=False)
 
 
 def _alike(parts: Sequence[Rows]) -> list[pa.RecordBatch]:

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import socket
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
-from conftest import DEADLINE_S, SECRET, Ingress
 from hypothesis import given
 from hypothesis import strategies as st
+from spark_ingress import DEADLINE_S, SECRET, Ingress, IngressFactory
 
 from flux.errors import FluxError
 from flux.spark import frames, staging
 from flux.spark.staged import LARGE_ROWS, SMALL_ROWS, Shelf, resized
 from flux.spark.writer import Conversation, Staged, StagingRefused, StagingWriter, ask_once
 
-IngressFactory = Callable[..., Ingress]
 QUERY = "6a1d7a52-0000-4000-8000-000000000001"
 
 
@@ -116,7 +116,7 @@ def test_abort_drops_what_was_staged(ingress: IngressFactory, tmp_path: Path) ->
     message = stage(one, 0, 0, "a", [1])
     writer(one).abort([message, None], 0)
     assert staged_files(tmp_path) == []
-    with pytest.raises(StagingRefused, match="attempt a of partition 0 .* not staged here; restart the query"):
+    with pytest.raises(StagingRefused, match=r"attempt a of partition 0 .* not staged here; restart the query"):
         writer(one).commit([message], 0)
     assert values(one) == []
 
@@ -269,7 +269,7 @@ def test_a_full_disk_reaches_the_task_as_the_reason(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(staging, "_write_all", fail)
-    with pytest.raises(StagingRefused, match="partition 3 of batch 0 was not staged: .*No space left"):
+    with pytest.raises(StagingRefused, match=r"partition 3 of batch 0 was not staged: .*No space left"):
         stage(ingress(), 0, 3, "a", list(range(100_000)))
     assert staged_files(tmp_path) == []
 
@@ -281,19 +281,12 @@ def test_options_that_are_missing_are_named() -> None:
 
 @given(st.lists(st.integers(0, 150_000), max_size=12))
 def test_resizing_keeps_rows_and_order(sizes: list[int]) -> None:
-    starts = [sum(sizes[:index]) for index in range(len(sizes))]
-    batches = [
-        pa.record_batch({"value": pa.array(range(start, start + min(size, 10)), pa.int64())})
-        if size <= 10
-        else pa.record_batch({"value": pa.repeat(start, size)})
-        for start, size in zip(starts, sizes, strict=True)
-    ]
-    made = list(resized(iter(batches)))
-    given_rows = pa.chunked_array([b.column(0) for b in batches], pa.int64())
-    assert pa.chunked_array([b.column(0) for b in made], pa.int64()).equals(given_rows)
-    assert all(0 < batch.num_rows <= LARGE_ROWS for batch in made)
-    # Two neighbours that would fit in one small batch were put together.
-    assert all(left.num_rows + right.num_rows > SMALL_ROWS for left, right in zip(made, made[1:], strict=False))
+    ends = list(itertools.accumulate(sizes))
+    batches = [pa.record_batch({"value": np.arange(end - size, end)}) for size, end in zip(sizes, ends, strict=True)]
+    made = [batch.column("value").to_numpy() for batch in resized(iter(batches))]
+    assert np.array_equal(np.concatenate([np.arange(0), *made]), np.arange(sum(sizes)))
+    assert all(0 < len(rows) <= LARGE_ROWS for rows in made)
+    assert all(len(left) + len(right) > SMALL_ROWS for left, right in itertools.pairwise(made))
 
 
 def commit_request(message: Staged, batch: int) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""How fast Flux is beside a plain Python loop, and what pairs and partitions cost."""

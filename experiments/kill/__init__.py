@@ -1,0 +1,1 @@
+"""What a SIGKILL costs: exactness of the output, and the longest time without any."""

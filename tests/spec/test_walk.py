@@ -1,0 +1,99 @@
+"""Random worlds, replaying and shrinking."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flux.protocols.fh_cons import FhCons
+from flux.spec.replay import main
+from flux.spec.walk import REPLAY, replay, scenario_of, shrink, story, walk
+
+WORLDS = 600
+
+
+def test_random_worlds_obey_the_invariants() -> None:
+    crashed = lost = 0
+    for seed in range(WORLDS):
+        walked = walk(seed)
+        assert walked.violation is None, str(walked)
+        crashed += any(choice[0] == "crash" for choice in walked.choices)
+        lost += walked.lost
+    assert crashed > WORLDS // 3, "most worlds must see a crash"
+    assert 0 < lost < WORLDS // 3, "few worlds should lose a partition: they end early"
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(min_value=WORLDS, max_value=2**32))
+def test_worlds_that_hypothesis_thinks_of_obey_them_too(seed: int) -> None:
+    walked = walk(seed)
+    assert walked.violation is None, str(walked)
+
+
+def test_the_same_seed_gives_the_same_trace_whatever_the_order_of_hash_tables() -> None:
+    program = (
+        "from flux.spec.walk import story, walk\n"
+        "for seed in (3, 11, 14):\n"
+        "    walked = walk(seed)\n"
+        "    print(story(walked.scenario, walked.choices))\n"
+    )
+    traces = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    ]
+    assert traces[0] == traces[1]
+    assert "crashes" in traces[0]
+
+
+def test_a_replayed_walk_ends_like_the_walk() -> None:
+    walked = walk(4)
+    world, violation = replay(walked.scenario, walked.choices, record=True)
+    assert violation is None
+    assert not world.choices
+    assert story(walked.scenario, walked.choices).endswith("=> all invariants hold")
+
+
+def test_a_failing_walk_prints_the_line_that_replays_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Given a bug: consumers acknowledge to nobody but the first producer.
+    acknowledge = FhCons.acknowledge
+    monkeypatch.setattr(FhCons, "acknowledge", lambda cons, upto: list(acknowledge(cons, upto))[:1])
+    # When a seed fails, then it says how to replay it, and the replay tells a shorter story.
+    failed = next(walked for walked in map(walk, range(100)) if walked.violation)
+    assert f"{REPLAY} {failed.seed}" in str(failed)
+    short = shrink(failed.scenario, failed.choices)
+    assert len(short) <= len(failed.choices)
+    assert replay(failed.scenario, short)[1] is not None
+    assert main([str(failed.seed)]) == 1
+    printed = capsys.readouterr().out
+    assert f"{REPLAY} {failed.seed}" in printed
+    assert "=> " in printed
+
+
+def test_replaying_a_seed_that_holds_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["4"]) == 0
+    assert "choices" in capsys.readouterr().out
+    assert main(["4", "--full"]) == 0
+    assert "all invariants hold" in capsys.readouterr().out
+
+
+def test_scenarios_stay_within_what_is_promised() -> None:
+    for seed in range(200):
+        scenario = scenario_of(random.Random(seed))
+        assert 2 <= scenario.sites <= 5
+        assert 1 <= scenario.stages <= 3
+        assert sum(map(len, scenario.batches)) <= 40
+        assert all(1 <= len(partitions) <= 8 for partitions in scenario.copies)
