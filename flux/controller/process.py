@@ -51,7 +51,8 @@ class ControllerProcess:
         link = Link("a process that has not greeted", sock)
         self._nursery.start_soon(link.write)
         try:
-            async for header, _ in link.frames():
+            while (frame := await link.receive()) is not None:
+                header, _ = frame
                 self._hear(link, header)
         except frames.BadFrame as error:
             self._log(f"closed the connection to {link.peer}: {error}")
@@ -96,7 +97,8 @@ class ControllerProcess:
         self.program.send({"kind": "view", "number": view.number, "at": time.monotonic()})
 
     async def _read_program(self) -> None:
-        async for header, _ in self.program.frames():
+        while (frame := await self.program.receive()) is not None:
+            header, _ = frame
             if header["kind"] == "stop":
                 self.program.send({"kind": "bye"})
                 await self.program.drain()

@@ -104,7 +104,8 @@ class Program:
         link = Link("a process that has not greeted", sock)
         self._nursery.start_soon(link.write)
         try:
-            async for header, body in link.frames():
+            while (frame := await link.receive()) is not None:
+                header, body = frame
                 if link.peer in self._links:
                     self._hear(link, header, body)
                 elif self._surroundings.greets(header):

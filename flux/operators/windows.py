@@ -127,6 +127,8 @@ class CountWindow(PooledOperator):
             full &= (count - self._history) % self._slide == 0
         return full
 
+    # Infinities are values like others; what comes of adding them is nobody's mistake here.
+    @np.errstate(invalid="ignore", over="ignore")
     def _aggregate(self, due: Ints, grouped: Numbers, slot: Ints, rank: Ints, count: Ints) -> tuple[Numbers, Numbers]:
         """Return the greatest value and the sum of the windows that end with the entries `due`.
 

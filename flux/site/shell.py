@@ -191,19 +191,24 @@ class Shell:
     async def _serve(self, sock: socket.socket) -> None:
         guest = Link("a process that has not greeted", sock)
         try:
-            async for header, _ in guest.frames():
-                if not self.surroundings.greets(header):
-                    raise frames.BadFrame("it does not know this run's token")
+            frame = await guest.receive()
+            if frame is not None:
                 await self._linked.wait()
-                link = self.links.get(header["node"])
-                if link is None:
-                    raise frames.BadFrame(f"{header['node']!r} is not in the plan")
+                link = self._greeted(frame[0])
                 link.connect(sock)
                 await self._read_peer(link)
                 return
         except frames.BadFrame as error:
             self.log(f"closed a connection from {guest.peer}: {error}")
         guest.close()
+
+    def _greeted(self, header: dict[str, Any]) -> Link:
+        if not self.surroundings.greets(header):
+            raise frames.BadFrame("it does not know this run's token")
+        link = self.links.get(header["node"])
+        if link is None:
+            raise frames.BadFrame(f"{header['node']!r} is not in the plan")
+        return link
 
     async def _dial(self, link: Link, where: str) -> None:
         try:
@@ -216,7 +221,8 @@ class Shell:
 
     async def _read_peer(self, link: Link) -> None:
         try:
-            async for header, body in link.frames():
+            while (frame := await link.receive()) is not None:
+                header, body = frame
                 self.tell(self._decode(link, header, body))
         except (frames.BadFrame, ValueError, TypeError) as error:
             self.log(f"closed the connection to {link.peer}: {error}")
@@ -231,7 +237,8 @@ class Shell:
         return message
 
     async def _read_controller(self) -> None:
-        async for header, _ in self.controller.frames():
+        while (frame := await self.controller.receive()) is not None:
+            header, _ = frame
             view = from_plain(header["view"], lambda body: body)
             assert isinstance(view, View), f"the controller sent {view!r}"
             if not self._linked.is_set():
@@ -251,7 +258,8 @@ class Shell:
         self._linked.set()
 
     async def _read_program(self) -> None:
-        async for header, _ in self.program.frames():
+        while (frame := await self.program.receive()) is not None:
+            header, _ = frame
             if header["kind"] == "stop":
                 self.program.send({"kind": "bye", **self.last_words()})
                 await self.program.drain()

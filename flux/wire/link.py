@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -117,16 +117,14 @@ class Link:
         while self._out and not self._closed:
             await trio.sleep(0.001)
 
-    async def frames(self) -> AsyncIterator[tuple[dict[str, Any], Body]]:
-        """Frames as they come; ends when the other end closes between or within frames."""
+    async def receive(self) -> tuple[dict[str, Any], Body] | None:
+        """The next frame; None when the other end has closed, between frames or within one."""
         try:
-            while True:
-                header_bytes, body_bytes = frames.decode_prefix(await self._read(frames.PREFIX.size))
-                header = frames.decode_header(await self._read(header_bytes))
-                body = pa.py_buffer(await self._read(body_bytes)) if body_bytes else None
-                yield header, body
+            header_bytes, body_bytes = frames.decode_prefix(await self._read(frames.PREFIX.size))
+            header = frames.decode_header(await self._read(header_bytes))
+            return header, pa.py_buffer(await self._read(body_bytes)) if body_bytes else None
         except LinkClosed:
-            return
+            return None
 
     async def _read(self, size: int) -> memoryview:
         assert self._sock is not None

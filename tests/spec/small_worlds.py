@@ -20,8 +20,6 @@ THREE_SITES = Scenario(sites=3, copies=CHAIN, batches=ONE_BATCH, bound_rows=ROOM
 ONE_STAGE = Scenario(sites=2, copies=declustered(2, [1]), batches=TWO_BATCHES, bound_rows=TIGHT, crashes=2)
 # Two producer partitions, so that consumers merge.
 MERGE = Scenario(sites=2, copies=declustered(2, [2, 1]), batches=ONE_BATCH, bound_rows=ROOMY)
-MERGE_TWO_BATCHES = Scenario(
-    sites=2, copies=declustered(2, [2, 1]), batches=TWO_BATCHES, bound_rows=ROOMY, crashes=0
-)
+MERGE_TWO_BATCHES = Scenario(sites=2, copies=declustered(2, [2, 1]), batches=TWO_BATCHES, bound_rows=ROOMY, crashes=0)
 # One copy of everything: a crash loses partitions, and nothing wrong is seen before.
 SINGLE = Scenario(sites=2, copies=declustered(2, [1, 2], degree=1), batches=TWO_BATCHES, bound_rows=TIGHT)

@@ -1,0 +1,282 @@
+"""How operators of each form are driven: order, partitions, state, errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from feeding import PARTITIONS, batch_of, cuts, opened, outputs, step_of, tuples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flux.batch import Batch
+from flux.errors import OperatorError, PlanError, StateError
+from flux.hosting import host
+from flux.operator import Context, KeyedOperator, Operator, PooledOperator, Punctuation
+
+SCHEMA = pa.schema([("k", pa.int64()), ("n", pa.int64())])
+ROWS = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 3)), max_size=30)
+
+
+class Running(Operator):
+    """Emits each row n times, with a running sum of its partition."""
+
+    output = {"k": "int64", "sum": "int64"}  # noqa: RUF012
+
+    def open(self, context: Context) -> None:
+        self.total = 0
+        self.partition = context.partition
+
+    def process(self, batch: Batch) -> Batch | None:
+        assert set(batch.partition.tolist()) == {self.partition}
+        sums = self.total + np.cumsum(batch["n"])
+        self.total = int(sums[-1])
+        origin = np.repeat(np.arange(len(batch)), batch["n"])
+        return batch.emit({"k": batch["k"][origin], "sum": sums[origin]}, origin)
+
+    def on_punctuation(self, p: Punctuation) -> Mapping[str, Any] | None:
+        return {"k": [-1, -2], "sum": [self.total, p.sn]} if p.kind == "end" else None
+
+    def get_state(self) -> Any:
+        return self.total
+
+    def install_state(self, state: Any) -> None:
+        self.total += state
+
+
+class RunningByKey(KeyedOperator):
+    """The same by key, one row at a time."""
+
+    output = {"k": "int64", "sum": "int64"}  # noqa: RUF012
+
+    def on_tuple(self, key: tuple[Any, ...], row: Any, state: Any) -> tuple[Any, Iterable[Mapping[str, Any]] | None]:
+        total = (state or 0) + row.n
+        # Forgetting at five shows that None forgets.
+        return (None if total == 5 else total), ({"k": key[0], "sum": total} for _ in range(row.n))
+
+
+def plain(rows: list[tuple[int, int]], by_key: bool) -> list[tuple[int, tuple[int, int]]]:
+    totals: dict[int, int] = {}
+    out = []
+    for sn, (k, n) in enumerate(rows):
+        group = k if by_key else k % PARTITIONS
+        total = totals[group] = totals.get(group, 0) + n
+        if by_key and total == 5:
+            del totals[group]
+        out += [(sn, (k, total))] * n
+    return out
+
+
+@pytest.mark.parametrize("operator", [Running, RunningByKey])
+@settings(deadline=None)
+@given(rows=ROWS, data=st.data())
+def test_output_is_that_of_a_plain_loop_for_any_batching_and_any_moves(
+    operator: Any, rows: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    batches = data.draw(cuts(len(rows)))
+    moves = data.draw(st.lists(st.integers(0, PARTITIONS - 1), max_size=len(batches)))
+    step = step_of(operator, SCHEMA, ("k",))
+    found = outputs(step, rows, SCHEMA, lambda row: row[0] % PARTITIONS, batches, moves)
+    assert found == plain(rows, operator is RunningByKey)
+
+
+@settings(deadline=None)
+@given(ROWS)
+def test_outputs_stand_in_order_of_sn_sub_and_partition(rows: list[tuple[int, int]]) -> None:
+    """Also where producers gave several rows the same place, as those of a punctuation have."""
+    whole = batch_of(rows, SCHEMA, [row[0] % PARTITIONS for row in rows])
+    same_place = Batch(whole.arrow, whole.sn // 3, whole.sub, whole.partition)
+    for operator in (Running, RunningByKey):
+        out = opened(step_of(operator, SCHEMA, ("k",), level=1)).process(same_place)
+        if out is not None:
+            sub = np.zeros(len(out), np.uint64) if out.sub is None else out.sub
+            places = list(zip(out.sn.tolist(), sub.tolist(), out.partition.tolist(), strict=True))
+            assert places == sorted(places)
+            assert out.partition.tolist() == (out["k"] % PARTITIONS).tolist()
+
+
+def test_outputs_of_a_punctuation_take_its_sn_and_their_index_as_sub() -> None:
+    hosted = opened(step_of(Running, SCHEMA), [2, 0])
+    hosted.process(batch_of([(0, 3), (2, 1)], SCHEMA, [0, 2]))
+    assert hosted.punctuate(Punctuation(8, "watermark", 5)) is None
+    out = hosted.punctuate(Punctuation(9, "end"))
+    assert out is not None and out.sub is not None
+    assert out.partition.tolist() == [0, 2, 0, 2]
+    assert (out.sub >> np.uint64(48)).tolist() == [0, 0, 1, 1]
+    assert tuples(out) == [(-1, 3), (-1, 1), (-2, 9), (-2, 9)]
+
+
+def test_without_a_declared_output_the_first_one_is_kept_to() -> None:
+    class Guess(Operator):
+        def process(self, batch: Batch) -> Batch | None:
+            return batch.emit({"x": batch["n"].astype(np.int16) if batch["n"][0] < 5 else ["word"] * len(batch)})
+
+    hosted = opened(step_of(Guess, SCHEMA))
+    first = hosted.process(batch_of([(0, 1)], SCHEMA, [0]))
+    assert first is not None and first.arrow.schema == pa.schema([("x", pa.int16())])
+    with pytest.raises(OperatorError, match=r"'x': expected int16, came a list of str"):
+        hosted.process(batch_of([(0, 7)], SCHEMA, [1]))
+
+
+def test_a_step_may_pass_rows_on_as_they_are() -> None:
+    class Pass(PooledOperator):
+        def process(self, batch: Batch) -> Batch | None:
+            return batch
+
+    out = opened(step_of(Pass, SCHEMA)).process(batch_of([(1, 2), (3, 4)], SCHEMA, [1, 0]))
+    assert tuples(out) == [(1, 2), (3, 4)]
+
+
+# Errors.
+
+
+def failing_line(function: Any) -> str:
+    return f"{__file__}:{function.__code__.co_firstlineno + 1}"
+
+
+class FailsOnRow(Operator):
+    def process(self, batch: Batch) -> Batch | None:
+        return batch.emit({"x": [1 // row.n for row in batch.rows()]})
+
+
+class FailsOnBatch(Operator):
+    def process(self, batch: Batch) -> Batch | None:
+        raise ZeroDivisionError("by hand")
+
+
+class FailsOnTuple(KeyedOperator):
+    def on_tuple(self, key: tuple[Any, ...], row: Any, state: Any) -> tuple[Any, Iterable[Mapping[str, Any]] | None]:
+        return 1 // row.n, None
+
+
+@pytest.mark.parametrize("operator", [FailsOnRow, FailsOnTuple])
+def test_what_a_row_raises_names_step_line_partition_and_row(operator: Any) -> None:
+    rows = batch_of([(0, 1), (1, 1), (1, 0), (1, 1)], SCHEMA, [0, 1, 1, 1], first_sn=40)
+    function = operator.process if operator is FailsOnRow else operator.on_tuple
+    with pytest.raises(OperatorError) as caught:
+        opened(step_of(operator, SCHEMA, ("k",))).process(rows)
+    assert (caught.value.step, caught.value.partition, caught.value.row) == ("step", 1, 42)
+    for part in (operator.__name__, failing_line(function), "ZeroDivisionError", "{'k': 1, 'n': 0}"):
+        assert part in str(caught.value)
+
+
+def test_what_a_batch_raises_names_its_range() -> None:
+    with pytest.raises(OperatorError, match="sn 40 to 41") as caught:
+        opened(step_of(FailsOnBatch, SCHEMA)).process(batch_of([(0, 1), (1, 1)], SCHEMA, [3, 3], first_sn=40))
+    assert (caught.value.partition, caught.value.row) == (3, None)
+    assert failing_line(FailsOnBatch.process) in str(caught.value)
+
+
+def test_a_batch_kept_from_before_cannot_be_returned() -> None:
+    class Late(Operator):
+        def open(self, context: Context) -> None:
+            self.kept: Batch | None = None
+
+        def process(self, batch: Batch) -> Batch | None:
+            out, self.kept = self.kept, batch.emit({"k": batch["k"]})
+            return out
+
+    hosted = opened(step_of(Late, SCHEMA))
+    assert hosted.process(batch_of([(0, 1)], SCHEMA, [0])) is None
+    with pytest.raises(OperatorError, match="not emitted from the batch it was given"):
+        hosted.process(batch_of([(0, 1)], SCHEMA, [0], first_sn=1))
+
+
+@pytest.mark.parametrize("returned", [{"k": [1]}, [1], 7])
+def test_only_batches_are_returned(returned: Any) -> None:
+    class Wrong(Operator):
+        def process(self, batch: Batch) -> Any:
+            return returned
+
+    with pytest.raises(OperatorError, match=r"expected what batch.emit"):
+        opened(step_of(Wrong, SCHEMA)).process(batch_of([(0, 1)], SCHEMA, [0]))
+
+
+@pytest.mark.parametrize("emitted", [{"k": 1, "sum": 2}, [{"k": 1}], [7], [{"k": 1, "sum": 2, "x": 3}]])
+def test_a_keyed_operator_emits_dicts_of_its_columns(emitted: Any) -> None:
+    class Wrong(RunningByKey):
+        def on_tuple(self, key: tuple[Any, ...], row: Any, state: Any) -> Any:
+            return None, emitted
+
+    with pytest.raises(OperatorError, match="iterable of dicts with the keys k, sum"):
+        opened(step_of(Wrong, SCHEMA, ("k",))).process(batch_of([(0, 1)], SCHEMA, [0]))
+
+
+def test_a_keyed_operator_needs_a_key() -> None:
+    with pytest.raises(PlanError, match="exchange"):
+        host(step_of(RunningByKey, SCHEMA))
+
+
+def test_something_else_is_no_operator() -> None:
+    with pytest.raises(PlanError, match="'dict'"):
+        host(step_of(dict, SCHEMA))
+
+
+# State.
+
+
+def test_all_nan_are_one_key_also_after_a_move() -> None:
+    schema = pa.schema([("k", pa.float64()), ("n", pa.int64())])
+
+    class CountNan(KeyedOperator):
+        output = {"count": "int64"}  # noqa: RUF012
+
+        def on_tuple(self, key: tuple[Any, ...], row: Any, state: Any) -> Any:
+            return (state or 0) + 1, [{"count": (state or 0) + 1}]
+
+    step = step_of(CountNan, schema, ("k",))
+    rows = batch_of([(float("nan"), 1), (float("nan"), 1)], schema, [0, 0])
+    here, there = opened(step), opened(step)
+    assert tuples(here.process(rows)) == [(1,), (2,)]
+    there.install_partition_state(0, here.get_partition_state(0))
+    assert tuples(there.process(rows)) == [(3,), (4,)]
+
+
+def test_state_without_get_state_is_refused_rather_than_lost() -> None:
+    class Forgetful(Operator):
+        def open(self, context: Context) -> None:
+            self.seen = 0
+
+    class Stateless(Operator):
+        pass
+
+    with pytest.raises(StateError, match="seen"):
+        opened(step_of(Forgetful, SCHEMA)).get_partition_state(0)
+    assert opened(step_of(Stateless, SCHEMA)).get_partition_state(0) is None
+
+
+def test_a_partition_is_made_by_its_first_state_and_may_come_in_pieces() -> None:
+    hosted = opened(step_of(Running, SCHEMA), [])
+    for piece in (3, 4):
+        hosted.install_partition_state(2, piece)
+    assert tuples(hosted.process(batch_of([(0, 1)], SCHEMA, [2]))) == [(0, 8)]
+
+
+def test_dropping_and_closing_close_instances() -> None:
+    closed = []
+
+    class Closes(Operator):
+        def open(self, context: Context) -> None:
+            self.partition = context.partition
+
+        def close(self) -> None:
+            closed.append(self.partition)
+
+    hosted = opened(step_of(Closes, SCHEMA), [0, 1, 2])
+    hosted.drop_partition(1)
+    hosted.close()
+    assert closed == [1, 0, 2]
+
+
+def test_parameters_reach_the_operator() -> None:
+    seen = []
+
+    class Sees(Operator):
+        def open(self, context: Context) -> None:
+            seen.append(context)
+
+    opened(step_of(Sees, SCHEMA, ("k",), limit=3), [1])
+    assert seen == [Context({"limit": 3}, 1, PARTITIONS, "step", ("k",))]

@@ -1,0 +1,84 @@
+"""Sessions against a plain loop: any batching, any partitioning by key, moves at any point."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from feeding import PARTITIONS, batch_of, cuts, opened, outputs, step_of, tuples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flux.errors import OperatorError, PlanError
+from flux.operators import Sessions
+
+FIXED = pa.schema([("src", "int32"), ("dst", "int32"), ("data", pa.binary(4)), ("ts", "int64")])
+VARIABLE = FIXED.set(2, pa.field("data", pa.binary()))
+WIDE = FIXED.set(0, pa.field("src", pa.int64())).set(2, pa.field("data", pa.large_binary()))
+
+HOST = st.integers(0, 2)
+PACKET = st.tuples(HOST, HOST, st.sampled_from([b"S\x00..", b"S\xff..", b"E...", b"x..."]), st.integers(0, 50))
+PACKETS = st.lists(PACKET, max_size=60)
+
+
+def plain(rows: list[tuple[int, int, bytes, int]]) -> list[tuple[int, tuple[int, int, int]]]:
+    started: dict[tuple[int, int], tuple[int, int]] = {}
+    out = []
+    for sn, (src, dst, data, ts) in enumerate(rows):
+        if data[:1] == b"S":
+            started[src, dst] = (data[1], ts)
+        elif data[:1] == b"E" and (src, dst) in started:
+            app, since = started.pop((src, dst))
+            out.append((sn, (app, src, ts - since)))
+    return out
+
+
+@settings(deadline=None)
+@given(PACKETS, st.sampled_from([FIXED, VARIABLE, WIDE]), st.integers(1, 7), st.data())
+def test_output_is_that_of_a_plain_loop_for_any_batching_and_any_moves(
+    rows: list[Any], schema: Any, salt: int, data: st.DataObject
+) -> None:
+    batches = data.draw(cuts(len(rows)))
+    moves = data.draw(st.lists(st.integers(0, PARTITIONS - 1), max_size=len(batches)))
+    step = step_of(Sessions, schema, ("src", "dst"))
+    found = outputs(step, rows, schema, lambda row: (row[0] * salt + row[1]) % PARTITIONS, batches, moves)
+    assert found == plain(rows)
+
+
+def test_state_holds_open_sessions_only() -> None:
+    hosted = opened(step_of(Sessions, FIXED, ("src", "dst")))
+    rows = [(1, 1, b"S\x05..", 10), (2, 2, b"S\x06..", 11), (1, 1, b"E...", 12), (3, 3, b"E...", 13)]
+    hosted.process(batch_of(rows, FIXED, [0, 0, 0, 0]))
+    state = hosted.get_partition_state(0)
+    assert {name: column.tolist() for name, column in state.items()} == {
+        "key0": [2],
+        "key1": [2],
+        "app": [6],
+        "ts": [11],
+    }
+    assert [len(column) for column in hosted.get_partition_state(1).values()] == [0, 0, 0, 0]
+
+
+def test_short_data_is_payload_or_application_zero() -> None:
+    hosted = opened(step_of(Sessions, VARIABLE))
+    rows = [(1, 1, b"S", 10), (2, 1, b"", 11), (1, 1, b"E", 12), (1, 1, b"", 13)]
+    assert tuples(hosted.process(batch_of(rows, VARIABLE, [0] * 4))) == [(0, 1, 2)]
+
+
+def test_a_null_is_refused_with_its_place() -> None:
+    hosted = opened(step_of(Sessions, FIXED))
+    rows = [(1, 1, b"S...", 10), (1, None, b"E...", 11)]
+    with pytest.raises(OperatorError, match="'dst' is null") as caught:
+        hosted.process(batch_of(rows, FIXED, [0, 2]))
+    assert (caught.value.step, caught.value.partition, caught.value.row) == ("step", 2, 1)
+
+
+def test_an_exchange_by_other_columns_is_refused() -> None:
+    with pytest.raises(PlanError, match="src and dst"):
+        opened(step_of(Sessions, FIXED, ("ts",)))
+
+
+def test_an_unknown_parameter_is_refused() -> None:
+    with pytest.raises(PlanError, match="timeout"):
+        opened(step_of(Sessions, FIXED, timeout=3))

@@ -1,0 +1,127 @@
+"""CountWindow against a plain loop: any batching, any partitioning by key, moves at any point."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from feeding import PARTITIONS, batch_of, cuts, opened, outputs, step_of, tuples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from experiments import dmz
+from flux.batch import Batch
+from flux.errors import OperatorError, PlanError
+from flux.hashing import partition_of
+from flux.operators import CountWindow, Sessions
+
+INTS = pa.schema([("app", "int32"), ("src", "int32"), ("dur", "int64")])
+FLOATS = INTS.set(2, pa.field("dur", pa.float64()))
+SESSIONS = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 2), st.integers(-(2**50), 2**50)), max_size=60)
+KEY = ("app", "src")
+
+
+def plain(rows: list[tuple[int, int, Any]], history: int, slide: int) -> list[tuple[int, tuple[Any, ...]]]:
+    seen: dict[tuple[int, int], list[Any]] = {}
+    out = []
+    for sn, (app, src, dur) in enumerate(rows):
+        values = seen.setdefault((app, src), [])
+        values.append(dur)
+        count = len(values)
+        if count >= history and (count - history) % slide == 0:
+            window = values[-history:]
+            out.append((sn, (app, src, max(window), sum(window) / history)))
+    return out
+
+
+@settings(deadline=None)
+@given(SESSIONS, st.integers(1, 5), st.integers(1, 4), st.integers(1, 7), st.data())
+def test_output_is_that_of_a_plain_loop_for_any_batching_and_any_moves(
+    rows: list[Any], history: int, slide: int, salt: int, data: st.DataObject
+) -> None:
+    batches = data.draw(cuts(len(rows)))
+    moves = data.draw(st.lists(st.integers(0, PARTITIONS - 1), max_size=len(batches)))
+    step = step_of(CountWindow, INTS, KEY, history=history, slide=slide)
+    found = outputs(step, rows, INTS, lambda row: (row[0] * salt + row[1]) % PARTITIONS, batches, moves)
+    assert found == plain(rows, history, slide)
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(allow_nan=False, width=32), max_size=30), st.integers(1, 4), st.data())
+def test_floats_are_added_in_row_order_whatever_the_batches(
+    values: list[float], history: int, data: st.DataObject
+) -> None:
+    rows = [(0, 0, value) for value in values]
+    step = step_of(CountWindow, FLOATS, KEY, history=history)
+    one_by_one = outputs(step, rows, FLOATS, lambda row: 0, [(i, i + 1) for i in range(len(rows))])
+    found = outputs(step, rows, FLOATS, lambda row: 0, data.draw(cuts(len(rows))))
+    assert repr(found) == repr(one_by_one)
+    for i, (_, (*_, greatest, mean)) in enumerate(found):
+        window = values[i : i + history]
+        assert greatest == max(window)
+        total = window[0]
+        for value in window[1:]:
+            total += value
+        assert mean == total / history or (math.isnan(mean) and math.isnan(total))
+
+
+@pytest.mark.parametrize("rows", [1, 777, 4096])
+def test_the_flow_of_the_thesis_gives_what_a_plain_loop_gives(rows: int) -> None:
+    """Reference: 2.2"""
+    packets = dmz.packets(40_000, seed=3, batch_rows=rows)
+    if rows == 1:
+        packets = packets[:3000]
+    sessions = opened(step_of(Sessions, dmz.PACKETS, ("src", "dst")))
+    windows = opened(step_of(CountWindow, INTS, KEY, level=1, history=2, slide=1))
+    found = []
+    first = 0
+    for packet in packets:
+        pids = partition_of(packet.columns[:2], PARTITIONS)
+        out = sessions.process(Batch(packet, np.arange(first, first + packet.num_rows), None, pids))
+        first += packet.num_rows
+        if out is not None:
+            out.partition = partition_of([out.column(name) for name in KEY], PARTITIONS)
+            out = windows.process(out)
+        if out is not None:
+            found.append(out.arrow)
+    assert pa.Table.from_batches(found, dmz.OUTPUT).equals(dmz.plain_table(packets))
+
+
+def test_other_key_types_group_by_value() -> None:
+    schema = pa.schema([("app", pa.float64()), ("src", pa.timestamp("ms")), ("dur", pa.int16())])
+    hosted = opened(step_of(CountWindow, schema, KEY))
+    rows = [(0.0, 5, 1), (float("nan"), 5, 2), (-0.0, 5, 3), (float("nan"), 5, 6)]
+    out = tuples(hosted.process(batch_of(rows, schema, [0] * 4)))
+    assert [row[2:] for row in out] == [(3, 2.0), (6, 4.0)]
+
+
+def test_a_value_other_than_dur_is_named_in_the_output() -> None:
+    step = step_of(CountWindow, INTS, ("app",), value="src", history=1)
+    assert step.output.names == ["app", "max_src", "avg_src"]
+    assert tuples(opened(step).process(batch_of([(1, 2, 3)], INTS, [0]))) == [(1, 2, 2.0)]
+
+
+@pytest.mark.parametrize("parameters", [{"history": 0}, {"slide": 0}, {"history": 1.5}, {"histroy": 3}])
+def test_impossible_parameters_are_refused(parameters: dict[str, Any]) -> None:
+    with pytest.raises(PlanError):
+        opened(step_of(CountWindow, INTS, KEY, **parameters))
+
+
+def test_columns_that_are_not_there_are_refused_with_the_plan() -> None:
+    with pytest.raises(PlanError, match="'nope'"):
+        step_of(CountWindow, INTS, KEY, value="nope")
+
+
+def test_string_keys_are_refused_with_advice() -> None:
+    schema = INTS.set(0, pa.field("app", pa.string()))
+    with pytest.raises(PlanError, match="KeyedOperator"):
+        opened(step_of(CountWindow, schema, KEY)).process(batch_of([("a", 1, 2)], schema, [0]))
+
+
+def test_a_value_that_is_no_number_is_refused() -> None:
+    schema = INTS.set(2, pa.field("dur", pa.string()))
+    with pytest.raises(OperatorError, match="signed integers"):
+        opened(step_of(CountWindow, schema, KEY)).process(batch_of([(1, 1, "x")], schema, [0]))

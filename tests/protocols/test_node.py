@@ -1,0 +1,126 @@
+"""The node: views in order, and who may speak. Reference: 3.2.3.1; rules 11, 12, 20."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from flux.protocols import node as node_module
+from flux.protocols.egress import Egress
+from flux.protocols.ingress import Ingress
+from flux.protocols.messages import Closed, Consume, Pull, Send, Sourced, SourceEnded
+from flux.protocols.node import Node
+from flux.protocols.pooler import Pooler
+
+from .refusing import assert_ignored, assert_refused
+from .views import FIRST, NO_ROWS, WITHOUT_1, WITHOUT_2, WITHOUT_BOTH, ack, attach, consumed, data
+
+
+def site(view: bool = True) -> Node:
+    made = Node("site-1", [Pooler("site-1", stage, 10) for stage in (1, 2)])
+    if view:
+        made.step(FIRST)
+    return made
+
+
+def test_views_are_taken_in_order_only() -> None:
+    made = site(view=False)
+    assert_refused(made, WITHOUT_2, by="node site-1")
+    made.step(FIRST)
+    assert_refused(made, FIRST, by="node site-1")
+    assert_refused(made, WITHOUT_BOTH, by="node site-1")
+    made.step(WITHOUT_2)
+    assert made.number == 2
+
+
+def test_a_message_of_a_later_view_waits_for_it() -> None:
+    # Rule 11: hold, do not refuse.
+    made = site(view=False)
+    assert made.step(attach("site-2", 1, 1, 0)) == []
+    assert made.step(data("ingress", 0, 1, 0, 2)) == []
+    effects = made.step(FIRST)
+    assert any(isinstance(effect, Consume) for effect in effects)
+    machine = made.machines[1]
+    assert isinstance(machine, Pooler) and ("site-2", 1) in machine.prod.lanes
+    assert not made.held
+
+
+def test_what_is_held_keeps_its_order_and_may_be_held_again() -> None:
+    made = site(view=False)
+    made.step(ack("site-2", 1, 1, view=1))
+    made.step(ack("site-2", 1, 2, view=2))
+    made.step(ack("site-2", 1, 3, view=2))
+    made.step(FIRST)
+    assert [message.view for message in made.held] == [2, 2]
+    made.step(replace(FIRST, number=2))
+    machine = made.machines[1]
+    assert isinstance(machine, Pooler) and machine.prod.buffer.floors["site-2"] == 3
+
+
+def test_what_is_held_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_module, "HELD_MAX", 1)
+    made = site()
+    made.step(ack("site-2", 1, 1, view=2))
+    assert_refused(made, ack("site-2", 1, 2, view=2), by="node site-1")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [data("site-2", 1, 1, 0, 1), ack("site-2", 1, 1), attach("site-2", 1, 1, 0), ack("site-2", 1, 1, view=9)],
+    ids=["data", "ack", "attach", "later view"],
+)
+def test_the_dead_are_mute(message: object) -> None:
+    # Rules 12 and 20, whatever view the dead thought it was in.
+    made = site()
+    made.step(WITHOUT_2)
+    assert_ignored(made, message)
+
+
+def test_what_the_dead_said_and_was_held_is_dropped_with_the_view() -> None:
+    made = site()
+    made.step(ack("site-2", 1, 5, view=2))
+    made.step(WITHOUT_2)
+    assert not made.held
+
+
+@pytest.mark.parametrize("message", [data("site-9", 1, 1, 0, 1), ack("site-9", 1, 1), attach("site-9", 1, 1, 0)])
+def test_strangers_are_refused(message: object) -> None:
+    assert_refused(site(), message, by="node site-1")
+
+
+def test_a_message_for_a_stage_that_is_not_here_is_refused() -> None:
+    made = site()
+    assert_refused(made, data("site-2", 2, 1, 0, 1), by="node site-1")
+    assert_refused(made, ack("egress", 3, 1), by="node site-1")
+    assert_refused(made, consumed(3, 1), by="node site-1")
+    assert_refused(made, Sourced(after=0, upto=1, rows=1, body=NO_ROWS), by="node site-1")
+    assert_refused(made, SourceEnded(), by="node site-1")
+    assert_refused(made, Closed(node="site-2"), by="node site-1")
+
+
+def test_an_older_view_of_a_live_sender_is_heard() -> None:
+    # Only incarnations that are dead in our view are discarded; a slow peer is not.
+    made = site()
+    made.step(replace(FIRST, number=2))
+    made.step(ack("site-2", 1, 4, view=1))
+    machine = made.machines[1]
+    assert isinstance(machine, Pooler) and machine.prod.buffer.floors["site-2"] == 4
+
+
+def test_work_goes_back_to_the_machine_it_came_from() -> None:
+    made = site()
+    made.step(data("ingress", 0, 1, 0, 1))
+    effects = made.step(consumed(1, 1))
+    assert [effect.to for effect in effects if isinstance(effect, Send)] == ["ingress"]
+
+
+def test_the_ends_are_nodes_with_one_machine() -> None:
+    ingress = Node("ingress", [Ingress("ingress", 1)])
+    assert ingress.step(FIRST) == [Pull(after=0)]
+    assert ingress.step(Sourced(after=0, upto=1, rows=1, body=NO_ROWS)) == []
+    egress = Node("egress", [Egress("egress", 3)])
+    (send,) = egress.step(FIRST)
+    assert isinstance(send, Send) and send.to == "site-1"
+    (send,) = egress.step(WITHOUT_1)
+    assert isinstance(send, Send) and send.to == "site-2"

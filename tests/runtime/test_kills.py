@@ -1,0 +1,147 @@
+"""Real processes, real SIGKILL: the output equals a plain run's, nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import flux
+from experiments import dmz
+from flux.plan import Plan
+from flux.site.recording import SUFFIX, replay
+
+ROWS = 150_000
+
+
+@pytest.fixture(scope="module")
+def packets() -> list[pa.RecordBatch]:
+    return dmz.packets(ROWS, batch_rows=4_096)
+
+
+@pytest.fixture(scope="module")
+def expected(packets: list[pa.RecordBatch]) -> pa.Table:
+    return dmz.plain_table(packets)
+
+
+@pytest.mark.parametrize(
+    ("sites", "victim", "part"),
+    [(2, 1, 0.0), (2, 2, 0.5), (3, 1, 0.2), (3, 3, 0.9), (4, 2, 0.4), (4, 4, 0.7), (5, 3, 0.1)],
+)
+def test_the_output_is_exact_whichever_site_is_killed_whenever(
+    packets: list[pa.RecordBatch], expected: pa.Table, sites: int, victim: int, part: float
+) -> None:
+    with dmz.flow(packets, partitions=12).start(sites=sites) as run:
+        run.wait_for_output(int(part * expected.num_rows))
+        run.kill(f"site-{victim}")
+        report = run.wait(timeout=60)
+    assert report.table.equals(expected)
+    assert [failure.site for failure in report.failures] == [f"site-{victim}"]
+
+
+def test_pools_of_a_few_rows_do_not_deadlock_a_run_that_loses_a_site(expected: pa.Table) -> None:
+    packets = dmz.packets(ROWS, batch_rows=1_024)
+    with dmz.flow(packets, partitions=5).start(sites=3, pool_rows=100) as run:
+        run.wait_for_output(1_000)
+        run.kill("site-2")
+        report = run.wait(timeout=60)
+    assert report.table.equals(expected)
+
+
+def test_one_partition_on_many_sites_leaves_some_idle(packets: list[pa.RecordBatch], expected: pa.Table) -> None:
+    with dmz.flow(packets, partitions=1).start(sites=4, standby=1) as run:
+        run.wait_for_output(1_000)
+        run.kill("site-3")
+        report = run.wait(timeout=60)
+    assert report.table.equals(expected)
+
+
+def test_two_sites_that_share_no_partition_may_both_die(packets: list[pa.RecordBatch], expected: pa.Table) -> None:
+    with dmz.flow(packets, partitions=8).start(sites=4) as run:
+        run.wait_for_output(1_000)
+        run.kill("site-1")
+        run.kill("site-3")
+        report = run.wait(timeout=60)
+    assert report.table.equals(expected)
+
+
+def test_both_copies_lost_is_data_lost_that_names_the_partitions(
+    packets: list[pa.RecordBatch], expected: pa.Table
+) -> None:
+    flow = dmz.flow(packets, partitions=4, rate=100_000)
+    collected = flow._ends[0][1]
+    with flow.start(sites=4) as run:
+        run.wait_for_output(1_000)
+        run.kill("site-1")
+        run.kill("site-2")
+        with pytest.raises(flux.DataLost, match="Sessions") as caught:
+            run.wait(timeout=60)
+    assert ("Sessions", 0) in caught.value.partitions
+    assert isinstance(collected, flux.sinks.Collect)
+    got = collected.table()
+    assert got.equals(expected.slice(0, got.num_rows)), "the output before the loss is right"
+
+
+def test_without_redundancy_the_output_is_the_same(packets: list[pa.RecordBatch], expected: pa.Table) -> None:
+    assert dmz.flow(packets).run(sites=3, availability="none").table.equals(expected)
+
+
+def test_a_replayed_recording_gives_the_same_effects(
+    packets: list[pa.RecordBatch], expected: pa.Table, tmp_path: Path
+) -> None:
+    with dmz.flow(packets).start(sites=3, record=tmp_path) as run:
+        run.wait_for_output(10_000)
+        run.kill("site-2")
+        assert run.wait(timeout=60).table.equals(expected)
+    steps = {path.name.removesuffix(SUFFIX): replay(path) for path in tmp_path.glob(f"*{SUFFIX}")}
+    assert set(steps) == {"controller", "ingress", "egress", "site-1", "site-2", "site-3"}
+    assert all(count > 4 for count in steps.values()), steps
+
+
+def test_a_stopped_run_leaves_no_process_and_no_file(packets: list[pa.RecordBatch]) -> None:
+    with dmz.flow(packets, rate=10_000).start(sites=2) as run:
+        run.wait_for_output(1)
+        pids = [child.pid for child in run._children.values()]
+    assert not run.directory.exists()
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_processes_end_when_their_program_is_killed(packets: list[pa.RecordBatch], tmp_path: Path) -> None:
+    listed = tmp_path / "pids"
+    program = os.fork()
+    if program == 0:
+        try:
+            run = dmz.flow(packets, rate=1_000).start(sites=2)
+            listed.write_text(" ".join(str(child.pid) for child in run._children.values()))
+            time.sleep(60)
+        finally:
+            os._exit(1)
+    deadline = time.monotonic() + 20
+    while not listed.exists() or not listed.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    pids = [int(pid) for pid in listed.read_text().split()]
+    os.kill(program, 9)
+    os.waitpid(program, 0)
+    while any(Path(f"/proc/{pid}").exists() and not _is_zombie(pid) for pid in pids):
+        assert time.monotonic() < deadline, "processes outlived their program"
+        time.sleep(0.01)
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_chained_declustering_never_puts_two_copies_on_one_site() -> None:
+    segment = flux.plan.Segment(columns=("a",), partitions=7, availability="pairs", steps=())
+    for sites in range(2, 6):
+        view = Plan(name="p", segments=(segment,), sites=sites, standby=0, pool_rows=1).view()
+        assert all(len(set(copies)) == 2 for copies in view.copies[1])
