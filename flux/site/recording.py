@@ -51,17 +51,16 @@ def replay(path: Path) -> int:
     machine = _build(next(records))
     steps = 0
     for plain, recorded in records:
-        effects = machine.step(from_plain(plain, int_or_none))
-        again = [to_plain(effect, int_or_none) for effect in effects]
+        effects = machine.step(from_plain(plain, _itself))
+        again = [to_plain(effect, _itself) for effect in effects]
         if msgpack.packb(again) != msgpack.packb(recorded):
             raise Mismatch(f"{path.name}, step {steps + 1}: on {plain} recorded {recorded}, replayed {again}")
         steps += 1
     return steps
 
 
-def int_or_none(token: Any) -> Any:
-    """A body in a replay is the number that stood for it."""
-    return token
+def _itself(token: Any) -> Any:
+    return token  # A body in a replay is the number that stood for it.
 
 
 def _token(body: Any) -> Any:
@@ -69,12 +68,8 @@ def _token(body: Any) -> Any:
 
 
 def _records(path: Path) -> Iterator[Any]:
-    unpacker = msgpack.Unpacker(path.open("rb"), use_list=False)
-    while True:
-        try:
-            yield unpacker.unpack()
-        except msgpack.OutOfData:
-            return
+    with path.open("rb") as file:
+        yield from msgpack.Unpacker(file, use_list=False)
 
 
 def _describe(machine: Machine) -> Any:
@@ -90,7 +85,7 @@ def _describe(machine: Machine) -> Any:
 
 def _build(described: Any) -> Machine:
     if "controller" in described:
-        return Controller(from_plain(described["controller"], int_or_none))
+        return Controller(from_plain(described["controller"], _itself))
     name = described["node"]
     makers: dict[str, Any] = {
         "Ingress": lambda stage, bound: Ingress(name, bound),
