@@ -30,6 +30,8 @@ from ..wire.link import Link, accept_loop
 from ..wire.rows import Channels, Rows
 from .recording import SUFFIX, Recorder
 
+_DEATH_NOTICE_S = 10.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
@@ -53,6 +55,7 @@ class Surroundings:
         token = header.get("token")
         return (
             header.get("kind") == "greet"
+            and isinstance(header.get("node"), str)
             and isinstance(token, str)
             and hmac.compare_digest(token.encode(), self.token.encode())
         )
@@ -206,8 +209,8 @@ class Shell:
         if not self.surroundings.greets(header):
             raise frames.BadFrame("it does not know this run's token")
         link = self.links.get(header["node"])
-        if link is None:
-            raise frames.BadFrame(f"{header['node']!r} is not in the plan")
+        if link is None or link.connected:
+            raise frames.BadFrame(f"{header['node']!r} is not in the plan, or is connected already")
         return link
 
     async def _dial(self, link: Link, where: str) -> None:
@@ -227,6 +230,20 @@ class Shell:
         except (frames.BadFrame, ValueError, TypeError) as error:
             self.log(f"closed the connection to {link.peer}: {error}")
         link.close()
+        await self._expect_death_of(link.peer)
+
+    async def _expect_death_of(self, peer: str) -> None:
+        """A connection breaks when a process dies; one that breaks between the living must not pass unseen."""
+        with trio.move_on_after(_DEATH_NOTICE_S):
+            while self.node.view is None or self.node.view.alive(peer):
+                await trio.sleep(0.05)
+            return
+        self.fail(
+            FluxError(
+                f"{self.name} lost its connection to {peer}, and the controller has not declared it dead within "
+                f"{_DEATH_NOTICE_S:g} s. Both are alive and cannot talk; the run ends, because it could only stall"
+            )
+        )
 
     def _decode(self, link: Link, header: dict[str, Any], body: Any) -> PeerMessage:
         marks = tuple(Punctuation(*mark) for mark in header.get("marks", ()))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import trio
 
 from ..batch import Batch
 from ..hashing import partition_of
@@ -30,11 +31,13 @@ class Worker(Shell):
         plan = surroundings.plan
         stages = range(1, plan.egress_stage)
         super().__init__(surroundings, Node(name, [Pooler(name, stage, plan.pool_rows) for stage in stages]))
-        placed = plan.view()
         self._segments: dict[int, list[Hosted]] = {}
-        for stage in stages:
-            held = [p for p, copies in enumerate(placed.copies[stage]) if name in copies]
-            self._segments[stage] = _opened(plan, stage, held)
+
+    def start(self, nursery: trio.Nursery) -> None:
+        placed = self.plan.view()
+        for stage in range(1, self.plan.egress_stage):
+            held = [p for p, copies in enumerate(placed.copies[stage]) if self.name in copies]
+            self._segments[stage] = _opened(self.plan, stage, held)
 
     def perform(self, job: Consume) -> None:
         whole = merge([frame.body.between(job.after, job.upto) for frame in job.frames])

@@ -59,10 +59,6 @@ class Shelf:
         self._done_upto: dict[str, int] = {}
         self._ended: dict[str, str | None] = {}
         self._read_journal()
-        self._journal = open(self._path, "a", encoding="utf-8")  # noqa: SIM115  # held open as long as the shelf
-
-    def close(self) -> None:
-        self._journal.close()
 
     def path(self, query: str, batch_id: int, partition: int, attempt: str) -> Path:
         """Return where the finished file of an attempt lies; its folder exists afterwards."""
@@ -130,8 +126,9 @@ class Shelf:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _note(self, **line: Any) -> None:
-        self._journal.write(json.dumps(line) + "\n")
-        self._journal.flush()
+        # Opened for each of the few lines that a micro-batch makes: there is nothing to close, and when.
+        with open(self._path, "a", encoding="utf-8") as journal:
+            journal.write(json.dumps(line) + "\n")
 
     def _read_journal(self) -> None:
         if not self._path.exists():

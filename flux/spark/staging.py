@@ -93,10 +93,6 @@ class Staging:
         if error is not None:
             raise FluxError(error)
 
-    def close(self) -> None:
-        """Let go of the journal; nothing may be served or done afterwards."""
-        self._shelf.close()
-
     async def _converse(self, stream: trio.SocketStream) -> None:
         """Hold one conversation, from hello to the last answer; see `frames` for who says what."""
         talk = _Talk(stream)
@@ -115,6 +111,9 @@ class Staging:
             # A task that died or was killed. Spark knows, and will try again.
             log.info("flux staging lost a conversation: %r", error)
         finally:
+            # Not before the answer is out: this ends `committed`, and usually the whole server with it.
+            if self._shelf.has_ended(self._run):
+                self._publish.close()
             await trio.aclose_forcefully(stream)
 
     async def _recognise(self, talk: _Talk) -> None:
@@ -201,7 +200,6 @@ class Staging:
             raise frames.BrokenConversation(f"error: a text or nothing was expected, {error!r:.80} came")
         if not self._shelf.has_ended(self._run):
             self._shelf.end(self._run, error)
-            self._publish.close()
 
 
 class _Refused(Exception):

@@ -48,6 +48,11 @@ class Link:
         self._schemas_out: dict[pa.Schema, int] = {}
         self._schemas_in: dict[int, pa.Schema] = {}
 
+    @property
+    def connected(self) -> bool:
+        """Whether the connection stands or has stood."""
+        return self._sock is not None
+
     def connect(self, sock: socket.socket, greeting: dict[str, Any] | None = None) -> None:
         """The connection stands: what waited may go, behind the greeting."""
         assert self._sock is None, f"a second connection to {self.peer}"

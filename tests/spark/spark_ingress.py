@@ -38,16 +38,13 @@ class Ingress:
     async def _main(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
         staging = Staging(self._directory, SECRET)
-        try:
-            async with trio.open_nursery() as nursery:
-                self._scope = nursery.cancel_scope
-                listener = trio.SocketListener(trio.socket.from_stdlib_socket(self._listener))
-                nursery.start_soon(staging.serve, [listener])
-                self._up.set()
-                await self._take(staging)
-                nursery.cancel_scope.cancel()
-        finally:
-            staging.close()
+        async with trio.open_nursery() as nursery:
+            self._scope = nursery.cancel_scope
+            listener = trio.SocketListener(trio.socket.from_stdlib_socket(self._listener))
+            nursery.start_soon(staging.serve, [listener])
+            self._up.set()
+            await self._take(staging)
+            nursery.cancel_scope.cancel()
 
     async def _take(self, staging: Staging) -> None:
         try:

@@ -172,7 +172,6 @@ def test_a_torn_line_of_the_journal_is_forgotten(ingress: IngressFactory, tmp_pa
         journal.write('{"event": "published", "query": "6a')
 
     shelf = Shelf(tmp_path)
-    shelf.close()
     assert shelf.is_done(QUERY, 0) and not shelf.is_done(QUERY, 1) and not shelf.undone
 
 

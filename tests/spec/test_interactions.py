@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from flux.protocols.egress import Egress
 from flux.spec.dataflow import Scenario
 from flux.spec.invariants import Violated
@@ -74,22 +75,13 @@ class Stage:
         }
         if verb in acts:
             return acts[verb](words)
-        name, *detail = words
-        choice: Choice = {
-            "deliver": lambda: ("deliver", name, detail[0]),
-            "work": lambda: ("answer", name, int(detail[0])),
-            "crash": lambda: ("crash", name, NO_DETAIL),
-            "notice": lambda: ("notice", name, NO_DETAIL),
-        }[verb]()
-        return self._recorded(lambda: self.world.do(choice))
+        return self._recorded(lambda: self.world.do(_choice(verb, words)))
 
     def make(self, words: list[str]) -> list[str]:
         options = [word.split("=") for word in words]
         given = dict(options)
         stages = tuple(
-            tuple(tuple(copies.split("+")) for copies in value.split("|"))
-            for name, value in options
-            if name == "stage"
+            tuple(tuple(copies.split("+")) for copies in value.split("|")) for name, value in options if name == "stage"
         )
         sites = {node for partitions in stages for copies in partitions for node in copies}
         scenario = Scenario(
@@ -132,7 +124,9 @@ class Stage:
                     buffer = machine.prod.buffer
                     floors = " ".join(f"{name}:{floor}" for name, floor in sorted(buffer.floors.items()))
                     place = f"e{stage} {process.name}"
-                    lines.append(f"{place} produced {buffer.produced} keeps {buffer.rows} acked {floors}")
+                    lines.append(
+                        f"{place} produced {buffer.produced} keeps {buffer.rows} acked {floors or 'by nobody'}"
+                    )
         return lines
 
     def check(self, words: list[str]) -> list[str]:
@@ -150,6 +144,16 @@ class Stage:
         except Violated as violation:
             return [*trace[start:], f"=> {violation}"]
         return trace[start:] or ["nothing"]
+
+
+def _choice(verb: str, words: list[str]) -> Choice:
+    """The choice that a command of one event names."""
+    if verb == "deliver":
+        return "deliver", words[0], words[1]
+    if verb == "work":
+        return "answer", words[0], int(words[1])
+    assert verb in ("crash", "notice"), f"there is no command {verb!r}"
+    return verb, words[0], NO_DETAIL
 
 
 def _place(choice: Choice) -> str:
