@@ -2,7 +2,8 @@
 
 `numpy_of` never copies what can be looked at in place and never lets an operator write to it: the same
 memory may still be needed by the other copy's buffer. `arrow_of` takes what users naturally hold (numpy,
-masked, Arrow, lists) and casts it safely: a value that does not fit is an error and never another value.
+masked, Arrow, lists) and casts it safely: a value that does not fit is an error and never another
+value; only floats may be rounded.
 """
 
 from __future__ import annotations
@@ -82,6 +83,7 @@ def arrow_of(values: Any, field: Any = None) -> Any:
     try:
         array = _as_arrow(values, kind)
         if kind is not None and array.type != kind:
+            _refuse_conversion(array.type, kind)
             array = array.cast(kind, safe=True)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         expected = kind if kind is not None else "values of one type"
@@ -126,8 +128,7 @@ def _as_arrow(values: Any, kind: Any) -> Any:
         return _from_numpy(values, kind)
     if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
         raise TypeError("a column is a list or an array of values, one for each output row")
-    # A list says less about its type than an array does: let the declared type lead.
-    return pa.array(list(values), type=kind)
+    return _from_objects(list(values), kind)
 
 
 def _from_numpy(values: npt.NDArray[Any], kind: Any) -> Any:
@@ -142,8 +143,42 @@ def _from_numpy(values: npt.NDArray[Any], kind: Any) -> Any:
         return array if missing is None else pc.if_else(pa.array(missing.all(axis=1)), None, array)
     if plain.ndim != 1:
         raise TypeError("a column has one dimension")
-    # Objects may be anything; as with lists the declared type leads.
-    return pa.array(plain, type=kind if plain.dtype == object else None, mask=missing)
+    if plain.dtype == object:
+        objects = plain.tolist()
+        if missing is not None:
+            objects = [None if gone else value for gone, value in zip(missing.tolist(), objects, strict=True)]
+        return _from_objects(objects, kind)
+    return pa.array(plain, mask=missing)
+
+
+def _from_objects(values: list[Any], kind: Any) -> Any:
+    """Return Python values as Arrow.
+
+    Told to make integers of floats, Arrow would cut them off without a word: so the values say what they are,
+    and the cast that follows decides. Only where they cannot say it (integers that need 64 bits without a
+    sign, values nested in others) does the declared type lead.
+    """
+    if kind is None or not pa.types.is_nested(kind):
+        try:
+            return pa.array(values)
+        except (pa.ArrowException, OverflowError):
+            if kind is None or any(isinstance(value, float) for value in values):
+                raise
+    return pa.array(values, type=kind)
+
+
+def _refuse_conversion(came: Any, kind: Any) -> None:
+    """Raise where Arrow's cast would parse, print or judge values rather than keep them."""
+    came, kind = (t.value_type if pa.types.is_dictionary(t) else t for t in (came, kind))
+    judged = pa.types.is_boolean(kind) and not pa.types.is_boolean(came)
+    if not pa.types.is_null(came) and (judged or _is_text(came) != _is_text(kind)):
+        raise TypeError(f"{came} is not converted to {kind}. Convert the values in the operator")
+
+
+def _is_text(kind: Any) -> bool:
+    strings = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    variable = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
+    return bool(strings or variable or pa.types.is_fixed_size_binary(kind))
 
 
 def describe(values: Any) -> str:

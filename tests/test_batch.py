@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -147,7 +148,20 @@ def test_values_are_cast_to_the_declared_schema_in_its_order() -> None:
 
 
 @pytest.mark.parametrize(
-    "values", [np.array([2**31]), np.array([0.5]), [2**31], ["x"], pa.array(["x"]), np.array(["x"], object), 7]
+    "values",
+    [
+        np.array([2**31]),
+        np.array([0.5]),
+        np.array([0.5], object),
+        np.array(["1"], object),
+        np.array([b"1"], object),
+        [2**31],
+        [2**70],
+        [0.5],
+        ["1"],
+        pa.array(["1"]),
+        7,
+    ],
 )
 def test_values_that_do_not_fit_are_refused_with_step_column_expected_and_came(values: Any) -> None:
     with pytest.raises(OperatorError, match=r"step 'step'.*'a': expected int32, came"):
@@ -158,6 +172,40 @@ def test_values_that_do_not_fit_are_refused_with_step_column_expected_and_came(v
 def test_exactly_the_declared_columns_are_emitted(columns: dict[str, Any]) -> None:
     with pytest.raises(OperatorError, match="declared output has the columns a, b"):
         batch({"n": [1]}, output=SCHEMA).emit(columns)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.uint64(), 2**64 - 1),
+        (pa.int8(), 1.0),
+        (pa.float32(), 3),
+        (pa.decimal128(5, 2), Decimal("1.5")),
+        (pa.date32(), datetime.date(2004, 3, 1)),
+        (pa.timestamp("s"), datetime.datetime(2004, 3, 1)),
+        (pa.large_string(), "x"),
+        (pa.dictionary(pa.int32(), pa.string()), "x"),
+        (pa.binary(2), b"ab"),
+        (pa.list_(pa.int16()), [1, 2]),
+        (pa.struct([("x", pa.int8())]), {"x": 1}),
+        (pa.bool_(), True),
+    ],
+)
+def test_python_values_take_the_declared_type(kind: Any, value: Any) -> None:
+    # Filled one by one, because numpy would make a second dimension of a list.
+    objects = np.empty(2, object)
+    objects[0] = objects[1] = value
+    for values in ([value, None], np.ma.MaskedArray(objects, [False, True])):
+        out = batch({"n": [1, 2]}, output=pa.schema([("v", kind)])).emit({"v": values})
+        assert out is not None
+        assert out.arrow.column(0).type == kind
+        assert out.arrow.column(0).to_pylist() == [value, None]
+
+
+@pytest.mark.parametrize(("kind", "values"), [(pa.bool_(), [2]), (pa.string(), [1]), (pa.string(), np.array([1.5]))])
+def test_values_are_neither_printed_nor_judged(kind: Any, values: Any) -> None:
+    with pytest.raises(OperatorError, match="not converted"):
+        batch({"n": [1]}, output=pa.schema([("v", kind)])).emit({"v": values})
 
 
 def test_a_column_declared_without_nulls_takes_none() -> None:

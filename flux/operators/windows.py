@@ -155,14 +155,14 @@ class CountWindow(PooledOperator):
         return greatest, total
 
     def _remember(self, groups: Groups, grouped: Numbers, count: Ints) -> None:
-        """Put the last `history` values of each group into the ring."""
+        """Put into the ring what windows to come may need of each group: one value less than `history`."""
         assert self._table is not None
         last = np.flatnonzero(groups.last)
         final = count.take(last)
         self._table.values["count"][groups.slot.take(last)] = final
         # How many entries of its group follow each entry.
         follow = np.repeat(final, np.diff(last, prepend=-1)) - count
-        kept = np.flatnonzero(follow < self._history)
+        kept = np.flatnonzero(follow < self._history - 1)
         place = groups.slot.take(kept) * self._history + (count.take(kept) - 1) % self._history
         self._table.values["ring"].reshape(-1)[place] = grouped.take(kept)
 

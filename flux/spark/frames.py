@@ -5,7 +5,7 @@ A conversation is one TCP connection for one request::
     ingress: hello {version, challenge}
     task:    proof {challenge, proof}            HMAC-SHA256 over both challenges, under the secret
     ingress: welcome {proof}                     so that the task knows the ingress too before it sends a row
-    task:    request {do: stage | commit | abort | end, ...}
+    task:    request {do: stage | commit | abort | stop | end, ...}
     ingress: answer {ok} or {error, kind}
     task:    chunks, for stage only; one of length zero says that nothing is missing
     ingress: answer {ok} or {error, kind}

@@ -114,7 +114,7 @@ class Shelf:
 
     def _remove_leftovers(self, batch: Published) -> None:
         named = {f"{attempt.partition}-{attempt.name}.arrow" for attempt in batch.attempts}
-        for folder in (self._root / batch.query).iterdir():
+        for folder in (self._root / batch.query).glob("*"):
             batch_id = int(folder.name)
             if batch_id == batch.batch_id:
                 for path in folder.iterdir():

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ class CommittedBatch:
         self.rows = sum(attempt.rows for attempt in batch.attempts)
         self._shelf = shelf
         self._batch = batch
-        self._received = trio.Event()
+        self.received = trio.Event()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows in partition order, mapped from disk, in record batches of 16 Ki to 64 Ki rows.
@@ -57,12 +57,9 @@ class CommittedBatch:
 
     def done(self) -> None:
         """Say that every live copy has received all rows: Spark may forget the batch. Call it in the loop."""
-        if not self._received.is_set():
+        if not self.received.is_set():
             self._shelf.finish(self._batch)
-            self._received.set()
-
-    async def wait_done(self) -> None:
-        await self._received.wait()
+            self.received.set()
 
 
 class Staging:
@@ -76,6 +73,7 @@ class Staging:
         self._under_way = {key: CommittedBatch(self._shelf, batch) for key, batch in self._shelf.undone.items()}
         self._left_over = list(self._under_way.values())
         self._publish, self._published = trio.open_memory_channel[CommittedBatch](PUBLISHED_LIMIT)
+        self._stopping = trio.Event()
         if self._shelf.has_ended(self._run):
             self._publish.close()
 
@@ -83,7 +81,7 @@ class Staging:
         """Answer tasks, commits, aborts and the end of the query, until cancelled."""
         await trio.serve_listeners(self._converse, list(listeners))
 
-    async def committed(self) -> AsyncIterator[CommittedBatch]:
+    async def committed(self) -> AsyncGenerator[CommittedBatch, None]:
         """Yield committed batches in order until the query has ended; raise `FluxError` if it failed."""
         for batch in self._left_over:
             yield batch
@@ -107,9 +105,12 @@ class Staging:
         except frames.BrokenConversation as broken:
             log.warning("flux staging broke off a conversation: %s", broken)
             await talk.send_error(frames.PROTOCOL, f"{broken}; are both ends of the same release of Flux?")
-        except (OSError, trio.BrokenResourceError, trio.TooSlowError) as error:
+        except (ConnectionError, trio.BrokenResourceError, trio.TooSlowError) as error:
             # A task that died or was killed. Spark knows, and will try again.
             log.info("flux staging lost a conversation: %r", error)
+        except OSError as error:
+            log.warning("flux staging could not use its directory: %s", error)
+            await talk.send_error(frames.STAGING, f"the ingress could not use its staging directory: {error}")
         finally:
             # Not before the answer is out: this ends `committed`, and usually the whole server with it.
             if self._shelf.has_ended(self._run):
@@ -138,10 +139,12 @@ class Staging:
             await self._commit(request)
         elif what == "abort":
             self._abort(request)
+        elif what == "stop":
+            self._stopping.set()
         elif what == "end":
             self._end(request)
         else:
-            raise frames.BrokenConversation(f"do: stage, commit, abort or end was expected, {what!r:.80} came")
+            raise frames.BrokenConversation(f"do: stage, commit, abort, stop or end was expected, {what!r:.80} came")
         return {"ok": True}
 
     async def _stage(self, talk: _Talk, request: dict[str, Any]) -> int:
@@ -185,8 +188,24 @@ class Staging:
             self._shelf.publish(batch)
             self._under_way[key] = CommittedBatch(self._shelf, batch)
             await self._publish.send(self._under_way[key])
-        await self._under_way[key].wait_done()
+        await self._wait_done(self._under_way[key])
         self._under_way.pop(key, None)
+
+    async def _wait_done(self, batch: CommittedBatch) -> None:
+        """Wait until the batch is received or the run stops: Spark cannot stop a query that waits in commit."""
+
+        async def wait(event: trio.Event) -> None:
+            await event.wait()
+            nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait, batch.received)
+            nursery.start_soon(wait, self._stopping)
+        if not batch.received.is_set():
+            raise _Refused(
+                f"the run was stopped before every copy had received batch {batch.batch_id}; it is not "
+                "committed, and Spark sends it again when the query is restarted from its checkpoint"
+            )
 
     def _abort(self, request: dict[str, Any]) -> None:
         query, batch_id = frames.name_of(request, "query"), frames.number_of(request, "batch")

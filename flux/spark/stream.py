@@ -27,6 +27,7 @@ import trio
 
 from flux.errors import FluxError, PlanError
 from flux.sources import Source, SourceBatch, SourceContext
+from flux.spark.frames import HANDSHAKE_TIMEOUT_S
 from flux.spark.staging import CommittedBatch, Staging
 
 __all__ = ["Stream"]
@@ -34,8 +35,11 @@ __all__ = ["Stream"]
 LISTEN_BACKLOG = 128
 SECRET_BYTES = 32
 
-# Spark takes the Python of its workers from this variable when a session is made, else whatever `python3` is on the
-# PATH, which may lack pyarrow. Importing flux.spark before making the session is enough to set it.
+# An ingress that is there answers in milliseconds; one that is not is not waited for.
+STOP_TIMEOUT_S = 5.0
+
+# Spark takes the Python of its workers from here when a session is made. If flux.spark is imported earlier, this
+# is enough; if later, `_prepare` corrects it for a local session.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
@@ -83,8 +87,15 @@ class Stream(Source):
         self._listener: socket.socket | None = None
         self._secret = b""
         self._directory = Path()
+        self._address = ""
         self._query: Any = None
+        self._stopping = threading.Event()
         self._waiter: threading.Thread | None = None
+
+    @property
+    def query(self) -> Any:
+        """The `StreamingQuery` between start and stop, for its progress; else None."""
+        return self._query
 
     # In the user's program.
 
@@ -95,6 +106,7 @@ class Stream(Source):
         listener.bind(("127.0.0.1", 0))
         listener.listen(LISTEN_BACKLOG)
         self._listener = listener
+        self._address = f"127.0.0.1:{listener.getsockname()[1]}"
         self._secret = secrets.token_bytes(SECRET_BYTES)
         self._directory = directory
 
@@ -102,40 +114,57 @@ class Stream(Source):
         """Start the streaming query, and a thread that tells the ingress how it ended."""
         if self._listener is None:
             raise FluxError("flux.spark.Stream: start was called before bind; a run calls both, in order")
-        host, port = self._listener.getsockname()
         _prepare(self._df.sparkSession)
         checkpoint = self._checkpoint or tempfile.mkdtemp(prefix="checkpoint-", dir=self._directory)
         writer = (
             self._df.writeStream.format("flux")
-            .option("address", f"{host}:{port}")
+            .option("address", self._address)
             .option("secret", self._secret.hex())
             .option("checkpointLocation", checkpoint)
             .trigger(**self._trigger)
         )
         with _large_arrow_batches(self._df.sparkSession):
             self._query = writer.start()
+        self._stopping.clear()
         self._waiter = threading.Thread(
-            target=_tell_the_end,
-            args=(self._query, f"{host}:{port}", self._secret.hex()),
-            name="flux-spark-end",
-            daemon=True,
+            target=self._tell_the_end, args=(self._query,), name="flux-spark-end", daemon=True
         )
         self._waiter.start()
 
     def stop(self) -> None:
         """Stop the query if it still runs, and close the socket. May be called at any time, more than once."""
+        self._stopping.set()
         query, self._query = self._query, None
-        listener, self._listener = self._listener, None
+        if query is not None and query.isActive:
+            # Spark waits for a commit that is under way, and the commit for the ingress, if there still is one.
+            self._tell({"do": "stop"}, STOP_TIMEOUT_S)
+        # Closed before the query is stopped: if the ingress is gone, its commit is then refused at once.
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        if query is not None:
+            query.stop()
+        if self._waiter is not None:
+            self._waiter.join()
+            self._waiter = None
+
+    def _tell_the_end(self, query: Any) -> None:
+        """Wait for the query to end, then tell the ingress, with the reason if it failed."""
+        error = None
         try:
-            if query is not None:
-                query.stop()
-        finally:
-            # Closed before the thread is joined: if the ingress is gone, the thread is then refused at once.
-            if listener is not None:
-                listener.close()
-            if self._waiter is not None:
-                self._waiter.join()
-                self._waiter = None
+            query.awaitTermination()
+        except Exception as failure:
+            # A query that was told to stop may well fail of it.
+            if not self._stopping.is_set():
+                error = f"flux.spark.Stream: the Spark query failed: {_reason(failure)}"
+        self._tell({"do": "end", "error": error}, HANDSHAKE_TIMEOUT_S)
+
+    def _tell(self, request: dict[str, Any], timeout_s: float) -> None:
+        from flux.spark.writer import StagingRefused, ask_once
+
+        # Once the run is over there is no ingress to tell, and nobody who would want to know.
+        with contextlib.suppress(OSError, StagingRefused):
+            ask_once(self._address, self._secret.hex(), request, timeout_s)
 
     # In the ingress process.
 
@@ -155,9 +184,10 @@ class Stream(Source):
         # Not a nursery: an async generator may be left at a yield, and a nursery must not be.
         trio.lowlevel.spawn_system_task(serve, name="flux.spark staging")
         try:
-            async for committed in staging.committed():
-                for batch in self._source_batches(committed):
-                    yield batch
+            async with contextlib.aclosing(staging.committed()) as arriving:
+                async for committed in arriving:
+                    for batch in self._source_batches(committed):
+                        yield batch
         finally:
             serving.cancel()
 
@@ -207,7 +237,7 @@ def _arrow_schema(df: Any, types: Mapping[str, pa.DataType]) -> pa.Schema:
 
 def _prepare(spark: Any) -> None:
     """Make the format "flux" known to the session."""
-    from pyspark import cloudpickle
+    from pyspark import SparkContext, cloudpickle
 
     from flux.spark import frames, writer
 
@@ -215,6 +245,10 @@ def _prepare(spark: Any) -> None:
     # new process, the import of all of Flux: as long as a whole small micro-batch takes.
     cloudpickle.register_pickle_by_value(frames)
     cloudpickle.register_pickle_by_value(writer)
+    context = SparkContext._active_spark_context
+    if context is not None and context.master.startswith("local") and context.pythonExec == "python3":
+        # Nobody chose that Python: it is Spark's default, and may be another one than ours, without pyarrow.
+        context.pythonExec = sys.executable
     spark.dataSource.register(writer.FluxSink)
 
 
@@ -229,20 +263,6 @@ def _large_arrow_batches(spark: Any) -> Iterator[None]:
         yield
     finally:
         spark.conf.unset(ARROW_ROWS)
-
-
-def _tell_the_end(query: Any, address: str, secret: str) -> None:
-    """Wait for the query to end, then tell the ingress, with the reason if it failed."""
-    from flux.spark.writer import StagingRefused, ask_once
-
-    error = None
-    try:
-        query.awaitTermination()
-    except Exception as failure:
-        error = f"flux.spark.Stream: the Spark query failed: {_reason(failure)}"
-    # Once the run is over there is no ingress to tell, and nobody who would want to know.
-    with contextlib.suppress(OSError, StagingRefused):
-        ask_once(address, secret, {"do": "end", "error": error})
 
 
 def _reason(failure: Exception) -> str:

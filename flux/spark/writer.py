@@ -14,6 +14,7 @@ in every micro-batch: Arrow is not imported at all, the batches bring it along.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
@@ -118,7 +119,8 @@ class StagingWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         while True:
             try:
                 return ask_once(self.address, self.secret, request)
-            except PermissionError:
+            except (PermissionError, ConnectionRefusedError):
+                # The socket listens as long as the run lasts, whoever serves it: refused means that it is over.
                 raise
             except OSError:
                 # An ingress that died is restarted by its run and finds the batch in its journal; asking
@@ -129,9 +131,10 @@ class StagingWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
 
     def abort(self, messages: list[Staged | None], batchId: int) -> None:
         """Drop what was staged. A task may still be writing: the next commit of the batch removes the rest."""
-        queries = {message.query for message in messages if message is not None}
-        for query in queries:
-            ask_once(self.address, self.secret, {"do": "abort", "query": query, "batch": batchId})
+        for query in {message.query for message in messages if message is not None}:
+            # For the same reason it does no harm if nobody hears this, as when the run is over.
+            with contextlib.suppress(OSError, StagingRefused):
+                ask_once(self.address, self.secret, {"do": "abort", "query": query, "batch": batchId})
 
 
 class StagingRefused(RuntimeError):
@@ -145,13 +148,13 @@ class Conversation:
     connection breaks, `StagingRefused` if the ingress says no.
     """
 
-    def __init__(self, address: str, secret: str) -> None:
+    def __init__(self, address: str, secret: str, timeout_s: float = frames.HANDSHAKE_TIMEOUT_S) -> None:
         self.address = address
         host, _, port = address.rpartition(":")
         try:
-            self._socket = socket.create_connection((host.strip("[]"), int(port)), frames.HANDSHAKE_TIMEOUT_S)
+            self._socket = socket.create_connection((host.strip("[]"), int(port)), timeout_s)
         except OSError as error:
-            raise ConnectionError(
+            raise type(error)(
                 f"flux staging: no ingress answers at {address} ({error}); is the Flux run that this query "
                 "feeds still alive?"
             ) from error
@@ -239,9 +242,9 @@ class Conversation:
         return bytes(parts)
 
 
-def ask_once(address: str, secret: str, request: dict[str, Any]) -> None:
+def ask_once(address: str, secret: str, request: dict[str, Any], timeout_s: float = frames.HANDSHAKE_TIMEOUT_S) -> None:
     """Open a conversation for one request that needs no chunks, and wait for the answer."""
-    conversation = Conversation(address, secret)
+    conversation = Conversation(address, secret, timeout_s)
     try:
         conversation.ask(request)
     finally:

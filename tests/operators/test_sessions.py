@@ -62,8 +62,8 @@ def test_state_holds_open_sessions_only() -> None:
 
 def test_short_data_is_payload_or_application_zero() -> None:
     hosted = opened(step_of(Sessions, VARIABLE))
-    rows = [(1, 1, b"S", 10), (2, 1, b"", 11), (1, 1, b"E", 12), (1, 1, b"", 13)]
-    assert tuples(hosted.process(batch_of(rows, VARIABLE, [0] * 4))) == [(0, 1, 2)]
+    rows = [(2, 1, b"", 9), (1, 1, b"S", 10), (2, 1, b"E", 11), (1, 1, b"E", 12), (1, 1, b"", 13)]
+    assert tuples(hosted.process(batch_of(rows, VARIABLE, [0] * 5))) == [(0, 1, 2)]
 
 
 def test_a_null_is_refused_with_its_place() -> None:

@@ -137,6 +137,23 @@ def test_keys_that_never_come_back_are_swept() -> None:
     assert slots.max() <= 200
 
 
+def test_swept_keys_stay_away_while_the_table_grows() -> None:
+    table = Table([np.int64], {})
+    pids = np.zeros(40, np.uint16)
+    old = np.arange(40)
+    table.delete(table.find_or_insert([old], pids)[0])
+    # The first of these sweeps the old ones; the last makes the index grow while slots are free.
+    for keys in (np.arange(100, 104), np.arange(104, 108), np.arange(108, 128)):
+        table.find_or_insert([keys], pids[: len(keys)])
+    assert not table.find([old]).any()
+    slots, new = table.find_or_insert([old], pids)
+    others = table.find([np.arange(100, 128)])
+    assert new.all()
+    assert not set(slots.tolist()) & set(others.tolist())
+    further, _ = table.find_or_insert([np.arange(200, 240)], pids)
+    assert not set(further.tolist()) & {*slots.tolist(), *others.tolist()}
+
+
 def test_keys_of_the_same_home_bucket_are_told_apart() -> None:
     table = Table([np.uint8, np.float64, np.int16], {})
     draw = np.random.default_rng(1)

@@ -98,6 +98,15 @@ def test_other_key_types_group_by_value() -> None:
     assert [row[2:] for row in out] == [(3, 2.0), (6, 4.0)]
 
 
+def test_a_dropped_partition_begins_anew() -> None:
+    hosted = opened(step_of(CountWindow, INTS, KEY))
+    row = batch_of([(1, 1, 5)], INTS, [0])
+    assert hosted.process(row) is None
+    hosted.drop_partition(0)
+    assert hosted.process(row) is None
+    assert tuples(hosted.process(row)) == [(1, 1, 5, 5.0)]
+
+
 def test_a_value_other_than_dur_is_named_in_the_output() -> None:
     step = step_of(CountWindow, INTS, ("app",), value="src", history=1)
     assert step.output.names == ["app", "max_src", "avg_src"]

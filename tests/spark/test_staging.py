@@ -193,6 +193,25 @@ def test_a_failed_query_raises_its_reason_also_after_a_restart(ingress: IngressF
         assert isinstance(ended.error, FluxError) and str(ended.error) == "the disk is on fire"
 
 
+def test_a_run_that_stops_refuses_the_commit_that_waits(ingress: IngressFactory) -> None:
+    one = ingress(hold=True)
+    message = stage(one, 0, 0, "a", [1])
+    with ThreadPoolExecutor() as pool:
+        commit = pool.submit(writer(one).commit, [message], 0)
+        one.wait_for_taken(1)
+        ask_once(one.address, SECRET.hex(), {"do": "stop"})
+        with pytest.raises(StagingRefused, match="stopped before every copy had received batch 0"):
+            commit.result(DEADLINE_S)
+
+
+def test_commit_does_not_wait_for_a_run_that_is_over() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+    late = StagingWriter({"address": address, "secret": SECRET.hex()})
+    with pytest.raises(ConnectionRefusedError, match=r"no ingress answers .* still alive"):
+        late.commit([Staged(QUERY, 0, "a", 1, 8)], 0)
+
+
 def test_a_wrong_secret_is_refused_in_one_clear_line(ingress: IngressFactory, tmp_path: Path) -> None:
     one = ingress()
     stranger = StagingWriter({"address": one.address, "secret": bytes(32).hex()})
@@ -234,7 +253,7 @@ def test_a_name_that_could_leave_the_directory_is_refused(ingress: IngressFactor
 @pytest.mark.parametrize(
     ("request_", "expected"),
     [
-        ({"do": "unpickle"}, "stage, commit, abort or end was expected"),
+        ({"do": "unpickle"}, "stage, commit, abort, stop or end was expected"),
         ({"do": "commit", "query": QUERY, "batch": -1, "attempts": []}, "batch: a whole number"),
         ({"do": "commit", "query": QUERY, "batch": 0, "attempts": [[0, "a"]]}, "attempts: a list of"),
         (

@@ -6,7 +6,6 @@ import gc
 import json
 import os
 import threading
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -118,19 +117,20 @@ def test_rows_are_in_the_order_of_spark_partitions(spark: Any, folder: Path, tmp
 
 
 def test_a_task_that_fails_once_leaves_no_trace(spark: Any, folder: Path, tmp_path: Path) -> None:
-    def fail_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    from pyspark.sql.functions import udf
+
+    def fail_once(value: int) -> int:
         from pyspark import TaskContext
 
-        for number, batch in enumerate(batches):
-            task = TaskContext.get()
-            if number == 2 and task.partitionId() == 1 and task.attemptNumber() == 0:
-                raise RuntimeError("this attempt fails in the middle")
-            yield batch
+        task = TaskContext.get()
+        if value % FILE_ROWS == FILE_ROWS // 2 and task.partitionId() == 1 and task.attemptNumber() == 0:
+            raise RuntimeError("this attempt fails in the middle")
+        return value
 
     spark.conf.set(ARROW_ROWS, "1000")
     try:
-        df = read(spark, folder)
-        consumer = consume(Stream(df.mapInArrow(fail_once, df.schema)), tmp_path)
+        df = read(spark, folder).withColumn("value", udf(fail_once, "long", useArrow=False)("value"))
+        consumer = consume(Stream(df), tmp_path)
     finally:
         spark.conf.unset(ARROW_ROWS)
     assert consumer.error is None
@@ -153,12 +153,14 @@ def test_a_batch_that_spark_commits_again_is_ignored(spark: Any, folder: Path, t
 
 
 def test_a_query_that_fails_raises_its_reason_in_one_line(spark: Any, folder: Path, tmp_path: Path) -> None:
-    def fail(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        raise ValueError("no such planet")
-        yield from batches
+    from pyspark.sql.functions import udf
 
-    df = read(spark, folder)
-    consumer = consume(Stream(df.mapInArrow(fail, df.schema)), tmp_path)
+    def fail(value: int) -> int:
+        raise ValueError("no such planet")
+
+    consumer = consume(
+        Stream(read(spark, folder).withColumn("value", udf(fail, "long", useArrow=False)("value"))), tmp_path
+    )
     assert isinstance(consumer.error, FluxError)
     assert str(consumer.error) == "flux.spark.Stream: the Spark query failed: ValueError: no such planet"
 
@@ -175,7 +177,7 @@ def test_a_wrong_secret_fails_the_query_with_one_clear_error(
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .start()
     )
-    with pytest.raises(Exception) as raised:  # noqa: PT011  # which class it is, is Spark's affair
+    with pytest.raises(Exception) as raised:  # which class it is, is Spark's affair
         query.awaitTermination()
     reason = _reason(raised.value)
     assert reason.startswith("PermissionError: flux staging at 127.0.0.1:")
@@ -225,23 +227,38 @@ def test_times_and_nested_values_have_the_declared_types(spark: Any, tmp_path: P
     ]
 
 
-def test_the_size_of_arrow_batches_is_put_back(spark: Any, folder: Path, tmp_path: Path) -> None:
+def test_record_batches_are_large_and_the_setting_is_put_back(spark: Any, folder: Path, tmp_path: Path) -> None:
     before = spark.conf.get(ARROW_ROWS)
     consumer = consume(Stream(read(spark, folder)), tmp_path)
     assert spark.conf.get(ARROW_ROWS) == before
-    # One file to a task, in one record batch: Spark did send more than its default of 10,000 rows... or exactly.
-    assert max(rows.num_rows for rows in consumer.batches) >= FILE_ROWS
+    # The two files of a micro-batch, one to a task, fit together in one record batch.
+    assert [rows.num_rows for rows in consumer.batches] == [2 * FILE_ROWS] * (FILES // FILES_PER_BATCH)
 
 
-def test_spark_goes_on_after_a_fork_has_died(spark: Any, folder: Path) -> None:
-    df = read(spark, folder)
+def test_the_ingress_is_a_fork_that_does_not_touch_spark(spark: Any, folder: Path, tmp_path: Path) -> None:
+    stream = Stream(read(spark, folder))
+    stream.bind(tmp_path)
     if (child := os.fork()) == 0:
-        del df
-        gc.collect()
-        os._exit(0)
+        status = 1
+        try:
+            status = trio.run(_count_in_fork, stream, tmp_path)
+        finally:
+            os._exit(status)
+    stream.start()
     assert os.waitpid(child, 0)[1] == 0
-    assert df.columns == ["value", "data"]
+    stream.stop()
     assert spark.range(10).count() == 10
+
+
+async def _count_in_fork(stream: Stream, directory: Path) -> int:
+    rows = 0
+    async for batch in stream.batches(SourceContext(directory)):
+        rows += batch.rows.num_rows
+        if batch.received is not None:
+            batch.received()
+    del stream
+    gc.collect()
+    return 0 if rows == ROWS else 2
 
 
 def test_only_a_streaming_dataframe_is_taken(spark: Any) -> None:
