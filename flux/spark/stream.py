@@ -37,6 +37,7 @@ SECRET_BYTES = 32
 
 # An ingress that is there answers in milliseconds; one that is not is not waited for.
 STOP_TIMEOUT_S = 5.0
+RETRY_PAUSE_S = 0.2
 
 # Spark takes the Python of its workers from here when a session is made. If flux.spark is imported earlier, this
 # is enough; if later, `_prepare` corrects it for a local session.
@@ -157,14 +158,23 @@ class Stream(Source):
             # A query that was told to stop may well fail of it.
             if not self._stopping.is_set():
                 error = f"flux.spark.Stream: the Spark query failed: {_reason(failure)}"
-        self._tell({"do": "end", "error": error}, HANDSHAKE_TIMEOUT_S)
+        # An ingress that was killed is restarted by the run, and must hear of the end too. The run is over when
+        # the socket is closed, which refuses us, or when `stop` was called.
+        while not self._tell({"do": "end", "error": error}, HANDSHAKE_TIMEOUT_S):
+            if self._stopping.wait(RETRY_PAUSE_S):
+                return
 
-    def _tell(self, request: dict[str, Any], timeout_s: float) -> None:
+    def _tell(self, request: dict[str, Any], timeout_s: float) -> bool:
+        """Tell the ingress something; returns false if it was out of reach, but may come back."""
         from flux.spark.writer import StagingRefused, ask_once
 
-        # Once the run is over there is no ingress to tell, and nobody who would want to know.
-        with contextlib.suppress(OSError, StagingRefused):
+        try:
             ask_once(self._address, self._secret.hex(), request, timeout_s)
+        except (ConnectionRefusedError, PermissionError, StagingRefused):
+            return True
+        except OSError:
+            return False
+        return True
 
     # In the ingress process.
 

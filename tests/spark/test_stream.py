@@ -261,6 +261,26 @@ async def _count_in_fork(stream: Stream, directory: Path) -> int:
     return 0 if rows == ROWS else 2
 
 
+def test_an_ingress_that_comes_back_hears_of_the_end(spark: Any, folder: Path, tmp_path: Path) -> None:
+    class EndedQuery:
+        def awaitTermination(self) -> None:
+            return
+
+    stream = Stream(read(spark, folder))
+    stream.bind(tmp_path)
+    assert stream._listener is not None
+    teller = threading.Thread(target=stream._tell_the_end, args=(EndedQuery(),))
+    stream._stopping.clear()
+    teller.start()
+    # The first ingress dies before it answers.
+    connection, _ = stream._listener.accept()
+    connection.close()
+    assert trio.run(_count_in_fork, stream, tmp_path) == 2
+    teller.join(DEADLINE_S)
+    assert not teller.is_alive()
+    stream.stop()
+
+
 def test_only_a_streaming_dataframe_is_taken(spark: Any) -> None:
     with pytest.raises(PlanError, match=r"one that is not streaming came; .* flux\.sources\.Table"):
         Stream(spark.range(3))

@@ -16,6 +16,11 @@ PAIRS_TIGHT = Scenario(sites=2, copies=declustered(2, [1, 1]), batches=TWO_BATCH
 PAIRS_ONE_BATCH = Scenario(sites=2, copies=declustered(2, [1, 1]), batches=ONE_BATCH, bound_rows=ROOMY)
 # The same on three sites, so that one of them has a producer and a consumer.
 THREE_SITES = Scenario(sites=3, copies=CHAIN, batches=ONE_BATCH, bound_rows=ROOMY)
+THREE_SITES_TIGHT = Scenario(sites=3, copies=CHAIN, batches=TWO_BATCHES, bound_rows=TIGHT)
+# Producers and consumers on four sites, as in fig. 3.12.
+FOUR_SITES = Scenario(sites=4, copies=APART, batches=ONE_BATCH, bound_rows=ROOMY)
+# Two partitions on each side: every site has primaries and secondaries, and every consumer merges.
+ALL_TO_ALL = Scenario(sites=2, copies=declustered(2, [2, 2]), batches=TWO_BATCHES, bound_rows=TIGHT)
 # A single stage, and every combination of two crashes.
 ONE_STAGE = Scenario(sites=2, copies=declustered(2, [1]), batches=TWO_BATCHES, bound_rows=TIGHT, crashes=2)
 # Two producer partitions, so that consumers merge.

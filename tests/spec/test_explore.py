@@ -10,8 +10,19 @@ from flux.spec.world import World
 
 from . import small_worlds
 
+WORLDS = (
+    "PAIRS",
+    "PAIRS_TIGHT",
+    "THREE_SITES",
+    "THREE_SITES_TIGHT",
+    "FOUR_SITES",
+    "ALL_TO_ALL",
+    "ONE_STAGE",
+    "SINGLE",
+)
 
-@pytest.mark.parametrize("name", ["PAIRS", "PAIRS_TIGHT", "THREE_SITES", "ONE_STAGE", "SINGLE"])
+
+@pytest.mark.parametrize("name", WORLDS)
 def test_every_reachable_state_obeys_the_invariants(name: str) -> None:
     scenario: Scenario = getattr(small_worlds, name)
     explored = Explorer(scenario).run()
