@@ -89,8 +89,9 @@ def write_files(batches: list[Any], directory: Path) -> None:
 
 def spark_session() -> Any:
     """A small local Spark that keeps quiet."""
-    import flux.spark  # noqa: F401  It sets which Python Spark's workers use.
     from pyspark.sql import SparkSession
+
+    import flux.spark  # noqa: F401  It sets which Python Spark's workers use.
 
     checkpoints = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     spark = (
