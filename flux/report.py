@@ -245,8 +245,9 @@ def _draw(figure: Any, report: Report) -> None:
     from matplotlib.ticker import EngFormatter
 
     rates, latency = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [2, 1]})
-    _draw_rates(rates, report.timeline)
-    _draw_latency(latency, report.timeline)
+    timeline = _from_the_first_row(report.timeline)
+    _draw_rates(rates, timeline)
+    _draw_latency(latency, timeline)
     rates.set_ylabel("rows per second")
     rates.yaxis.set_major_formatter(EngFormatter(sep=""))
     latency.set_ylabel("latency, ms")
@@ -262,6 +263,12 @@ def _draw(figure: Any, report: Report) -> None:
             axes.legend(loc="lower right", bbox_to_anchor=(1, 0.98), frameon=False, ncols=2, fontsize="small")
     _draw_failures(rates, latency, report)
     rates.set_title(_title(report), loc="left", fontweight="bold")
+
+
+def _from_the_first_row(timeline: list[Interval]) -> list[Interval]:
+    """Leave out the time before the source gave anything: a Spark query may take seconds to start."""
+    first = next((i for i, interval in enumerate(timeline) if interval.input_rate or interval.output_rate), 0)
+    return timeline[max(0, first - 1) :]
 
 
 def _title(report: Report) -> str:

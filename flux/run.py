@@ -192,6 +192,10 @@ class Run:
         """When the sink took which rows: (seconds since the start, up to which sequence number, rows)."""
         return self._since_start(self._program.heard.output_log)
 
+    def input_log(self) -> list[LogEntry]:
+        """When the ingress numbered which rows, likewise."""
+        return self._since_start(self._program.heard.input_log)
+
     def _since_start(self, log: list[LogEntry]) -> list[LogEntry]:
         started_at = self._program.heard.started_at or 0.0
         return [(when - started_at, upto, rows) for when, upto, rows in log]
