@@ -1,14 +1,16 @@
-"""The command line: `flux run MODULE:FLOW` runs a dataflow on this machine."""
+"""The command line: `flux run MODULE:FLOW` runs a dataflow on this machine, `flux spec` checks the protocol."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib
 import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from .dataflow import Dataflow
 from .errors import FluxError, PlanError
@@ -44,16 +46,99 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--plot", metavar="FILE", help="draw rates, latency and failures to FILE")
     run.add_argument("--json", action="store_true", help="print the report as one JSON document")
     run.set_defaults(command=_run)
+    _add_spec(commands.add_parser("spec", help="check the protocol's machines against their specification"))
     return parser
+
+
+def _add_spec(spec: argparse.ArgumentParser) -> None:
+    commands = spec.add_subparsers(metavar="COMMAND", required=True)
+    check = commands.add_parser("check", help="explore small worlds to the end and large ones at random")
+    depth = check.add_mutually_exclusive_group()
+    depth.add_argument("--quick", action="store_true", help="under a minute (the default)")
+    depth.add_argument("--deep", action="store_true", help="minutes: more and larger worlds")
+    check.add_argument("--seed", type=int, default=0, metavar="N", help="the first of the random worlds")
+    check.add_argument("--json", action="store_true", help="print one JSON document")
+    check.set_defaults(command=_spec_check)
+    show = commands.add_parser("show", help="print a machine's table as the thesis prints it")
+    show.add_argument("machine", metavar="MACHINE")
+    show.set_defaults(command=_spec_show)
+    replay = commands.add_parser("replay", help="walk the world of a seed again; print the story of its failure")
+    replay.add_argument("seed", type=int, metavar="SEED")
+    replay.add_argument("--full", action="store_true", help="print the whole run, not a shrunk one")
+    replay.set_defaults(command=_spec_replay)
+    mutate = commands.add_parser("mutate", help="spoil one guard or state change at a time; does the check notice?")
+    mutate.add_argument("machine", nargs="?", metavar="MACHINE", help="one module of protocols/ (default: all)")
+    mutate.add_argument("--results", metavar="FILE", help="go on where an earlier run with this file stopped")
+    mutate.add_argument("--json", action="store_true", help="print one JSON document")
+    mutate.set_defaults(command=_spec_mutate)
+
+
+def _spec_check(options: argparse.Namespace) -> int:
+    from .spec.check import check
+
+    checked = check(options.deep, options.seed, _progress(options.json))
+    if options.json:
+        print(json.dumps(dataclasses.asdict(checked)))
+    else:
+        print(
+            f"{checked.worlds:,} worlds, {checked.states:,} states, {checked.transitions:,} transitions, "
+            f"{checked.events:,} random events, {checked.faults:,} faults, {checked.seconds:.0f} s: "
+            f"{len(checked.violations)} violations"
+        )
+        for violation in checked.violations:
+            print("\n".join(violation.values()))
+    return 1 if checked.violations else 0
+
+
+def _spec_show(options: argparse.Namespace) -> int:
+    from .spec.show import MACHINES, show
+
+    if options.machine not in MACHINES:
+        raise PlanError(f"no machine is called {options.machine!r}; there are {', '.join(MACHINES)}")
+    print(show(options.machine))
+    return 0
+
+
+def _spec_replay(options: argparse.Namespace) -> int:
+    from .spec.replay import main as replay
+
+    return replay([str(options.seed), *(["--full"] if options.full else [])])
+
+
+def _spec_mutate(options: argparse.Namespace) -> int:
+    from .spec.mutants import MODULES
+    from .spec.mutate import mutate
+
+    if options.machine is not None and options.machine not in MODULES:
+        raise PlanError(f"no module of protocols/ is called {options.machine!r}; there are {', '.join(MODULES)}")
+    modules = MODULES if options.machine is None else (options.machine,)
+    results = None if options.results is None else Path(options.results)
+    mutated = mutate(modules, results, _progress(options.json))
+    if options.json:
+        print(json.dumps(dataclasses.asdict(mutated)))
+    else:
+        print(f"{mutated.mutants} mutants, {mutated.noticed} noticed, {len(mutated.survivors)} survivors")
+    return 0
+
+
+def _progress(quiet: bool) -> Callable[[str], None]:
+    """Lines for people on the error output; nothing beside a JSON document."""
+    return (lambda line: None) if quiet else (lambda line: print(line, file=sys.stderr, flush=True))
 
 
 def _run(options: argparse.Namespace) -> int:
     flow = find_flow(options.flow)
     began = time.monotonic()
-    report = flow.run(options.sites, options.standby, availability=options.availability, record=options.record)
-    if options.plot:
-        report.plot(options.plot)
+    try:
+        report = flow.run(options.sites, options.standby, availability=options.availability, record=options.record)
+    except OSError as error:
+        raise FluxError(str(error)) from error
     print(json.dumps(report.to_dict()) if options.json else _summary(flow, report, time.monotonic() - began))
+    if options.plot:
+        try:
+            report.plot(options.plot)
+        except (OSError, ValueError) as error:
+            raise FluxError(f"the run is complete, but its picture cannot be written: {error}") from error
     return 0
 
 
@@ -67,7 +152,7 @@ def find_flow(name: str) -> Dataflow:
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        if error.name != module_name.split(".")[0] and error.name != module_name:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise
         raise PlanError(f"no module {module_name!r} here or on the Python path; is it in {os.getcwd()}?") from error
     flow = getattr(module, attribute, None)

@@ -16,11 +16,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flux.plain import ColumnError, check_names, is_list, plain_array, plain_type
+
 __all__ = ["ColumnError", "arrow_of", "numpy_of", "record_batch_of", "schema_of"]
 
-
-class ColumnError(ValueError):
-    """Values do not fit the column; the text says what was expected and what came."""
+# What has a type of its own, other than the values in it.
+_ARRAYS = pa.Array | pa.ChunkedArray | np.ndarray
 
 
 def numpy_of(column: Any) -> npt.NDArray[Any]:
@@ -80,15 +81,19 @@ def _read_only(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def arrow_of(values: Any, field: Any = None) -> Any:
     """Return `values` as an Arrow array of the field's type, or of their own if there is no field."""
     kind = None if field is None else field.type
+    if not isinstance(values, _ARRAYS | str | bytes) and hasattr(values, "__iter__"):
+        values = list(values)
     try:
-        array = _as_arrow(values, kind)
+        if kind is None:
+            kind = _told_by_the_first(values)
+        array = plain_array(_as_arrow(values, kind))
         if kind is not None and array.type != kind:
             _refuse_conversion(array.type, kind)
             array = array.cast(kind, safe=True)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         expected = kind if kind is not None else "values of one type"
         raise ColumnError(f"expected {expected}, came {describe(values)}: {error}") from error
-    if kind is None and pa.types.is_null(array.type) and len(array):
+    if kind is None and pa.types.is_null(array.type) and len(array) and not isinstance(values, _ARRAYS):
         raise ColumnError("all values are None, which tells no type. Declare `output` with the operator")
     if field is not None and not field.nullable and array.null_count:
         raise ColumnError(f"expected {kind} without nulls, came {array.null_count} nulls")
@@ -113,6 +118,8 @@ def record_batch_of(columns: Any, schema: Any = None) -> Any:
             raise ColumnError(f"output column {name!r}: {error}") from error
         arrays.append(array)
         fields.append(pa.field(name, array.type) if declared is None else declared)
+    if schema is None:
+        check_names([field.name for field in fields])
     lengths = {field.name: len(array) for field, array in zip(fields, arrays, strict=True)}
     if len(set(lengths.values())) > 1:
         raise ColumnError(f"columns emitted together have one length; these have {lengths}")
@@ -126,9 +133,9 @@ def _as_arrow(values: Any, kind: Any) -> Any:
         return values
     if isinstance(values, np.ndarray):
         return _from_numpy(values, kind)
-    if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
+    if not isinstance(values, list):
         raise TypeError("a column is a list or an array of values, one for each output row")
-    return _from_objects(list(values), kind)
+    return _from_objects(values, kind)
 
 
 def _from_numpy(values: npt.NDArray[Any], kind: Any) -> Any:
@@ -151,6 +158,23 @@ def _from_numpy(values: npt.NDArray[Any], kind: Any) -> Any:
     return pa.array(plain, mask=missing)
 
 
+def _told_by_the_first(values: Any) -> Any:
+    """Return the type that the first value tells; None where the values have a type of their own, or none yet.
+
+    Looking at the first alone makes the type independent of where batches are cut: whatever follows it must fit.
+    Of nested values the first may be empty and tell little, so all of a batch are asked.
+    """
+    if isinstance(values, np.ndarray):
+        values = values.tolist() if values.dtype == object and values.ndim == 1 else []
+    if not isinstance(values, list):
+        return None
+    first = next((value for value in values if value is not None), None)
+    if first is None:
+        return None
+    kind = pa.array([first]).type
+    return None if pa.types.is_nested(kind) else kind
+
+
 def _from_objects(values: list[Any], kind: Any) -> Any:
     """Return Python values as Arrow.
 
@@ -164,12 +188,28 @@ def _from_objects(values: list[Any], kind: Any) -> Any:
         except (pa.ArrowException, OverflowError):
             if kind is None or any(isinstance(value, float) for value in values):
                 raise
+    for value in values:
+        _check_nothing_is_cut_off(value, kind)
     return pa.array(values, type=kind)
+
+
+def _check_nothing_is_cut_off(value: Any, kind: Any) -> None:
+    """Raise where Arrow would make less of a nested value than it is."""
+    if isinstance(value, Mapping) and pa.types.is_struct(kind):
+        unknown = [name for name in value if kind.get_field_index(name) < 0]
+        if unknown:
+            raise TypeError(f"{kind} has no {', '.join(map(repr, unknown))}")
+        for name, inner in value.items():
+            _check_nothing_is_cut_off(inner, kind.field(name).type)
+    elif isinstance(value, list | tuple) and is_list(kind):
+        for inner in value:
+            _check_nothing_is_cut_off(inner, kind.value_type)
+    elif isinstance(value, float) and pa.types.is_integer(kind) and not value.is_integer():
+        raise TypeError(f"{value!r} is no {kind}")
 
 
 def _refuse_conversion(came: Any, kind: Any) -> None:
     """Raise where Arrow's cast would parse, print or judge values rather than keep them."""
-    came, kind = (t.value_type if pa.types.is_dictionary(t) else t for t in (came, kind))
     judged = pa.types.is_boolean(kind) and not pa.types.is_boolean(came)
     if not pa.types.is_null(came) and (judged or _is_text(came) != _is_text(kind)):
         raise TypeError(f"{came} is not converted to {kind}. Convert the values in the operator")
@@ -200,8 +240,10 @@ def schema_of(declared: Any) -> Any:
     app: int32
     dur: int64
     """
-    if declared is None or isinstance(declared, pa.Schema):
-        return declared
+    if declared is None:
+        return None
+    if isinstance(declared, pa.Schema):
+        return _checked_output(declared)
     if not isinstance(declared, dict):
         raise ColumnError(f"output is a dict of column names and types, or a pyarrow.Schema; came {declared!r}")
     fields = []
@@ -213,4 +255,16 @@ def schema_of(declared: Any) -> Any:
                 f"output column {name!r}: expected a type such as 'int32', 'string' or pyarrow.list_(...), "
                 f"came {kind!r}: {error}"
             ) from error
-    return pa.schema(fields)
+    return _checked_output(pa.schema(fields))
+
+
+def _checked_output(schema: Any) -> Any:
+    check_names(schema.names)
+    for field in schema:
+        plain = plain_type(field.type)
+        if plain != field.type:
+            raise ColumnError(
+                f"output column {field.name!r}: expected a type whose values can be sent one by one, came "
+                f"{field.type}. Declare {plain}; what is emitted is converted"
+            )
+    return schema

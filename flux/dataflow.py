@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from .errors import PlanError
 from .operator import OperatorStep, output_of
+from .plain import ColumnError, plain_schema
 from .plan import Availability, Plan, Segment
 from .report import Report
 from .run import Run
@@ -52,8 +53,12 @@ class Dataflow:
             )
         if self._source is not None:
             raise PlanError(f"dataflow {self.name!r} has a source already; several are not built yet")
+        try:
+            schema = plain_schema(source.schema)
+        except ColumnError as error:
+            raise PlanError(f"{self.name}.source({type(source).__name__}): {error}") from error
         self._source = source
-        return Stream(_flow=self, _schema=source.schema)
+        return Stream(_flow=self, _schema=schema)
 
     def run(self, sites: int = 2, standby: int = 0, **settings: Any) -> Report:
         """Run on `sites` local processes; return the report when the source has ended."""
@@ -85,8 +90,6 @@ class Dataflow:
         if len(self._ends) > 1:
             raise PlanError(f"dataflow {self.name!r} has {len(self._ends)} sinks; several are not built yet")
         _check_choice("availability", availability, ("pairs", "none"))
-        if pool_rows < 1:
-            raise PlanError(f"pool_rows counts rows and is at least 1, got {pool_rows}")
         stream, _ = self._ends[0]
         segments = tuple(
             segment if segment.availability else replace(segment, availability=availability)

@@ -16,8 +16,9 @@ published in `tests/test_hashing.py`; a change of either is a change of the wire
                         for any NaN; else the bits of the value as float64
    date, timestamp,     nanoseconds (since the epoch, or midnight), whatever the unit
    time, duration
-   decimal              the integer's token if it is integral and fits in 64 bits; else the token of
-                        value * 10**38 as 32 bytes, little-endian, hashed like binary
+   decimal              the integer's token if it is integral and fits in 64 bits, with or without a sign;
+                        else that of value * 10**38 as 32 bytes, little-endian, taken as binary. Values with
+                        more than 38 digits before or after the point have none
    string, binary       cut the (UTF-8) bytes in little-endian words w[0], w[1], ..., the last filled up with
                         zeros: ``mix(length + mix(w[0] + G) + mix(w[1] + 2 * G) + ...)``
    null                 0x6E756C6C6E756C6C ("nullnull")
@@ -40,7 +41,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from flux.errors import PlanError
 
@@ -57,6 +57,9 @@ _NAN = np.uint64(0x7FF8000000000000)
 _MULTIPLIER_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MULTIPLIER_2 = np.uint64(0x94D049BB133111EB)
 _SHIFT_1, _SHIFT_2, _SHIFT_3, _HALF = (np.uint64(bits) for bits in (30, 27, 31, 32))
+
+# The inverse of 5**38 modulo 2**64.
+_UNDO_5_38 = np.uint64(pow(5**38, -1, 2**64))
 
 _NANOSECONDS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 _DAY_NS = 86_400 * _NANOSECONDS["s"]
@@ -210,16 +213,22 @@ def _decimals(column: Any) -> Words:
             f"rows cannot be partitioned by a column of type {column.type}: the hash is defined for decimals "
             "with at most 38 digits before and after the point. Cast the column to decimal128"
         ) from error
-    whole = pc.round(scaled, 0, round_mode="towards_zero")
-    word = np.frombuffer(scaled.buffers()[1] or b"", np.uint8)
-    words = _bytes(word, np.arange(scaled.offset, scaled.offset + len(scaled) + 1) * 32)
-    lowest, highest = pa.scalar(-(2**63)).cast(scaled.type), pa.scalar(2**63 - 1).cast(scaled.type)
-    fits = pc.and_(pc.greater_equal(scaled, lowest), pc.less_equal(scaled, highest))
-    integral = pc.fill_null(pc.and_(pc.equal(whole, scaled), fits), False)
-    where = integral.to_numpy(zero_copy_only=False)
-    if where.any():
-        words[where] = _integers(scaled.filter(integral).cast(pa.int64()))
+    raw = _quarters(scaled)
+    words = _bytes(raw.reshape(-1).view(np.uint8), np.arange(len(scaled) + 1) * 32)
+    # Where the value is a whole number n, what is stored is n * 5**38 * 2**38, and modulo 2**64 the factors can
+    # be undone. Whether it was one, n itself tells, scaled again. (A division would say it too, but Arrow's is
+    # wrong for some values of this width.)
+    whole = ((raw[:, 0] >> np.uint64(38)) | (raw[:, 1] << np.uint64(26))) * _UNDO_5_38
+    for integers in (whole.view(np.int64), whole):
+        is_whole = (_quarters(pa.array(integers).cast(scaled.type)) == raw).all(axis=1)
+        words[is_whole] = whole[is_whole]
     return words
+
+
+def _quarters(column: Any) -> Words:
+    """Return the four words of each value of a decimal256 column, lowest first."""
+    found: Words = np.frombuffer(column.buffers()[1] or b"", "<u8", count=4 * len(column), offset=32 * column.offset)
+    return found.reshape(-1, 4)
 
 
 def _dictionary(column: Any) -> Words:

@@ -13,7 +13,8 @@ row that is the same in every copy. State is handed over by reference: encode it
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import GeneratorType
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,8 @@ from flux.operator import KeyedOperator, Operator, OperatorStep, PooledOperator,
 __all__ = ["Hosted", "host"]
 
 _NAN = float("nan")
+# A library that calls sys.exit() must not end a site as if that were in order.
+_RAISED = (Exception, SystemExit)
 
 
 def host(step: OperatorStep) -> Hosted:
@@ -73,6 +76,21 @@ class Hosted:
 
     # What the forms share.
 
+    def _state(self, pid: int, function: Callable[..., Any], *args: Any) -> Any:
+        """Return what user code says is a partition's state; a generator of pieces runs later, elsewhere."""
+        state = self._call(pid, None, function, *args)
+        return self._pieces(pid, function, state) if isinstance(state, GeneratorType) else state
+
+    def _pieces(self, pid: int, function: Callable[..., Any], state: Any) -> Iterator[Any]:
+        # Nothing comes first, so that also a state without any piece makes the partition live elsewhere.
+        yield None
+        try:
+            yield from state
+        except FluxError:
+            raise
+        except _RAISED as error:
+            raise self._raised(error, function, pid, None) from error
+
     def _ours(self, batch: Batch) -> Batch:
         return batch.for_step(self.step.level, self._output, self.step.name)
 
@@ -86,11 +104,11 @@ class Hosted:
             raise
         except FluxError:
             raise
-        except Exception as error:
+        except _RAISED as error:
             raise self._raised(error, function, partition, rows) from error
 
     def _raised(
-        self, error: Exception, function: Callable[..., Any], partition: int | None, rows: Batch | None
+        self, error: BaseException, function: Callable[..., Any], partition: int | None, rows: Batch | None
     ) -> OperatorError:
         text = f"{_place(function, error)} raised {type(error).__name__}: {error}"
         if rows is None or not len(rows):
@@ -113,7 +131,9 @@ class Hosted:
                 self.step.name,
             )
         if emitted is rows:
-            # An operator may pass rows on as they are.
+            # An operator may pass rows on as they are; undeclared, their schema is its output.
+            self._pin(rows.arrow.schema)
+            rows.output = self._output
             emitted = rows.emit(dict(zip(rows.arrow.schema.names, rows.arrow.columns, strict=True)))
         assert isinstance(emitted, Batch)
         origin = emitted.origin
@@ -203,8 +223,8 @@ class _PerPartition(Hosted):
 
     def punctuate(self, p: Punctuation) -> Batch | None:
         parts = []
-        for pid in sorted(self._instances):
-            columns = self._call(pid, None, self._instances[pid].on_punctuation, p)
+        for pid in sorted(self._instances.keys() if p.partitions is None else p.partitions):
+            columns = self._call(pid, None, self._instance(pid).on_punctuation, p)
             if columns is not None:
                 parts.append((columns, pid))
         return self._caused(parts, p)
@@ -214,7 +234,7 @@ class _PerPartition(Hosted):
             self.drop_partition(pid)
 
     def get_partition_state(self, pid: int) -> Any:
-        return self._call(pid, None, self._instance(pid).get_state)
+        return self._state(pid, self._instance(pid).get_state)
 
     def install_partition_state(self, pid: int, state: Any) -> None:
         instance = self._instances[pid] if pid in self._instances else self._add(pid)
@@ -275,9 +295,9 @@ class _PerKey(Hosted):
 
         try:
             each_row()
-        except Exception as error:
-            if isinstance(error, FluxError):
-                raise
+        except FluxError:
+            raise
+        except _RAISED as error:
             raise self._raised(error, on_tuple, None, batch.slice(place, place + 1)) from error
         if not outputs:
             return None
@@ -364,7 +384,7 @@ class _Pooled(Hosted):
         self._call(None, None, self._instance.close)
 
     def get_partition_state(self, pid: int) -> Any:
-        return self._call(pid, None, self._instance.get_partition_state, pid)
+        return self._state(pid, self._instance.get_partition_state, pid)
 
     def install_partition_state(self, pid: int, state: Any) -> None:
         if state is not None:
@@ -385,7 +405,7 @@ def _keys(columns: list[Any]) -> list[tuple[Any, ...]]:
     return list(zip(*values, strict=True))
 
 
-def _place(function: Callable[..., Any], error: Exception | None = None) -> str:
+def _place(function: Callable[..., Any], error: BaseException | None = None) -> str:
     """Name a callable with its file and line: where it is defined, or where in it the error arose."""
     name = getattr(function, "__qualname__", repr(function))
     # A bound method keeps its code in the function it binds.

@@ -172,13 +172,24 @@ def output_of(factory: Any, parameters: Mapping[str, Any], key_columns: tuple[st
     """Return the Arrow schema of what an operator emits, or None if it does not say.
 
     `rows` is the schema of its input, None if unknown. An operator whose output depends on its input, as
-    that of a group-by does, has a class method ``output_for(parameters, key_columns, rows)`` instead of
-    `output`.
+    that of a group-by does, has a method ``output_for(parameters, key_columns, rows)`` instead of `output`.
     """
     name = getattr(factory, "__name__", repr(factory))
+    # A class says what it emits; of any other callable, and to ask `output_for`, an operator is made.
+    says = factory if isinstance(factory, type) and not hasattr(factory, "output_for") else _made(factory, name)
     try:
-        if hasattr(factory, "output_for"):
-            return None if rows is None else schema_of(factory.output_for(parameters, key_columns, rows))
-        return schema_of(getattr(factory, "output", None))
+        if hasattr(says, "output_for"):
+            return None if rows is None else schema_of(says.output_for(parameters, key_columns, rows))
+        return schema_of(getattr(says, "output", None))
     except ColumnError as error:
         raise PlanError(f"operator {name}: {error}") from error
+
+
+def _made(factory: Any, name: str) -> Any:
+    try:
+        return factory()
+    except (Exception, SystemExit) as error:
+        raise PlanError(
+            f"operator {name}: it is made without arguments, and that raised {type(error).__name__}: {error}. Give "
+            "parameters to apply(...); they reach the operator as context.parameters"
+        ) from error

@@ -14,6 +14,8 @@ class Punctuation:
     sn: int
     kind: str
     value: int | None = None
+    # For which of the partitions at hand it is, where they have not all come equally far; None: for all.
+    partitions: frozenset[int] | None = None
 
     def __post_init__(self) -> None:
         assert self.kind in PUNCTUATIONS, f"a punctuation is one of {PUNCTUATIONS}, not {self.kind!r}"

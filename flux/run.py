@@ -13,10 +13,11 @@ from types import TracebackType
 from typing import Self
 
 import pyarrow as pa
+import trio
 
 from .controller.process import CONTROLLER, ControllerProcess
-from .errors import FluxError, SourceEnded
-from .local.launcher import Lifeline, Runnable, fork, kill
+from .errors import FluxError, PlanError, SourceEnded
+from .local.launcher import Child, Lifeline, Runnable, fork, kill
 from .local.program import Heard, LogEntry, Program
 from .plan import Plan
 from .plan.plan import EGRESS, INGRESS
@@ -51,49 +52,58 @@ class Run:
         self._killed_at: dict[str, float] = {}
         self._report: Report | None = None
         self._stopped = False
-        self.directory = Path(tempfile.mkdtemp(prefix="flux-"))
+        self._collecting = False
+        self._bound = False
+        _refuse_inside_trio()
         if record is not None:
             Path(record).mkdir(parents=True, exist_ok=True)
+        self.directory = Path(tempfile.mkdtemp(prefix="flux-"))
         self._surroundings = Surroundings(
             plan=plan,
             directory=self.directory,
             token=secrets.token_hex(16),
             record=None if record is None else Path(record),
         )
-        self._launch()
-
-    def _launch(self) -> None:
-        surroundings = self._surroundings
-        self._source.bind(self.directory)
-        if isinstance(self._sink, Collect):
-            self._sink.open(self.directory)
-        listener = address.listen(surroundings.address("program"))
-        controller = address.listen(surroundings.address(CONTROLLER))
+        self._children: dict[str, Child] = {}
+        self._program: Program | None = None
         self._lifeline = Lifeline()
-        makers: dict[str, Callable[[], Runnable]] = {
-            CONTROLLER: partial(ControllerProcess, surroundings, controller),
-            INGRESS: partial(IngressProcess, surroundings, self._source),
-            EGRESS: partial(EgressProcess, surroundings, self._sink),
-        }
-        makers |= {name: partial(Worker, surroundings, name) for name in self._plan.site_names}
-        self._children = {name: fork(name, make, self._lifeline) for name, make in makers.items()}
-        controller.close()
-        self._program = Program(surroundings, self._sink, listener, list(self._children.values()))
         try:
+            self._launch()
             self._await(lambda heard: heard.started_at is not None, _START_TIMEOUT_S, "start")
             self._source.start()
         except BaseException:
             self.stop()
             raise
 
+    def _launch(self) -> None:
+        surroundings = self._surroundings
+        if isinstance(self._sink, Collect):
+            self._sink.open(self.directory)
+            self._collecting = True
+        self._source.bind(self.directory)
+        self._bound = True
+        listener = address.listen(surroundings.address("program"))
+        controller = address.listen(surroundings.address(CONTROLLER))
+        makers: dict[str, Callable[[], Runnable]] = {
+            CONTROLLER: partial(ControllerProcess, surroundings, controller),
+            INGRESS: partial(IngressProcess, surroundings, self._source),
+            EGRESS: partial(EgressProcess, surroundings, self._sink),
+        }
+        makers |= {name: partial(Worker, surroundings, name) for name in self._plan.site_names}
+        with controller:
+            for name, make in makers.items():
+                release = None if name == INGRESS else self._source.release
+                self._children[name] = fork(name, make, self._lifeline, release)
+        self._program = Program(surroundings, self._sink, listener, list(self._children.values()))
+
     # What a user calls.
 
     def wait_for_output(self, n: int, timeout: float = 60) -> None:
         """Return when `n` rows are durable at the sink; `SourceEnded` or `TimeoutError` if that fails."""
         self._await(lambda heard: heard.outputs >= n or heard.ended, timeout, f"{n:,} rows of output")
-        if self._program.heard.outputs < n:
+        if self._heard.outputs < n:
             raise SourceEnded(
-                f"the source has ended and the run gave {self._program.heard.outputs:,} rows, not the {n:,} awaited"
+                f"the source has ended and the run gave {self._heard.outputs:,} rows, not the {n:,} awaited"
             )
 
     def kill(self, name: str) -> None:
@@ -105,21 +115,16 @@ class Run:
             raise ValueError(f"{name} is dead already")
         self._killed_at[name] = time.monotonic()
         kill(child)
+        assert self._program is not None
         if not self._program.wait(lambda heard: child.exited is not None, _KILL_TIMEOUT_S):
             raise FluxError(f"{name} (process {child.pid}) did not end {_KILL_TIMEOUT_S:g} s after SIGKILL")
 
     def wait(self, timeout: float | None = None) -> Report:
         """Return the report when the source has ended and every row is durable at the sink."""
         if self._report is None:
-            try:
-                self._await(lambda heard: heard.ended, timeout, "the end of the stream")
-            except TimeoutError:
-                raise
-            except BaseException:
-                self.stop()
-                raise
+            self._await(lambda heard: heard.ended, timeout, "the end of the stream")
             self.stop()
-            self._report = self._make_report(self._program.heard)
+            self._report = self._make_report(self._heard)
         return self._report
 
     def stop(self) -> None:
@@ -127,15 +132,27 @@ class Run:
         if self._stopped:
             return
         self._stopped = True
-        self._source.stop()
-        self._program.stop()
+        try:
+            if self._bound:  # Else it may be in use by another run.
+                self._source.stop()
+        finally:
+            self._end_processes()
+            if self._collecting:
+                self._sink.close()
+            self._lifeline.cut()
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _end_processes(self) -> None:
+        if self._program is not None:
+            self._program.stop()
         for child in self._children.values():
             if child.exited is None:
                 kill(child)
-        self._program.wait(lambda heard: all(c.exited is not None for c in self._children.values()), None)
-        self._program.join()
-        self._lifeline.cut()
-        shutil.rmtree(self.directory, ignore_errors=True)
+                if self._program is None:
+                    child.reap()
+        if self._program is not None:
+            self._program.wait(lambda heard: all(c.exited is not None for c in self._children.values()), 10)
+            self._program.join()
 
     def __enter__(self) -> Self:
         return self
@@ -148,12 +165,19 @@ class Run:
     # How it is done.
 
     def _await(self, until: Callable[[Heard], bool], timeout: float | None, what: str) -> None:
-        if not self._program.wait(lambda heard: until(heard) or heard.error is not None, timeout):
+        assert self._program is not None
+        if not self._program.wait(lambda heard: until(heard) or heard.error is not None or self._stopped, timeout):
             raise TimeoutError(f"waited {timeout:g} s for {what}")
-        error = self._program.heard.error
-        if error is not None and not until(self._program.heard):
-            self.stop()
-            raise error
+        heard = self._heard
+        if until(heard):
+            return
+        self.stop()
+        raise heard.error or FluxError(f"the run was stopped before {what} had come")
+
+    @property
+    def _heard(self) -> Heard:
+        assert self._program is not None, "the run has not started"
+        return self._program.heard
 
     def _make_report(self, heard: Heard) -> Report:
         started_at = heard.started_at or 0.0
@@ -165,14 +189,15 @@ class Run:
                 continue  # It ended because the run did.
             killed_at = self._killed_at.get(site, closed_at)
             when_s = killed_at - started_at
+            whole_at = next((at for at in heard.whole_at if at > closed_at), None)
             failures.append(
                 Failure(
                     site=site,
                     when_s=when_s,
                     detected_after_s=closed_at - killed_at,
                     output_gap_s=output_gap(outputs, when_s, end_s=ended_s),
-                    recovered_after_s=None,
-                    bytes_moved=0,
+                    recovered_after_s=None if whole_at is None else whole_at - killed_at,
+                    bytes_moved=sum(size for when, _, size in heard.moved if closed_at <= when <= (whole_at or when)),
                 )
             )
         return Report(
@@ -190,17 +215,26 @@ class Run:
 
     def output_log(self) -> list[LogEntry]:
         """When the sink took which rows: (seconds since the start, up to which sequence number, rows)."""
-        return self._since_start(self._program.heard.output_log)
+        return self._since_start(self._heard.output_log)
 
     def input_log(self) -> list[LogEntry]:
         """When the ingress numbered which rows, likewise."""
-        return self._since_start(self._program.heard.input_log)
+        return self._since_start(self._heard.input_log)
 
     def _since_start(self, log: list[LogEntry]) -> list[LogEntry]:
-        started_at = self._program.heard.started_at or 0.0
+        started_at = self._heard.started_at or 0.0
         return [(when - started_at, upto, rows) for when, upto, rows in log]
 
     @property
     def cpu_s(self) -> dict[str, float]:
         """Processor seconds of each process that has ended."""
         return {name: child.cpu_s for name, child in self._children.items() if child.exited is not None}
+
+
+def _refuse_inside_trio() -> None:
+    """A fork of a running trio loop cannot run one of its own."""
+    try:
+        trio.lowlevel.current_task()
+    except RuntimeError:
+        return
+    raise PlanError("start() and run() cannot be called inside a trio program: call them from a plain function")

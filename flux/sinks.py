@@ -14,6 +14,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from flux.errors import OperatorError, PlanError
+from flux.plain import columns_of
+
 __all__ = ["Collect", "Null", "Sink"]
 
 
@@ -43,6 +46,8 @@ class Null(Sink):
 class Collect(Sink):
     """Keep the output in the program that started the run, as `report.table`.
 
+    One run at a time uses it; what it has collected stays until the next one begins.
+
     >>> sink = Collect()
     >>> sink.write(pa.record_batch({"n": [1, 2]}), after=-1, upto=1)
     >>> sink.table().to_pylist()
@@ -51,17 +56,38 @@ class Collect(Sink):
 
     def __init__(self) -> None:
         self.collected: list[pa.RecordBatch] = []
+        self._in_use = False
 
     def open(self, directory: Path) -> None:
         """Forget what an earlier run of the same flow left."""
+        if self._in_use:
+            raise PlanError(
+                "flux.sinks.Collect: this sink is in use by a run that has not ended, and the rows of both would be "
+                "mixed. Wait for that run or leave its `with` block; flows that run at the same time need a "
+                "Collect() each"
+            )
+        self._in_use = True
         self.collected = []
 
     def write(self, rows: pa.RecordBatch, after: int, upto: int) -> None:
-        if rows.num_rows:
-            self.collected.append(rows)
+        if not rows.num_rows:
+            return
+        if self.collected and rows.schema != self.collected[0].schema:
+            # Only an output that nobody declared can do that: each site takes it from the first rows it sees.
+            raise OperatorError(
+                f"the output came with the columns {columns_of(self.collected[0].schema)} at first and then with "
+                f"{columns_of(rows.schema)}. Declare `output` with the operator before the sink"
+            )
+        self.collected.append(rows)
+
+    def close(self) -> None:
+        """Give the sink back; what was collected stays."""
+        self._in_use = False
 
     def table(self, schema: pa.Schema | None = None) -> pa.Table:
         """Return everything collected as one table; if that is nothing, an empty one of `schema`."""
-        if schema is None:
-            schema = self.collected[0].schema if self.collected else pa.schema([])
-        return pa.Table.from_batches(self.collected, schema)
+        if not self.collected:
+            return (pa.schema([]) if schema is None else schema).empty_table()
+        whole = pa.Table.from_batches(self.collected)
+        # What was declared also says what rows do not: which columns have no nulls, and metadata.
+        return whole if schema is None else whole.cast(schema)

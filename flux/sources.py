@@ -5,6 +5,8 @@ A source lives on both sides of a fork. `bind`, `start` and `stop` are called in
 room for it, so back-pressure needs nothing from the source. A source knows nothing of sequence numbers: the
 ingress gives them in the order the batches come.
 
+Whatever a source yields is decoded to plain types (`flux.plain`) as it enters.
+
 `Table` is the source of data the program already holds. Streams from Spark are in `flux.spark`.
 """
 
@@ -12,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
+import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,7 @@ import pyarrow as pa
 import trio
 
 from flux.errors import FluxError, PlanError
+from flux.plain import ColumnError, columns_of, plain_batch, plain_schema
 
 __all__ = ["Source", "SourceBatch", "SourceContext", "Table"]
 
@@ -34,8 +37,7 @@ PACED_BATCHES_PER_S = 50
 # Batches smaller than this part of `batch_rows` are put together; larger ones are not worth a copy.
 MUCH_SMALLER = 4
 
-# Small batches are held back only while the iterator yields faster than this: a live stream that trickles is
-# sent on as it comes.
+# Rows of an iterator wait for others at most this long: a live stream that trickles is sent on as it comes.
 PATIENCE_S = 0.01
 
 EXPECTED = "a pyarrow.Table, a pyarrow.RecordBatch, an iterable of either, or a list of dicts"
@@ -49,6 +51,9 @@ class SourceBatch:
 
     rows: pa.RecordBatch
     received: Callable[[], None] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rows", plain_batch(self.rows))
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,12 @@ class Source:
 
     def bind(self, directory: Path) -> None:
         """Prepare, in the user's program, before any process is forked; sockets made here are shared."""
+
+    def release(self) -> None:
+        """Let go of what `bind` made, in a forked process that is not the ingress.
+
+        A socket stays open until its last holder closes it, so each of them must.
+        """
 
     def start(self) -> None:
         """Begin, in the user's program, when all processes are up."""
@@ -99,7 +110,21 @@ class Table(Source):
         if self.rate is not None:
             self.batch_rows = max(1, min(self.batch_rows, math.ceil(self.rate / PACED_BATCHES_PER_S)))
         self.schema, self._pieces = _pieces_of(data)
+        self._is_list = isinstance(self._pieces, list | tuple)
         self._used_up = False
+
+    def bind(self, directory: Path) -> None:
+        """Claim the data: an iterator is for one run, because a process of that run uses it up."""
+        if self._is_list:
+            return
+        # Noted in the user's program, since the iterator is advanced in another: here it would look untouched,
+        # while the file or socket it reads from is not.
+        if self._used_up:
+            raise PlanError(
+                "Table: data is an iterator and was used up by an earlier run. Give a list of batches or a "
+                "pyarrow.Table to run the flow again, or make a new flow with a new iterator"
+            )
+        self._used_up = True
 
     async def batches(self, context: SourceContext) -> AsyncIterator[SourceBatch]:
         begin_s = trio.current_time()
@@ -113,18 +138,63 @@ class Table(Source):
 
     async def _pull(self) -> AsyncIterator[pa.RecordBatch]:
         checked = _checked_batches(self._pieces, self.schema)
-        if isinstance(self._pieces, list | tuple):
-            for rows in _resized(checked, self.batch_rows, patience_s=math.inf):
+        if self._is_list:
+            for rows in _resized(checked, self.batch_rows):
                 await trio.lowlevel.checkpoint()
                 yield rows
             return
-        if self._used_up:
-            raise PlanError("Table: data is an iterator and was used up by an earlier run in this process")
-        self._used_up = True
-        resized = _resized(checked, self.batch_rows, patience_s=PATIENCE_S)
         # The user's iterator may block for as long as it likes; the ingress has acks to answer meanwhile.
-        while (batch := await trio.to_thread.run_sync(next, resized, None, abandon_on_cancel=True)) is not None:
-            yield batch
+        arriving = _Arriving(checked, self.batch_rows)
+        while taken := await trio.to_thread.run_sync(arriving.take, abandon_on_cancel=True):
+            for rows in _resized(taken, self.batch_rows):
+                yield rows
+
+
+class _Arriving:
+    """Batches of an iterator, pulled by a thread of its own, so that those that came need not wait for the next."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch], batch_rows: int) -> None:
+        self._batches = batches
+        self._batch_rows = batch_rows
+        self._changed = threading.Condition()
+        self._held: list[pa.RecordBatch] = []
+        self._held_rows = 0
+        self._enough = False
+        self._ended = False
+        self._error: BaseException | None = None
+        # A daemon: an iterator that blocks must not keep the process alive.
+        threading.Thread(target=self._pull, name="flux-table", daemon=True).start()
+
+    def take(self) -> list[pa.RecordBatch]:
+        """Return what has come, once it is enough or has waited for `PATIENCE_S`; nothing at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._held or self._ended)
+            self._changed.wait_for(lambda: self._enough or self._ended, PATIENCE_S)
+            taken, self._held, self._held_rows, self._enough = self._held, [], 0, False
+            if not taken and self._error is not None:
+                raise self._error
+            self._changed.notify_all()
+            return taken
+
+    def _pull(self) -> None:
+        try:
+            for batch in self._batches:
+                self._hold(batch)
+        except BaseException as error:
+            self._error = error
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def _hold(self, batch: pa.RecordBatch) -> None:
+        with self._changed:
+            # Pulled ahead by one batch and no further: the source is asked only when there is room.
+            self._changed.wait_for(lambda: not self._enough)
+            self._held.append(batch)
+            self._held_rows += batch.num_rows
+            self._enough = self._held_rows >= self._batch_rows or not _is_small(batch, self._batch_rows)
+            if self._enough or len(self._held) == 1:
+                self._changed.notify_all()
 
 
 def _checked_rate(rate: float | None) -> float | None:
@@ -149,7 +219,7 @@ def _pieces_of(data: Any) -> tuple[pa.Schema, Iterable[Any]]:
         return _checked_schema(data.schema), [data]
     if isinstance(data, list) and data and isinstance(data[0], dict):
         table = _table_of_dicts(data)
-        return table.schema, [table]
+        return _checked_schema(table.schema), [table]
     if isinstance(data, str | bytes | dict) or not isinstance(data, Iterable):
         raise PlanError(f"Table: data must be {EXPECTED}; it is {_kind(data)}.{_hint(data)}")
     iterator = iter(data)
@@ -186,12 +256,12 @@ def _table_of_dicts(rows: list[Any]) -> pa.Table:
 
 
 def _checked_schema(schema: pa.Schema) -> pa.Schema:
-    twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
-    if twice:
-        raise PlanError(f"Table: column names must differ; {', '.join(map(repr, twice))} stands more than once")
     if not schema.names:
         raise PlanError("Table: data has no columns")
-    return schema
+    try:
+        return plain_schema(schema)
+    except ColumnError as error:
+        raise PlanError(f"Table: {error}") from error
 
 
 def _checked_batches(pieces: Iterable[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -201,15 +271,15 @@ def _checked_batches(pieces: Iterable[Any], schema: pa.Schema) -> Iterator[pa.Re
             raise PlanError(
                 f"Table: item {index} of data is {_kind(piece)}; a pyarrow.Table or RecordBatch was expected"
             )
-        if not piece.schema.equals(schema):
+        if not _checked_schema(piece.schema).equals(schema):
             raise PlanError(
-                f"Table: item {index} of data has columns {_columns(piece.schema)}; the first had "
-                f"{_columns(schema)}. Cast it before handing it over"
+                f"Table: item {index} of data has columns {columns_of(piece.schema)}; the first had "
+                f"{columns_of(schema)}. Cast it before handing it over"
             )
         for batch in piece.to_batches() if isinstance(piece, pa.Table) else (piece,):
             if batch.num_rows:
                 # Metadata is no part of the rows; with it alike, the schema of all batches is the very same.
-                yield batch.replace_schema_metadata(schema.metadata)
+                yield pa.RecordBatch.from_arrays(plain_batch(batch).columns, schema=schema)
 
 
 def _blaming_data(pieces: Iterable[Any]) -> Iterator[Any]:
@@ -221,7 +291,7 @@ def _blaming_data(pieces: Iterable[Any]) -> Iterator[Any]:
             piece = next(iterator)
         except StopIteration:
             return
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise FluxError(
                 f"Table: the iterable given as data raised {type(error).__name__} at item {count}: {error}"
             ) from error
@@ -229,37 +299,31 @@ def _blaming_data(pieces: Iterable[Any]) -> Iterator[Any]:
         count += 1
 
 
-def _resized(batches: Iterable[pa.RecordBatch], batch_rows: int, *, patience_s: float) -> Iterator[pa.RecordBatch]:
+def _resized(batches: Iterable[pa.RecordBatch], batch_rows: int) -> Iterator[pa.RecordBatch]:
     """Cut what is larger than `batch_rows`, and put together consecutive batches that are much smaller."""
     held: list[pa.RecordBatch] = []
     held_rows = 0
-    asked_s = time.monotonic()
     for batch in batches:
-        small = batch.num_rows * MUCH_SMALLER <= batch_rows
+        small = _is_small(batch, batch_rows)
         if held and (not small or held_rows + batch.num_rows > batch_rows):
             yield _together(held)
-            held, held_rows, asked_s = [], 0, time.monotonic()
+            held, held_rows = [], 0
         if small:
             held.append(batch)
             held_rows += batch.num_rows
-            if time.monotonic() - asked_s < patience_s:
-                continue
-            yield _together(held)
-            held, held_rows = [], 0
         else:
             for offset in range(0, batch.num_rows, batch_rows):
                 yield batch.slice(offset, batch_rows)
-        asked_s = time.monotonic()
     if held:
         yield _together(held)
 
 
+def _is_small(batch: pa.RecordBatch, batch_rows: int) -> bool:
+    return bool(batch.num_rows * MUCH_SMALLER <= batch_rows)
+
+
 def _together(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-
-
-def _columns(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
 def _kind(value: Any) -> str:

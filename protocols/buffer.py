@@ -1,9 +1,9 @@
 """The DTSB: the duplicate-eliminating, transient-skew buffer of one producer site (fig. 3.4).
 
-It holds each run of output once, for all destinations, and a *floor* per destination: the position
-that destination has acknowledged. A run leaves when every destination's floor has passed it; nothing
+It holds each run of output once, for all destinations, and a *floor* per destination site: the position
+that all its copies have acknowledged. A run leaves when every destination's floor has passed it; nothing
 else releases it, sending in particular does not (rule 1). A destination ahead of the producer has a
-floor above `produced`: the dangling acks of the thesis, without entries.
+floor above what is produced: the dangling acks of the thesis, without entries.
 
 The thesis's cursors are the lanes of `fh_prod`; `reset` is the position of an attach. The bound is in
 rows and limits what is produced, never what is sent: a full buffer holds only rows that may go out.
@@ -11,39 +11,40 @@ rows and limits what is produced, never what is sent: a full buffer holds only r
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
+from dataclasses import replace
 
 from .machine import Machine
 from .messages import Position, Run
 
 
 class Buffer(Machine):
-    """Runs in order, and what each destination has acknowledged."""
+    """Runs, and what each destination has acknowledged."""
 
     def __init__(self, bound_rows: int) -> None:
         self.bound_rows = bound_rows
         self.rows = 0
-        self.produced: Position = 0
-        self.dropped: Position = 0  # Everything up to here has left.
+        self.dropped: Position = 0  # No destination needs anything up to here.
         self.floors: dict[str, Position] = {}
-        self.runs: deque[Run] = deque()
+        self.runs: list[Run] = []
 
     def full(self) -> bool:
         """Whether the pool is used up. The last run put may exceed the bound: it cannot be cut."""
         return self.rows >= self.bound_rows
+
+    @property
+    def newest(self) -> Position:
+        """How far the furthest run goes, also of partitions that have left."""
+        return max((run.upto for run in self.runs), default=0)
 
     def entitle(self, dest: str) -> None:
         """`dest` must acknowledge from now on: nothing that is still here goes without it (rule 2)."""
         self.floors.setdefault(dest, self.dropped)
 
     def put(self, run: Run) -> None:
-        """Append a run; one that every destination has acknowledged already leaves at once."""
-        assert run.after == self.produced, f"run {run.after}..{run.upto} does not follow {self.produced}"
-        self.runs.append(run)
-        self.rows += run.rows
-        self.produced = run.upto
-        self._release()
+        """Add a run; one that every destination has acknowledged already leaves at once."""
+        if run.upto > self.dropped:
+            self.runs.append(run)
+            self.rows += run.rows
 
     def ack(self, dest: str, position: Position) -> None:
         """`dest` has everything up to `position`."""
@@ -53,17 +54,25 @@ class Buffer(Machine):
 
     def ack_all(self, dest: str) -> None:
         """`dest` is dead and needs nothing any more (thesis 3.2.3.2)."""
-        self.floors.pop(dest, None)
+        del self.floors[dest]
         self._release()
 
-    def behind(self, position: Position) -> Iterator[Run]:
-        """The runs with anything after `position`, in order."""
-        return (run for run in self.runs if run.upto > position)
+    def forget(self, partitions: frozenset[int]) -> None:
+        """The rows of these partitions do not count any more: if a copy comes back, it brings its own."""
+        self.runs = [replace(run, without=run.without | partitions) for run in self.runs]
+
+    def clear(self) -> None:
+        """Forget all runs: other sites answer for them."""
+        self.runs = []
+        self.rows = 0
+
+    def between(self, after: Position, upto: Position) -> tuple[Run, ...]:
+        """The runs with anything in (after, upto]; they may overlap, being of different partitions."""
+        return tuple(run for run in self.runs if run.upto > after and run.after < upto)
 
     def _release(self) -> None:
         # No destination at all means: drop nothing (rule 2).
-        floor = min(self.floors.values(), default=self.dropped)
-        while self.runs and self.runs[0].upto <= floor:
-            run = self.runs.popleft()
-            self.rows -= run.rows
-            self.dropped = run.upto
+        self.dropped = min(self.floors.values(), default=self.dropped)
+        if any(run.upto <= self.dropped for run in self.runs):
+            self.runs = [run for run in self.runs if run.upto > self.dropped]
+            self.rows = sum(run.rows for run in self.runs)

@@ -10,7 +10,9 @@ from collections.abc import Iterator
 
 from .fh_cons import FhCons
 from .machine import Machine, Rule, always
-from .messages import Consume, Consumed, Data, Effect, View
+from .messages import Consume, Consumed, Data, Effect, Merged, Stopped, View
+
+ONLY = 0  # The egress's one cohort.
 
 
 class Egress(Machine):
@@ -19,34 +21,50 @@ class Egress(Machine):
     def __init__(self, name: str, stage: int) -> None:
         self.name = name
         self.stage = stage
-        self.working_upto = 0
         self.cons = FhCons(name, stage - 1)
 
     # Guards.
 
     def is_what_the_sink_was_given(self, message: Consumed) -> bool:
-        return message.upto == self.working_upto > self.cons.consumed
+        own = self.cons.cohorts.get(message.cohort)
+        return own is not None and message.upto == own.working_upto > own.consumed
 
     # Actions.
 
-    def receive(self, message: Data | View) -> Iterator[Effect]:
+    def receive(self, message: Data | Stopped | Merged) -> Iterator[Effect]:
         yield from self.cons.step(message)
         yield from self._consume()
 
+    def adopt(self, view: View) -> Iterator[Effect]:
+        yield from self.cons.step(view)
+        if not self.cons.cohorts:
+            yield from self.cons.found(ONLY, frozenset({0}), 0)
+        yield from self._consume()
+
     def acknowledge(self, message: Consumed) -> Iterator[Effect]:
-        yield from self.cons.acknowledge(message.upto)
+        self.cons.finish(ONLY)
+        yield from self.cons.acknowledge()
         yield from self._consume()
 
     def _consume(self) -> Iterator[Effect]:
-        after, upto = self.cons.consumed, self.cons.frontier
-        if self.working_upto == after < upto:
-            self.working_upto = upto
-            yield Consume(stage=self.stage, after=after, upto=upto, frames=self.cons.take(upto))
+        own, upto = self.cons.cohorts[ONLY], self.cons.frontier(ONLY)
+        if own.idle and upto > own.consumed:
+            frames = self.cons.take(ONLY, upto)
+            yield Consume(
+                stage=self.stage,
+                cohort=ONLY,
+                partitions=own.partitions,
+                after=own.consumed,
+                upto=upto,
+                frames=frames,
+            )
 
 
 _ROWS = (
     Rule(on=Data, guard=always, action=Egress.receive, cites="3.2.1.2"),
-    Rule(on=View, guard=always, action=Egress.receive, cites="fig. 3.5 (2)"),
+    Rule(on=Stopped, guard=always, action=Egress.receive, cites="fig. 3.7 (8): psync"),
+    Rule(on=Merged, guard=always, action=Egress.receive, cites="lanes, not channels"),
+    Rule(on=View, guard=always, action=Egress.adopt, cites="fig. 3.5 (2)"),
     Rule(
         on=Consumed,
         guard=Egress.is_what_the_sink_was_given,

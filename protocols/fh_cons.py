@@ -1,37 +1,66 @@
-"""FH-Cons: the consumer end of an exchange on one site, for all its partitions (thesis 3.4.1, 3.4.2).
+"""FH-Cons: the consumer end of an exchange on one site, for all its partitions (thesis 3.4.1 to 3.4.3).
 
 It takes each channel from exactly one producer copy, in lanes, keeps the rows it may not consume yet,
 and knows its *frontier*: the least position over its lanes, up to which every row is here and the
 merge by sequence number is certain. It acknowledges what it has consumed to every site that holds a
-copy of its producers, also those that do not feed it (rule 1). When a producer site fails, the
-channels it fed are attached to the surviving copies at the exact position received (fig. 3.5 (2)).
+copy of its producers, also those that do not feed it (rule 1). When the view says that another copy is
+to feed a channel, because the sender died (fig. 3.5 (2)) or moved away, the channel is attached there at the
+exact position received.
 S-Cons is this machine with the ingress as its only producer; the egress is it with a sink behind it.
+
+Partitions that have come equally far are a *cohort* and are consumed in one step. There is one, but for
+copies that were just built: such a copy founds a cohort at its snapshot's position, catches up, and
+is fused with the oldest one when both stand at the same position. Neither waits for the other but for the
+last step before they meet.
 
 Departure: acks tell what was consumed, not what was received, because then rows that wait for the
 merge stay in their producers' buffers: these bound a consumer's memory without credits, and a
-snapshot needs no unprocessed input.
+snapshot needs no unprocessed input. An ack speaks for all cohorts of the site.
+Departure: there is no `entitle`. A site that is to hold a new copy says when it asks for the state at which
+position or later it wants it, and acknowledges nothing beyond that position until it has the state. So what
+the copy will need is kept for the site itself, everywhere, from before the cut.
 Departure: the thesis waits for a tuple from every producer and stalls on an idle one; every frame
 says how far it goes, with rows or without.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from .machine import Machine, Rule, always
-from .messages import Ack, Attach, Block, Data, Effect, Frame, Position, Send, View
+from .channels import Blocks, grouped, without
+from .machine import Machine, Rule, always, ignore
+from .messages import Ack, Attach, Block, Data, Effect, Frame, Merge, Merged, Position, Send, Stop, Stopped, View
 
 NOBODY = ""  # The sender of a lane whose producers have no copy left: it holds the frontier back.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneIn:
-    """Which channels come from `sender`, and up to where they have been received."""
+    """Which channels come from `sender`, and up to where they have been received.
 
+    While `stops` are unconfirmed, frames may still carry channels that were taken out; a lane without
+    channels only waits for that.
+    """
+
+    cohort: int
     sender: str
-    channels: tuple[Block, ...]
+    channels: Blocks
     upto: Position
+    stops: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cohort:
+    """Partitions that have come equally far: consumed up to, and the operator busy up to."""
+
+    partitions: frozenset[int]
+    consumed: Position
+    working_upto: Position
+
+    @property
+    def idle(self) -> bool:
+        return self.working_upto == self.consumed
 
 
 class FhCons(Machine):
@@ -40,35 +69,108 @@ class FhCons(Machine):
     def __init__(self, name: str, edge: int) -> None:
         self.name = name
         self.edge = edge
-        self.view = 0
+        self.view: View | None = None
         self.stint = 0
-        self.consumed: Position = 0
+        self.acked: Position = 0
+        self.limit: Position | None = None  # Copies on their way here need what is behind it.
+        self.cohorts: dict[int, Cohort] = {}
+        self.standing: dict[int, int] = {}  # Copies that run here and are not live yet: version, partition.
         self.lanes: dict[int, LaneIn] = {}
-        self.pending: list[Frame] = []
+        self.pending: dict[int, tuple[Frame, ...]] = {}
         self.producers: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
         return f"FH-Cons of edge {self.edge} on {self.name}"
 
+    # What the segment around it asks.
+
+    def frontier(self, cohort: int) -> Position:
+        """Up to here every row of every channel of the cohort has been received (rule 7)."""
+        positions = (lane.upto for lane in self.lanes.values() if lane.cohort == cohort and lane.channels)
+        return min(positions, default=self.cohorts[cohort].consumed)
+
     @property
-    def frontier(self) -> Position:
-        """Up to here every row of every channel has been received (rule 7)."""
-        return min((lane.upto for lane in self.lanes.values()), default=self.consumed)
+    def consumed(self) -> Position:
+        """Up to here all cohorts have consumed."""
+        return min((cohort.consumed for cohort in self.cohorts.values()), default=self.acked)
 
-    def take(self, upto: Position) -> tuple[Frame, ...]:
-        """The pending frames with rows up to `upto`; what lies beyond stays pending."""
-        assert self.consumed < upto <= self.frontier, f"cannot consume {upto} at frontier {self.frontier}"
-        taken = tuple(frame for frame in self.pending if frame.after < upto)
-        self.pending = [frame for frame in self.pending if frame.upto > upto]
-        return taken
+    def reach(self, cohort: int) -> Position:
+        """How far the cohort may be consumed now, so that cohorts meet."""
+        own, oldest = self.cohorts[cohort], min(self.cohorts)
+        upto = self.frontier(cohort)
+        if cohort != oldest:
+            return min(upto, max(own.consumed, self.cohorts[oldest].consumed))
+        for other, younger in self.cohorts.items():
+            if younger.consumed > own.consumed:
+                upto = min(upto, younger.consumed)
+            elif other != oldest and self.frontier(other) >= own.consumed:
+                return own.consumed  # It is about to meet us: one step more, and it would run after us for ever.
+        return upto
 
-    def acknowledge(self, upto: Position) -> Iterator[Effect]:
-        """Everything up to `upto` is consumed: tell every producer site (fig. 3.3 (3), rule 1)."""
-        self.consumed = upto
+    def take(self, cohort: int, upto: Position) -> tuple[Frame, ...]:
+        """Begin to consume up to `upto`: the frames with such rows; what lies beyond stays pending."""
+        own = self.cohorts[cohort]
+        assert own.idle and own.consumed < upto <= self.frontier(cohort), f"cannot consume {upto} of {own}"
+        pending = self.pending.get(cohort, ())
+        self.pending[cohort] = tuple(frame for frame in pending if frame.upto > upto)
+        self.cohorts[cohort] = replace(own, working_upto=upto)
+        return tuple(frame for frame in pending if frame.after < upto)
+
+    def finish(self, cohort: int) -> None:
+        """What was begun is consumed."""
+        own = self.cohorts[cohort]
+        self.cohorts[cohort] = replace(own, consumed=own.working_upto)
+        self._drop_empty_cohorts()
+
+    def acknowledge(self) -> Iterator[Effect]:
+        """Tell every producer site up to where all cohorts have consumed (fig. 3.3 (3), rule 1)."""
+        position = self.consumed if self.limit is None else min(self.consumed, self.limit)
+        if position <= self.acked:
+            return
+        self.acked = position
         for producer in self.producers:
-            ack = Ack(sender=self.name, view=self.view, edge=self.edge, position=upto)
-            yield Send(to=producer, message=ack)
+            yield self._ack(producer)
+
+    def found(self, cohort: int, partitions: frozenset[int], consumed: Position) -> Iterator[Effect]:
+        """Copies of `partitions` are here, through everything up to `consumed`: have them fed."""
+        assert self.view is not None
+        self.cohorts[cohort] = Cohort(partitions=partitions, consumed=consumed, working_upto=consumed)
+        feeds: dict[str, list[Block]] = {}
+        for slot, consumers in grouped(sorted(partitions), self._slot).items():
+            for sender, producers in self._senders(range(len(self.view.copies[self.edge])), slot).items():
+                feeds.setdefault(sender, []).append(Block(producers=producers, consumers=consumers))
+        for sender, channels in feeds.items():
+            yield from self._attach(cohort, sender, tuple(channels), consumed)
+
+    def meeting(self) -> tuple[int, int] | None:
+        """Two idle cohorts at one position, the older one last."""
+        oldest = min(self.cohorts, default=0)
+        for cohort, own in self.cohorts.items():
+            other = self.cohorts[oldest]
+            if cohort != oldest and own.idle and other.idle and own.consumed == other.consumed:
+                return cohort, oldest
+        return None
+
+    def fuse(self, cohort: int, into: int) -> Iterator[Effect]:
+        """Make one cohort of two, and ask that each sender's lanes to them become one."""
+        young, old = self.cohorts.pop(cohort), self.cohorts[into]
+        self.cohorts[into] = replace(old, partitions=old.partitions | young.partitions)
+        self.pending[into] = self.pending.get(into, ()) + self.pending.pop(cohort, ())
+        towards = {lane.sender: stint for stint, lane in self.lanes.items() if lane.cohort == into and lane.channels}
+        for stint, lane in list(self.lanes.items()):
+            if lane.cohort != cohort:
+                continue
+            self.lanes[stint] = replace(lane, cohort=into)
+            if lane.channels and lane.sender in towards and lane.sender != NOBODY:
+                yield self._merge(lane.sender, stint, towards[lane.sender])
+
+    def gone(self, view: View) -> frozenset[int]:
+        """The partitions that were here and that `view` has given to others, or does not want any more."""
+        building = {standby.version for standby in view.standby}
+        standing = {partition for version, partition in self.standing.items() if version in building}
+        here = frozenset(p for cohort in self.cohorts.values() for p in cohort.partitions)
+        return here - view.held(self.edge + 1, self.name) - standing
 
     # Guards.
 
@@ -76,89 +178,182 @@ class FhCons(Machine):
         lane = self.lanes.get(message.stint)
         return lane is not None and lane.sender == message.sender and lane.upto == message.after
 
-    def is_the_first(self, view: View) -> bool:
-        return self.view == 0
+    def is_of_a_lane_given_up(self, message: Data | Stopped | Merged) -> bool:
+        return message.stint not in self.lanes and message.stint <= self.stint
+
+    def was_asked_for(self, message: Stopped) -> bool:
+        lane = self.lanes.get(message.stint)
+        return lane is not None and lane.sender == message.sender and lane.stops > 0
+
+    def lanes_are_abreast(self, message: Merged) -> bool:
+        lane, into = self.lanes.get(message.stint), self.lanes.get(message.into)
+        if lane is None or into is None or lane is into:
+            return False
+        same_sender = lane.sender == into.sender == message.sender
+        return same_sender and (lane.cohort, lane.upto) == (into.cohort, into.upto)
 
     # Actions.
 
     def receive(self, message: Data) -> Iterator[Effect]:
-        self.lanes[message.stint] = replace(self.lanes[message.stint], upto=message.upto)
-        self.pending.append(Frame(after=message.after, upto=message.upto, body=message.body))
+        lane = self.lanes[message.stint]
+        self.lanes[message.stint] = replace(lane, upto=message.upto)
+        if lane.channels:
+            [body] = message.bodies
+            only = lane.channels if lane.stops else ()
+            frame = Frame(after=message.after, upto=message.upto, channels=only, body=body)
+            self.pending[lane.cohort] = (*self.pending.get(lane.cohort, ()), frame)
         yield from ()
 
-    def attach_all(self, view: View) -> Iterator[Effect]:
-        self._note(view)
-        feeds: dict[str, list[Block]] = {}
-        for copy, consumers in enumerate(self._held(view)):
-            if not consumers:
-                continue
-            for sender, producers in self._senders(view, copy).items():
-                feeds.setdefault(sender, []).append(Block(producers=producers, consumers=consumers))
-        for sender, channels in feeds.items():
-            yield from self._attach(sender, tuple(channels), self.consumed)
+    def confirm_stop(self, message: Stopped) -> Iterator[Effect]:
+        lane = replace(self.lanes[message.stint], stops=self.lanes[message.stint].stops - 1)
+        self.lanes[message.stint] = lane
+        if not lane.channels and not lane.stops:
+            del self.lanes[message.stint]
+        yield from ()
 
-    def take_over(self, view: View) -> Iterator[Effect]:
-        self._note(view)
-        orphaned = [key for key, lane in self.lanes.items() if lane.sender in view.dead]
-        for key in orphaned:
-            lane = self.lanes.pop(key)
-            feeds: dict[str, list[Block]] = {}
-            for block in lane.channels:
-                for sender, producers in self._survivors(view, block.producers).items():
-                    feeds.setdefault(sender, []).append(replace(block, producers=producers))
-            for sender, channels in feeds.items():
-                yield from self._attach(sender, tuple(channels), lane.upto)
+    def join_lanes(self, message: Merged) -> Iterator[Effect]:
+        lane, into = self.lanes.pop(message.stint), self.lanes[message.into]
+        self.lanes[message.into] = replace(into, channels=into.channels + lane.channels, stops=into.stops + lane.stops)
+        yield from ()
 
-    def _note(self, view: View) -> None:
-        self.view = view.number
-        self.producers = view.holders(self.edge)
+    def reconcile(self, view: View) -> Iterator[Effect]:
+        before, gone = self.producers, self.gone(view)
+        building = {standby.version for standby in view.standby}
+        self.standing = {version: p for version, p in self.standing.items() if version in building}
+        self.view = view
+        self.producers = view.members(self.edge)
+        if self.name not in view.members(self.edge + 1):
+            # Who feeds it forgets its lanes and acks with this view too; if it comes back, it comes anew.
+            self.lanes.clear()
+            self.pending.clear()
+            self.acked = 0
+        yield from self._forget(gone)
+        if before:
+            # State your position on join: also if it has not changed (rule 4).
+            for producer in self.producers:
+                if producer not in before and self.cohorts:
+                    yield self._ack(producer)
+        for stint in list(self.lanes):
+            yield from self._change_senders(stint)
 
-    def _attach(self, sender: str, channels: tuple[Block, ...], position: Position) -> Iterator[Effect]:
-        self.stint += 1
-        self.lanes[self.stint] = LaneIn(sender=sender, channels=channels, upto=position)
-        if sender == NOBODY:
+    # How it is done.
+
+    def _forget(self, partitions: frozenset[int]) -> Iterator[Effect]:
+        """Take partitions out of cohorts and lanes. A cohort at work stays until it is through."""
+        assert self.view is not None
+        if not partitions:
             return
-        attach = Attach(
-            sender=self.name,
-            view=self.view,
-            edge=self.edge,
-            stint=self.stint,
-            position=position,
-            channels=channels,
+        everyone = tuple(range(len(self.view.copies[self.edge])))
+        gone = (Block(producers=everyone, consumers=tuple(sorted(partitions))),)
+        for cohort, own in list(self.cohorts.items()):
+            held = (Block(producers=everyone, consumers=tuple(sorted(own.partitions))),)
+            left = [(frame, without(frame.channels or held, gone)) for frame in self.pending.get(cohort, ())]
+            self.pending[cohort] = tuple(replace(frame, channels=channels) for frame, channels in left if channels)
+            self.cohorts[cohort] = replace(own, partitions=own.partitions - partitions)
+        for stint in list(self.lanes):
+            yield from self._stop(stint, gone)
+        self._drop_empty_cohorts()
+
+    def _drop_empty_cohorts(self) -> None:
+        for cohort in [k for k, own in self.cohorts.items() if not own.partitions and own.idle]:
+            del self.cohorts[cohort]
+            self.pending.pop(cohort, None)
+
+    def _change_senders(self, stint: int) -> Iterator[Effect]:
+        """Attach the channels of a lane that somebody else is to feed, at the position received."""
+        assert self.view is not None
+        lane = self.lanes[stint]
+        feeds: dict[str, list[Block]] = {}
+        for block in lane.channels:
+            slot = self._slot(block.consumers[0])
+            for sender, producers in self._senders(block.producers, slot, lane.sender).items():
+                feeds.setdefault(sender, []).append(replace(block, producers=producers))
+        for sender, channels in feeds.items():
+            if sender != lane.sender:
+                yield from self._stop(stint, tuple(channels))
+                yield from self._attach(lane.cohort, sender, tuple(channels), lane.upto)
+        if lane.sender in self.view.dead:
+            assert stint not in self.lanes or not self.lanes[stint].channels, "nobody is fed by the dead"
+            self.lanes.pop(stint, None)
+
+    def _stop(self, stint: int, channels: Blocks) -> Iterator[Effect]:
+        assert self.view is not None
+        lane = self.lanes[stint]
+        left = without(lane.channels, channels)
+        if left == lane.channels:
+            return
+        if lane.sender == NOBODY or lane.sender in self.view.dead:
+            self.lanes[stint] = replace(lane, channels=left)
+            if not left:
+                del self.lanes[stint]
+            return
+        self.lanes[stint] = replace(lane, channels=left, stops=lane.stops + 1)
+        stop = Stop(sender=self.name, view=self.view.number, edge=self.edge, stint=stint, channels=channels)
+        yield Send(to=lane.sender, message=stop)
+
+    def _attach(self, cohort: int, sender: str, channels: Blocks, position: Position) -> Iterator[Effect]:
+        assert self.view is not None
+        self.stint += 1
+        self.lanes[self.stint] = LaneIn(cohort=cohort, sender=sender, channels=channels, upto=position)
+        if sender != NOBODY:
+            attach = Attach(
+                sender=self.name,
+                view=self.view.number,
+                edge=self.edge,
+                stint=self.stint,
+                position=position,
+                channels=channels,
+            )
+            yield Send(to=sender, message=attach)
+
+    def _ack(self, producer: str) -> Effect:
+        assert self.view is not None
+        ack = Ack(sender=self.name, view=self.view.number, edge=self.edge, position=self.acked)
+        return Send(to=producer, message=ack)
+
+    def _merge(self, sender: str, stint: int, into: int) -> Effect:
+        assert self.view is not None
+        merge = Merge(sender=self.name, view=self.view.number, edge=self.edge, stint=stint, into=into)
+        return Send(to=sender, message=merge)
+
+    def _slot(self, partition: int) -> int:
+        """Which copy of `partition` this node has, or is going to have."""
+        assert self.view is not None
+        copies = self.view.copies[self.edge + 1][partition]
+        if self.name in copies:
+            return copies.index(self.name)
+        stage = self.edge + 1
+        return next(
+            s.slot for s in self.view.standby if (s.stage, s.partition, s.node) == (stage, partition, self.name)
         )
-        yield Send(to=sender, message=attach)
 
-    def _held(self, view: View) -> list[tuple[int, ...]]:
-        """The partitions this node holds as first copy, as second copy, ..."""
-        partitions = view.copies[self.edge + 1]
-        degree = max(len(copies) for copies in partitions)
-        return [
-            tuple(c for c, copies in enumerate(partitions) if copy < len(copies) and copies[copy] == self.name)
-            for copy in range(degree)
-        ]
+    def _senders(self, producers: Iterable[int], slot: int, now: str = NOBODY) -> dict[str, tuple[int, ...]]:
+        """Who feeds a consumer's copy: who does `now`, else the producer's copy in the same slot (fig. 3.11).
 
-    def _senders(self, view: View, copy: int) -> dict[str, tuple[int, ...]]:
-        """Who feeds a consumer's `copy`: the same copy of each producer, if it lives (fig. 3.11)."""
-        senders: dict[str, list[int]] = {}
-        for partition, copies in enumerate(view.copies[self.edge]):
-            own = copies[copy % len(copies)]
-            live = view.live_copies(self.edge, partition)
-            sender = own if own in live else next(iter(live), NOBODY)
-            senders.setdefault(sender, []).append(partition)
-        return {sender: tuple(producers) for sender, producers in senders.items()}
+        Departure: when the copy in the same slot is back, the consumer stays with the one that feeds it (rule 13
+        says that it may move), because a copy that was just built is behind, and the consumer would wait for it.
+        """
+        view, edge = self.view, self.edge
+        assert view is not None
 
-    def _survivors(self, view: View, producers: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-        """The first surviving copy of each of `producers`."""
-        senders: dict[str, list[int]] = {}
-        for partition in producers:
-            sender = next(iter(view.live_copies(self.edge, partition)), NOBODY)
-            senders.setdefault(sender, []).append(partition)
-        return {sender: tuple(members) for sender, members in senders.items()}
+        def sender(producer: int) -> str:
+            copies = view.copies[edge][producer]
+            own = copies[slot % len(copies)]
+            live = view.live_copies(edge, producer)
+            if now in live:
+                return now
+            return own if own in live else next(iter(live), NOBODY)
+
+        return grouped(producers, sender)
 
 
 _ROWS = (
     Rule(on=Data, guard=FhCons.continues_its_lane, action=FhCons.receive, cites="3.4.1; rules 6, 7"),
-    Rule(on=View, guard=FhCons.is_the_first, action=FhCons.attach_all, cites="fig. 3.11; rule 14"),
-    Rule(on=View, guard=always, action=FhCons.take_over, cites="fig. 3.5 (2), 3.12; rule 20"),
+    Rule(on=Stopped, guard=FhCons.was_asked_for, action=FhCons.confirm_stop, cites="fig. 3.15; rule 13"),
+    Rule(on=Merged, guard=FhCons.lanes_are_abreast, action=FhCons.join_lanes, cites="lanes, not channels"),
+    Rule(on=Data, guard=FhCons.is_of_a_lane_given_up, action=ignore, cites="rule 6: an old stint"),
+    Rule(on=Stopped, guard=FhCons.is_of_a_lane_given_up, action=ignore, cites="rule 6: an old stint"),
+    Rule(on=Merged, guard=FhCons.is_of_a_lane_given_up, action=ignore, cites="rule 6: an old stint"),
+    Rule(on=View, guard=always, action=FhCons.reconcile, cites="fig. 3.5 (2), 3.12; rules 4, 13, 20"),
 )
 FhCons.RULES = _ROWS

@@ -1,34 +1,54 @@
-"""FH-Prod: the producer end of an exchange on one site, for all its partitions (thesis 3.4.1, 3.4.2).
+"""FH-Prod: the producer end of an exchange on one site, for all its partitions (thesis 3.4.1 to 3.4.3).
 
 It keeps what the site's copies have produced until every consumer site has acknowledged it, and feeds
 *lanes*. A lane is a set of channels to one consumer site that move together, opened by that site's
 `attach` at an exact position; its cursor is what was sent. The consumer numbers its attaches; the
 number, the *stint*, names the lane. S-Prod is this machine with the egress as its only consumer.
 
+The site's partitions come in *cohorts*: partitions that have come equally far. There is one, but for
+copies that were just built and still catch up. A lane goes as far as the last of its producers.
+
 Departure: no channel is a lane of its own, and no frame lists exceptions. Channels whose sender
 changes get a new lane at their own position, because then every lane has one position and a step
-costs the same whatever the number of partitions.
+costs the same whatever the number of partitions. Lanes that have come equally far are merged.
 Departure: `joined` is not a message. Every frame carries its stint and the position it starts at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, replace
 
 from .buffer import Buffer
-from .machine import Machine, Rule, always
-from .messages import Ack, Attach, Block, Consumed, Data, Effect, Position, Run, Send, View
+from .channels import Blocks, producers_of, without
+from .machine import Machine, Rule, always, ignore
+from .messages import (
+    Ack,
+    Attach,
+    Block,
+    Consumed,
+    Data,
+    Effect,
+    Merge,
+    Merged,
+    Position,
+    Run,
+    Send,
+    Stop,
+    Stopped,
+    View,
+)
+
+LaneName = tuple[str, int]  # Consumer, stint.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneOut:
     """What one consumer site is fed, and how far that has gone."""
 
-    consumer: str
-    stint: int
     channels: tuple[Block, ...]
     cursor: Position
+    into: int = 0  # The stint of the lane this one is to be merged into, once both have come equally far.
 
 
 class FhProd(Machine):
@@ -39,16 +59,49 @@ class FhProd(Machine):
         self.edge = edge
         self.view = 0
         self.buffer = Buffer(bound_rows)
-        self.lanes: dict[tuple[str, int], LaneOut] = {}
+        self.cohorts: dict[int, frozenset[int]] = {}  # The partitions of each cohort.
+        self.produced: dict[int, Position] = {}
+        self.leaving: frozenset[int] = frozenset()  # Partitions that left and the operator still has.
+        self.since: dict[str, int] = {}  # The view in which each consumer site became one.
+        self.lanes: dict[LaneName, LaneOut] = {}
+        self.merged: dict[LaneName, int] = {}  # Where the channels of a merged lane are now.
 
     @property
     def title(self) -> str:
         return f"FH-Prod of edge {self.edge} on {self.name}"
 
+    # What the segment around it tells.
+
+    def found(self, cohort: int, partitions: frozenset[int], produced: Position, runs: tuple[Run, ...] = ()) -> None:
+        """Copies of `partitions` are here, through everything up to `produced`, with their output in `runs`."""
+        self.cohorts[cohort] = partitions
+        self.produced[cohort] = produced
+        for run in runs:
+            self.buffer.put(run)
+
+    def fuse(self, cohort: int, into: int) -> None:
+        """Two cohorts have come equally far and are one from now on."""
+        assert self.produced[cohort] == self.produced[into], "cohorts fuse at one position"
+        self.cohorts[into] |= self.cohorts.pop(cohort)
+        del self.produced[cohort]
+
+    def forget(self, partitions: frozenset[int]) -> None:
+        """These copies live elsewhere from now on, and what they have produced."""
+        self.leaving |= partitions
+        if partitions:
+            self.buffer.forget(partitions)
+        for cohort in list(self.cohorts):
+            self.cohorts[cohort] -= partitions
+
+    def keep(self, cohorts: Set[int]) -> None:
+        """Forget cohorts that are not among `cohorts`: nothing is left of them here."""
+        for cohort in self.cohorts.keys() - cohorts:
+            del self.cohorts[cohort], self.produced[cohort]
+
     # Guards.
 
     def follows_what_was_produced(self, message: Consumed) -> bool:
-        return message.upto > self.buffer.produced
+        return message.upto > self.produced.get(message.cohort, message.upto)
 
     def is_from_a_consumer_and_not_older(self, message: Ack) -> bool:
         floor = self.buffer.floors.get(message.sender)
@@ -58,69 +111,126 @@ class FhProd(Machine):
         lane_is_new = (message.sender, message.stint) not in self.lanes
         return lane_is_new and message.sender in self.buffer.floors and message.position >= self.buffer.dropped
 
+    def is_of_an_earlier_time_here(self, message: Ack | Attach | Stop | Merge) -> bool:
+        return message.view < self.since.get(message.sender, message.view + 1)
+
+    def lane_is_open(self, message: Stop | Merge) -> bool:
+        return self._now(message.sender, message.stint) in self.lanes
+
     # Actions.
 
     def put_and_feed(self, message: Consumed) -> Iterator[Effect]:
-        run = Run(after=self.buffer.produced, upto=message.upto, rows=message.rows, body=message.body)
-        self.buffer.put(run)
-        for key in list(self.lanes):
-            yield from self._feed(key, (run,))
+        after = self.produced[message.cohort]
+        self.produced[message.cohort] = message.upto
+        if self.cohorts[message.cohort]:  # Else its last partition left while the operator was at work.
+            run = Run(after=after, upto=message.upto, rows=message.rows, without=self.leaving, body=message.body)
+            self.buffer.put(run)
+        for lane in list(self.lanes):
+            yield from self._feed(lane)
 
     def release(self, message: Ack) -> Iterator[Effect]:
         self.buffer.ack(message.sender, message.position)
         yield from ()
 
     def open_lane(self, message: Attach) -> Iterator[Effect]:
-        key = (message.sender, message.stint)
-        self.lanes[key] = LaneOut(
-            consumer=message.sender, stint=message.stint, channels=message.channels, cursor=message.position
-        )
-        yield from self._feed(key, tuple(self.buffer.behind(message.position)))
+        lane = (message.sender, message.stint)
+        self.lanes[lane] = LaneOut(channels=message.channels, cursor=message.position)
+        yield from self._feed(lane)
+
+    def take_out(self, message: Stop) -> Iterator[Effect]:
+        name = self._now(message.sender, message.stint)
+        lane = self.lanes.pop(name)
+        left = without(lane.channels, message.channels)
+        if left:
+            self.lanes[name] = replace(lane, channels=left)
+        stopped = Stopped(sender=self.name, view=self.view, edge=self.edge, stint=name[1])
+        yield Send(to=message.sender, message=stopped)
+
+    def note_merge(self, message: Merge) -> Iterator[Effect]:
+        name = self._now(message.sender, message.stint)
+        self.lanes[name] = replace(self.lanes[name], into=message.into)
+        yield from self._merge(name)
 
     def adopt(self, view: View) -> Iterator[Effect]:
         self.view = view.number
-        consumers = view.holders(self.edge + 1)
+        consumers = view.members(self.edge + 1)
         for consumer in [dest for dest in self.buffer.floors if dest not in consumers]:
             self.buffer.ack_all(consumer)
-        for key in [key for key in self.lanes if key[0] not in consumers]:
-            del self.lanes[key]
+        self.lanes = {lane: out for lane, out in self.lanes.items() if lane[0] in consumers}
+        self.merged = {lane: into for lane, into in self.merged.items() if lane[0] in consumers}
+        self.since = {consumer: self.since.get(consumer, view.number) for consumer in consumers}
         for consumer in consumers:
             self.buffer.entitle(consumer)
+        if self.name not in view.members(self.edge):
+            self.buffer.clear()  # Its copies live elsewhere, and nobody acknowledges to it any more.
         yield from ()
 
-    def _feed(self, key: tuple[str, int], runs: tuple[Run, ...]) -> Iterator[Effect]:
-        lane = self.lanes[key]
-        for run in runs:
-            if run.upto <= lane.cursor:
-                continue  # The consumer has these from the copy that fed it before (rule 14).
+    def _now(self, consumer: str, stint: int) -> LaneName:
+        """The lane that was opened as `stint`: the consumer may not know yet that it was merged into another."""
+        while (consumer, stint) in self.merged:
+            stint = self.merged[consumer, stint]
+        return consumer, stint
+
+    def _feed(self, name: LaneName) -> Iterator[Effect]:
+        lane = self.lanes.get(name)
+        if lane is None:
+            return  # It was merged into another a moment ago.
+        reached = self._reached(lane)
+        if reached > lane.cursor:  # Else the consumer is ahead: it had more from another copy (rule 14).
+            runs = self.buffer.between(lane.cursor, reached)
             data = Data(
                 sender=self.name,
                 view=self.view,
                 edge=self.edge,
-                stint=lane.stint,
+                stint=name[1],
                 after=lane.cursor,
-                upto=run.upto,
-                body=run.body,
+                upto=reached,
+                bodies=tuple(run.body for run in runs),
             )
-            yield Send(to=lane.consumer, message=data, channels=lane.channels)
-            lane = replace(lane, cursor=run.upto)
-        self.lanes[key] = lane
+            yield Send(to=name[0], message=data, channels=tuple(_counting(run, lane.channels) for run in runs))
+            self.lanes[name] = replace(lane, cursor=reached)
+        yield from self._merge(name)
+
+    def _reached(self, lane: LaneOut) -> Position:
+        """How far the last of the lane's producers has come."""
+        if len(self.cohorts) == 1:
+            return next(iter(self.produced.values()))
+        producers = producers_of(lane.channels)
+        reached = [self.produced[k] for k, members in self.cohorts.items() if members & producers]
+        return min(reached, default=lane.cursor)
+
+    def _merge(self, name: LaneName) -> Iterator[Effect]:
+        lane = self.lanes[name]
+        into = self._now(name[0], lane.into)
+        target = self.lanes.get(into)
+        if target is None or into == name or target.cursor != lane.cursor:
+            return
+        del self.lanes[name]
+        self.merged[name] = into[1]
+        self.lanes[into] = replace(target, channels=target.channels + lane.channels)
+        merged = Merged(sender=self.name, view=self.view, edge=self.edge, stint=name[1], into=into[1])
+        yield Send(to=name[0], message=merged)
 
 
+def _counting(run: Run, channels: Blocks) -> Blocks:
+    """The channels of a lane whose rows in `run` count."""
+    if not run.without:
+        return channels
+    consumers = tuple(sorted({consumer for block in channels for consumer in block.consumers}))
+    return without(channels, (Block(producers=tuple(sorted(run.without)), consumers=consumers),))
+
+
+_LEFT = "rules 9, 12: the sender has left the consumer's stage since, and its lanes with it"
 _ROWS = (
-    Rule(
-        on=Consumed,
-        guard=FhProd.follows_what_was_produced,
-        action=FhProd.put_and_feed,
-        cites="fig. 3.3 (1), (2)",
-    ),
+    Rule(on=Consumed, guard=FhProd.follows_what_was_produced, action=FhProd.put_and_feed, cites="fig. 3.3 (1), (2)"),
+    Rule(on=Ack, guard=FhProd.is_of_an_earlier_time_here, action=ignore, cites=_LEFT),
+    Rule(on=Attach, guard=FhProd.is_of_an_earlier_time_here, action=ignore, cites=_LEFT),
+    Rule(on=Stop, guard=FhProd.is_of_an_earlier_time_here, action=ignore, cites=_LEFT),
+    Rule(on=Merge, guard=FhProd.is_of_an_earlier_time_here, action=ignore, cites=_LEFT),
     Rule(on=Ack, guard=FhProd.is_from_a_consumer_and_not_older, action=FhProd.release, cites="fig. 3.3 (3)"),
-    Rule(
-        on=Attach,
-        guard=FhProd.is_kept_and_lane_is_new,
-        action=FhProd.open_lane,
-        cites="fig. 3.13: reverse; rule 14",
-    ),
+    Rule(on=Attach, guard=FhProd.is_kept_and_lane_is_new, action=FhProd.open_lane, cites="fig. 3.13, 3.14; rule 14"),
+    Rule(on=Stop, guard=FhProd.lane_is_open, action=FhProd.take_out, cites="3.4.3.2: conn[SEC] := {ACK}; rule 13"),
+    Rule(on=Merge, guard=FhProd.lane_is_open, action=FhProd.note_merge, cites="lanes, not channels"),
     Rule(on=View, guard=always, action=FhProd.adopt, cites="fig. 3.5 (1): fail; rules 2, 12"),
 )
 FhProd.RULES = _ROWS

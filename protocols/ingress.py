@@ -11,7 +11,21 @@ from collections.abc import Iterator
 
 from .fh_prod import FhProd
 from .machine import Machine, Rule, always
-from .messages import Ack, Attach, Consumed, Effect, Pull, Released, Sourced, SourceEnded, View
+from .messages import (
+    Ack,
+    Attach,
+    Consumed,
+    Effect,
+    Merge,
+    Pull,
+    Released,
+    Sourced,
+    SourceEnded,
+    Stop,
+    View,
+)
+
+ONLY = 0  # The ingress's one cohort.
 
 
 class Ingress(Machine):
@@ -23,11 +37,12 @@ class Ingress(Machine):
         self.ended = False
         self.released = 0
         self.prod = FhProd(name, 0, bound_rows)
+        self.prod.found(ONLY, frozenset({0}), 0)
 
     # Guards.
 
     def answers_the_pull(self, message: Sourced) -> bool:
-        return self.pulling and message.after == self.prod.buffer.produced < message.upto
+        return self.pulling and message.after == self.prod.produced[ONLY] < message.upto
 
     def is_pulling(self, message: SourceEnded) -> bool:
         return self.pulling
@@ -36,7 +51,7 @@ class Ingress(Machine):
 
     def number(self, message: Sourced) -> Iterator[Effect]:
         self.pulling = False
-        run = Consumed(stage=0, upto=message.upto, rows=message.rows, body=message.body)
+        run = Consumed(stage=0, cohort=ONLY, upto=message.upto, rows=message.rows, body=message.body)
         yield from self.prod.step(run)
         yield from self._pull()
 
@@ -45,7 +60,7 @@ class Ingress(Machine):
         self.ended = True
         yield from ()
 
-    def serve(self, message: Ack | Attach | View) -> Iterator[Effect]:
+    def serve(self, message: Ack | Attach | Stop | Merge | View) -> Iterator[Effect]:
         yield from self.prod.step(message)
         if self.prod.buffer.dropped > self.released:
             self.released = self.prod.buffer.dropped
@@ -56,7 +71,7 @@ class Ingress(Machine):
         if self.pulling or self.ended or self.prod.buffer.full():
             return
         self.pulling = True
-        yield Pull(after=self.prod.buffer.produced)
+        yield Pull(after=self.prod.produced[ONLY])
 
 
 _ROWS = (
@@ -64,6 +79,8 @@ _ROWS = (
     Rule(on=SourceEnded, guard=Ingress.is_pulling, action=Ingress.end, cites="punctuation: end of stream"),
     Rule(on=Ack, guard=always, action=Ingress.serve, cites="fig. 3.3 (3)"),
     Rule(on=Attach, guard=always, action=Ingress.serve, cites="3.2.4: csync"),
+    Rule(on=Stop, guard=always, action=Ingress.serve, cites="the copy lives elsewhere"),
+    Rule(on=Merge, guard=always, action=Ingress.serve, cites="lanes, not channels"),
     Rule(on=View, guard=always, action=Ingress.serve, cites="fig. 3.5 (1): fail"),
 )
 Ingress.RULES = _ROWS

@@ -31,17 +31,35 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Standby:
+    """A copy on its way: partition `partition` of `stage` on `node`, built from the copy on `donor`.
+
+    When it is live it takes `slot` among the partition's copies: that of a dead copy, or of a live one
+    that it replaces (a move). `version` is never used twice.
+    """
+
+    version: int
+    stage: int
+    partition: int
+    slot: int
+    node: str
+    donor: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """Who is in the dataflow and which copy of which partition lives where (thesis 3.2.3.1).
 
-    `copies[stage][partition]` are the nodes of the partition's copies, primary first; the node of a
-    dead copy stays listed, and `dead` says that it is gone. Stage 0 is the ingress, the last the egress.
+    `copies[stage][partition]` are the nodes of the partition's copies, primary first: a copy's place is
+    its *slot*. The node of a dead copy stays listed until another copy has its slot, and `dead` says that
+    it is gone. Stage 0 is the ingress, the last the egress. `standby` are the copies being built.
     """
 
     number: int
     nodes: tuple[str, ...]
     dead: frozenset[str]
     copies: tuple[tuple[tuple[str, ...], ...], ...]
+    standby: tuple[Standby, ...] = ()
 
     def alive(self, node: str) -> bool:
         """Whether `node` belongs to the dataflow and has not failed."""
@@ -56,32 +74,50 @@ class View:
         held = {node for copies in self.copies[stage] for node in copies}
         return tuple(sorted(held - self.dead))
 
+    def members(self, stage: int) -> tuple[str, ...]:
+        """The live nodes with a copy of `stage`, finished or on its way, each once, in a fixed order."""
+        coming = {standby.node for standby in self.standby if standby.stage == stage}
+        return tuple(sorted(coming | set(self.holders(stage))))
+
+    def held(self, stage: int, node: str) -> frozenset[int]:
+        """The partitions of `stage` of which `node` has a finished copy."""
+        return frozenset(p for p, copies in enumerate(self.copies[stage]) if node in copies)
+
     def lost(self) -> tuple[tuple[int, int], ...]:
-        """Every (stage, partition) without a surviving copy."""
+        """Every (stage, partition) without a surviving copy, finished or on its way."""
+        coming = {(standby.stage, standby.partition) for standby in self.standby}
         return tuple(
             (stage, partition)
             for stage, partitions in enumerate(self.copies)
             for partition in range(len(partitions))
-            if not self.live_copies(stage, partition)
+            if not self.live_copies(stage, partition) and (stage, partition) not in coming
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """Output of a producer for the sequence numbers in (after, upto], as its buffer keeps it."""
+    """Output of some of a site's partitions for (after, upto], as its buffer keeps it.
+
+    Rows of the partitions `without` do not count: those copies have left the site, and others answer for them.
+    """
 
     after: Position
     upto: Position
     rows: int
+    without: frozenset[int] = frozenset()
     body: Body = field(metadata=BODY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """Received rows of one lane for (after, upto], as a consumer keeps them until its frontier."""
+    """Received rows of one lane for (after, upto], as a consumer keeps them until its frontier.
+
+    If `channels` are given, only their rows count: the sender did not know yet that others were stopped.
+    """
 
     after: Position
     upto: Position
+    channels: tuple[Block, ...]
     body: Body = field(metadata=BODY)
 
 
@@ -99,7 +135,7 @@ class Data:
     stint: int
     after: Position
     upto: Position
-    body: Body = field(metadata=BODY)
+    bodies: tuple[Body, ...] = field(metadata=BODY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +160,80 @@ class Attach:
     channels: tuple[Block, ...]
 
 
-PeerMessage: TypeAlias = Data | Ack | Attach
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Take these channels out of lane `stint`: another copy feeds them from now on. Thesis: psync."""
+
+    sender: str
+    view: int
+    edge: int
+    stint: int
+    channels: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped:
+    """In the lane: from here on the channels of one `Stop` are not in it any more."""
+
+    sender: str
+    view: int
+    edge: int
+    stint: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merge:
+    """Lanes `stint` and `into` go to partitions that move together: make one of them."""
+
+    sender: str
+    view: int
+    edge: int
+    stint: int
+    into: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merged:
+    """In the lane: from here on `into` carries the channels of `stint` too; both have come equally far."""
+
+    sender: str
+    view: int
+    edge: int
+    stint: int
+    into: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Want:
+    """Cut the state for standby `version`, at `position` or later. Thesis: cu-start.
+
+    The sender acknowledges nothing beyond `position` until it has the state.
+    """
+
+    sender: str
+    view: int
+    stage: int
+    version: int
+    position: Position
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """All that standby `version` needs, of one instant: the state at `position` and the output behind it.
+
+    `runs` are what the donor's buffer holds; only the rows of the standby's partition count.
+    """
+
+    sender: str
+    view: int
+    stage: int
+    version: int
+    position: Position
+    runs: tuple[Run, ...]
+    body: Body = field(metadata=BODY)
+
+
+PeerMessage: TypeAlias = Data | Ack | Attach | Stop | Stopped | Merge | Merged | Want | State
 
 
 # --- between a machine and the shell around it ---------------------------------------------------
@@ -153,6 +262,7 @@ class Consumed:
     """
 
     stage: int
+    cohort: int
     upto: Position
     rows: int
     body: Body = field(metadata=BODY)
@@ -172,7 +282,33 @@ class Hello:
     node: str
 
 
-Message: TypeAlias = PeerMessage | View | Sourced | SourceEnded | Consumed | Closed | Hello
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """Standby `version` is built and runs. To the controller only. Thesis: cu-done, fi-done."""
+
+    node: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """The donor of standby `version` died before the state was here. To the controller only."""
+
+    node: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """Somebody wants the copy in `slot` to live on node `to`. To the controller only."""
+
+    stage: int
+    partition: int
+    slot: int
+    to: str
+
+
+Message: TypeAlias = PeerMessage | View | Sourced | SourceEnded | Consumed | Closed | Hello | Done | Failed | Move
 
 # --- effects ------------------------------------------------------------------------------------
 
@@ -181,19 +317,25 @@ Message: TypeAlias = PeerMessage | View | Sourced | SourceEnded | Consumed | Clo
 class Send:
     """Send `message` to node `to`; it may be the sender itself.
 
-    A `Data` carries the body of a whole run: only the rows of `channels` behind `message.after` go.
+    A `Data` carries the bodies of whole runs: of each, only the rows of its `channels` in (after, upto] go.
+    To a `State` the operator's state of the partition is added, as it is now.
     """
 
     to: str
     message: PeerMessage
-    channels: tuple[Block, ...] = ()
+    channels: tuple[tuple[Block, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consume:
-    """Give the operator of `stage` the rows of `frames` in (after, upto], merged; answer `Consumed`."""
+    """Give the operator of `stage` the rows of `frames` in (after, upto], merged; answer `Consumed`.
+
+    They are of `partitions`, which have come equally far; punctuations among them are for these only.
+    """
 
     stage: int
+    cohort: int
+    partitions: frozenset[int]
     after: Position
     upto: Position
     frames: tuple[Frame, ...]
@@ -214,6 +356,30 @@ class Released:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Install:
+    """Install the state of `partition` in the operator of `stage`."""
+
+    stage: int
+    partition: int
+    body: Body = field(metadata=BODY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drop:
+    """The operator of `stage` forgets `partition`: its copy lives elsewhere."""
+
+    stage: int
+    partition: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tell:
+    """Send `message` to the controller."""
+
+    message: Done | Failed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Publish:
     """Send `view` to every node that is alive in it."""
 
@@ -227,4 +393,4 @@ class Lost:
     partitions: tuple[tuple[int, int], ...]
 
 
-Effect: TypeAlias = Send | Consume | Pull | Released | Publish | Lost
+Effect: TypeAlias = Send | Consume | Pull | Released | Install | Drop | Tell | Publish | Lost

@@ -15,7 +15,23 @@ from typing import Any
 from .egress import Egress
 from .ingress import Ingress
 from .machine import Machine, Rule, ignore
-from .messages import Ack, Attach, Consumed, Data, Effect, PeerMessage, Sourced, SourceEnded, View
+from .messages import (
+    Ack,
+    Attach,
+    Consumed,
+    Data,
+    Effect,
+    Merge,
+    Merged,
+    PeerMessage,
+    Sourced,
+    SourceEnded,
+    State,
+    Stop,
+    Stopped,
+    View,
+    Want,
+)
 from .pooler import Pooler
 
 HELD_MAX = 100_000  # Messages held for a view that does not come; far above what pools let through.
@@ -86,8 +102,10 @@ class Node(Machine):
 
     @staticmethod
     def _stage(message: PeerMessage) -> int:
-        """Data goes to the consumer of its edge, everything else to the producer."""
-        return message.edge + 1 if isinstance(message, Data) else message.edge
+        """What travels with the data goes to the consumer of its edge, what travels against it to the producer."""
+        if isinstance(message, Want | State):
+            return message.stage
+        return message.edge + 1 if isinstance(message, Data | Stopped | Merged) else message.edge
 
 
 def _peer_rows(kind: type[Any]) -> tuple[Rule[Node, Any], ...]:
@@ -104,4 +122,7 @@ _ROWS = (
     Rule(on=Sourced, guard=Node.has_the_ingress, action=Node.source, cites="3.2.1.2"),
     Rule(on=SourceEnded, guard=Node.has_the_ingress, action=Node.source, cites="3.2.1.2"),
 )
-Node.RULES = (*_ROWS, *_peer_rows(Data), *_peer_rows(Ack), *_peer_rows(Attach))
+_PEER_ROWS = tuple(
+    row for kind in (Data, Ack, Attach, Stop, Stopped, Merge, Merged, Want, State) for row in _peer_rows(kind)
+)
+Node.RULES = (*_ROWS, *_PEER_ROWS)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from flux.protocols.messages import View
+from flux.protocols.messages import Move, View
 
 INGRESS, EGRESS = "ingress", "egress"
 END = -1  # The value of a row that stands for the end of the stream.
@@ -49,7 +49,8 @@ class Scenario:
     """Everything that fixes a world but for the order of events.
 
     `copies[s - 1][p]` are the sites of partition p of stage s, primary first. `batches` are the values
-    the source gives at each pull; the end of the stream comes with the last one.
+    the source gives at each pull; the end of the stream comes with the last one. A site without copies is
+    a standby. `at_once` copies of a stage are rebuilt at the same time; `moves` may be asked for at any time.
     """
 
     sites: int
@@ -57,6 +58,8 @@ class Scenario:
     batches: tuple[tuple[int, ...], ...]
     bound_rows: int
     crashes: int = 1
+    at_once: int = 1
+    moves: tuple[Move, ...] = ()
 
     @property
     def stages(self) -> int:

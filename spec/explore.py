@@ -33,11 +33,12 @@ from flux.protocols.node import Node
 
 from .dataflow import Scenario
 from .invariants import Checker, Violated, all_checkers
-from .process import Process
-from .world import CONTROLLER, NO_DETAIL, Choice
+from .process import CONTROLLER, Process, Work
+from .world import NO_DETAIL, Choice
 
 GlobalState = tuple[int, ...]
 EMPTY = 0  # The number of the empty link.
+COHORTS_MAX = 8  # Versions of copies that a small world may reach; more is an error, not a shorter search.
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Explorer:
     """Every state of `scenario`.
 
     A state is a tuple: one number per process (0 when it has crashed), one for the controller, one per
-    link, and last the set of crashes not yet noticed, as bits.
+    link, then the moves asked for and the crashes not yet noticed, as bits.
     """
 
     def __init__(self, scenario: Scenario, checkers: Iterable[Checker] | None = None) -> None:
@@ -89,6 +90,7 @@ class Explorer:
         names = (*self.nodes, CONTROLLER)
         ends = {0, len(self.nodes) - 1}  # Ingress and egress do not talk to each other or themselves.
         self.links = [(a, b) for b in range(len(self.nodes)) for a in range(len(names)) if not {a, b} <= ends]
+        self.links += [(a, len(self.nodes)) for a in range(1, len(self.nodes) - 1)]
         self._link_places = {link: i for i, link in enumerate(self.links)}
         self._first_link = len(self.nodes) + 1
         self._processes = _Numbers()
@@ -99,7 +101,7 @@ class Explorer:
         self._controllers = _Numbers()
         self._lost: list[bool] = []  # By controller number: whether a partition has no copy left.
         self._steps: dict[tuple[int, int], tuple[int, tuple[tuple[int, int], ...]]] = {}
-        self._answers: dict[tuple[int, int], tuple[int, tuple[tuple[int, int], ...]]] = {}
+        self._answers: dict[tuple[int, Work], tuple[int, tuple[tuple[int, int], ...]]] = {}
         self._appended: dict[tuple[int, int], int] = {}
         self._work_bits: list[int] = [0]  # By process number: the answers it has outstanding.
         self._list_choices()
@@ -114,12 +116,19 @@ class Explorer:
         for a, b in self.links:
             self.choices.append(("deliver", names[a], names[b]))
             places.append({b})
-        self._answer_bits: dict[tuple[int, int], int] = {}
+        self._answer_bits: dict[tuple[int, Work], int] = {}
         for node in range(len(self.nodes)):
+            is_site = 0 < node < len(self.nodes) - 1
             for stage in range(self.scenario.stages + 2):
-                self._answer_bits[node, stage] = len(self.choices)
-                self.choices.append(("answer", names[node], stage))
-                places.append({node})
+                for cohort in range(COHORTS_MAX if is_site else 1):
+                    self._answer_bits[node, (stage, cohort)] = len(self.choices)
+                    self.choices.append(("answer", names[node], (stage, cohort)))
+                    places.append({node})
+        self._move_bits = {}
+        for index in range(len(self.scenario.moves)):
+            self._move_bits[index] = len(self.choices)
+            self.choices.append(("move", CONTROLLER, index))
+            places.append({controller})
         self._crash_bits = {}
         self._notice_bits = {}
         for node in sites:
@@ -204,14 +213,14 @@ class Explorer:
     # --- one step -----------------------------------------------------------------------------------
 
     def _start(self) -> GlobalState:
-        controller = Controller(self.scenario.plan)
+        controller = Controller(self.scenario.plan, self.scenario.at_once)
         views: list[View] = []
         for node in self.nodes:
             effects = controller.step(Hello(node=node))
             views.extend(effect.view for effect in effects if isinstance(effect, Publish))
         processes = [self._process_number(Process(self.scenario, node, self.checkers)) for node in self.nodes]
         self._controller_number(controller)
-        state = [*processes, 0, *([EMPTY] * len(self.links)), 0]
+        state = [*processes, 0, *([EMPTY] * len(self.links)), 0, 0]
         for view in views:
             self._post_view(state, view)
         return tuple(state)
@@ -221,7 +230,7 @@ class Explorer:
         if self._lost[state[len(self.nodes)]]:
             return 0
         bits, bit = 0, 1
-        for content in state[self._first_link : -1]:
+        for content in state[self._first_link : -2]:
             if content:
                 bits |= bit
             bit <<= 1
@@ -230,6 +239,9 @@ class Explorer:
             bits |= self._work_bits[process]
             crashed += process == 0
         unnoticed = state[-1]
+        for index, move in self._move_bits.items():
+            if not state[-2] >> index & 1:
+                bits |= 1 << move
         for site, notice in self._notice_bits.items():
             if unnoticed >> site & 1:
                 bits |= 1 << notice
@@ -243,7 +255,12 @@ class Explorer:
         if kind == "deliver":
             self._deliver(after, index)
         elif kind == "answer":
-            self._answer(after, self._indices[name], int(detail))
+            assert isinstance(detail, tuple)
+            self._answer(after, self._indices[name], detail)
+        elif kind == "move":
+            assert isinstance(detail, int)
+            after[-2] |= 1 << detail
+            self._control(after, self.scenario.moves[detail])
         elif kind == "crash":
             self._crash(after, self._indices[name])
         else:
@@ -255,6 +272,9 @@ class Explorer:
         place = self._first_link + index
         content = self._contents.values[after[place]]
         after[place] = self._contents.number(content[1:], content[1:])
+        if to == len(self.nodes):
+            self._control(after, self._messages.values[content[0]])
+            return
         after[to], out = self._step(after[to], content[0])
         self._post(after, out)
         if isinstance(self._messages.values[content[0]], View):
@@ -269,12 +289,12 @@ class Explorer:
                     return
             after[place] = EMPTY
 
-    def _answer(self, after: list[int], node: int, stage: int) -> None:
-        known = self._answers.get((after[node], stage))
+    def _answer(self, after: list[int], node: int, work: Work) -> None:
+        known = self._answers.get((after[node], work))
         if known is None:
             process = self._processes.values[after[node]].clone()
-            out = process.answer(stage)
-            known = self._answers[after[node], stage] = self._outcome(node, process, out)
+            out = process.answer(work)
+            known = self._answers[after[node], work] = self._outcome(node, process, out)
         after[node] = known[0]
         self._post(after, known[1])
 
@@ -287,12 +307,19 @@ class Explorer:
 
     def _notice(self, after: list[int], node: int) -> None:
         after[-1] &= ~(1 << node)
+        after[self._first_link + self._link_places[node, len(self.nodes)]] = EMPTY
+        self._control(after, Closed(node=self.nodes[node]))
+
+    def _control(self, after: list[int], message: Any) -> None:
+        """One step of the controller."""
         place = len(self.nodes)
         controller = self._controllers.values[after[place]].clone()
-        effects = controller.step(Closed(node=self.nodes[node]))
+        effects = controller.step(message)
         after[place] = self._controller_number(controller)
         for effect in effects:
             if isinstance(effect, Publish):
+                for checker in self.checkers:
+                    checker.published(effect.view)
                 self._post_view(after, effect.view)
 
     def _step(self, number: int, message: int) -> tuple[int, tuple[tuple[int, int], ...]]:
@@ -315,7 +342,7 @@ class Explorer:
         number = self._processes.number(process.key(), process)
         if number == len(self._work_bits):
             node = self._indices[process.name]
-            self._work_bits.append(sum(1 << self._answer_bits[node, stage] for stage in process.work))
+            self._work_bits.append(sum(1 << self._answer_bits[node, work] for work in process.work))
         return number
 
     def _controller_number(self, controller: Controller) -> int:
@@ -326,7 +353,8 @@ class Explorer:
 
     def _post(self, after: list[int], posts: tuple[tuple[int, int], ...]) -> None:
         for link, message in posts:
-            if not after[self.links[link][1]]:
+            to = self.links[link][1]
+            if to < len(self.nodes) and not after[to]:
                 continue  # To the dead.
             place = self._first_link + link
             known = self._appended.get((after[place], message))
@@ -347,5 +375,6 @@ class Explorer:
         if self._lost[state[len(self.nodes)]]:
             return
         live = [self._processes.values[number] for number in state[: len(self.nodes)] if number]
+        view = self._controllers.values[state[len(self.nodes)]].view
         for checker in self.checkers:
-            checker.at_rest(self.scenario, live)
+            checker.at_rest(self.scenario, live, view)

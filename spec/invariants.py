@@ -16,11 +16,11 @@ from collections.abc import Sequence
 
 from flux.protocols.egress import Egress
 from flux.protocols.ingress import Ingress
-from flux.protocols.messages import Attach, Consume, Data
+from flux.protocols.messages import Attach, Consume, Data, View
 from flux.protocols.pooler import Pooler
 
 from .dataflow import EGRESS, INGRESS, OperatorState, Row, Scenario
-from .process import Process, channels_of
+from .process import Place, Process, channels_of, is_among
 
 
 class Violated(Exception):
@@ -41,8 +41,14 @@ class Checker:
     def consumed(self, process: Process, work: Consume, partition: int, rows: list[Row], state: OperatorState) -> None:
         """`process` has run `partition` over `rows` and is about to be in `state`."""
 
-    def at_rest(self, scenario: Scenario, live: Sequence[Process]) -> None:
-        """Nothing is left to happen, and no partition was lost."""
+    def installed(self, process: Process, place: Place) -> None:
+        """`process` is about to install the state of a copy."""
+
+    def published(self, view: View) -> None:
+        """The controller is about to publish `view`."""
+
+    def at_rest(self, scenario: Scenario, live: Sequence[Process], view: View) -> None:
+        """Nothing is left to happen, and no partition was lost; `view` is the last one."""
 
     def violated(self, what: str) -> Violated:
         return Violated(f"{self.claim}: {what}")
@@ -89,16 +95,16 @@ class InOrder(Checker):
 
     def consumed(self, process: Process, work: Consume, partition: int, rows: list[Row], state: OperatorState) -> None:
         where = f"{process.name}, stage {work.stage}, partition {partition}"
-        if work.after != process.through[work.stage] or work.upto <= work.after:
-            raise self.violated(
-                f"{where} is through {process.through[work.stage]} and is given ({work.after}..{work.upto}]"
-            )
+        through = process.through[work.stage, partition]
+        if work.after != through or work.upto <= work.after:
+            raise self.violated(f"{where} is through {through} and is given ({work.after}..{work.upto}]")
         late = [
             row
             for frame in work.frames
             if frame.after < work.after
             for row in frame.body
             if row.consumer == partition and row.sn <= work.after and row not in process.history[work.stage, partition]
+            if not frame.channels or is_among(row, frame.channels)
         ]
         if late:
             raise self.violated(f"{where} is through {work.after} when {late} come")
@@ -117,7 +123,7 @@ class ReplicasIdentical(Checker):
                 f"{work.upto}, not in {expected}"
             )
 
-    def at_rest(self, scenario: Scenario, live: Sequence[Process]) -> None:
+    def at_rest(self, scenario: Scenario, live: Sequence[Process], view: View) -> None:
         first: dict[tuple[int, int], Process] = {}
         for process in live:
             for place, rows in process.history.items():
@@ -131,7 +137,7 @@ class BuffersDrain(Checker):
 
     claim = "buffers drain"
 
-    def at_rest(self, scenario: Scenario, live: Sequence[Process]) -> None:
+    def at_rest(self, scenario: Scenario, live: Sequence[Process], view: View) -> None:
         for process in live:
             if process.node.held:
                 raise self.violated(f"{process.name} still holds {list(process.node.held)}")
@@ -148,8 +154,8 @@ class BuffersDrain(Checker):
                     f"{process.name}, stage {stage} keeps {len(buffer.runs)} runs, {buffer.rows} rows; "
                     f"floors {buffer.floors}, dropped {buffer.dropped}"
                 )
-        if not isinstance(machine, Ingress) and machine.cons.pending:
-            raise self.violated(f"{process.name}, stage {stage} has pending frames at {machine.cons.consumed}")
+        if not isinstance(machine, Ingress) and any(machine.cons.pending.values()):
+            raise self.violated(f"{process.name}, stage {stage} has pending frames at {machine.cons.cohorts}")
 
 
 class NoDeadlock(Checker):
@@ -157,14 +163,14 @@ class NoDeadlock(Checker):
 
     claim = "no deadlock"
 
-    def at_rest(self, scenario: Scenario, live: Sequence[Process]) -> None:
+    def at_rest(self, scenario: Scenario, live: Sequence[Process], view: View) -> None:
         for process in live:
             for place, state in process.states.items():
                 if state.ends != scenario.partitions[place[0] - 1]:
                     what = "the egress" if process.name == EGRESS else f"{process.name}, {place}"
                     raise self.violated(
                         f"nothing is left to happen, and {what} has not seen the end: "
-                        f"it is through {process.through[place[0]]} of {scenario.reference.last_sn}"
+                        f"it is through {process.through[place]} of {scenario.reference.last_sn}"
                     )
 
 
@@ -187,13 +193,56 @@ class OneSender(Checker):
         view = process.node.view
         if view is None or data.view > view.number or not view.alive(data.sender):
             return  # It is going to be held or ignored.
-        for row in data.body:
+        machine = process.node.machines[data.edge + 1]
+        assert not isinstance(machine, Ingress)
+        lane = machine.cons.lanes.get(data.stint)
+        if lane is None or lane.stops:
+            return  # The sender may not know yet what was stopped; the consumer knows, and drops or filters it.
+        for row in data.bodies[0]:
             channel = (data.edge, row.producer, row.consumer)
             if process.feeds.get(channel) != data.sender:
                 raise self.violated(
                     f"{process.name} takes channel {channel} from {process.feeds.get(channel)}, "
                     f"and {data.sender} sends {row}"
                 )
+
+
+class OneCopyPerSite(Checker):
+    """Section 3.4: no two copies of a partition are on the same site, nor on their way to be."""
+
+    claim = "never two copies on one site"
+
+    def published(self, view: View) -> None:
+        for stage, partitions in enumerate(view.copies):
+            for partition, copies in enumerate(partitions):
+                coming = [s.node for s in view.standby if (s.stage, s.partition) == (stage, partition)]
+                nodes = [node for node in copies if node not in view.dead] + coming
+                if len(nodes) != len(set(nodes)):
+                    raise self.violated(f"stage {stage}, partition {partition} lives on {nodes}")
+
+    def installed(self, process: Process, place: Place) -> None:
+        if place in process.states:
+            raise self.violated(f"{process.name} has a copy of {place} and is given another")
+
+
+class RecoveryEnds(Checker):
+    """Section 3.4.3: every lost copy is rebuilt, if there is a site that may hold it."""
+
+    claim = "recovery ends"
+
+    def at_rest(self, scenario: Scenario, live: Sequence[Process], view: View) -> None:
+        if view.standby:
+            raise self.violated(f"nothing is left to happen, and {view.standby} are not live")
+        ends = {INGRESS, EGRESS}
+        sites = {process.name for process in live} - ends
+        for stage, partitions in enumerate(view.copies[1:-1], start=1):
+            for partition, copies in enumerate(partitions):
+                if set(copies) & view.dead and sites - set(copies):
+                    raise self.violated(f"stage {stage}, partition {partition} is left with {copies}")
+                for node in set(copies) - view.dead:
+                    [process] = [p for p in live if p.name == node]
+                    if (stage, partition) not in process.states:
+                        raise self.violated(f"{node} has no state of stage {stage}, partition {partition}")
 
 
 CHECKERS: tuple[type[Checker], ...] = (
@@ -204,6 +253,8 @@ CHECKERS: tuple[type[Checker], ...] = (
     BuffersDrain,
     NoDeadlock,
     OneSender,
+    OneCopyPerSite,
+    RecoveryEnds,
 )
 
 

@@ -22,12 +22,19 @@ from flux.protocols.messages import (
     Consume,
     Consumed,
     Data,
+    Done,
+    Drop,
+    Failed,
+    Install,
     PeerMessage,
     Pull,
     Released,
     Send,
     Sourced,
     SourceEnded,
+    State,
+    Stop,
+    Tell,
     View,
 )
 from flux.protocols.node import Node
@@ -38,8 +45,14 @@ from .dataflow import EGRESS, INGRESS, OperatorState, Row, Scenario, operate
 if TYPE_CHECKING:
     from .invariants import Checker
 
-Outgoing = list[tuple[str, PeerMessage | View]]
+Outgoing = list[tuple[str, PeerMessage | View | Done | Failed]]
+Work = tuple[int, int]  # Stage, cohort.
+Place = tuple[int, int]  # Stage, partition.
 Channel = tuple[int, int, int]  # Edge, producer partition, consumer partition.
+
+
+CONTROLLER = "controller"
+PULL: Work = (0, 0)
 
 
 class Process:
@@ -50,17 +63,17 @@ class Process:
         self.name = name
         self.checkers = tuple(checkers)
         self.node = Node(name, list(_machines(scenario, name)))
-        self.work: dict[int, Consume | Pull] = {}  # By stage; one piece of work at a time each.
+        self.work: dict[Work, Consume | Pull] = {}  # One piece of work at a time each.
         self.pulls = 0
         self.released = 0
-        self.states: dict[tuple[int, int], OperatorState] = {
+        self.states: dict[Place, OperatorState] = {
             (stage, partition): OperatorState()
             for stage in self.node.machines
             if stage > 0
             for partition in scenario.held(name, stage)
         }
-        self.through: dict[int, int] = dict.fromkeys(self.node.machines, 0)
-        self.history: dict[tuple[int, int], list[Row]] = {place: [] for place in self.states}
+        self.through: dict[Place, int] = dict.fromkeys(self.states, 0)
+        self.history: dict[Place, tuple[Row, ...]] = dict.fromkeys(self.states, ())
         self.feeds: dict[Channel, str] = {}  # Who was last asked to feed each channel.
 
     def deliver(self, message: PeerMessage | View) -> Outgoing:
@@ -68,16 +81,19 @@ class Process:
         if type(message) is Data:
             for checker in self.checkers:
                 checker.delivered(self, message)
-        return self._carry_out(self.node.step(message))
+        out = self._carry_out(self.node.step(message))
+        if isinstance(message, View):
+            self.feeds = {c: sender for c, sender in self.feeds.items() if self.name in message.members(c[0] + 1)}
+        return out
 
-    def answer(self, stage: int) -> Outgoing:
-        """Let the operator, the sink or the source finish its work for `stage`."""
-        work = self.work.pop(stage)
+    def answer(self, which: Work) -> Outgoing:
+        """Let the operator, the sink or the source finish a piece of work."""
+        work = self.work.pop(which)
         if isinstance(work, Pull):
             return self._source(work)
         out = self._operate(work)
-        self.through[stage] = work.upto
-        consumed = Consumed(stage=stage, upto=work.upto, rows=len(out), body=tuple(out))
+        stage, cohort = which
+        consumed = Consumed(stage=stage, cohort=cohort, upto=work.upto, rows=len(out), body=tuple(out))
         return self._carry_out(self.node.step(consumed))
 
     def clone(self) -> Process:
@@ -88,7 +104,7 @@ class Process:
         twin.work = dict(self.work)
         twin.states = dict(self.states)
         twin.through = dict(self.through)
-        twin.history = {place: list(rows) for place, rows in self.history.items()}
+        twin.history = dict(self.history)
         twin.feeds = dict(self.feeds)
         return twin
 
@@ -99,9 +115,9 @@ class Process:
             tuple(sorted(self.work.items(), key=_first)),
             self.pulls,
             self.released,
-            tuple(self.states.values()),
-            tuple(self.through.values()),
-            tuple(len(rows) for rows in self.history.values()),
+            tuple(sorted(self.states.items())),
+            tuple(sorted(self.through.items())),
+            tuple(sorted((place, len(rows)) for place, rows in self.history.items())),
             tuple(sorted(self.feeds.items())),
         )
 
@@ -120,18 +136,18 @@ class Process:
         given: dict[int, list[Row]] = {}
         for frame in work.frames:
             for row in frame.body:
-                if after < row.sn <= upto:
+                if after < row.sn <= upto and (not frame.channels or is_among(row, frame.channels)):
                     given.setdefault(row.consumer, []).append(row)
         out: list[Row] = []
-        for place in self.states:
-            if place[0] != stage:
-                continue
-            rows = sorted(given.get(place[1], ()))
-            state, emitted = operate(self.scenario, stage, place[1], self.states[place], rows)
+        for partition in sorted(work.partitions | given.keys()):
+            place = (stage, partition)
+            rows = sorted(given.get(partition, ()))
+            state, emitted = operate(self.scenario, stage, partition, self.states[place], rows)
             for checker in self.checkers:
-                checker.consumed(self, work, place[1], rows, state)
+                checker.consumed(self, work, partition, rows, state)
             self.states[place] = state
-            self.history[place].extend(rows)
+            self.through[place] = upto
+            self.history[place] += tuple(rows)
             out.extend(emitted)
         return sorted(out)
 
@@ -142,59 +158,94 @@ class Process:
             if kind is Send:
                 out.append((effect.to, self._prepare(effect)))
             elif kind is Consume:
-                assert effect.stage not in self.work, f"{self.name} is given work for {effect.stage} twice"
-                self.work[effect.stage] = effect
+                which = (effect.stage, effect.cohort)
+                assert which not in self.work, f"{self.name} is given work for {which} twice"
+                self.work[which] = effect
             elif kind is Pull:
-                assert 0 not in self.work, f"{self.name} is told to pull twice"
-                self.work[0] = effect
+                assert PULL not in self.work, f"{self.name} is told to pull twice"
+                self.work[PULL] = effect
+            elif kind is Install:
+                self._install(effect)
+            elif kind is Drop:
+                place = (effect.stage, effect.partition)
+                del self.states[place], self.through[place], self.history[place]
+            elif kind is Tell:
+                out.append((CONTROLLER, effect.message))
             else:
                 assert kind is Released, f"a node has no business with {effect}"
                 self.released = effect.upto
         return out
 
+    def _install(self, effect: Install) -> None:
+        place = (effect.stage, effect.partition)
+        for checker in self.checkers:
+            checker.installed(self, place)
+        self.states[place], self.through[place], self.history[place] = effect.body
+
     def _prepare(self, send: Send) -> PeerMessage:
         message = send.message
         if isinstance(message, Data):
-            return replace(message, body=select(message.body, send.channels, message.after))
+            chosen = [
+                row
+                for body, channels in zip(message.bodies, send.channels, strict=True)
+                for row in body
+                if message.after < row.sn <= message.upto and is_among(row, channels)
+            ]
+            return replace(message, bodies=(tuple(sorted(chosen)),))
+        if isinstance(message, State):
+            return self._with_state(message)
         if isinstance(message, Attach):
             for checker in self.checkers:
                 checker.attached(self, send.to, message)
             for channel in channels_of(message):
                 self.feeds[channel] = send.to
+        elif isinstance(message, Stop):
+            for channel in channels_of(message):
+                self.feeds.pop(channel, None)
         return message
 
+    def _with_state(self, message: State) -> State:
+        """What moves, all of one instant: state, position, and the partition's rows in the buffer (rule 16)."""
+        view = self.node.view
+        assert view is not None
+        [partition] = [s.partition for s in view.standby if s.version == message.version]
+        place = (message.stage, partition)
+        bodies = [
+            tuple(row for row in run.body if row.producer == partition and partition not in run.without)
+            for run in message.runs
+        ]
+        runs = tuple(
+            replace(run, rows=len(body), without=frozenset(), body=body)
+            for run, body in zip(message.runs, bodies, strict=True)
+        )
+        return replace(message, runs=runs, body=(self.states[place], self.through[place], self.history[place]))
 
-def channels_of(attach: Attach) -> list[Channel]:
-    """Every single channel an attach names."""
+
+def channels_of(message: Attach | Stop) -> list[Channel]:
+    """Every single channel a message names."""
     return [
-        (attach.edge, producer, consumer)
-        for block in attach.channels
+        (message.edge, producer, consumer)
+        for block in message.channels
         for producer in block.producers
         for consumer in block.consumers
     ]
 
 
-def select(body: tuple[Row, ...], channels: tuple[Block, ...], after: int) -> tuple[Row, ...]:
-    """The rows of `channels` behind `after`, as the shell of a site selects them."""
-    return tuple(
-        row
-        for row in body
-        if row.sn > after
-        and any(row.producer in block.producers and row.consumer in block.consumers for block in channels)
-    )
+def is_among(row: Row, channels: tuple[Block, ...]) -> bool:
+    """Whether a row goes by one of these channels."""
+    return any(row.producer in block.producers and row.consumer in block.consumers for block in channels)
 
 
 def _machines(scenario: Scenario, name: str) -> Iterable[Ingress | Pooler | Egress]:
-    """The machines of a node: a site has a pooler for each stage of which it holds a partition."""
+    """The machines of a node: a site has a pooler for each stage, whether it holds partitions of it or not."""
     if name == INGRESS:
         yield Ingress(name, scenario.bound_rows)
     elif name == EGRESS:
         yield Egress(name, scenario.stages + 1)
     else:
         for stage in range(1, scenario.stages + 1):
-            if scenario.held(name, stage):
-                yield Pooler(name, stage, scenario.bound_rows)
+            yield Pooler(name, stage, scenario.bound_rows)
 
 
-def _first(item: tuple[int, Any]) -> int:
+def _first(item: tuple[Work, Any]) -> Work:
     return item[0]

@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from .dataflow import VALUES, Scenario, declustered
+from flux.protocols.messages import Move
+
+from .dataflow import VALUES, Scenario, declustered, site
 from .invariants import Checker, Violated
 from .world import NO_DETAIL, Choice, World
 
@@ -44,17 +46,30 @@ class Walked:
 def scenario_of(rng: random.Random) -> Scenario:
     """A random dataflow: sites, stages, partitions, batches, bounds; mostly pairs, sometimes one copy."""
     sites = rng.randint(2, SITES_MAX)
+    spare = rng.choice((0, 0, 1, 1, 2))
     partitions = [rng.randint(1, PARTITIONS_MAX) for _ in range(rng.randint(1, STAGES_MAX))]
     degree = 1 if rng.random() < 0.1 else 2
     tuples = rng.randint(1, TUPLES_MAX)
     values = [rng.randrange(VALUES) for _ in range(tuples)]
     cuts = sorted({0, tuples, *(rng.randint(0, tuples) for _ in range(rng.randint(0, BATCHES_MAX - 1)))})
     return Scenario(
-        sites=sites,
+        sites=sites + spare,
         copies=declustered(sites, partitions, degree),
         batches=tuple(tuple(values[a:b]) for a, b in pairwise(cuts)),
         bound_rows=rng.randint(1, BOUND_ROWS_MAX),
-        crashes=min(sites, rng.choice((0, 1, 1, 1, 1, 2, 3))),
+        crashes=min(sites + spare, rng.choice((0, 1, 1, 1, 2, 2, 3, 4))),
+        at_once=rng.choice((1, 1, 2, 4)),
+        moves=tuple(_move(rng, sites + spare, partitions, degree) for _ in range(rng.choice((0, 0, 1, 3)))),
+    )
+
+
+def _move(rng: random.Random, sites: int, partitions: list[int], degree: int) -> Move:
+    stage = rng.randint(1, len(partitions))
+    return Move(
+        stage=stage,
+        partition=rng.randrange(partitions[stage - 1]),
+        slot=rng.randrange(degree),
+        to=site(rng.randrange(sites)),
     )
 
 

@@ -3,9 +3,10 @@
 What may happen next is a list of *choices*:
 
 - ("deliver", a, b): the head of the link from a to b arrives. A message to oneself is one like any other.
-- ("answer", a, stage): the operator, sink or source of a finishes its work for `stage`.
+- ("answer", a, (stage, cohort)): the operator, sink or source of a finishes a piece of work.
 - ("crash", a): the process of site a is gone.
 - ("notice", a): the controller sees that the connection to a is closed.
+- ("move", i): somebody asks the controller for the i-th move of the scenario.
 
 A world is fixed by its scenario and the sequence of choices; there is no clock and no randomness here.
 
@@ -28,11 +29,10 @@ from flux.protocols.messages import Closed, Effect, Hello, Lost, Publish
 
 from .dataflow import Scenario
 from .invariants import Checker, Violated, all_checkers
-from .process import Outgoing, Process
+from .process import CONTROLLER, Outgoing, Process, Work
 from .story import describe
 
-Choice = tuple[str, str, str | int]
-CONTROLLER = "controller"
+Choice = tuple[str, str, str | int | Work]
 NO_DETAIL = ""
 
 
@@ -51,7 +51,9 @@ class World:
         # the order depends on nothing but what has happened.
         self.choices: list[Choice] = []
         self._places: dict[Choice, int] = {}
-        self.controller = Controller(scenario.plan)
+        self.controller = Controller(scenario.plan, scenario.at_once)
+        for index in range(len(scenario.moves)):
+            self._enable(("move", CONTROLLER, index))
         for node in scenario.nodes:
             self._publish(self.controller.step(Hello(node=node)))
 
@@ -62,22 +64,26 @@ class World:
             if kind == "deliver":
                 self._deliver(name, str(detail))
             elif kind == "answer":
-                self._answer(name, int(detail))
+                assert isinstance(detail, tuple)
+                self._answer(name, detail)
             elif kind == "crash":
                 self.crash(name)
+            elif kind == "move":
+                assert isinstance(detail, int)
+                self._move(detail)
             else:
                 self._notice(name)
         except Refused as error:
             raise Violated(f"no refusal between correct nodes: {error}") from error
-        except AssertionError as error:
-            raise Violated(f"no assertion fails: {error}") from error
+        except (AssertionError, KeyError) as error:
+            raise Violated(f"no assertion fails: {error!r}") from error
 
     def crash(self, name: str) -> None:
         """The process of site `name` is gone; the controller may notice from now on."""
         self._note("crash", name, NO_DETAIL)
         self.crashed.add(name)
-        for stage in self.processes[name].work:
-            self._disable(("answer", name, stage))
+        for work in self.processes[name].work:
+            self._disable(("answer", name, work))
         for link in [link for link in self.links if link[1] == name]:
             if self.links.pop(link):
                 self._disable(("deliver", *link))
@@ -98,7 +104,7 @@ class World:
         assert not self.choices, f"{len(self.choices)} choices are left"
         if not self.lost:
             for checker in self.checkers:
-                checker.at_rest(self.scenario, self.live())
+                checker.at_rest(self.scenario, self.live(), self.controller.view)
 
     def finish(self) -> None:
         """Go on with the oldest choice until nothing is left, then check."""
@@ -112,6 +118,9 @@ class World:
         if not link:
             self._disable(("deliver", sender, to))
         self._note("deliver", sender, to, message)
+        if to == CONTROLLER:
+            self._publish(self.controller.step(message))
+            return
         process = self.processes[to]
         before = len(process.work)
         out = process.deliver(message)
@@ -119,11 +128,11 @@ class World:
             self._enable_work(process)
         self._post(to, out)
 
-    def _answer(self, name: str, stage: int) -> None:
+    def _answer(self, name: str, work: Work) -> None:
         process = self.processes[name]
-        self._disable(("answer", name, stage))
-        self._note("answer", name, stage, process.work[stage])
-        out = process.answer(stage)
+        self._disable(("answer", name, work))
+        self._note("answer", name, work, process.work[work])
+        out = process.answer(work)
         if process.work:
             self._enable_work(process)
         self._post(name, out)
@@ -131,11 +140,20 @@ class World:
     def _notice(self, name: str) -> None:
         self._disable(("notice", name, NO_DETAIL))
         self._note("notice", name, NO_DETAIL)
+        if self.links.pop((name, CONTROLLER), None):
+            self._disable(("deliver", name, CONTROLLER))
         self._publish(self.controller.step(Closed(node=name)))
+
+    def _move(self, index: int) -> None:
+        self._disable(("move", CONTROLLER, index))
+        self._note("move", CONTROLLER, index, self.scenario.moves[index])
+        self._publish(self.controller.step(self.scenario.moves[index]))
 
     def _publish(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Publish):
+                for checker in self.checkers:
+                    checker.published(effect.view)
                 alive = [node for node in effect.view.nodes if effect.view.alive(node)]
                 self._post(CONTROLLER, [(node, effect.view) for node in alive])
             else:
@@ -159,8 +177,8 @@ class World:
                 self._note("send", sender, to, message)
 
     def _enable_work(self, process: Process) -> None:
-        for stage in process.work:
-            choice: Choice = ("answer", process.name, stage)
+        for work in process.work:
+            choice: Choice = ("answer", process.name, work)
             if choice not in self._places:
                 self._enable(choice)
 
@@ -176,6 +194,6 @@ class World:
             self.choices[place] = last
             self._places[last] = place
 
-    def _note(self, kind: str, name: str, detail: str | int, what: Any = None) -> None:
+    def _note(self, kind: str, name: str, detail: str | int | Work, what: Any = None) -> None:
         if self.trace is not None:
             self.trace.append(describe(kind, name, detail, what))

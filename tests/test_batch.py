@@ -184,7 +184,6 @@ def test_exactly_the_declared_columns_are_emitted(columns: dict[str, Any]) -> No
         (pa.date32(), datetime.date(2004, 3, 1)),
         (pa.timestamp("s"), datetime.datetime(2004, 3, 1)),
         (pa.large_string(), "x"),
-        (pa.dictionary(pa.int32(), pa.string()), "x"),
         (pa.binary(2), b"ab"),
         (pa.list_(pa.int16()), [1, 2]),
         (pa.struct([("x", pa.int8())]), {"x": 1}),
@@ -200,6 +199,45 @@ def test_python_values_take_the_declared_type(kind: Any, value: Any) -> None:
         assert out is not None
         assert out.arrow.column(0).type == kind
         assert out.arrow.column(0).to_pylist() == [value, None]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.list_(pa.int64()), [1.5]),
+        (pa.struct([("x", pa.int8())]), {"x": 1, "y": 2}),
+        (pa.list_(pa.struct([("x", pa.int8())])), [{"x": 0.5}]),
+    ],
+)
+def test_of_nested_values_nothing_is_cut_off(kind: Any, value: Any) -> None:
+    with pytest.raises(OperatorError, match="'v': expected"):
+        batch({"n": [1]}, output=pa.schema([("v", kind)])).emit({"v": [value]})
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([None, 1, 2.0], pa.int64()),
+        ([1.0, 2], pa.float64()),
+        (np.array([None, 1, 2.0], object), pa.int64()),
+        (["a", b"b"], pa.string()),
+        ((value for value in (1, 2.0)), pa.int64()),
+        ([[1], [1.5]], pa.list_(pa.float64())),
+        (pa.array(["a"]).dictionary_encode(), pa.string()),
+        (pa.nulls(1), pa.null()),
+    ],
+)
+def test_the_first_value_tells_the_type_of_undeclared_output(values: Any, kind: Any) -> None:
+    rows = batch({"n": [1, 2, 3]})
+    out = rows.emit({"v": values}, origin=np.zeros(len(values) if hasattr(values, "__len__") else 2, np.int64))
+    assert out is not None
+    assert out.arrow.column(0).type == kind
+
+
+@pytest.mark.parametrize("values", [[1, 1.5], [1, "x"], ["x", 1], [1, 2**63], [None, None], [2**63]])
+def test_values_that_do_not_fit_the_first_are_refused(values: list[Any]) -> None:
+    with pytest.raises(OperatorError, match="'v': "):
+        batch({"n": [1, 2]}).emit({"v": values}, origin=[0] * len(values))
 
 
 @pytest.mark.parametrize(("kind", "values"), [(pa.bool_(), [2]), (pa.string(), [1]), (pa.string(), np.array([1.5]))])

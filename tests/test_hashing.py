@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,10 @@ def token(value: Any) -> int:
         if value.is_integer() and -(2**63) <= value < 2**64:
             return int(value) & WORD
         return int(np.float64(value).view(np.uint64))
+    if isinstance(value, Decimal):
+        if value == int(value) and -(2**63) <= value < 2**64:
+            return int(value) & WORD
+        value = int(value.scaleb(38, Context(prec=100))).to_bytes(32, "little", signed=True)
     if isinstance(value, int):
         return value & WORD
     data = value.encode() if isinstance(value, str) else value
@@ -145,6 +149,20 @@ def test_an_instant_hashes_alike_in_any_unit_and_zone() -> None:
 def test_decimals_hash_by_value() -> None:
     assert one(Decimal("1.5"), pa.decimal128(10, 1)) == one(Decimal("1.50"), pa.decimal128(20, 2))
     assert one(Decimal("-7.00")) == one(-7)
+
+
+WHOLE = [0, 7, -7, 10**18, -(2**63), 2**63 - 1, 2**63, 2**64 - 1]
+
+
+@pytest.mark.parametrize("kind", [pa.decimal128(38, 0), pa.decimal128(38, 5), pa.decimal256(76, 38)])
+def test_whole_decimals_hash_like_their_integer_as_far_as_64_bits_go(kind: Any) -> None:
+    for value in WHOLE:
+        assert one(Decimal(value), kind) == one(value, pa.int64() if value < 2**63 else pa.uint64()), value
+
+
+@given(st.decimals(-(2**70), 2**70, places=2) | st.integers(-(2**66), 2**66).map(Decimal))
+def test_decimals_follow_the_definition(value: Decimal) -> None:
+    assert one(value, pa.decimal128(38, 3)) == hash_of(value)
 
 
 def test_nulls_of_all_types_are_alike() -> None:

@@ -337,7 +337,11 @@ def test_table_takes_data_in_every_form(form: str) -> None:
         "generator": (table.slice(start, 100) for start in range(0, 300, 100)),
         "dicts": ROWS,
     }[form]
-    assert flux.sources.Table(data).schema.names == ["k", "v"]
+    source = flux.sources.Table(data)
+    assert source.schema.names == ["k", "v"]
+    flow = flux.Dataflow("forms")
+    flow.source(source).exchange("k", partitions=8).apply(counting()).sink(flux.sinks.Collect())
+    assert flow.run(sites=2).table.to_pylist() == counted()
 
 
 def test_batch_boundaries_do_not_show_in_the_output() -> None:
@@ -436,7 +440,7 @@ def test_a_callback_is_a_sink() -> None:
     ],
 )
 def test_an_operator_form_has(form: str, method: str, takes: list[str]) -> None:
-    assert len(parameters_of(getattr(getattr(flux, form), method))) == len(takes)
+    assert list(parameters_of(getattr(getattr(flux, form), method))) == takes
 
 
 @pytest.mark.parametrize("form", ["dict", "schema"])
@@ -944,12 +948,10 @@ def test_help_offers_commands_for_a_cluster(command: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["check", "show", "replay", "mutate"])
-@to_be_built(3, "flux spec", AssertionError)
 def test_help_offers_spec(command: str) -> None:
     assert offers(help_of("spec"), command)
 
 
-@to_be_built(3, "flux spec show", AssertionError)
 def test_spec_show_prints_a_machine() -> None:
     done = flux_command("spec", "show", "fh_prod")
     assert done.returncode == 0, done.stderr

@@ -71,13 +71,16 @@ def test_a_generator_is_pulled_once_for_its_schema_and_loses_no_row() -> None:
 
 def test_a_generator_that_is_used_up_says_so() -> None:
     source = Table(iter(consecutive([2])))
-    rows_of(source)
+    source.bind(Path("unused"))
+    # In another process: this one's iterator looks untouched.
     with pytest.raises(PlanError, match="used up by an earlier run"):
-        rows_of(source)
+        source.bind(Path("unused"))
 
 
 def test_a_list_may_be_run_again() -> None:
     source = Table(consecutive([2, 2]))
+    source.bind(Path("unused"))
+    source.bind(Path("unused"))
     assert rows_of(source) == rows_of(source) == numbers(0, 4).to_pylist()
 
 
@@ -232,6 +235,76 @@ def test_what_a_generator_raises_is_reported_with_its_place() -> None:
     source = Table(generate())
     with pytest.raises(FluxError, match="raised OSError at item 1: disk on fire"):
         rows_of(source)
+
+
+def test_rows_that_came_are_sent_on_while_the_next_are_awaited() -> None:
+    sent_on = threading.Event()
+
+    def generate() -> Iterator[pa.RecordBatch]:
+        yield numbers(0, 1)
+        assert sent_on.wait(60)
+        yield numbers(1, 1)
+
+    async def main() -> list[int]:
+        received = []
+        async for batch in Table(generate()).batches(SourceContext(Path("unused"))):
+            received.append(batch.rows.num_rows)
+            sent_on.set()
+        return received
+
+    assert trio.run(main) == [1, 1]
+
+
+def test_an_iterator_is_pulled_no_more_than_a_batch_ahead() -> None:
+    pulled = []
+
+    def generate() -> Iterator[pa.RecordBatch]:
+        for index in range(10):
+            pulled.append(index)
+            yield numbers(index, 1)
+
+    async def main() -> None:
+        ahead = 0
+        taken = 0
+        async for batch in Table(generate(), batch_rows=1).batches(SourceContext(Path("unused"))):
+            taken += batch.rows.num_rows
+            await trio.testing.wait_all_tasks_blocked()
+            ahead = max(ahead, len(pulled) - taken)
+        # One is held, and the iterator may be at the next.
+        assert taken == 10 and ahead <= 2
+
+    trio.run(main)
+
+
+def test_an_iterator_that_exits_is_blamed() -> None:
+    def generate() -> Iterator[pa.RecordBatch]:
+        yield numbers(0, 1)
+        raise SystemExit("enough")
+
+    with pytest.raises(FluxError, match="raised SystemExit at item 1: enough"):
+        rows_of(Table(generate()))
+
+
+def test_columns_are_decoded_and_later_items_may_be_stored_otherwise() -> None:
+    plain = pa.table({"app": ["web", "mail"]})
+    encoded = pa.table({"app": plain.column("app").dictionary_encode()})
+    source = Table([encoded, plain])
+    assert source.schema == plain.schema
+    assert {batch.rows.schema for batch in batches_of(source)} == {plain.schema}
+    assert rows_of(source) == plain.to_pylist() * 2
+
+
+def test_what_fields_say_beside_their_type_is_kept_and_alike_in_all_batches() -> None:
+    said = pa.schema([pa.field("n", pa.int64(), nullable=False, metadata={"unit": "s"})], metadata={"of": "us"})
+    bare = pa.schema([pa.field("n", pa.int64(), nullable=False)])
+    source = Table([pa.table({"n": [1]}, schema=said), pa.table({"n": [2]}, schema=bare)], batch_rows=1)
+    assert all(batch.rows.schema.equals(said, check_metadata=True) for batch in batches_of(source))
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.string_view(), 1), pa.dense_union([pa.field("a", pa.string_view())])])
+def test_a_column_that_cannot_be_decoded_is_a_plan_error_that_names_it(kind: Any) -> None:
+    with pytest.raises(PlanError, match="column 'v': rows with values of type"):
+        Table(pa.table({"v": pa.array([], kind) if pa.types.is_fixed_size_list(kind) else pa.nulls(0, kind)}))
 
 
 def test_a_source_without_batches_says_what_to_define() -> None:

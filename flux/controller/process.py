@@ -10,11 +10,11 @@ import trio
 
 from ..errors import DataLost
 from ..protocols.controller import Controller
-from ..protocols.messages import Closed, Hello, Lost, Publish, View
+from ..protocols.messages import Closed, Done, Failed, Hello, Lost, Publish, View
 from ..site.recording import SUFFIX, Recorder
 from ..site.shell import Surroundings, leave
 from ..wire import address, frames
-from ..wire.codec import to_plain
+from ..wire.codec import from_plain, to_plain
 from ..wire.link import Link, accept_loop
 
 CONTROLLER = "controller"
@@ -25,7 +25,7 @@ class ControllerProcess:
 
     def __init__(self, surroundings: Surroundings, listener: socket.socket) -> None:
         self.surroundings = surroundings
-        self.machine = Controller(surroundings.plan.view())
+        self.machine = Controller(surroundings.plan.view(), surroundings.plan.rebuild_at_once)
         self.program = Link("program")
         self._listener = listener
         self._links: dict[str, Link] = {}
@@ -66,13 +66,15 @@ class ControllerProcess:
                 raise frames.BadFrame("it does not know this run's token, or is there already")
             link.peer = header["node"]
             self._links[link.peer] = link
+        elif header.get("kind") == "tell":
+            self._step(from_plain(header["m"], lambda body: body))
         elif header.get("kind") == "hello":
             self._addresses[link.peer] = header["address"]
             self._step(Hello(node=link.peer))
         else:
             raise frames.BadFrame(f"expected hello, got {header!r:.200}")
 
-    def _step(self, message: Hello | Closed) -> None:
+    def _step(self, message: Hello | Closed | Done | Failed) -> None:
         if isinstance(message, Closed):
             self.program.send({"kind": "closed", "node": message.node, "at": time.monotonic()})
         effects = self.machine.step(message)
@@ -82,8 +84,15 @@ class ControllerProcess:
             if isinstance(effect, Publish):
                 self._publish(effect.view)
             elif isinstance(effect, Lost):
-                lost = DataLost([_name(self.surroundings, *place) for place in effect.partitions])
-                self.program.send({"kind": "error", "node": CONTROLLER, "error": lost.to_dict()})
+                self._report_lost(effect)
+
+    def _report_lost(self, lost: Lost) -> None:
+        """The program sees itself when the ingress or the egress ends, and says it better."""
+        ends = (0, self.surroundings.plan.egress_stage)
+        partitions = [_name(self.surroundings, *place) for place in lost.partitions if place[0] not in ends]
+        if partitions:
+            error = DataLost(partitions).to_dict()
+            self.program.send({"kind": "error", "node": CONTROLLER, "error": error})
 
     def _publish(self, view: View) -> None:
         header = {
@@ -94,7 +103,10 @@ class ControllerProcess:
         for node, link in self._links.items():
             if view.alive(node):
                 link.send(header)
-        self.program.send({"kind": "view", "number": view.number, "at": time.monotonic()})
+        whole = not view.standby and not any(
+            node in view.dead for partitions in view.copies for copies in partitions for node in copies
+        )
+        self.program.send({"kind": "view", "number": view.number, "whole": whole, "at": time.monotonic()})
 
     async def _read_program(self) -> None:
         while (frame := await self.program.receive()) is not None:
@@ -110,9 +122,4 @@ class ControllerProcess:
 
 
 def _name(surroundings: Surroundings, stage: int, partition: int) -> list[Any]:
-    plan = surroundings.plan
-    if stage == 0:
-        return ["ingress", partition]
-    if stage == plan.egress_stage:
-        return ["egress", partition]
-    return [plan.segments[stage - 1].steps[0].name, partition]
+    return [surroundings.plan.segments[stage - 1].steps[0].name, partition]

@@ -64,18 +64,22 @@ class Lifeline:
         os.close(self._reading)
 
 
-def fork(name: str, make: Callable[[], Runnable], lifeline: Lifeline) -> Child:
-    """Start a process that runs what `make` makes in it."""
+def fork(
+    name: str, make: Callable[[], Runnable], lifeline: Lifeline, release: Callable[[], None] | None = None
+) -> Child:
+    """Start a process that runs what `make` makes in it, after letting go what it is not to hold."""
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()
     if pid == 0:
-        _live(make, lifeline)
+        _live(make, lifeline, release)
     return Child(name, pid, os.pidfd_open(pid))
 
 
-def _live(make: Callable[[], Runnable], lifeline: Lifeline) -> NoReturn:
+def _live(make: Callable[[], Runnable], lifeline: Lifeline, release: Callable[[], None] | None) -> NoReturn:
     try:
+        if release is not None:
+            release()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program; it ends the run.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         watched = lifeline.hold_in_child()

@@ -42,6 +42,8 @@ class Heard:
     output_log: list[LogEntry] = field(default_factory=list)
     input_log: list[LogEntry] = field(default_factory=list)
     closed_at: dict[str, float] = field(default_factory=dict)
+    whole_at: list[float] = field(default_factory=list)  # When every partition had all its copies (again).
+    moved: list[tuple[float, str, int]] = field(default_factory=list)  # When state went to which site, bytes.
     byes: set[str] = field(default_factory=set)
 
 
@@ -60,7 +62,8 @@ class Program:
         self._links: dict[str, Link] = {}
         self._stopping = False
         self._token: trio.lowlevel.TrioToken | None = None
-        self._thread = threading.Thread(target=trio.run, args=(self._run,), name="flux-program", daemon=True)
+        self._up = threading.Event()
+        self._thread = threading.Thread(target=self._live, name="flux-program", daemon=True)
         self._thread.start()
 
     def wait(self, until: Callable[[Heard], bool], timeout_s: float | None) -> bool:
@@ -70,26 +73,42 @@ class Program:
 
     def stop(self, patience_s: float = 5.0) -> None:
         """Tell every process to end, and wait until they have."""
-        assert self._token is not None
-        with contextlib.suppress(trio.RunFinishedError):
-            trio.from_thread.run_sync(self._stop, trio_token=self._token)
-        self.wait(lambda heard: self._all_gone(), patience_s)
+        self._tell(self._stop)
+        self.wait(lambda heard: self._all_gone() or not self._thread.is_alive(), patience_s)
 
     def join(self) -> None:
         """End the thread; every process must be gone by now."""
-        assert self._token is not None
-        with contextlib.suppress(trio.RunFinishedError):
-            trio.from_thread.run_sync(self._cancel.cancel, trio_token=self._token)
+        self._tell(lambda: self._cancel.cancel())
         self._thread.join()
+        for child in self._children.values():
+            if child.exited is None:
+                child.reap()  # The thread died before it could.
+
+    def _tell(self, what: Callable[[], None]) -> None:
+        self._up.wait()
+        with contextlib.suppress(trio.RunFinishedError):
+            assert self._token is not None
+            self._token.run_sync_soon(what)
 
     def _all_gone(self) -> bool:
         return all(child.exited is not None for child in self._children.values())
 
     # In the thread.
 
+    def _live(self) -> None:
+        """Whatever goes wrong here must reach those who wait."""
+        try:
+            trio.run(self._run)
+        except BaseException as error:
+            with self.changed:
+                self._stopping = True
+                self.heard.error = self.heard.error or _as_one(error)
+                self.changed.notify_all()
+
     async def _run(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
         with trio.CancelScope() as self._cancel:
+            self._up.set()
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 for child in self._children.values():
@@ -145,6 +164,10 @@ class Program:
             elif kind == "view":
                 if heard.started_at is None:
                     heard.started_at = header["at"]
+                if header["whole"]:
+                    heard.whole_at.append(header["at"])
+            elif kind == "moved":
+                heard.moved.append((now, header["to"], header["bytes"]))
             elif kind == "closed":
                 heard.closed_at.setdefault(header["node"], header["at"])
             elif kind == "error":
@@ -172,7 +195,8 @@ class Program:
         heard.ended = heard.ended or header["end"]
 
     def _fail(self, error: BaseException) -> None:
-        if self.heard.error is None and not self.heard.ended:
+        # While a run stops, its processes see each other go one by one.
+        if self.heard.error is None and not self.heard.ended and not self._stopping:
             if isinstance(error, DataLost):
                 error = DataLost(error.partitions, self.heard.safe_upto or None)
             self.heard.error = error
@@ -181,6 +205,13 @@ class Program:
         self._stopping = True
         for link in self._links.values():
             link.send({"kind": "stop"})
+
+
+def _as_one(error: BaseException) -> BaseException:
+    """The error itself, out of the groups that trio makes."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
 
 
 def _exit(status: int | None) -> str:

@@ -3,7 +3,8 @@
 Packets have the columns `src`, `dst`, `data` and `ts`. The first byte of `data` is b"S" when the packet
 starts a session and b"E" when it ends one; the second byte of a start is the number of the application. The
 end of an open session emits its application, its source and how long it took. A start within a session
-begins it anew; an end without a start and all other packets emit nothing.
+begins it anew; an end without a start and all other packets emit nothing. `ts` is an integer, a timestamp or a
+date, and the duration is in its unit.
 
 A key is in the table exactly while its session is open, so that presence is the state's most important bit.
 """
@@ -19,7 +20,7 @@ import pyarrow as pa
 from flux.batch import Batch
 from flux.errors import OperatorError, PlanError
 from flux.operator import Context, PooledOperator
-from flux.operators.grouping import Groups, group_by_slot, plain_column, unknown_parameters
+from flux.operators.grouping import Groups, group_by_slot, key_array, plain_column, unknown_parameters
 from flux.operators.table import Table
 
 __all__ = ["Sessions"]
@@ -53,7 +54,8 @@ class Sessions(PooledOperator):
         rows = np.flatnonzero(is_start | (kind == _END))
         if not len(rows):
             return None
-        src, dst, ts = (plain_column(batch, name, self._step) for name in (*_KEY, "ts"))
+        src, dst = (key_array(batch, name, self._step) for name in _KEY)
+        ts = _instants(batch, self._step)
         if len(rows) < len(batch):
             key, partition = [src.take(rows), dst.take(rows)], batch.partition.take(rows)
         else:
@@ -84,10 +86,24 @@ class Sessions(PooledOperator):
             {
                 "app": application.take(origin),
                 "src": src.take(origin),
-                "dur": ts.take(origin) - since.take(origin),
+                "dur": self._lasted(batch, origin, ts.take(origin), since.take(origin)),
             },
             origin,
         )
+
+    def _lasted(self, batch: Batch, origin: Rows, ended: Rows, begun: Rows) -> Rows:
+        lasted: Rows = ended - begun
+        # A difference has wrapped around if its sign is neither end's.
+        wrapped = np.flatnonzero(((ended ^ begun) & (ended ^ lasted)) < 0)
+        if len(wrapped):
+            i, row = int(wrapped[0]), int(origin[wrapped[0]])
+            raise OperatorError(
+                f"a session from ts {begun[i]} to ts {ended[i]} is longer than 64 bits can tell",
+                self._step,
+                int(batch.partition[row]),
+                int(batch.sn[row]),
+            )
+        return lasted
 
     def _begun(
         self, ends: Rows, groups: Groups, row: Rows, ts: npt.NDArray[Any], app: Bytes
@@ -124,6 +140,20 @@ class Sessions(PooledOperator):
 
     def partition_info(self) -> dict[int, int]:
         return {} if self._table is None else self._table.sizes()
+
+
+def _instants(batch: Batch, step: str) -> Rows:
+    """Return `ts` as 64-bit integers, in its own unit."""
+    ts = plain_column(batch, "ts", step)
+    if ts.dtype.kind in "mM":
+        return ts.view(np.int64)
+    if ts.dtype.kind in "iu" and ts.dtype != np.uint64:
+        return ts.astype(np.int64, copy=False)
+    raise OperatorError(
+        f"column 'ts' is {batch.column('ts').type}; expected integers that fit in int64, timestamps or dates. Cast it "
+        "before the step",
+        step,
+    )
 
 
 def _first_two_bytes(batch: Batch, step: str) -> tuple[Bytes, Bytes]:

@@ -4,7 +4,7 @@
 and mean each time `slide` further rows have come. The second operator of the thesis's example (Thesis 2.2).
 
 Whatever the batch boundaries, a window is added up from its oldest value to its newest, on its own:
-integers exactly, and floats always in the same order, because their sum depends on it.
+integers exactly, also beyond 64 bits, and floats always in the same order, because their sum depends on it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from flux.operators.table import Table
 
 __all__ = ["CountWindow"]
 
+_WRAPS_FROM = 2**63
 _PARAMETERS = ("history", "slide", "value")
 
 Ints = npt.NDArray[np.int64]
@@ -42,9 +43,8 @@ class CountWindow(PooledOperator):
     def __init__(self, history: int = 2, slide: int = 1, value: str = "dur") -> None:
         self._history, self._slide, self._value = history, slide, value
 
-    @classmethod
-    def output_for(cls, parameters: Mapping[str, Any], key_columns: tuple[str, ...], rows: Any) -> Any:
-        value = parameters.get("value", "dur")
+    def output_for(self, parameters: Mapping[str, Any], key_columns: tuple[str, ...], rows: Any) -> Any:
+        value = parameters.get("value", self._value)
         for name in (*key_columns, value):
             if name not in rows.names:
                 raise ColumnError(f"expected a column {name!r}, came {', '.join(rows.names)}")
@@ -59,6 +59,8 @@ class CountWindow(PooledOperator):
         self._slide = context.parameters.get("slide", self._slide)
         self._value = context.parameters.get("value", self._value)
         self._table: Table | None = None
+        # No integer seen is further from zero than this: it tells when sums may leave 64 bits.
+        self._farthest = 0
         for name, given in (("history", self._history), ("slide", self._slide)):
             if not isinstance(given, int) or given < 1:
                 raise PlanError(f"step {self._step!r}: {name} is a number of rows, at least 1; {given!r} came")
@@ -68,6 +70,7 @@ class CountWindow(PooledOperator):
     def process(self, batch: Batch) -> Batch | None:
         keys = [key_array(batch, name, self._step) for name in self._key]
         value = self._numbers(batch)
+        self._note_farthest(value)
         if self._table is None:
             self._table = self._new_table([key.dtype for key in keys], value.dtype)
         slots, new = self._table.find_or_insert(keys, batch.partition)
@@ -78,7 +81,7 @@ class CountWindow(PooledOperator):
         grouped = value.take(groups.row)
         rank, count = self._counted(groups)
         due = np.flatnonzero(self._is_due(count))
-        greatest, total = self._aggregate(due, grouped, groups.slot, rank, count)
+        greatest, mean = self._aggregate(due, grouped, groups.slot, rank, count)
         self._remember(groups, grouped, count)
 
         # Output goes by input row, not by group.
@@ -86,14 +89,14 @@ class CountWindow(PooledOperator):
         is_due = np.zeros(len(batch), np.bool_)
         is_due[row] = True
         origin = np.flatnonzero(is_due)
-        by_row = np.empty((2, len(batch)), value.dtype)
-        by_row[0, row], by_row[1, row] = greatest, total
+        greatest_by_row, mean_by_row = np.empty(len(batch), value.dtype), np.empty(len(batch))
+        greatest_by_row[row], mean_by_row[row] = greatest, mean
         columns: dict[str, Any] = {name: batch.column(name) for name in self._key}
         if len(origin) < len(batch):
             where = pa.array(origin)
             columns = {name: column.take(where) for name, column in columns.items()}
-        columns[f"max_{self._value}"] = by_row[0].take(origin)
-        columns[f"avg_{self._value}"] = by_row[1].take(origin) / self._history
+        columns[f"max_{self._value}"] = greatest_by_row.take(origin)
+        columns[f"avg_{self._value}"] = mean_by_row.take(origin)
         return batch.emit(columns, origin)
 
     def _numbers(self, batch: Batch) -> Numbers:
@@ -105,6 +108,10 @@ class CountWindow(PooledOperator):
             "floats. Cast it before the step",
             self._step,
         )
+
+    def _note_farthest(self, value: Numbers) -> None:
+        if value.dtype.kind == "i" and len(value):
+            self._farthest = max(self._farthest, int(value.max()), -int(value.min()))
 
     def _new_table(self, keys: list[npt.DTypeLike], value: npt.DTypeLike) -> Table:
         return Table(keys, {"count": np.int64, "ring": (value, (self._history,))})
@@ -130,7 +137,7 @@ class CountWindow(PooledOperator):
     # Infinities are values like others; what comes of adding them is nobody's mistake here.
     @np.errstate(invalid="ignore", over="ignore")
     def _aggregate(self, due: Ints, grouped: Numbers, slot: Ints, rank: Ints, count: Ints) -> tuple[Numbers, Numbers]:
-        """Return the greatest value and the sum of the windows that end with the entries `due`.
+        """Return the greatest value and the mean of the windows that end with the entries `due`.
 
         A window's value is in this batch as far back as the group reaches, and in the ring before that.
         """
@@ -140,6 +147,9 @@ class CountWindow(PooledOperator):
         place_in_ring = slot.take(due) * self._history
         greatest: Numbers | None = None
         total: Numbers | None = None
+        # Sums of integers wrap around; beside them, rough ones tell how often.
+        may_wrap = self._farthest * self._history >= _WRAPS_FROM
+        rough = np.zeros(len(due)) if may_wrap else None
         for back in range(self._history - 1, -1, -1):
             at = grouped.take(due - back, mode="wrap")
             if back:
@@ -151,8 +161,11 @@ class CountWindow(PooledOperator):
             else:
                 np.maximum(greatest, at, out=greatest)
                 total += at
+            if rough is not None:
+                rough += at
         assert greatest is not None and total is not None
-        return greatest, total
+        exact = total if rough is None else _unwrapped(total, rough)
+        return greatest, exact / self._history
 
     def _remember(self, groups: Groups, grouped: Numbers, count: Ints) -> None:
         """Put into the ring what windows to come may need of each group: one value less than `history`."""
@@ -173,6 +186,7 @@ class CountWindow(PooledOperator):
         if self._table is None:
             keys = [state[f"key{i}"].dtype for i in range(len(self._key))]
             self._table = self._new_table(keys, state["ring"].dtype)
+        self._note_farthest(state["ring"].reshape(-1))
         self._table.install(pid, state)
 
     def drop_partition(self, pid: int) -> None:
@@ -181,3 +195,13 @@ class CountWindow(PooledOperator):
 
     def partition_info(self) -> dict[int, int]:
         return {} if self._table is None else self._table.sizes()
+
+
+def _unwrapped(total: Ints, rough: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return sums of integers as floats, from the sums modulo 2**64 and from ones that are nearly right."""
+    exact = total.astype(np.float64)
+    wrapped = np.rint((rough - exact) / 2.0**64)
+    for i in np.flatnonzero(wrapped).tolist():
+        # Rounded once, from the whole number, as a sum that fits in 64 bits is.
+        exact[i] = float(int(total[i]) + int(wrapped[i]) * 2**64)
+    return exact

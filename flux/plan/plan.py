@@ -36,8 +36,17 @@ class Plan:
     sites: int
     standby: int
     pool_rows: int
+    rebuild_at_once: int = 1  # Copies of one stage that are rebuilt at the same time after a failure.
 
     def __post_init__(self) -> None:
+        for name in ("sites", "standby", "pool_rows", "rebuild_at_once"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise PlanError(f"{name} is a whole number, got {value!r}")
+        if self.pool_rows < 1:
+            raise PlanError(f"pool_rows counts rows and is at least 1, got {self.pool_rows}")
+        if self.rebuild_at_once < 1:
+            raise PlanError(f"rebuild_at_once counts copies and is at least 1, got {self.rebuild_at_once}")
         if self.sites < 1:
             raise PlanError(f"a run needs at least one site, got sites={self.sites}")
         if self.sites < 2 and any(segment.availability == "pairs" for segment in self.segments):

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import trio
+
 from ..plan.plan import EGRESS
-from ..protocols.egress import Egress
-from ..protocols.messages import Consume, Consumed
+from ..protocols.egress import ONLY, Egress
+from ..protocols.messages import Consume, Consumed, Frame
 from ..protocols.node import Node
 from ..sinks import Collect, Sink
-from ..wire.rows import merge
+from ..wire.rows import Rows, merge
 from .shell import Shell, Surroundings
 
 
@@ -26,11 +28,13 @@ class EgressProcess(Shell):
         self._stage = stage
         self._collects = isinstance(sink, Collect)
         self._sink = sink
+
+    def start(self, nursery: trio.Nursery) -> None:
         if not self._collects:
-            sink.open(surroundings.directory)
+            self._sink.open(self.surroundings.directory)
 
     def perform(self, job: Consume) -> None:
-        rows = merge([frame.body.between(job.after, job.upto) for frame in job.frames])
+        rows = merge([self._rows(job, frame) for frame in job.frames])
         header = {
             "kind": "rows",
             "upto": job.upto,
@@ -47,9 +51,13 @@ class EgressProcess(Shell):
         self.program.send(header)
         self._durable(job.upto)
 
+    def _rows(self, job: Consume, frame: Frame) -> Rows:
+        rows: Rows = frame.body.between(job.after, job.upto)
+        return rows.select(self.table(frame.channels, job.stage - 1)) if frame.channels else rows
+
     def hear_program(self, header: dict[str, Any]) -> None:
         if self._collects:
             self._durable(header["upto"])
 
     def _durable(self, upto: int) -> None:
-        self.tell(Consumed(stage=self._stage, upto=upto, rows=0, body=None))
+        self.tell(Consumed(stage=self._stage, cohort=ONLY, upto=upto, rows=0, body=None))

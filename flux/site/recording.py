@@ -60,10 +60,12 @@ def replay(path: Path) -> int:
 
 
 def _itself(token: Any) -> Any:
-    return token  # A body in a replay is the number that stood for it.
+    return token  # A body in a replay is the number that stood for it, or several are a tuple of them.
 
 
 def _token(body: Any) -> Any:
+    if isinstance(body, tuple):
+        return [_token(part) for part in body]
     return None if body is None else body.token
 
 
@@ -74,7 +76,7 @@ def _records(path: Path) -> Iterator[Any]:
 
 def _describe(machine: Machine) -> Any:
     if isinstance(machine, Controller):
-        return {"controller": to_plain(machine.view, _token)}
+        return {"controller": to_plain(machine.view, _token), "at_once": machine.at_once}
     assert isinstance(machine, Node)
     parts = []
     for stage, part in machine.machines.items():
@@ -85,7 +87,7 @@ def _describe(machine: Machine) -> Any:
 
 def _build(described: Any) -> Machine:
     if "controller" in described:
-        return Controller(from_plain(described["controller"], _itself))
+        return Controller(from_plain(described["controller"], _itself), described["at_once"])
     name = described["node"]
     makers: dict[str, Any] = {
         "Ingress": lambda stage, bound: Ingress(name, bound),

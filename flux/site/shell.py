@@ -8,9 +8,11 @@ sink) is in its subclasses.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import os
 import socket
+import sys
 import traceback
 from collections import deque
 from dataclasses import dataclass, replace
@@ -21,16 +23,17 @@ import trio
 
 from ..errors import FluxError
 from ..plan import Plan
-from ..protocols.messages import Consume, Data, Effect, Message, PeerMessage, Send, View
+from ..protocols.messages import Block, Consume, Data, Effect, Message, PeerMessage, Send, State, Tell, View
 from ..protocols.node import Node
 from ..punctuation import Punctuation
 from ..wire import address, frames
 from ..wire.codec import from_plain, to_plain
 from ..wire.link import Link, accept_loop
-from ..wire.rows import Channels, Rows
+from ..wire.rows import Channels, Rows, merge
 from .recording import SUFFIX, Recorder
 
 _DEATH_NOTICE_S = 10.0
+_ERROR_MAX_CHARS = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +77,7 @@ class Shell:
         self.jobs: deque[Consume] = deque()
         self.program = Link("program")
         self.controller = Link("controller")
+        self._working = trio.CancelScope()
         self._wake = trio.Event()
         self._linked = trio.Event()
         self._channels: dict[int, Channels] = {}
@@ -124,11 +128,12 @@ class Shell:
             nursery.start_soon(self._guarded_loop)
 
     async def _guarded_loop(self) -> None:
-        try:
-            self.start(self._nursery)
-            await self._loop()
-        except Exception as error:
-            self.fail(error)
+        with self._working:
+            try:
+                self.start(self._nursery)
+                await self._loop()
+            except Exception as error:
+                self.fail(error)
 
     def fail(self, error: BaseException) -> None:
         """Tell the program why this run cannot go on; it ends the run, this process waits for that."""
@@ -156,35 +161,47 @@ class Shell:
                 self._send(effect)
             elif isinstance(effect, Consume):
                 self.jobs.append(effect)
+            elif isinstance(effect, Tell):
+                self.controller.send({"kind": "tell", "m": to_plain(effect.message, _left_out)})
             else:
                 self.carry_out(effect)
 
     def _send(self, effect: Send) -> None:
         message: PeerMessage = effect.message
         if isinstance(message, Data):
-            rows: Rows = message.body.between(message.after, message.upto).select(self._lane(effect))
-            message = replace(message, body=rows)
-            if effect.to != self.name:
-                header = {
-                    "kind": "peer",
-                    "m": to_plain(message, lambda body: None),
-                    "marks": [(mark.sn, mark.kind, mark.value) for mark in rows.marks],
-                }
-                self.links[effect.to].send_batch(header, rows.wide, rows.encode())
-                return
-        if effect.to == self.name:
+            self._send_rows(effect.to, message, effect.channels)
+        elif isinstance(message, State):
+            self.send_state(effect.to, message)
+        elif effect.to == self.name:
             self.inbox.append(message)
         else:
-            self.links[effect.to].send({"kind": "peer", "m": to_plain(message, lambda body: None)})
+            self.links[effect.to].send({"kind": "peer", "m": to_plain(message, _left_out)})
 
-    def _lane(self, effect: Send) -> Channels:
+    def _send_rows(self, to: str, message: Data, channels: tuple[tuple[Block, ...], ...]) -> None:
+        parts = [body.between(message.after, message.upto) for body in message.bodies]
+        tables = [self.table(blocks, message.edge) for blocks in channels]
+        rows = merge([part.select(table) for part, table in zip(parts, tables, strict=True)])
+        if to == self.name:
+            self.inbox.append(replace(message, bodies=(rows,)))
+            return
+        header = {
+            "kind": "peer",
+            "m": to_plain(message, _left_out),
+            "marks": [(mark.sn, mark.kind, mark.value) for mark in rows.marks],
+        }
+        self.links[to].send_batch(header, rows.wide, rows.encode())
+
+    def send_state(self, to: str, message: State) -> None:
+        """Send a copy's state, as it is now, to the site that is to hold it."""
+        raise AssertionError(f"{self.name} has no state to send")
+
+    def table(self, channels: tuple[Block, ...], edge: int) -> Channels:
         """The table of a lane's channels, made once: the machine hands out the same tuple each time."""
-        lane = self._channels.get(id(effect.channels))
-        if lane is None:
-            edge = effect.message.edge
-            lane = Channels(effect.channels, self.plan.partitions(edge), self.plan.partitions(edge + 1))
-            self._channels[id(effect.channels)] = lane  # It keeps the tuple, so the id stays taken.
-        return lane
+        known = self._channels.get(id(channels))
+        if known is None:
+            known = Channels(channels, self.plan.partitions(edge), self.plan.partitions(edge + 1))
+            self._channels[id(channels)] = known  # It keeps the tuple, so the id stays taken.
+        return known
 
     # Connections.
 
@@ -228,7 +245,7 @@ class Shell:
                 header, body = frame
                 self.tell(self._decode(link, header, body))
         except (frames.BadFrame, ValueError, TypeError) as error:
-            self.log(f"closed the connection to {link.peer}: {error}")
+            self.fail(FluxError(f"{self.name} cannot read what {link.peer} sent: {error}"))
         link.close()
         await self._expect_death_of(link.peer)
 
@@ -248,10 +265,16 @@ class Shell:
     def _decode(self, link: Link, header: dict[str, Any], body: Any) -> PeerMessage:
         marks = tuple(Punctuation(*mark) for mark in header.get("marks", ()))
         rows = Rows(link.decode_batch(header, body), marks)
-        message = from_plain(header.get("m"), lambda _: rows)
+        message = from_plain(header.get("m"), lambda _: (rows,))
+        if isinstance(message, State):
+            message = self.decode_state(message, body)
         if not isinstance(message, PeerMessage) or message.sender != link.peer:
             raise frames.BadFrame(f"expected a message of {link.peer}, got {message!r:.200}")
         return message
+
+    def decode_state(self, message: State, body: Any) -> State:
+        """The state that came behind `message`."""
+        raise frames.BadFrame(f"{self.name} holds no partitions and was sent state")
 
     async def _read_controller(self) -> None:
         while (frame := await self.controller.receive()) is not None:
@@ -278,6 +301,7 @@ class Shell:
         while (frame := await self.program.receive()) is not None:
             header, _ = frame
             if header["kind"] == "stop":
+                self._working.cancel()
                 self.program.send({"kind": "bye", **self.last_words()})
                 await self.program.drain()
                 break
@@ -291,11 +315,20 @@ class Shell:
 
 def leave(code: int) -> NoReturn:
     """End this process at once: it is a fork, and nothing of its parent's may run on the way out."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()  # What an operator printed; all that was the parent's went out before the fork.
     os._exit(code)
+
+
+def _left_out(body: Any) -> None:
+    """Bodies travel behind the header."""
 
 
 def _document(error: BaseException) -> dict[str, Any]:
     """An error as plain values; the program raises it again."""
-    if isinstance(error, FluxError):
-        return error.to_dict()
-    return FluxError("".join(traceback.format_exception(error))).to_dict()
+    known = error if isinstance(error, FluxError) else FluxError("".join(traceback.format_exception(error)))
+    document = known.to_dict()
+    # What user code says may be endless, and may hold what is no UTF-8.
+    document["message"] = document["message"][:_ERROR_MAX_CHARS].encode("utf-8", "replace").decode()
+    return document

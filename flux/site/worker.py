@@ -8,19 +8,25 @@ vectorised step. Punctuations cut the batch: rows before it, the punctuation, ro
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from types import GeneratorType
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import trio
 
 from ..batch import Batch
 from ..hashing import partition_of
 from ..hosting import Hosted, host
 from ..plan import Plan
-from ..protocols.messages import Consume, Consumed
+from ..protocols.messages import Block, Consume, Consumed, Drop, Effect, Frame, Install, State
 from ..protocols.node import Node
 from ..protocols.pooler import Pooler
 from ..punctuation import Punctuation
+from ..wire.codec import to_plain
 from ..wire.rows import PARTITION, SN, SUB, Rows, merge
+from ..wire.state import Parcel, decode, encode
 from .shell import Shell, Surroundings
 
 
@@ -39,19 +45,64 @@ class Worker(Shell):
             held = [p for p, copies in enumerate(placed.copies[stage]) if self.name in copies]
             self._segments[stage] = _opened(self.plan, stage, held)
 
-    def perform(self, job: Consume) -> None:
-        whole = merge([frame.body.between(job.after, job.upto) for frame in job.frames])
-        outputs = [batch for batch in self._outputs(job.stage, whole) if batch is not None]
-        body = self._partitioned(job.stage, outputs, whole.marks)
-        self.tell(Consumed(stage=job.stage, upto=job.upto, rows=len(body), body=body))
+    def last_words(self) -> dict[str, Any]:
+        for steps in self._segments.values():
+            for step in steps:
+                try:
+                    step.close()
+                except Exception as error:
+                    self.log(f"closing {step.step.name}: {error}")
+        return {}
 
-    def _outputs(self, stage: int, whole: Rows) -> Iterator[Batch | None]:
-        steps = self._segments[stage]
+    def perform(self, job: Consume) -> None:
+        whole = merge([self._rows(job, frame) for frame in job.frames])
+        outputs = [batch for batch in self._outputs(job, whole) if batch is not None]
+        body = self._partitioned(job.stage, outputs, whole.marks)
+        self.tell(Consumed(stage=job.stage, cohort=job.cohort, upto=job.upto, rows=len(body), body=body))
+
+    def carry_out(self, effect: Effect) -> None:
+        if isinstance(effect, Install):
+            for step, pieces in zip(self._segments[effect.stage], effect.body.states, strict=True):
+                for piece in pieces:
+                    step.install_partition_state(effect.partition, piece)
+        elif isinstance(effect, Drop):
+            for step in self._segments[effect.stage]:
+                step.drop_partition(effect.partition)
+        else:
+            super().carry_out(effect)
+
+    def send_state(self, to: str, message: State) -> None:
+        """State, position and output of one instant (rule 16); the machine asks between two steps of the operator."""
+        assert self.node.view is not None
+        [partition] = [s.partition for s in self.node.view.standby if s.version == message.version]
+        consumers = tuple(range(self.plan.partitions(message.stage + 1)))
+        own = self.table((Block(producers=(partition,), consumers=consumers),), message.stage)
+        kept = [run for run in message.runs if partition not in run.without]
+        bodies = [run.body.select(own) for run in kept]
+        runs = tuple(replace(run, rows=len(rows), without=frozenset()) for run, rows in zip(kept, bodies, strict=True))
+        states = [_pieces(step.get_partition_state(partition)) for step in self._segments[message.stage]]
+        whose = f"stage {message.stage}, partition {partition}, on {self.name}"
+        packed = encode([states, [_packed(rows) for rows in bodies]], whose)
+        header = {"kind": "peer", "m": to_plain(replace(message, runs=runs), lambda body: None)}
+        self.links[to].send(header, pa.py_buffer(packed))
+        self.program.send({"kind": "moved", "version": message.version, "to": to, "bytes": len(packed)})
+
+    def decode_state(self, message: State, body: Any) -> State:
+        states, packed = decode(body)
+        runs = tuple(replace(run, body=_unpacked(rows)) for run, rows in zip(message.runs, packed, strict=True))
+        return replace(message, runs=runs, body=Parcel(states))
+
+    def _rows(self, job: Consume, frame: Frame) -> Rows:
+        rows: Rows = frame.body.between(job.after, job.upto)
+        return rows.select(self.table(frame.channels, job.stage - 1)) if frame.channels else rows
+
+    def _outputs(self, job: Consume, whole: Rows) -> Iterator[Batch | None]:
+        steps = self._segments[job.stage]
         rest = _batch(whole)
         for mark in whole.marks:
             before, rest = _split(rest, mark.sn)
             yield _through(steps, before)
-            yield _punctuated(steps, mark)
+            yield _punctuated(steps, replace(mark, partitions=job.partitions))
         yield _through(steps, rest)
 
     def _partitioned(self, stage: int, outputs: list[Batch], marks: tuple[Punctuation, ...]) -> Rows:
@@ -75,6 +126,21 @@ def _opened(plan: Plan, stage: int, held: list[int]) -> list[Hosted]:
     return steps
 
 
+def _pieces(state: Any) -> list[Any]:
+    """State comes whole, or as a generator of pieces; each is installed by a call of its own."""
+    return list(state) if isinstance(state, GeneratorType) else [state]
+
+
+def _packed(rows: Rows) -> list[Any]:
+    marks = [[mark.sn, mark.kind, mark.value] for mark in rows.marks]
+    return [rows.wide, marks]
+
+
+def _unpacked(packed: list[Any]) -> Rows:
+    wide, marks = packed
+    return Rows(wide, tuple(Punctuation(*mark) for mark in marks))
+
+
 def _batch(rows: Rows) -> Batch | None:
     if rows.wide is None:
         return None
@@ -84,7 +150,8 @@ def _batch(rows: Rows) -> Batch | None:
 def _split(batch: Batch | None, sn: int) -> tuple[Batch | None, Batch | None]:
     if batch is None:
         return None, None
-    cut = int(np.searchsorted(batch.sn, sn))
+    # Rows that the mark caused in the stage before carry its number and come before it.
+    cut = int(np.searchsorted(batch.sn, sn, side="right"))
     before = batch.slice(0, cut) if cut else None
     return before, batch.slice(cut, len(batch)) if cut < len(batch) else None
 

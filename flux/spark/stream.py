@@ -26,6 +26,7 @@ import pyarrow as pa
 import trio
 
 from flux.errors import FluxError, PlanError
+from flux.plain import ColumnError, plain_schema
 from flux.sources import Source, SourceBatch, SourceContext
 from flux.spark.frames import HANDSHAKE_TIMEOUT_S
 from flux.spark.staging import CommittedBatch, Staging
@@ -102,7 +103,11 @@ class Stream(Source):
 
     def bind(self, directory: Path) -> None:
         """Make the socket and the secret, so that both sides of the fork know them."""
-        self.stop()
+        if self._listener is not None:
+            raise PlanError(
+                "flux.spark.Stream: this stream is in use by a run that has not ended, whose query would be stopped. "
+                "Wait for that run or leave its `with` block; flows that run at the same time need a Stream each"
+            )
         listener = socket.socket()
         listener.bind(("127.0.0.1", 0))
         listener.listen(LISTEN_BACKLOG)
@@ -110,6 +115,12 @@ class Stream(Source):
         self._address = f"127.0.0.1:{listener.getsockname()[1]}"
         self._secret = secrets.token_bytes(SECRET_BYTES)
         self._directory = directory
+
+    def release(self) -> None:
+        """Close this process's end of the socket: if the ingress dies, Spark is refused at once, not left waiting."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
 
     def start(self) -> None:
         """Start the streaming query, and a thread that tells the ingress how it ended."""
@@ -136,13 +147,11 @@ class Stream(Source):
         """Stop the query if it still runs, and close the socket. May be called at any time, more than once."""
         self._stopping.set()
         query, self._query = self._query, None
+        # Closed first: the ingress holds the socket too. If it is gone, we and Spark's commit are refused at once.
+        self.release()
         if query is not None and query.isActive:
             # Spark waits for a commit that is under way, and the commit for the ingress, if there still is one.
             self._tell({"do": "stop"}, STOP_TIMEOUT_S)
-        # Closed before the query is stopped: if the ingress is gone, its commit is then refused at once.
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
         if query is not None:
             query.stop()
         if self._waiter is not None:
@@ -236,13 +245,14 @@ def _arrow_schema(df: Any, types: Mapping[str, pa.DataType]) -> pa.Schema:
         timezone=conf.get("spark.sql.session.timeZone"),
         prefers_large_types=conf.get("spark.sql.execution.arrow.useLargeVarTypes") == "true",
     )
-    twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
-    if twice:
-        raise PlanError(f"flux.spark.Stream: column names must differ; {twice} stand more than once; rename them")
     unknown = sorted(set(types) - set(schema.names))
     if unknown:
         raise PlanError(f"flux.spark.Stream: types names {unknown}, but the columns are {schema.names}")
-    return pa.schema([pa.field(field.name, types.get(field.name, field.type), field.nullable) for field in schema])
+    fields = [pa.field(field.name, types.get(field.name, field.type), field.nullable) for field in schema]
+    try:
+        return plain_schema(pa.schema(fields))
+    except ColumnError as error:
+        raise PlanError(f"flux.spark.Stream: {error}") from error
 
 
 def _prepare(spark: Any) -> None:

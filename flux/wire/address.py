@@ -6,6 +6,7 @@ import socket
 
 import trio
 
+from ..errors import FluxError
 from .link import tune
 
 _BACKLOG = 128
@@ -22,7 +23,8 @@ def listen(address: str) -> socket.socket:
         sock.listen(_BACKLOG)
     except OSError as error:
         sock.close()
-        raise OSError(error.errno, f"cannot listen at {address}: {error.strerror}") from error
+        why = error.strerror or f"{error}; give a shorter temporary directory by TMPDIR"
+        raise FluxError(f"cannot listen at {address}: {why}") from error
     sock.setblocking(False)
     return sock
 

@@ -45,7 +45,8 @@ class Link:
         self._out: deque[memoryview] = deque()
         self._wake = trio.Event()
         self._closed = False
-        self._schemas_out: dict[pa.Schema, int] = {}
+        # By their bytes: to Arrow, schemas that differ in metadata alone are equal.
+        self._schemas_out: dict[bytes, int] = {}
         self._schemas_in: dict[int, pa.Schema] = {}
 
     @property
@@ -74,10 +75,11 @@ class Link:
     def send_batch(self, header: dict[str, Any], batch: pa.RecordBatch | None, encoded: Body = None) -> None:
         """Queue a frame whose body is a record batch; its schema travels once per link."""
         if batch is not None:
-            number = self._schemas_out.get(batch.schema)
+            schema = batch.schema.serialize().to_pybytes()
+            number = self._schemas_out.get(schema)
             if number is None:
-                number = self._schemas_out[batch.schema] = len(self._schemas_out)
-                header = {**header, "schema": batch.schema.serialize().to_pybytes()}
+                number = self._schemas_out[schema] = len(self._schemas_out)
+                header = {**header, "schema": schema}
             header = {**header, "of": number}
             encoded = encoded if encoded is not None else batch.serialize()
         self.send(header, encoded)

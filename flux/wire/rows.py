@@ -20,11 +20,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..errors import OperatorError
+from ..plain import HIDDEN, columns_of
 from ..protocols.messages import Block
 from ..punctuation import Punctuation
 
-SN, SUB, PRODUCER, PARTITION = "__sn", "__sub", "__producer", "__partition"
-_HIDDEN = (SN, SUB, PRODUCER, PARTITION)
+SN, SUB, PRODUCER, PARTITION = HIDDEN
+_BLOCKS_PER_WORD = 64
+_TABLE_MAX = 1 << 18  # Pairs of partitions, a byte each: what stays in the cache.
 _tokens = itertools.count(1)
 
 
@@ -53,8 +56,11 @@ class Rows:
         hidden = {SN: sn, PRODUCER: producer, PARTITION: partition}
         if sub is not None:
             hidden[SUB] = sub
-        arrays = [*user.columns, *(pa.array(values) for values in hidden.values())]
-        return cls(pa.RecordBatch.from_arrays(arrays, names=[*user.schema.names, *hidden]), marks)
+        arrays = [pa.array(values) for values in hidden.values()]
+        ours = [pa.field(name, array.type) for name, array in zip(hidden, arrays, strict=True)]
+        # The user's fields as they are: they also say what the arrays do not, such as that there are no nulls.
+        schema = pa.schema([*user.schema, *ours], user.schema.metadata)
+        return cls(pa.RecordBatch.from_arrays([*user.columns, *arrays], schema=schema), marks)
 
     def __len__(self) -> int:
         return 0 if self.wide is None else int(self.wide.num_rows)
@@ -63,7 +69,7 @@ class Rows:
     def user(self) -> pa.RecordBatch:
         """The user's columns only."""
         assert self.wide is not None
-        return self.wide.select([name for name in self.wide.schema.names if name not in _HIDDEN])
+        return self.wide.select([name for name in self.wide.schema.names if name not in HIDDEN])
 
     def hidden(self, name: str) -> Any:
         """A hidden column as a numpy array, without a copy; None if it is left out."""
@@ -99,24 +105,61 @@ class Rows:
 
 
 class Channels:
-    """A lane's channels as a table of truth values, by producer and consumer partition."""
+    """A lane's channels, ready to be looked up for many rows at once.
 
-    __slots__ = ("_table", "blocks", "everything")
+    Each partition has a word with a bit for each block that it is in; a channel is in the set if the words of
+    its two ends share a bit. So the size grows with the partitions, not with their pairs. While the pairs are
+    few, a table of them is a little faster.
+    """
+
+    __slots__ = ("_consumers", "_table", "_words", "blocks", "everything")
 
     def __init__(self, blocks: Sequence[Block], producers: int, consumers: int) -> None:
         self.blocks = blocks
-        self._table = np.zeros((producers, consumers), dtype=bool)
-        for block in blocks:
-            self._table[np.ix_(block.producers, block.consumers)] = True
-        self.everything = bool(self._table.all())
+        several = [blocks[i : i + _BLOCKS_PER_WORD] for i in range(0, len(blocks), _BLOCKS_PER_WORD)]
+        self._words = [_words_of(some, producers, consumers) for some in several]
+        self.everything = self._is_everything()
+        self._consumers = consumers
+        self._table: npt.NDArray[np.bool_] | None = None
+        if producers * consumers <= _TABLE_MAX:
+            self._table = np.zeros(producers * consumers, dtype=np.bool_)
+            for block in blocks:
+                self._table.reshape(producers, consumers)[np.ix_(block.producers, block.consumers)] = True
 
     def mask(self, producer: npt.NDArray[np.uint16], consumer: npt.NDArray[np.uint16]) -> npt.NDArray[np.bool_]:
         """Whether each row goes this way."""
-        flat: npt.NDArray[Any] = consumer
-        if len(self._table) > 1:
-            flat = producer.astype(np.int32) * self._table.shape[1] + consumer
-        chosen: npt.NDArray[np.bool_] = self._table.reshape(-1).take(flat)
+        if self._table is not None:
+            one_producer = len(self._table) == self._consumers
+            return self._table.take(
+                consumer if one_producer else producer.astype(np.int32) * self._consumers + consumer
+            )
+        chosen = np.zeros(len(consumer), dtype=np.bool_)
+        for of_producer, of_consumer in self._words:
+            shared = of_consumer.take(consumer)
+            shared &= of_producer.take(producer)
+            chosen |= shared != 0
         return chosen
+
+    def _is_everything(self) -> bool:
+        """Whether every producer reaches every consumer; producers that are in the same blocks reach the same."""
+        if not self._words:
+            return False
+        for kind in np.unique(np.stack([of_producer for of_producer, _ in self._words], axis=1), axis=0):
+            reached = [(of_consumer & word) != 0 for word, (_, of_consumer) in zip(kind, self._words, strict=True)]
+            if not np.logical_or.reduce(reached).all():
+                return False
+        return True
+
+
+def _words_of(blocks: Sequence[Block], producers: int, consumers: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """The word of each producer and of each consumer partition; bit i tells of block i."""
+    kind = np.min_scalar_type((1 << len(blocks)) - 1)  # A byte for a handful of blocks: it stays in the cache.
+    of_producer, of_consumer = np.zeros(producers, kind), np.zeros(consumers, kind)
+    for i, block in enumerate(blocks):
+        bit = kind.type(1 << i)
+        of_producer[list(block.producers)] |= bit
+        of_consumer[list(block.consumers)] |= bit
+    return of_producer, of_consumer
 
 
 def merge(parts: Iterable[Rows]) -> Rows:
@@ -129,7 +172,16 @@ def merge(parts: Iterable[Rows]) -> Rows:
     filled = [part for part in parts if part.wide is not None]
     if len(filled) <= 1:
         return Rows(filled[0].wide if filled else None, in_order)
-    whole = Rows(pa.concat_batches(_alike(filled)))
+    batches = _alike(filled)
+    for batch in batches:
+        if batch.schema != batches[0].schema:
+            # Only an output that nobody declared can do that: each site takes it from the first rows it sees.
+            first, other = (columns_of(rows.schema.remove_metadata()) for rows in (filled[0].user, Rows(batch).user))
+            raise OperatorError(
+                f"the output came with the columns {first} from one site and with {other} from another. "
+                "Declare `output` with the operator before the sink"
+            )
+    whole = Rows(pa.concat_batches(batches))
     sn = whole.hidden(SN)
     order = np.argsort(sn, kind="stable")
     in_sn_order = sn[order]

@@ -255,6 +255,55 @@ def test_a_partition_is_made_by_its_first_state_and_may_come_in_pieces() -> None
     assert tuples(hosted.process(batch_of([(0, 1)], SCHEMA, [2]))) == [(0, 8)]
 
 
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_generator_of_no_pieces_moves_a_partition_too(count: int) -> None:
+    class InPieces(Running):
+        def get_state(self) -> Any:
+            yield from [1] * count
+
+    here, there = opened(step_of(InPieces, SCHEMA)), opened(step_of(InPieces, SCHEMA), [])
+    for piece in here.get_partition_state(2):
+        there.install_partition_state(2, piece)
+    assert tuples(there.process(batch_of([(0, 1)], SCHEMA, [2]))) == [(0, 1 + count)]
+
+
+def test_what_a_generator_of_pieces_raises_names_it() -> None:
+    class Breaks(Running):
+        def get_state(self) -> Any:
+            yield 1
+            raise ValueError("no more")
+
+    with pytest.raises(OperatorError, match=r"Breaks\.get_state .* raised ValueError: no more") as caught:
+        list(opened(step_of(Breaks, SCHEMA)).get_partition_state(2))
+    assert caught.value.partition == 2
+
+
+@pytest.mark.parametrize("place", ["open", "process", "on_punctuation"])
+def test_an_operator_that_exits_is_an_operator_error(place: str) -> None:
+    def leave(*_: Any) -> None:
+        raise SystemExit("give up")
+
+    def run() -> None:
+        hosted = opened(step_of(type("Exits", (Running,), {place: leave}), SCHEMA))
+        hosted.process(batch_of([(0, 1)], SCHEMA, [2]))
+        hosted.punctuate(Punctuation(5, "end"))
+
+    with pytest.raises(OperatorError, match="raised SystemExit: give up"):
+        run()
+
+
+def test_rows_passed_on_keep_what_their_fields_say() -> None:
+    schema = pa.schema([pa.field("k", pa.int64(), nullable=False, metadata={"unit": "s"}), ("v", pa.int64())])
+
+    class Same(Operator):
+        def process(self, batch: Batch) -> Batch:
+            return batch
+
+    out = opened(step_of(Same, schema)).process(batch_of([(0, 1), (1, 2)], schema, [0, 2]))
+    assert out is not None
+    assert out.arrow.schema.equals(schema, check_metadata=True)
+
+
 def test_dropping_and_closing_close_instances() -> None:
     closed = []
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import re
 from typing import Any
 
 import pyarrow as pa
@@ -64,6 +66,30 @@ def test_short_data_is_payload_or_application_zero() -> None:
     hosted = opened(step_of(Sessions, VARIABLE))
     rows = [(2, 1, b"", 9), (1, 1, b"S", 10), (2, 1, b"E", 11), (1, 1, b"E", 12), (1, 1, b"", 13)]
     assert tuples(hosted.process(batch_of(rows, VARIABLE, [0] * 5))) == [(0, 1, 2)]
+
+
+@pytest.mark.parametrize("kind", [pa.int16(), pa.uint32(), pa.timestamp("us"), pa.timestamp("ms", "UTC"), pa.date32()])
+@pytest.mark.parametrize("batches", [[(0, 2)], [(0, 1), (1, 2)]])
+def test_durations_are_in_the_unit_of_ts(kind: Any, batches: list[tuple[int, int]]) -> None:
+    schema = FIXED.set(3, pa.field("ts", kind))
+    rows = [(1, 1, b"S\x05..", 10), (1, 1, b"E...", 25)]
+    found = outputs(step_of(Sessions, schema, ("src", "dst")), rows, schema, lambda row: 0, batches)
+    assert found == [(1, (5, 1, 15))]
+
+
+@pytest.mark.parametrize("kind", [pa.float64(), pa.uint64(), pa.string(), pa.decimal128(5, 1), pa.time64("us")])
+def test_a_ts_that_is_no_integer_of_64_bits_is_refused(kind: Any) -> None:
+    schema = FIXED.set(3, pa.field("ts", kind))
+    value = "10" if kind == pa.string() else datetime.time(1) if kind == pa.time64("us") else 10
+    with pytest.raises(OperatorError, match=f"column 'ts' is {re.escape(str(kind))}; expected integers"):
+        opened(step_of(Sessions, schema)).process(batch_of([(1, 1, b"S...", value)], schema, [0]))
+
+
+def test_a_duration_beyond_64_bits_is_refused_with_its_place() -> None:
+    rows = [(1, 1, b"S...", -(2**62)), (2, 2, b"x...", 0), (1, 1, b"E...", 2**62)]
+    with pytest.raises(OperatorError, match="longer than 64 bits") as caught:
+        opened(step_of(Sessions, FIXED)).process(batch_of(rows, FIXED, [3, 2, 3]))
+    assert (caught.value.partition, caught.value.row) == (3, 2)
 
 
 def test_a_null_is_refused_with_its_place() -> None:

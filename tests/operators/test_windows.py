@@ -68,6 +68,27 @@ def test_floats_are_added_in_row_order_whatever_the_batches(
         assert mean == total / history or (math.isnan(mean) and math.isnan(total))
 
 
+WIDE = st.integers(-(2**63), 2**63 - 1) | st.sampled_from([2**62, 2**63 - 1, -(2**63)])
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.just(0), st.integers(0, 1), WIDE), max_size=30), st.integers(1, 5), st.data())
+def test_means_are_exact_beyond_64_bits_for_any_batching_and_any_moves(
+    rows: list[Any], history: int, data: st.DataObject
+) -> None:
+    batches = data.draw(cuts(len(rows)))
+    moves = data.draw(st.lists(st.integers(0, PARTITIONS - 1), max_size=len(batches)))
+    step = step_of(CountWindow, INTS, KEY, history=history)
+    found = outputs(step, rows, INTS, lambda row: row[1], batches, moves)
+    # The sum is rounded once, to a float, and then divided.
+    exact = []
+    for i, (sn, (app, src, greatest, _)) in enumerate(plain(rows, history, 1)):
+        values = [dur for _, host, dur in rows[: sn + 1] if host == src][-history:]
+        assert i < len(found)
+        exact.append((sn, (app, src, greatest, float(sum(values)) / history)))
+    assert found == exact
+
+
 @pytest.mark.parametrize("rows", [1, 777, 4096])
 def test_the_flow_of_the_thesis_gives_what_a_plain_loop_gives(rows: int) -> None:
     """Reference: 2.2"""

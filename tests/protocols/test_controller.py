@@ -1,21 +1,53 @@
-"""The controller: the first view, and one for each death. Reference: 3.2.3.1, 3.4.3.3."""
+"""The controller: the first view, one for each death, and the rebuilding of copies. Reference: 3.2.3.1, 3.4.3.3."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from flux.protocols.controller import Controller
-from flux.protocols.messages import Closed, Hello, Lost, Publish
+from flux.protocols.messages import Closed, Done, Effect, Failed, Hello, Lost, Move, Publish, Standby, View
 
 from .refusing import assert_ignored, assert_refused
-from .views import FIRST, PLAN, WITHOUT_1, WITHOUT_2
+from .views import FIRST, PLAN, WITHOUT_1, WITHOUT_2, standby
 
 
-def running() -> Controller:
-    controller = Controller(PLAN)
-    for node in PLAN.nodes:
+def running(plan: View = PLAN, at_once: int = 1) -> Controller:
+    controller = Controller(plan, at_once)
+    for node in plan.nodes:
         controller.step(Hello(node=node))
     return controller
+
+
+def published(effects: list[Effect]) -> View:
+    [effect] = effects
+    assert isinstance(effect, Publish)
+    return effect.view
+
+
+def laid_out(sites: int, *stages: list[str]) -> View:
+    """A plan: each stage a list of "primary secondary" by the numbers of their sites."""
+    copies = tuple(tuple(tuple(f"site-{n}" for n in pair.split()) for pair in stage) for stage in stages)
+    nodes = ("ingress", *(f"site-{n}" for n in range(1, sites + 1)), "egress")
+    return View(number=0, nodes=nodes, dead=frozenset(), copies=((("ingress",),), *copies, (("egress",),)))
+
+
+def building(view: View) -> list[tuple[int, int, int, str, str]]:
+    return [(s.stage, s.partition, s.slot, s.donor, s.node) for s in view.standby]
+
+
+def finish(controller: Controller) -> list[Standby]:
+    """Have every copy built that the controller wants, one after the other; return them in order."""
+    done = []
+    while controller.view.standby:
+        built = controller.view.standby[0]
+        done.append(built)
+        controller.step(Done(node=built.node, version=built.version))
+    return done
+
+
+# Setting up, and deaths.
 
 
 def test_the_first_view_comes_when_everyone_is_there() -> None:
@@ -56,3 +88,180 @@ def test_strangers_and_second_greetings_are_refused() -> None:
     assert_refused(running(), Hello(node="site-1"), by="Controller")
     assert_refused(running(), Closed(node="site-9"), by="Controller")
     assert_refused(running(), replace(FIRST), by="Controller")
+
+
+# Placement.
+
+
+def test_a_lost_copy_is_rebuilt_on_a_site_that_holds_nothing() -> None:
+    controller = running(laid_out(4, ["1 2", "2 3", "3 1"]))
+    view = published(controller.step(Closed(node="site-2")))
+    assert building(view) == [(1, 0, 1, "site-1", "site-4")]
+
+
+def test_without_a_spare_it_is_rebuilt_where_the_fewest_copies_are() -> None:
+    controller = running(laid_out(4, ["1 2", "3 4"], ["3 1", "1 3"]))
+    view = published(controller.step(Closed(node="site-2")))
+    # site-3 has three copies, site-4 one; site-1 has the other copy.
+    assert building(view) == [(1, 0, 1, "site-1", "site-4")]
+
+
+def test_copies_on_their_way_count_as_load() -> None:
+    controller = running(laid_out(5, ["1 2", "2 1"]), at_once=2)
+    view = published(controller.step(Closed(node="site-1")))
+    assert building(view) == [(1, 0, 0, "site-2", "site-3"), (1, 1, 1, "site-2", "site-4")]
+
+
+def test_a_site_never_gets_two_copies_of_a_partition() -> None:
+    controller = running(laid_out(2, ["1 2"]))
+    assert published(controller.step(Closed(node="site-1"))).standby == ()
+
+
+def test_the_ends_hold_no_copies_of_operators() -> None:
+    controller = running(laid_out(2, ["1 2"], ["2 1"]))
+    assert published(controller.step(Closed(node="site-2"))).standby == ()
+
+
+def test_a_site_that_comes_later_takes_what_is_lost() -> None:
+    controller = running()
+    controller.step(Closed(node="site-2"))
+    view = published(controller.step(Hello(node="site-3")))
+    assert view.nodes == (*PLAN.nodes, "site-3")
+    assert building(view) == [(1, 0, 1, "site-1", "site-3")]
+
+
+def test_a_site_that_comes_when_nothing_is_lost_is_a_standby() -> None:
+    view = published(running().step(Hello(node="site-3")))
+    assert (view.number, view.standby, view.alive("site-3")) == (2, (), True)
+
+
+# Order and number.
+
+
+def test_copies_are_rebuilt_from_source_to_destination() -> None:
+    controller = running(laid_out(3, ["1 2", "2 1"], ["2 1"]))
+    controller.step(Closed(node="site-1"))
+    order = [(built.stage, built.partition) for built in finish(controller)]
+    assert order == [(1, 0), (1, 1), (2, 0)]
+    assert "site-1" not in {node for stage in controller.view.copies for copies in stage for node in copies}
+
+
+def test_the_next_stage_waits_for_the_last_copy_of_the_stage_before() -> None:
+    controller = running(laid_out(4, ["1 2", "2 1"], ["2 1"]), at_once=2)
+    controller.step(Closed(node="site-1"))
+    assert [s.stage for s in controller.view.standby] == [1, 1]
+    controller.step(Done(node=controller.view.standby[0].node, version=controller.view.standby[0].version))
+    assert [s.stage for s in controller.view.standby] == [1]
+    finish(controller)
+    assert controller.view.live_copies(2, 0) == ("site-2", controller.view.copies[2][0][1])
+
+
+@pytest.mark.parametrize(("at_once", "expected"), [(1, 1), (2, 2), (4, 3)])
+def test_as_many_copies_of_a_stage_are_built_at_once_as_allowed(at_once: int, expected: int) -> None:
+    controller = running(laid_out(4, ["1 2", "1 3", "4 1"]), at_once=at_once)
+    assert len(published(controller.step(Closed(node="site-1"))).standby) == expected
+
+
+def test_versions_are_never_used_twice() -> None:
+    controller = running(laid_out(4, ["1 2", "2 1"], ["2 1"]))
+    controller.step(Closed(node="site-1"))
+    controller.step(Failed(node=controller.view.standby[0].node, version=1))
+    versions = [built.version for built in finish(controller)]
+    assert versions == [2, 3, 4]
+
+
+# Done and Failed.
+
+
+def test_a_copy_that_is_done_takes_its_slot() -> None:
+    controller = running(laid_out(3, ["1 2"]))
+    controller.step(Closed(node="site-1"))
+    view = published(controller.step(Done(node="site-3", version=1)))
+    assert (view.copies[1][0], view.standby) == (("site-3", "site-2"), ())
+
+
+def test_a_copy_that_failed_is_begun_again() -> None:
+    controller = running(laid_out(3, ["1 2"]))
+    controller.step(Closed(node="site-1"))
+    view = published(controller.step(Failed(node="site-3", version=1)))
+    assert view.standby == (standby(2, 1, 0, 0, "site-3", "site-2"),)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [Done(node="site-3", version=9), Done(node="site-2", version=1), Failed(node="site-3", version=9)],
+    ids=["another version", "another node", "failed"],
+)
+def test_what_is_not_being_built_is_ignored(message: object) -> None:
+    controller = running(laid_out(3, ["1 2"]))
+    controller.step(Closed(node="site-1"))
+    assert_ignored(controller, message)
+
+
+# Deaths during recovery (rule 17).
+
+
+def test_the_death_of_a_standby_starts_another_one() -> None:
+    controller = running(laid_out(4, ["1 2"]))
+    controller.step(Closed(node="site-1"))
+    view = published(controller.step(Closed(node="site-3")))
+    assert view.standby == (standby(2, 1, 0, 0, "site-4", "site-2"),)
+
+
+def test_the_death_of_a_donor_starts_again_from_another_copy() -> None:
+    # A move has two live copies: the donor dies, and the other one gives the state.
+    controller = running(laid_out(3, ["1 2"]))
+    controller.step(Move(stage=1, partition=0, slot=1, to="site-3"))
+    assert building(controller.view) == [(1, 0, 1, "site-1", "site-3")]
+    view = published(controller.step(Closed(node="site-1")))
+    assert view.standby == (standby(2, 1, 0, 0, "site-3", "site-2"),)
+
+
+def test_the_death_of_the_last_donor_leaves_the_answer_to_the_standby() -> None:
+    def with_dead_donor() -> Controller:
+        controller = running(laid_out(3, ["1 2"]))
+        controller.step(Closed(node="site-1"))
+        view = published(controller.step(Closed(node="site-2")))
+        assert view.standby == (standby(1, 1, 0, 0, "site-3", "site-2"),)
+        return controller
+
+    # Installed, it is promoted; not installed, the partition is lost.
+    view = published(with_dead_donor().step(Done(node="site-3", version=1)))
+    assert view.live_copies(1, 0) == ("site-3",)
+    assert with_dead_donor().step(Failed(node="site-3", version=1)) == [Lost(partitions=((1, 0),))]
+    assert with_dead_donor().step(Closed(node="site-3")) == [Lost(partitions=((1, 0),))]
+
+
+# Moves.
+
+
+def test_a_move_builds_a_third_copy_and_then_replaces_one() -> None:
+    controller = running(laid_out(3, ["1 2"]))
+    view = published(controller.step(Move(stage=1, partition=0, slot=1, to="site-3")))
+    assert view.copies[1][0] == ("site-1", "site-2")
+    view = published(controller.step(Done(node="site-3", version=1)))
+    assert view.copies[1][0] == ("site-1", "site-3")
+
+
+@pytest.mark.parametrize("to", ["site-1", "site-2", "site-4", "site-9"], ids=["here", "there", "dead", "unknown"])
+def test_a_move_that_is_not_possible_is_ignored(to: str) -> None:
+    controller = running(laid_out(4, ["1 2"]))
+    controller.step(Closed(node="site-4"))
+    assert_ignored(controller, Move(stage=1, partition=0, slot=0, to=to))
+
+
+def test_a_partition_is_moved_once_at_a_time() -> None:
+    controller = running(laid_out(4, ["1 2", "2 1"]))
+    controller.step(Move(stage=1, partition=0, slot=0, to="site-3"))
+    assert_ignored(controller, Move(stage=1, partition=0, slot=1, to="site-4"))
+    view = published(controller.step(Move(stage=1, partition=1, slot=1, to="site-4")))
+    assert len(view.standby) == 2
+
+
+def test_recovery_waits_for_moves_of_its_stage_within_what_may_be_at_once() -> None:
+    controller = running(laid_out(4, ["1 2", "2 3"]))
+    controller.step(Move(stage=1, partition=0, slot=0, to="site-4"))
+    view = published(controller.step(Closed(node="site-3")))
+    assert building(view) == [(1, 0, 0, "site-1", "site-4")]
+    view = published(controller.step(Done(node="site-4", version=1)))
+    assert building(view) == [(1, 1, 1, "site-2", "site-1")]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from flux.protocols.egress import Egress
 from flux.protocols.ingress import Ingress
 from flux.protocols.messages import (
+    Ack,
+    Attach,
     Consume,
     Data,
     Effect,
@@ -14,10 +18,11 @@ from flux.protocols.messages import (
     Send,
     Sourced,
     SourceEnded,
+    Stop,
 )
 
 from .refusing import assert_refused
-from .views import FIRST, NO_ROWS, WITHOUT_1, ack, attach, consumed, data
+from .views import FIRST, NO_ROWS, SPARE, WITHOUT_1, ack, attach, consumed, data, merge, merged, standby, stop, stopped
 
 
 def sourced(after: int, upto: int, rows: int = 1) -> Sourced:
@@ -87,8 +92,9 @@ def test_rows_nobody_asked_for_are_refused() -> None:
 def test_the_egress_gives_the_sink_what_is_certain_and_acknowledges_what_is_durable() -> None:
     egress = Egress("egress", 3)
     egress.step(FIRST)
-    frame = Frame(after=0, upto=2, body=NO_ROWS)
-    assert egress.step(data("site-1", 2, 1, 0, 2)) == [Consume(stage=3, after=0, upto=2, frames=(frame,))]
+    frame = Frame(after=0, upto=2, channels=(), body=NO_ROWS)
+    work = Consume(stage=3, cohort=0, partitions=frozenset({0}), after=0, upto=2, frames=(frame,))
+    assert egress.step(data("site-1", 2, 1, 0, 2)) == [work]
     # While the sink is busy, more may come; it is given when the sink is through.
     assert egress.step(data("site-1", 2, 1, 2, 3)) == []
     effects = egress.step(consumed(3, 2))
@@ -104,3 +110,56 @@ def test_the_sink_answers_what_it_was_given() -> None:
     assert_refused(egress, consumed(3, 1), by="Egress")
     egress.step(consumed(3, 2))
     assert_refused(egress, consumed(3, 2), by="Egress")
+    assert_refused(egress, consumed(3, 2, cohort=1), by="Egress")
+
+
+# Copies of the first and of the last stage that live elsewhere from now on.
+
+
+def test_the_ingress_takes_channels_out_of_lanes_and_merges_them() -> None:
+    ingress = started()
+    ingress.step(attach("site-1", 0, 1, 0))
+    ingress.step(attach("site-1", 0, 2, 0))
+    [told] = ingress.step(merge("site-1", 0, 2, 1))
+    assert told == Send(to="site-1", message=merged("ingress", 0, 2, 1))
+    [told] = ingress.step(stop("site-1", 0, 1))
+    assert told == Send(to="site-1", message=stopped("ingress", 0, 1))
+
+
+def test_a_copy_on_its_way_holds_the_source_back_until_it_has_caught_up() -> None:
+    ingress = Ingress("ingress", 1)
+    ingress.step(SPARE)
+    ingress.step(replace(SPARE, number=2, standby=(standby(1, 1, 0, 0, "site-3", "site-1"),)))
+    ingress.step(sourced(0, 1))
+    assert ingress.step(ack("site-1", 0, 1)) == []
+    assert ingress.step(ack("site-2", 0, 1)) == []
+    assert ingress.step(ack("site-3", 0, 1, view=2)) == [Released(upto=1), Pull(after=1)]
+
+
+def test_the_egress_goes_back_to_the_primary_that_was_rebuilt() -> None:
+    egress = Egress("egress", 3)
+    egress.step(SPARE)
+    moved = (("site-3", "site-2"), SPARE.copies[2][1])
+    effects = egress.step(replace(SPARE, number=2, copies=(*SPARE.copies[:2], moved, SPARE.copies[3])))
+    assert [(e.to, type(e.message)) for e in effects if isinstance(e, Send)] == [
+        ("site-3", Ack),
+        ("site-1", Stop),
+        ("site-3", Attach),
+    ]
+    assert egress.step(stopped("site-1", 2, 1, view=2)) == []
+    assert_refused(egress, stopped("site-2", 2, 3, view=2), by="FH-Cons of edge 2 on egress")
+
+
+def test_lanes_of_the_egress_that_are_merged_are_one() -> None:
+    egress = Egress("egress", 3)
+    both = (("site-1", "site-2"), ("site-1", "site-2"))
+    view = replace(SPARE, copies=(*SPARE.copies[:2], both, SPARE.copies[3]))
+    egress.step(view)
+    # Partition 1 goes to site-3 and comes back to the primary's site: two lanes from site-1.
+    away = (both[0], ("site-3", "site-2"))
+    egress.step(replace(view, number=2, copies=(*SPARE.copies[:2], away, SPARE.copies[3])))
+    egress.step(stopped("site-1", 2, 1, view=2))
+    egress.step(replace(view, number=3))
+    assert [lane.sender for lane in egress.cons.lanes.values() if lane.channels] == ["site-1", "site-1"]
+    assert egress.step(merged("site-1", 2, 3, 1, view=3)) == []
+    assert [lane.sender for lane in egress.cons.lanes.values() if lane.channels] == ["site-1"]

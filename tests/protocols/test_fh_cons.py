@@ -9,22 +9,24 @@ import pytest
 from flux.protocols.fh_cons import FhCons
 from flux.protocols.messages import Ack, Attach, Block, Effect, Send, View
 
-from .refusing import assert_refused
-from .views import CHANNELS, FIRST, WITHOUT_1, WITHOUT_2, WITHOUT_BOTH, ack, data
+from .refusing import assert_ignored, assert_refused
+from .views import (
+    CHANNELS,
+    FIRST,
+    SPARE,
+    TWO,
+    WITHOUT_1,
+    WITHOUT_2,
+    WITHOUT_BOTH,
+    ack,
+    data,
+    merged,
+    standby,
+    stop,
+    stopped,
+)
 
 TITLE = "FH-Cons of edge 1 on site-1"
-# Two partition pairs on each side, each site with one primary and one secondary.
-TWO = View(
-    number=1,
-    nodes=("ingress", "site-1", "site-2", "egress"),
-    dead=frozenset(),
-    copies=(
-        (("ingress",),),
-        (("site-1", "site-2"), ("site-2", "site-1")),
-        (("site-1", "site-2"), ("site-2", "site-1")),
-        (("egress",),),
-    ),
-)
 
 
 def fed(effects: list[Effect]) -> dict[tuple[str, int], list[tuple[int, int]]]:
@@ -38,92 +40,127 @@ def fed(effects: list[Effect]) -> dict[tuple[str, int], list[tuple[int, int]]]:
     return asked
 
 
-def consumer(name: str = "site-1") -> FhCons:
-    cons = FhCons(name, 1)
-    cons.step(FIRST)
-    return cons
+def founded(name: str, edge: int, view: View) -> tuple[FhCons, list[Effect]]:
+    """A consumer in its first view with the partitions it holds in it, and what it asked for."""
+    cons = FhCons(name, edge)
+    cons.step(view)
+    return cons, list(cons.found(0, view.held(edge + 1, name), 0))
+
+
+def consumer(name: str = "site-1", edge: int = 1, view: View = FIRST) -> FhCons:
+    return founded(name, edge, view)[0]
 
 
 def lane_from(cons: FhCons, sender: str) -> int:
-    """The stint of the lane from `sender` that carries rows."""
-    return next(
-        stint
-        for stint, lane in cons.lanes.items()
-        if lane.sender == sender and any(block.consumers for block in lane.channels)
-    )
+    """The stint of the lane from `sender`."""
+    return next(stint for stint, lane in cons.lanes.items() if lane.sender == sender)
+
+
+def consume(cons: FhCons, upto: int, cohort: int = 0) -> list[Effect]:
+    """Have the operator go through everything up to `upto`."""
+    cons.take(cohort, upto)
+    cons.finish(cohort)
+    return list(cons.acknowledge())
+
+
+# Who feeds whom.
 
 
 def test_each_copy_is_fed_by_the_same_copy_of_its_producer() -> None:
     # Fig. 3.11: primaries feed primaries, secondaries feed secondaries.
-    asked = fed(FhCons("site-1", 1).step(TWO))
-    assert asked == {("site-1", 0): [(0, 0), (1, 1)], ("site-2", 0): [(1, 0), (0, 1)]}
+    _, asked = founded("site-1", 1, TWO)
+    assert fed(asked) == {("site-1", 0): [(0, 0), (1, 1)], ("site-2", 0): [(1, 0), (0, 1)]}
 
 
 def test_the_egress_is_fed_by_the_primaries() -> None:
-    asked = fed(FhCons("egress", 2).step(TWO))
-    assert asked == {("site-1", 0): [(0, 0)], ("site-2", 0): [(1, 0)]}
+    _, asked = founded("egress", 2, TWO)
+    assert fed(asked) == {("site-1", 0): [(0, 0)], ("site-2", 0): [(1, 0)]}
 
 
 def test_both_copies_of_the_first_stage_are_fed_by_the_ingress() -> None:
     for name in ("site-1", "site-2"):
-        asked = fed(FhCons(name, 0).step(TWO))
-        assert {sender for sender, _ in asked} == {"ingress"}
+        _, asked = founded(name, 0, TWO)
+        assert {sender for sender, _ in fed(asked)} == {"ingress"}
 
 
 def test_a_producer_that_is_dead_in_the_first_view_is_never_asked() -> None:
-    asked = fed(FhCons("site-1", 1).step(replace(TWO, dead=frozenset({"site-2"}))))
+    _, effects = founded("site-1", 1, replace(TWO, dead=frozenset({"site-2"})))
+    asked = fed(effects)
     assert {sender for sender, _ in asked} == {"site-1"}
     channels = [channel for blocks in asked.values() for channel in blocks]
     assert sorted(channels) == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
+def test_a_consumer_without_producers_alive_at_the_start_waits() -> None:
+    cons, asked = founded("egress", 2, replace(WITHOUT_BOTH, number=1))
+    assert asked == []
+    assert cons.frontier(0) == 0
+
+
+# Frontier and acks.
+
+
 def test_the_frontier_is_the_least_of_all_lanes() -> None:
-    cons = FhCons("site-1", 1)
-    cons.step(TWO)
+    cons = consumer(view=TWO)
     stints = sorted(cons.lanes)
     cons.step(data(cons.lanes[stints[0]].sender, 1, stints[0], 0, 4))
-    assert cons.frontier == 0
+    assert cons.frontier(0) == 0
     cons.step(data(cons.lanes[stints[1]].sender, 1, stints[1], 0, 3))
-    assert cons.frontier == 3
+    assert cons.frontier(0) == 3
 
 
 def test_a_frame_beyond_the_frontier_is_taken_once_for_each_part() -> None:
-    cons = FhCons("egress", 2)
-    cons.step(TWO)
+    cons = consumer("egress", 2, TWO)
     first, second = sorted(cons.lanes)
     cons.step(data("site-1", 2, first, 0, 4))
     cons.step(data("site-2", 2, second, 0, 3))
-    assert [frame.upto for frame in cons.take(3)] == [4, 3]
-    list(cons.acknowledge(3))
+    assert [frame.upto for frame in cons.take(0, 3)] == [4, 3]
+    cons.finish(0)
     cons.step(data("site-2", 2, second, 3, 4))
-    assert [frame.upto for frame in cons.take(4)] == [4, 4]
-    assert cons.pending == []
+    assert [frame.upto for frame in cons.take(0, 4)] == [4, 4]
+    assert cons.pending == {0: ()}
 
 
 def test_taking_more_than_the_frontier_is_our_own_bug() -> None:
-    with pytest.raises(AssertionError, match="cannot consume 1 at frontier 0"):
-        consumer().take(1)
+    with pytest.raises(AssertionError, match="cannot consume 1 of"):
+        consumer().take(0, 1)
 
 
 def test_acks_go_to_every_copy_of_the_producers() -> None:
     # Rule 1: also to those that do not feed it.
-    assert list(consumer().acknowledge(7)) == [
+    cons = consumer()
+    cons.step(data("site-1", 1, 1, 0, 7))
+    assert consume(cons, 7) == [
         Send(to="site-1", message=Ack(sender="site-1", view=1, edge=1, position=7)),
         Send(to="site-2", message=Ack(sender="site-1", view=1, edge=1, position=7)),
     ]
+    assert list(cons.acknowledge()) == [], "and once"
+
+
+def test_nothing_is_acknowledged_beyond_the_limit() -> None:
+    # Copies on their way here need what is behind it.
+    cons = consumer()
+    cons.step(data("site-1", 1, 1, 0, 7))
+    cons.limit = 4
+    assert {effect.message.position for effect in consume(cons, 7) if isinstance(effect, Send)} == {4}
+    cons.limit = None
+    assert [effect.message.position for effect in cons.acknowledge() if isinstance(effect, Send)] == [7, 7]
 
 
 def test_acks_stop_going_to_the_dead() -> None:
     # 3.4.2 case 2: both FH-Cons ignore the dead connection and stop sending acks.
     cons = consumer()
     cons.step(WITHOUT_2)
-    assert [effect.to for effect in cons.acknowledge(1) if isinstance(effect, Send)] == ["site-1"]
+    cons.step(data("site-1", 1, 1, 0, 1))
+    assert [effect.to for effect in consume(cons, 1) if isinstance(effect, Send)] == ["site-1"]
+
+
+# Take-over.
 
 
 def test_take_over_attaches_at_the_exact_position_received() -> None:
     # Fig. 3.5 (2), fig. 3.13: not what was consumed, what was received.
-    cons = FhCons("egress", 2)
-    cons.step(FIRST)
+    cons = consumer("egress", 2)
     cons.step(data("site-1", 2, 1, 0, 3))
     assert cons.step(WITHOUT_1) == [
         Send(
@@ -131,31 +168,122 @@ def test_take_over_attaches_at_the_exact_position_received() -> None:
             message=Attach(sender="egress", view=2, edge=2, stint=2, position=3, channels=CHANNELS),
         )
     ]
-    assert cons.frontier == 3
+    assert cons.frontier(0) == 3
 
 
 def test_the_death_of_a_producer_that_feeds_nothing_changes_no_lane() -> None:
-    cons = FhCons("egress", 2)
-    cons.step(FIRST)
+    cons = consumer("egress", 2)
     lanes = dict(cons.lanes)
     assert cons.step(WITHOUT_2) == []
     assert cons.lanes == lanes
 
 
 def test_channels_without_any_copy_hold_the_frontier_back() -> None:
-    cons = FhCons("egress", 2)
-    cons.step(FIRST)
+    cons = consumer("egress", 2)
     cons.step(data("site-1", 2, 1, 0, 3))
     cons.step(WITHOUT_1)
     cons.step(data("site-2", 2, 2, 3, 5, view=2))
     assert cons.step(WITHOUT_BOTH) == []
-    assert cons.frontier == 5
+    assert cons.frontier(0) == 5
 
 
-def test_a_consumer_without_producers_alive_at_the_start_waits() -> None:
-    cons = FhCons("egress", 2)
-    assert cons.step(replace(WITHOUT_BOTH, number=1)) == []
-    assert cons.frontier == 0
+def test_channels_that_nobody_feeds_are_fed_by_a_standby_that_is_promoted() -> None:
+    # Rule 17: both copies are dead, and the third one is built already.
+    coming = (standby(1, 2, 0, 0, "site-3", "site-1"),)
+    first = replace(FIRST, nodes=(*FIRST.nodes, "site-3"), standby=coming)
+    cons = consumer("egress", 2, first)
+    assert cons.step(replace(first, number=2, dead=frozenset({"site-1", "site-2"}))) == []
+    assert cons.frontier(0) == 0
+    promoted = (*FIRST.copies[:2], (("site-3", "site-2"),), FIRST.copies[3])
+    asked = cons.step(replace(first, number=3, dead=frozenset({"site-1", "site-2"}), copies=promoted, standby=()))
+    assert fed(asked) == {("site-3", 0): [(0, 0)]}
+    assert [lane.sender for lane in cons.lanes.values()] == ["site-3"]
+
+
+def test_blocks_keep_their_consumers_at_take_over() -> None:
+    cons = consumer(view=TWO)
+    asked = fed(cons.step(replace(TWO, number=2, dead=frozenset({"site-2"}))))
+    assert asked == {("site-1", 0): [(1, 0), (0, 1)]}
+    assert all(isinstance(block, Block) for lane in cons.lanes.values() for block in lane.channels)
+
+
+# The sender changes while it lives (rule 13): its copy moved away.
+
+MOVED = replace(
+    SPARE, number=2, copies=(*SPARE.copies[:2], (("site-3", "site-2"), SPARE.copies[2][1]), SPARE.copies[3])
+)
+
+
+def moved_to_site_3() -> tuple[FhCons, list[Effect]]:
+    """The egress at 3 and 5, when its first producer has moved from site-1 to site-3."""
+    cons = consumer("egress", 2, SPARE)
+    cons.step(data("site-1", 2, 1, 0, 5))
+    cons.step(data("site-2", 2, 2, 0, 3))
+    return cons, cons.step(MOVED)
+
+
+def test_a_channel_follows_its_producer_at_the_position_received() -> None:
+    _, (told, stops, asked) = moved_to_site_3()
+    # State your position on join (rule 4), then stop the old sender, then attach to the new one.
+    assert told == Send(to="site-3", message=Ack(sender="egress", view=2, edge=2, position=0))
+    assert stops == Send(to="site-1", message=stop("egress", 2, 1, view=2))
+    assert fed([asked]) == {("site-3", 5): [(0, 0)]}
+
+
+def test_a_consumer_stays_with_the_copy_that_took_over() -> None:
+    # Its own copy, when it is back, was just built and is behind.
+    cons = consumer("egress", 2, SPARE)
+    asked = fed(cons.step(replace(SPARE, number=2, dead=frozenset({"site-1"}))))
+    assert asked == {("site-2", 0): [(0, 0)]}
+    [told] = cons.step(replace(MOVED, number=3, dead=frozenset({"site-1"})))
+    assert isinstance(told, Send) and isinstance(told.message, Ack)
+
+
+def test_frames_of_a_lane_without_channels_are_dropped_until_the_stop_is_confirmed() -> None:
+    cons, _ = moved_to_site_3()
+    pending = cons.pending
+    cons.step(data("site-1", 2, 1, 5, 6))
+    assert cons.pending == pending and cons.lanes[1].upto == 6
+    cons.step(stopped("site-1", 2, 1, view=2))
+    assert 1 not in cons.lanes
+    assert_ignored(cons, data("site-1", 2, 1, 6, 7, view=2))
+    assert_ignored(cons, stopped("site-1", 2, 1, view=2))
+    assert_ignored(cons, merged("site-1", 2, 1, 2, view=2))
+
+
+def test_frames_sent_before_a_stop_is_known_count_for_the_channels_left() -> None:
+    # Given a lane of two channels from site-1, of which one moves to site-3,
+    both = replace(SPARE, copies=(*SPARE.copies[:2], (("site-1", "site-2"), ("site-1", "site-2")), SPARE.copies[3]))
+    cons = consumer("egress", 2, both)
+    one_moved = (("site-1", "site-2"), ("site-3", "site-2"))
+    cons.step(replace(both, number=2, copies=(*SPARE.copies[:2], one_moved, SPARE.copies[3])))
+    # when site-1 sends both because it does not know yet, then only the rows of the first count;
+    cons.step(data("site-1", 2, 1, 0, 2))
+    [frame] = cons.pending[0]
+    assert frame.channels == CHANNELS
+    # once it knows, all rows count.
+    cons.step(stopped("site-1", 2, 1, view=2))
+    cons.step(data("site-1", 2, 1, 2, 3, view=2))
+    assert [frame.channels for frame in cons.pending[0]] == [CHANNELS, ()]
+
+
+def test_a_stop_nobody_asked_for_is_refused() -> None:
+    cons = consumer()
+    assert_refused(cons, stopped("site-1", 1, lane_from(cons, "site-1")), by=TITLE)
+
+
+def test_a_producer_that_comes_later_is_told_the_position_even_if_nothing_changed() -> None:
+    # Rule 4: its buffer would never drain otherwise. Who holds nothing here has no position.
+    coming = replace(SPARE, number=2, standby=(standby(1, 1, 0, 0, "site-3", "site-1"),))
+    cons = consumer(view=SPARE)
+    [told] = cons.step(coming)
+    assert told == Send(to="site-3", message=Ack(sender="site-1", view=2, edge=1, position=0))
+    idle = FhCons("site-3", 1)
+    idle.step(SPARE)
+    assert idle.step(coming) == []
+
+
+# Refused.
 
 
 def test_a_gap_in_a_lane_is_refused() -> None:
@@ -172,22 +300,17 @@ def test_a_frame_that_comes_twice_is_refused() -> None:
     assert_refused(cons, data("site-1", 1, stint, 0, 2), by=TITLE)
 
 
-def test_a_frame_of_an_unknown_stint_is_refused() -> None:
-    assert_refused(consumer(), data("site-1", 1, 99, 0, 2), by=TITLE)
+@pytest.mark.parametrize("message", [data("site-1", 1, 99, 0, 2), stopped("site-1", 1, 99), merged("site-1", 1, 99, 1)])
+def test_an_unknown_stint_is_refused(message: object) -> None:
+    assert_refused(consumer(), message, by=TITLE)
 
 
-def test_a_frame_of_another_sender_in_the_lane_is_refused() -> None:
+@pytest.mark.parametrize("message", [data("site-2", 1, 1, 0, 2), stopped("site-2", 1, 1), merged("site-2", 1, 1, 1)])
+def test_another_sender_in_the_lane_is_refused(message: object) -> None:
     cons = consumer()
-    assert_refused(cons, data("site-2", 1, lane_from(cons, "site-1"), 0, 2), by=TITLE)
+    assert lane_from(cons, "site-1") == 1
+    assert_refused(cons, message, by=TITLE)
 
 
 def test_acks_are_none_of_its_business() -> None:
     assert_refused(consumer(), ack("site-1", 1, 1), by=TITLE)
-
-
-def test_blocks_keep_their_consumers_at_take_over() -> None:
-    cons = FhCons("site-1", 1)
-    cons.step(TWO)
-    asked = fed(cons.step(replace(TWO, number=2, dead=frozenset({"site-2"}))))
-    assert asked == {("site-1", 0): [(1, 0), (0, 1)]}
-    assert all(isinstance(block, Block) for lane in cons.lanes.values() for block in lane.channels)

@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
 from flux.protocols import node as node_module
 from flux.protocols.egress import Egress
 from flux.protocols.ingress import Ingress
-from flux.protocols.messages import Closed, Consume, Pull, Send, Sourced, SourceEnded
+from flux.protocols.messages import Closed, Consume, PeerMessage, Pull, Send, Sourced, SourceEnded
 from flux.protocols.node import Node
 from flux.protocols.pooler import Pooler
 
 from .refusing import assert_ignored, assert_refused
-from .views import FIRST, NO_ROWS, WITHOUT_1, WITHOUT_2, WITHOUT_BOTH, ack, attach, consumed, data
+from .views import (
+    FIRST,
+    NO_ROWS,
+    WITHOUT_1,
+    WITHOUT_2,
+    WITHOUT_BOTH,
+    ack,
+    attach,
+    consumed,
+    data,
+    merge,
+    merged,
+    state,
+    stop,
+    stopped,
+    want,
+)
 
 
 def site(view: bool = True) -> Node:
@@ -65,11 +82,26 @@ def test_what_is_held_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     assert_refused(made, ack("site-2", 1, 2, view=2), by="node site-1")
 
 
-@pytest.mark.parametrize(
-    "message",
-    [data("site-2", 1, 1, 0, 1), ack("site-2", 1, 1), attach("site-2", 1, 1, 0), ack("site-2", 1, 1, view=9)],
-    ids=["data", "ack", "attach", "later view"],
-)
+def from_peer(sender: str) -> list[PeerMessage]:
+    """One of each kind of message between nodes, for a stage that site-1 has."""
+    return [
+        data(sender, 1, 1, 0, 1),
+        ack(sender, 1, 1),
+        attach(sender, 1, 1, 0),
+        stop(sender, 1, 1),
+        stopped(sender, 1, 1),
+        merge(sender, 1, 1, 2),
+        merged(sender, 1, 1, 2),
+        want(sender, 1, 1, 0),
+        state(sender, 1, 1, 0),
+    ]
+
+
+def kind(message: object) -> str:
+    return type(message).__name__
+
+
+@pytest.mark.parametrize("message", [*from_peer("site-2"), ack("site-2", 1, 1, view=9)], ids=kind)
 def test_the_dead_are_mute(message: object) -> None:
     # Rules 12 and 20, whatever view the dead thought it was in.
     made = site()
@@ -84,7 +116,18 @@ def test_what_the_dead_said_and_was_held_is_dropped_with_the_view() -> None:
     assert not made.held
 
 
-@pytest.mark.parametrize("message", [data("site-9", 1, 1, 0, 1), ack("site-9", 1, 1), attach("site-9", 1, 1, 0)])
+def test_every_kind_of_message_between_nodes_is_tried() -> None:
+    assert {type(message) for message in from_peer("site-2")} == set(get_args(PeerMessage))
+
+
+@pytest.mark.parametrize("message", from_peer("site-2"), ids=kind)
+def test_whatever_comes_before_its_view_is_held(message: PeerMessage) -> None:
+    made = site(view=False)
+    assert made.step(message) == []
+    assert list(made.held) == [message]
+
+
+@pytest.mark.parametrize("message", from_peer("site-9"), ids=kind)
 def test_strangers_are_refused(message: object) -> None:
     assert_refused(site(), message, by="node site-1")
 
@@ -97,6 +140,33 @@ def test_a_message_for_a_stage_that_is_not_here_is_refused() -> None:
     assert_refused(made, Sourced(after=0, upto=1, rows=1, body=NO_ROWS), by="node site-1")
     assert_refused(made, SourceEnded(), by="node site-1")
     assert_refused(made, Closed(node="site-2"), by="node site-1")
+
+
+@pytest.mark.parametrize(
+    ("message", "stage"),
+    [
+        (data("site-2", 1, 1, 0, 1), 2),
+        (stopped("site-2", 1, 1), 2),
+        (merged("site-2", 1, 1, 2), 2),
+        (ack("site-2", 1, 1), 1),
+        (attach("site-2", 1, 1, 0), 1),
+        (stop("site-2", 1, 1), 1),
+        (merge("site-2", 1, 1, 2), 1),
+        (want("site-2", 1, 1, 0), 1),
+        (state("site-2", 1, 1, 0), 1),
+    ],
+    ids=kind,
+)
+def test_a_message_goes_to_the_stage_at_its_end_of_the_edge(
+    message: object, stage: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What travels with the data goes to the consumer, what travels against it to the producer.
+    made = site()
+    taken: list[tuple[int, object]] = []
+    for number, machine in made.machines.items():
+        monkeypatch.setattr(machine, "step", lambda message, number=number: taken.append((number, message)) or [])
+    made.step(message)
+    assert taken == [(stage, message)]
 
 
 def test_an_older_view_of_a_live_sender_is_heard() -> None:

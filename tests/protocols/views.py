@@ -5,7 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from flux.protocols.messages import Ack, Attach, Block, Consumed, Data, View
+from flux.protocols.messages import (
+    Ack,
+    Attach,
+    Block,
+    Consumed,
+    Data,
+    Merge,
+    Merged,
+    Run,
+    Standby,
+    State,
+    Stop,
+    Stopped,
+    View,
+    Want,
+)
 
 # One partition pair per stage, both stages on the same two sites.
 PLAN = View(
@@ -18,21 +33,72 @@ FIRST = replace(PLAN, number=1)
 WITHOUT_1 = replace(PLAN, number=2, dead=frozenset({"site-1"}))
 WITHOUT_2 = replace(PLAN, number=2, dead=frozenset({"site-2"}))
 WITHOUT_BOTH = replace(PLAN, number=3, dead=frozenset({"site-1", "site-2"}))
+# Two partition pairs on each side, each site with one primary and one secondary.
+TWO = View(
+    number=1,
+    nodes=("ingress", "site-1", "site-2", "egress"),
+    dead=frozenset(),
+    copies=(
+        (("ingress",),),
+        (("site-1", "site-2"), ("site-2", "site-1")),
+        (("site-1", "site-2"), ("site-2", "site-1")),
+        (("egress",),),
+    ),
+)
+# The same with a third site that holds nothing.
+SPARE = replace(TWO, nodes=("ingress", "site-1", "site-2", "site-3", "egress"))
 CHANNELS = (Block(producers=(0,), consumers=(0,)),)
 NO_ROWS: tuple[Any, ...] = ()
 
 
+def standby(version: int, stage: int, partition: int, slot: int, node: str, donor: str) -> Standby:
+    return Standby(version=version, stage=stage, partition=partition, slot=slot, node=node, donor=donor)
+
+
 def data(sender: str, edge: int, stint: int, after: int, upto: int, view: int = 1) -> Data:
-    return Data(sender=sender, view=view, edge=edge, stint=stint, after=after, upto=upto, body=NO_ROWS)
+    """A frame as a consumer takes it, with one body."""
+    return Data(sender=sender, view=view, edge=edge, stint=stint, after=after, upto=upto, bodies=(NO_ROWS,))
 
 
 def ack(sender: str, edge: int, position: int, view: int = 1) -> Ack:
     return Ack(sender=sender, view=view, edge=edge, position=position)
 
 
-def attach(sender: str, edge: int, stint: int, position: int, view: int = 1) -> Attach:
-    return Attach(sender=sender, view=view, edge=edge, stint=stint, position=position, channels=CHANNELS)
+def attach(
+    sender: str, edge: int, stint: int, position: int, view: int = 1, channels: tuple[Block, ...] = CHANNELS
+) -> Attach:
+    return Attach(sender=sender, view=view, edge=edge, stint=stint, position=position, channels=channels)
 
 
-def consumed(stage: int, upto: int, rows: int = 1) -> Consumed:
-    return Consumed(stage=stage, upto=upto, rows=rows, body=NO_ROWS)
+def stop(sender: str, edge: int, stint: int, view: int = 1, channels: tuple[Block, ...] = CHANNELS) -> Stop:
+    return Stop(sender=sender, view=view, edge=edge, stint=stint, channels=channels)
+
+
+def stopped(sender: str, edge: int, stint: int, view: int = 1) -> Stopped:
+    return Stopped(sender=sender, view=view, edge=edge, stint=stint)
+
+
+def merge(sender: str, edge: int, stint: int, into: int, view: int = 1) -> Merge:
+    return Merge(sender=sender, view=view, edge=edge, stint=stint, into=into)
+
+
+def merged(sender: str, edge: int, stint: int, into: int, view: int = 1) -> Merged:
+    return Merged(sender=sender, view=view, edge=edge, stint=stint, into=into)
+
+
+def want(sender: str, stage: int, version: int, position: int, view: int = 1) -> Want:
+    return Want(sender=sender, view=view, stage=stage, version=version, position=position)
+
+
+def state(
+    sender: str, stage: int, version: int, position: int, view: int = 1, runs: tuple[Run, ...] = (), body: Any = None
+) -> State:
+    return State(sender=sender, view=view, stage=stage, version=version, position=position, runs=runs, body=body)
+
+
+def run(after: int, upto: int, rows: int = 1) -> Run:
+    return Run(after=after, upto=upto, rows=rows, body=NO_ROWS)
+
+
+def consumed(stage: int, upto: int, rows: int = 1, cohort: int = 0) -> Consumed:
+    return Consumed(stage=stage, cohort=cohort, upto=upto, rows=rows, body=NO_ROWS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import socket
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
@@ -279,6 +280,62 @@ def test_an_ingress_that_comes_back_hears_of_the_end(spark: Any, folder: Path, t
     teller.join(DEADLINE_S)
     assert not teller.is_alive()
     stream.stop()
+
+
+def refused(stream: Stream) -> bool:
+    """Whether nobody holds the stream's socket any more."""
+    host, port = stream._address.split(":")
+    try:
+        socket.create_connection((host, int(port)), DEADLINE_S).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+def test_a_process_that_is_not_the_ingress_lets_go_of_the_socket(spark: Any, folder: Path, tmp_path: Path) -> None:
+    stream = Stream(read(spark, folder))
+    stream.bind(tmp_path)
+    assert not refused(stream)
+    stream.release()
+    assert refused(stream)
+    stream.release()
+
+
+def test_when_the_ingress_is_dead_stop_is_refused_at_once(
+    spark: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class WaitingQuery:
+        isActive = True
+
+        def stop(self) -> None:
+            told.append("stopped")
+
+    told: list[Any] = []
+    stream = Stream(read(spark, folder))
+    monkeypatch.setattr(stream, "_tell", lambda request, timeout_s: told.append((request["do"], refused(stream))))
+    stream.bind(tmp_path)
+    stream._query = WaitingQuery()
+    # Nobody else holds the socket, as when the ingress has died.
+    stream.stop()
+    assert told == [("stop", True), "stopped"]
+
+
+def test_a_stream_serves_one_run_at_a_time(spark: Any, folder: Path, tmp_path: Path) -> None:
+    stream = Stream(read(spark, folder))
+    stream.bind(tmp_path)
+    with pytest.raises(PlanError, match="in use by a run"):
+        stream.bind(tmp_path)
+    assert not refused(stream)
+    stream.stop()
+    stream.bind(tmp_path)
+    stream.stop()
+
+
+def test_columns_with_names_of_flux_or_the_same_name_are_refused(spark: Any, folder: Path) -> None:
+    with pytest.raises(PlanError, match=r"flux\.spark\.Stream: a column cannot be called '__sn'"):
+        Stream(read(spark, folder).withColumnRenamed("value", "__sn"))
+    with pytest.raises(PlanError, match=r"flux\.spark\.Stream: column names must differ; 'data'"):
+        Stream(read(spark, folder).withColumnRenamed("value", "data"))
 
 
 def test_only_a_streaming_dataframe_is_taken(spark: Any) -> None:

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
+from flux.protocols import controller as controller_module
 from flux.protocols.buffer import Buffer
+from flux.protocols.controller import Controller
 from flux.protocols.fh_cons import NOBODY, FhCons
 from flux.protocols.machine import Rule
-from flux.protocols.messages import Attach, Block, Data
+from flux.protocols.messages import Attach, Block, Data, View
 from flux.protocols.node import Node
+from flux.protocols.pooler import Pooler
 from flux.spec.dataflow import Row, Scenario
 from flux.spec.explore import Explorer
 from flux.spec.invariants import (
@@ -23,7 +26,9 @@ from flux.spec.invariants import (
     InOrder,
     LossFree,
     NoDeadlock,
+    OneCopyPerSite,
     OneSender,
+    RecoveryEnds,
     ReplicasIdentical,
     Violated,
 )
@@ -36,40 +41,50 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 _attach, _acknowledge, _take = FhCons._attach, FhCons.acknowledge, FhCons.take
 
 
+def _view(cons: FhCons) -> int:
+    assert cons.view is not None
+    return cons.view.number
+
+
 def skip_a_row_at_take_over(patch: pytest.MonkeyPatch) -> None:
-    def attach(cons: FhCons, sender: str, channels: Any, position: int) -> Iterator[Any]:
-        return _attach(cons, sender, channels, position + (cons.view > 1))
+    def attach(cons: FhCons, cohort: int, sender: str, channels: Any, position: int) -> Iterator[Any]:
+        return _attach(cons, cohort, sender, channels, position + (_view(cons) > 1))
 
     patch.setattr(FhCons, "_attach", attach)
 
 
 def go_back_a_row_at_take_over(patch: pytest.MonkeyPatch) -> None:
-    def attach(cons: FhCons, sender: str, channels: Any, position: int) -> Iterator[Any]:
-        return _attach(cons, sender, channels, max(cons.consumed, position - (cons.view > 1)))
+    def attach(cons: FhCons, cohort: int, sender: str, channels: Any, position: int) -> Iterator[Any]:
+        return _attach(cons, cohort, sender, channels, max(cons.consumed, position - (_view(cons) > 1)))
 
     patch.setattr(FhCons, "_attach", attach)
 
 
 def merge_up_to_the_fastest_lane(patch: pytest.MonkeyPatch) -> None:
-    def frontier(cons: FhCons) -> int:
+    def frontier(cons: FhCons, cohort: int) -> int:
         return max((lane.upto for lane in cons.lanes.values()), default=cons.consumed)
 
-    patch.setattr(FhCons, "frontier", property(frontier))
+    patch.setattr(FhCons, "frontier", frontier)
 
 
 def drop_a_frame_on_the_second_site(patch: pytest.MonkeyPatch) -> None:
-    def take(cons: FhCons, upto: int) -> Any:
-        return _take(cons, upto)[cons.name == "site-2" :]
+    def take(cons: FhCons, cohort: int, upto: int) -> Any:
+        return _take(cons, cohort, upto)[cons.name == "site-2" :]
 
     patch.setattr(FhCons, "take", take)
 
 
 def acknowledge_to_one_producer_only(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(FhCons, "acknowledge", lambda cons, upto: list(_acknowledge(cons, upto))[:1])
+    patch.setattr(FhCons, "acknowledge", lambda cons: list(_acknowledge(cons))[:1])
 
 
 def forget_to_reverse(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(FhCons, "_survivors", lambda cons, view, producers: {NOBODY: producers})
+    senders = FhCons._senders
+
+    def no_survivors(cons: FhCons, producers: Any, slot: int, now: str = NOBODY) -> dict[str, tuple[int, ...]]:
+        return senders(cons, producers, slot, now) if _view(cons) == 1 else {NOBODY: tuple(producers)}
+
+    patch.setattr(FhCons, "_senders", no_survivors)
 
 
 def never_work_with_rows_in_the_pool(patch: pytest.MonkeyPatch) -> None:
@@ -77,12 +92,30 @@ def never_work_with_rows_in_the_pool(patch: pytest.MonkeyPatch) -> None:
 
 
 def attach_to_every_copy(patch: pytest.MonkeyPatch) -> None:
-    def senders(cons: FhCons, view: Any, copy: int) -> dict[str, tuple[int, ...]]:
-        partitions = range(len(view.copies[cons.edge]))
-        nodes = {node for p in partitions for node in view.live_copies(cons.edge, p)}
-        return {node: tuple(p for p in partitions if node in view.live_copies(cons.edge, p)) for node in sorted(nodes)}
+    def senders(cons: FhCons, producers: Any, slot: int, now: str = NOBODY) -> dict[str, tuple[int, ...]]:
+        view = cons.view
+        assert view is not None
+        copies = {p: view.live_copies(cons.edge, p) for p in producers}
+        nodes = sorted({node for live in copies.values() for node in live})
+        return {node: tuple(p for p, live in copies.items() if node in live) for node in nodes}
 
     patch.setattr(FhCons, "_senders", senders)
+
+
+def rebuild_a_copy_where_the_other_one_is(patch: pytest.MonkeyPatch) -> None:
+    def place(view: View, stage: int, partition: int) -> str:
+        return view.live_copies(stage, partition)[0]
+
+    patch.setattr(controller_module, "_best_place", place)
+
+
+def never_rebuild(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Controller, "_with_recovery", lambda controller, view: view)
+
+
+def never_say_that_a_copy_is_built(patch: pytest.MonkeyPatch) -> None:
+    install = Pooler._install
+    patch.setattr(Pooler, "_install", lambda pooler, state: list(install(pooler, state))[:-1])
 
 
 @dataclass(frozen=True)
@@ -103,6 +136,9 @@ CASES = (
     Case(forget_to_reverse, NoDeadlock, small_worlds.PAIRS_ONE_BATCH),
     Case(never_work_with_rows_in_the_pool, NoDeadlock, small_worlds.PAIRS_TIGHT),
     Case(attach_to_every_copy, OneSender, small_worlds.PAIRS_ONE_BATCH),
+    Case(rebuild_a_copy_where_the_other_one_is, OneCopyPerSite, small_worlds.SPARE),
+    Case(never_rebuild, RecoveryEnds, small_worlds.SPARE),
+    Case(never_say_that_a_copy_is_built, RecoveryEnds, small_worlds.SPARE),
 )
 
 
@@ -142,7 +178,7 @@ def test_every_checker_has_a_planted_bug() -> None:
 def test_views_decide_who_is_heard(action: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Without "dead nodes are mute" (rules 12, 20) or "hold, do not refuse" (rule 11) a message is refused.
     kept: tuple[Rule[Any, Any], ...] = tuple(r for r in Node.RULES if r.action.__name__ != action)
-    assert len(kept) == len(Node.RULES) - 3
+    assert len(kept) == len(Node.RULES) - 9
     monkeypatch.setattr(Node, "RULES", kept)
     explored = Explorer(small_worlds.PAIRS_ONE_BATCH).run()
     assert "no refusal" in str(explored.violation)
@@ -151,22 +187,34 @@ def test_views_decide_who_is_heard(action: str, monkeypatch: pytest.MonkeyPatch)
 def test_a_row_dropped_before_all_have_it_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     # Rule 2: a producer that drops what only one consumer copy has acknowledged cannot take over.
     def release(buffer: Buffer) -> None:
-        floor = max(buffer.floors.values(), default=buffer.dropped)
-        while buffer.runs and buffer.runs[0].upto <= floor:
-            run = buffer.runs.popleft()
-            buffer.rows -= run.rows
-            buffer.dropped = run.upto
+        buffer.dropped = max(buffer.floors.values(), default=buffer.dropped)
+        buffer.runs = [run for run in buffer.runs if run.upto > buffer.dropped]
+        buffer.rows = sum(run.rows for run in buffer.runs)
 
     monkeypatch.setattr(Buffer, "_release", release)
     explored = Explorer(small_worlds.PAIRS_ONE_BATCH).run()
     assert explored.violation is not None
 
 
+def test_a_copy_that_is_installed_twice_is_seen() -> None:
+    world = World(small_worlds.SPARE)
+    with pytest.raises(Violated, match="never two copies on one site: site-1 has a copy"):
+        OneCopyPerSite().installed(world.processes["site-1"], (1, 0))
+
+
+def test_a_live_copy_without_state_is_seen() -> None:
+    world = World(small_worlds.SPARE)
+    world.finish()
+    del world.processes["site-1"].states[1, 0]
+    with pytest.raises(Violated, match="recovery ends: site-1 has no state"):
+        RecoveryEnds().at_rest(world.scenario, world.live(), world.controller.view)
+
+
 def test_a_second_sender_is_seen_on_delivery_as_well() -> None:
     world = World(small_worlds.PAIRS_ONE_BATCH)
     world.finish()
     process = world.processes["site-1"]
-    stray = Data(sender="site-2", view=1, edge=1, stint=1, after=3, upto=4, body=(Row(4, 0, 0, 0, 1),))
+    stray = Data(sender="site-2", view=1, edge=1, stint=1, after=3, upto=4, bodies=((Row(4, 0, 0, 0, 1),),))
     with pytest.raises(Violated, match="one sender"):
         process.deliver(stray)
 

@@ -26,7 +26,7 @@ def test_random_worlds_obey_the_invariants() -> None:
         crashed += any(choice[0] == "crash" for choice in walked.choices)
         lost += walked.lost
     assert crashed > WORLDS // 3, "most worlds must see a crash"
-    assert 0 < lost < WORLDS // 3, "few worlds should lose a partition: they end early"
+    assert 0 < lost < WORLDS // 2, "few worlds should lose a partition: they end early"
 
 
 @settings(max_examples=50, deadline=None)
@@ -70,7 +70,7 @@ def test_a_failing_walk_prints_the_line_that_replays_it(
 ) -> None:
     # Given a bug: consumers acknowledge to nobody but the first producer.
     acknowledge = FhCons.acknowledge
-    monkeypatch.setattr(FhCons, "acknowledge", lambda cons, upto: list(acknowledge(cons, upto))[:1])
+    monkeypatch.setattr(FhCons, "acknowledge", lambda cons: list(acknowledge(cons))[:1])
     # When a seed fails, then it says how to replay it, and the replay tells a shorter story.
     failed = next(walked for walked in map(walk, range(100)) if walked.violation)
     assert f"{REPLAY} {failed.seed}" in str(failed)
@@ -93,7 +93,7 @@ def test_replaying_a_seed_that_holds_says_so(capsys: pytest.CaptureFixture[str])
 def test_scenarios_stay_within_what_is_promised() -> None:
     for seed in range(200):
         scenario = scenario_of(random.Random(seed))
-        assert 2 <= scenario.sites <= 5
+        assert 2 <= scenario.sites <= 7
         assert 1 <= scenario.stages <= 3
         assert sum(map(len, scenario.batches)) <= 40
         assert all(1 <= len(partitions) <= 8 for partitions in scenario.copies)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from unittest import mock
+
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flux.errors import OperatorError
 from flux.protocols.messages import Block
 from flux.punctuation import Punctuation
+from flux.wire import rows as rows_module
 from flux.wire.rows import PARTITION, PRODUCER, SN, SUB, Channels, Rows, merge
 
 PRODUCERS, CONSUMERS = 3, 4
@@ -59,6 +65,64 @@ def test_select_keeps_the_rows_of_the_channels(model: list[Tuple], producers: se
     assert model_of(chosen) == [
         row for row in model if (row[2] in producers and row[3] in consumers) or (row[2], row[3]) == (0, 1)
     ]
+
+
+def blocks_of(producers: int, consumers: int) -> st.SearchStrategy[tuple[Block, ...]]:
+    some = st.builds(
+        lambda p, c: Block(producers=tuple(p), consumers=tuple(c)),
+        st.sets(st.integers(0, producers - 1)),
+        st.sets(st.integers(0, consumers - 1)),
+    )
+    return st.lists(some, max_size=4).map(tuple)
+
+
+@pytest.mark.parametrize("table_max", [0, 1 << 18])
+@pytest.mark.parametrize("producers", [1, 3])
+@given(st.data())
+def test_channels_are_those_of_their_blocks(producers: int, table_max: int, data: st.DataObject) -> None:
+    consumers = 4
+    blocks = data.draw(blocks_of(producers, consumers))
+    repeat = data.draw(st.sampled_from([1, 40]))  # Of more than 64 blocks, there is more than one word.
+    model = {(p, c) for block in blocks for p in block.producers for c in block.consumers}
+    with mock.patch.object(rows_module, "_TABLE_MAX", table_max):
+        channels = Channels(blocks * repeat, producers, consumers)
+    every = [(p, c) for p in range(producers) for c in range(consumers)]
+    found = channels.mask(*(np.array(ends, np.uint16) for ends in zip(*every, strict=True)))
+    assert found.tolist() == [channel in model for channel in every]
+    assert channels.everything == (len(model) == len(every))
+
+
+def test_the_size_of_channels_grows_with_partitions_and_not_with_their_pairs() -> None:
+    most = 65_535
+    odd, even = tuple(range(1, most, 2)), tuple(range(0, most, 2))
+    blocks = (Block(producers=odd, consumers=even), Block(producers=even, consumers=odd))
+    tracemalloc.start()
+    channels = Channels(blocks, most, most)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 100 * most
+    assert not channels.everything
+    ends = np.array([0, 1, 65_534], np.uint16), np.array([1, 3, 65_533], np.uint16)
+    assert channels.mask(*ends).tolist() == [True, False, True]
+
+
+def test_what_the_users_fields_say_is_kept_behind_hidden_columns() -> None:
+    schema = pa.schema([pa.field("value", pa.int64(), nullable=False, metadata={"unit": "s"})], metadata={"of": "us"})
+    user = pa.record_batch([[1, 2]], schema=schema)
+    place = np.zeros(2, np.uint16)
+    one, two = (
+        Rows.of(user, np.array(sn), sub, place, place) for sn, sub in (([1, 4], None), ([2, 3], np.ones(2, "u8")))
+    )
+    for rows in (one, two, merge([one, two])):
+        assert rows.user.schema.equals(schema, check_metadata=True)
+
+
+def test_lanes_whose_columns_differ_are_an_operator_error_that_names_both() -> None:
+    place = np.zeros(1, np.uint16)
+    values = pa.record_batch({"v": [1]}), pa.record_batch({"v": [1.5]})
+    parts = [Rows.of(user, np.array([sn]), None, place, place) for sn, user in enumerate(values)]
+    with pytest.raises(OperatorError, match="columns v int64 from one site and with v double from another"):
+        merge(parts)
 
 
 @given(tuples, st.lists(st.integers(0, 3), min_size=30, max_size=30))

@@ -1,0 +1,143 @@
+"""The types under which rows travel, and the names that columns may have.
+
+Rows travel under *plain* types. A dictionary belongs to a stream and not to a batch that is cut, merged and sent
+on by itself, and Arrow cannot pick rows out of views and run-length encodings: such columns are decoded where
+rows enter, from a source or an operator. Equal values stay equal; only how they are stored changes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+__all__ = [
+    "HIDDEN",
+    "ColumnError",
+    "check_names",
+    "columns_of",
+    "is_list",
+    "plain_array",
+    "plain_batch",
+    "plain_schema",
+    "plain_type",
+]
+
+# The columns that Flux puts beside the user's on the wire: position, order among descendants, producing
+# partition, consuming partition.
+HIDDEN = ("__sn", "__sub", "__producer", "__partition")
+
+
+class ColumnError(ValueError):
+    """Values do not fit the column; the text says what was expected and what came."""
+
+
+def columns_of(schema: Any) -> str:
+    """Say in one line which columns a schema has."""
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
+
+
+def check_names(names: list[str]) -> None:
+    """Raise if columns of these names cannot stand in one batch beside those of Flux."""
+    ours = [name for name in names if name in HIDDEN]
+    if ours:
+        raise ColumnError(
+            f"a column cannot be called {', '.join(map(repr, ours))}: Flux keeps the order of rows in columns called "
+            f"{', '.join(HIDDEN)}. Rename it"
+        )
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ColumnError(f"column names must differ; {', '.join(map(repr, twice))} stands more than once")
+
+
+def plain_schema(schema: Any) -> Any:
+    """Return the schema under which rows of `schema` travel; raise if they cannot.
+
+    >>> plain_schema(pa.schema({"app": pa.dictionary(pa.int8(), pa.string())}))
+    app: string
+    """
+    check_names(schema.names)
+    fields = []
+    for field in schema:
+        try:
+            fields.append(field.with_type(plain_type(field.type)))
+        except ColumnError as error:
+            raise ColumnError(f"column {field.name!r}: {error}") from error
+    return pa.schema(fields, schema.metadata)
+
+
+def plain_batch(rows: Any) -> Any:
+    """Return a record batch with its columns decoded; itself if they are plain."""
+    if all(_is_plain(field.type) for field in rows.schema):
+        return rows
+    arrays = [plain_array(column) for column in rows.columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=plain_schema(rows.schema))
+
+
+def plain_array(array: Any) -> Any:
+    """Return an array with its values decoded; itself if its type is plain."""
+    kind = array.type
+    if _is_plain(kind):
+        return array
+    if pa.types.is_dictionary(kind):
+        return plain_array(array.dictionary_decode())
+    if pa.types.is_run_end_encoded(kind):
+        return plain_array(pc.run_end_decode(array))
+    if pa.types.is_struct(kind):
+        children = [plain_array(child) for child in array.flatten()]
+        return pa.StructArray.from_arrays(children, fields=list(plain_type(kind)), mask=array.is_null())
+    if is_list(kind):
+        return _plain_list(array)
+    return array.cast(plain_type(kind))
+
+
+def _plain_list(array: Any) -> Any:
+    """Lists are laid end to end anew: Arrow's own casts of views leave offsets out."""
+    kind = plain_type(array.type)
+    lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
+    offsets = np.zeros(len(array) + 1, np.int64 if pa.types.is_large_list(kind) else np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    whole = pa.LargeListArray if pa.types.is_large_list(kind) else pa.ListArray
+    return whole.from_arrays(pa.array(offsets), plain_array(array.flatten()), type=kind, mask=array.is_null())
+
+
+def _is_plain(kind: Any) -> bool:
+    # Most columns are of types that hold no other: not asking further is what makes asking cheap.
+    return bool(pa.types.is_primitive(kind) or plain_type(kind) == kind)
+
+
+def plain_type(kind: Any) -> Any:
+    """Return the type whose values are those of `kind`, decoded; raise if there is none."""
+    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        return plain_type(kind.value_type)
+    if pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_binary_view(kind):
+        return pa.binary()
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(plain_type(field.type)) for field in kind])
+    if is_list(kind):
+        large = pa.types.is_large_list(kind) or pa.types.is_large_list_view(kind)
+        return (pa.large_list if large else pa.list_)(kind.value_field.with_type(plain_type(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(plain_type(kind.key_type), plain_type(kind.item_type))
+    if not all(_is_plain(inner) for inner in _inside(kind)):
+        raise ColumnError(f"rows with values of type {kind} cannot be sent one by one. Convert the column")
+    return kind
+
+
+def _inside(kind: Any) -> list[Any]:
+    """Return the types inside one that is not taken apart here."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return [kind.storage_type]
+    if pa.types.is_fixed_size_list(kind):
+        return [kind.value_type]
+    return [kind.field(i).type for i in range(kind.num_fields)] if pa.types.is_union(kind) else []
+
+
+def is_list(kind: Any) -> bool:
+    """Whether values are lists of any length, however stored."""
+    lists = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    return bool(lists or pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind))

@@ -1,0 +1,149 @@
+"""Every state a small world of the thesis's protocol can reach, and the shortest way to a wrong one.
+
+`explore` is a depth-first search with a visited set. A step back to a state on the current path would be a way to go on for ever
+without end, and counts as a violation (recovery ends). `shortest` is a breadth-first search, for counterexamples
+that are stories.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from .roles import tables
+from .scenario import Scenario
+from .words import Violated
+from .world import Choice, GlobalState, World
+
+STATES_MAX = 6_000_000
+
+
+@dataclass(frozen=True)
+class Explored:
+    """What an exploration covered, and the violation it ended with, if any, with the choices that lead there."""
+
+    states: int
+    transitions: int
+    ends: int
+    seconds: float
+    fired: Counter[tuple[str, str]] = field(repr=False)
+    violation: str = ""
+    path: tuple[Choice, ...] = ()
+
+    def __str__(self) -> str:
+        found = f"; {self.violation}" if self.violation else ""
+        return (
+            f"{self.states:,} states, {self.transitions:,} transitions, {self.ends:,} ends, {self.seconds:.1f} s{found}"
+        )
+
+    def story(self) -> str:
+        """The path as lines of (who: what)."""
+        return "\n".join(f"{who}: {what}" for what, who in self.path)
+
+
+def successors(world: World, state: GlobalState) -> tuple[list[tuple[Choice, GlobalState]], bool]:
+    """All that may follow, and whether the protocol itself has nothing left to do. Checks a world at rest."""
+    found = list(world.steps(state))
+    arrivals = list(world.arrivals(state))
+    is_at_rest = not found
+    if is_at_rest:
+        world.check_at_rest(state, recovered=not arrivals and world.scenario.standbys > 0)
+    found += arrivals
+    found += world.crashes(state)
+    return found, is_at_rest
+
+
+def explore(scenario: Scenario, states_max: int = STATES_MAX) -> Explored:
+    """Visit every reachable state, depth first; stop at the first violation."""
+    world, started = World(scenario), time.perf_counter()
+    path: list[Choice] = []
+    on_path: set[bytes] = set()
+    done: set[bytes] = set()
+    transitions = ends = 0
+    violation = ""
+    start = world.start()
+    try:
+        stack: list[tuple[bytes, Iterator[tuple[Choice, GlobalState]]]] = []
+        following, at_rest = successors(world, start)
+        on_path.add(_pack(start))
+        stack.append((_pack(start), iter(following)))
+        while stack:
+            key, rest = stack[-1]
+            step = next(rest, None)
+            if step is None:
+                stack.pop()
+                on_path.discard(key)
+                done.add(key)
+                if path:
+                    path.pop()
+                continue
+            choice, state = step
+            transitions += 1
+            packed = _pack(state)
+            if packed in done:
+                continue
+            path.append(choice)
+            if packed in on_path:
+                raise Violated("recovery ends: the world can go in a circle for ever")
+            if len(done) + len(on_path) > states_max:
+                raise MemoryError(f"more than {states_max:,} states: choose a smaller world or a larger bound")
+            following, at_rest = successors(world, state)
+            ends += at_rest
+            on_path.add(packed)
+            stack.append((packed, iter(following)))
+    except Violated as error:
+        violation = str(error)
+    states, seconds = len(done) + len(on_path), time.perf_counter() - started
+    return Explored(states, transitions, ends, seconds, world.fired, violation, tuple(path) if violation else ())
+
+
+def shortest(scenario: Scenario, states_max: int = STATES_MAX) -> Explored:
+    """The shortest way to a violation, breadth first; without one, the whole world."""
+    world, started = World(scenario), time.perf_counter()
+    start = world.start()
+    seen = {_pack(start)}
+    came_from: list[tuple[int, Choice]] = [(-1, ("", ""))]
+    layer = [(0, start)]
+    transitions = ends = 0
+    while layer:
+        following_layer = []
+        for index, state in layer:
+            try:
+                for choice, after in successors(world, state)[0]:
+                    transitions += 1
+                    packed = _pack(after)
+                    if packed not in seen:
+                        if len(seen) > states_max:
+                            raise MemoryError(
+                                f"more than {states_max:,} states: choose a smaller world or a larger bound"
+                            )
+                        seen.add(packed)
+                        came_from.append((index, choice))
+                        following_layer.append((len(came_from) - 1, after))
+            except Violated as error:
+                path = _path(came_from, index)
+                seconds = time.perf_counter() - started
+                return Explored(len(seen), transitions, ends, seconds, world.fired, str(error), path)
+        layer = following_layer
+    return Explored(len(seen), transitions, ends, time.perf_counter() - started, world.fired)
+
+
+def _path(came_from: list[tuple[int, Choice]], index: int) -> tuple[Choice, ...]:
+    path = []
+    while index > 0:
+        index, choice = came_from[index]
+        path.append(choice)
+    return tuple(reversed(path))
+
+
+def _pack(state: GlobalState) -> bytes:
+    return array("I", state).tobytes()
+
+
+def unfired(coordinated: bool, fired: Counter[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The rows of the tables that never fired."""
+    every = [(role, row.name) for role, table in tables(coordinated).items() for row in table]
+    return [row for row in every if row not in fired]

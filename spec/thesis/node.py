@@ -1,0 +1,271 @@
+"""What runs on its own: the ingress, a segment, the egress; and the state variables of their connections.
+
+A segment is the unit of recovery (Thesis 3.2.3.1): S-Cons or FH-Cons, the operator, a passive queue, and S-Prod or
+FH-Prod. The state variables have the thesis's names. Each operator has one set of them per partition pair at the
+other end (3.4.1): `Out` on the producing side, `In` on the consuming side, indexed by PRIM and SEC.
+
+What a node may do is in the tables of `roles`; here is only what it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .buffer import Buffer
+from .scenario import Operator, Scenario
+from .words import (
+    ACKING,
+    ACTIVE,
+    BOTH_WAYS,
+    CONTROLLER,
+    DEAD,
+    NO_VERSION,
+    NOTHING,
+    NOWHERE,
+    PAUSE,
+    PRIM,
+    PROD,
+    RECEIVING,
+    SEC,
+    SENDING,
+    STDBY,
+    At,
+    Avail,
+    Copy,
+    Fail,
+    Message,
+    Part,
+    Sn,
+    Uses,
+)
+
+
+class Channel(Part):
+    """What both ends keep about a partition pair at the other end."""
+
+    def __init__(self, peers: dict[str, Copy], conn: dict[str, Uses]) -> None:
+        self.peer = dict(peers)
+        self.status = dict.fromkeys(peers, ACTIVE)
+        self.conn = dict(conn)
+        self.ver = dict.fromkeys(peers, NO_VERSION)
+        self.seen = 0  # Deaths and standbys of that pair this operator has been told of.
+        self.born = dict.fromkeys(peers, 0)  # The event that made each peer available.
+
+    def dest_of(self, copy: Copy) -> str | None:
+        for dest, peer in self.peer.items():
+            if peer == copy:
+                return dest
+        return None
+
+
+class Out(Channel):
+    """The producing side, fig. 3.3: the buffer and the marks an entry needs to go."""
+
+    def __init__(self, peers: dict[str, Copy], conn: dict[str, Uses], capacity: int) -> None:
+        super().__init__(peers, conn)
+        self.B = Buffer(capacity)
+        self.del_ = frozenset((PROD, *peers))
+        self.r_done = False
+
+
+class In(Channel):
+    """The consuming side, with the tuples received and acknowledged but not yet merged."""
+
+    def __init__(self, peers: dict[str, Copy], conn: dict[str, Uses]) -> None:
+        super().__init__(peers, conn)
+        self.pending: list[tuple[Sn, int]] = []
+
+
+class Node(Part):
+    """A process: its name, its connections, and what it has just sent."""
+
+    def __init__(self, scenario: Scenario, name: Copy, slot: int) -> None:
+        self.scenario = scenario
+        self.name = name
+        self.slot = slot
+        self.ins: list[In] = []
+        self.outs: list[Out] = []
+        self.sent: list[tuple[Copy, Message]] = []
+
+    def has(self, variant: str) -> bool:
+        return variant in self.scenario.variant
+
+    def send(self, to: Copy, message: Message) -> None:
+        self.sent.append((to, message))
+
+    def dest(self, slot: int) -> str:
+        """Primary is what stands in the same dataflow, secondary in the dual one (3.4)."""
+        return PRIM if slot == self.slot else SEC
+
+    def channel(self, copy: Copy) -> Channel | None:
+        """The channel to the pair of `copy`, or None for this node's own pair and the controller."""
+        if copy.stage == self.name.stage - 1:
+            return self.ins[copy.partition]
+        if copy.stage == self.name.stage + 1:
+            return self.outs[copy.partition]
+        return None
+
+    def hear(self, sender: Copy, message: Message) -> tuple[str, At] | None:
+        """The external action that `message` is, and where; None if the connection is not set up at this end."""
+        if isinstance(message, Fail | Avail):
+            return self._hear_of(message)
+        channel = self.channel(sender)
+        if channel is None:
+            return (message.kind, NOWHERE) if self.is_paired_with(sender) else None
+        dest = channel.dest_of(sender)
+        return None if dest is None else (message.kind, (sender.partition, dest))
+
+    def is_paired_with(self, sender: Copy) -> bool:
+        """Whether a message of the own pair is of the StateMover this node is connected to."""
+        return True
+
+    def _hear_of(self, message: Fail | Avail) -> tuple[str, At]:
+        copy = message.copy
+        channel = self.channel(copy)
+        if channel is None:
+            return f"{message.kind}(pair)", NOWHERE
+        if isinstance(message, Avail):
+            dest: str | None = self.dest(message.slot)
+        else:
+            dest = channel.dest_of(copy)
+        assert dest is not None, f"{self.name} hears {message} but has no connection to {copy}"
+        side = "producer" if copy.stage < self.name.stage else "consumer"
+        return f"{message.kind}({side})", (copy.partition, dest)
+
+    def folded(self) -> frozenset[Copy]:
+        """The copies at other ends that this node has fully incorporated."""
+        found = set()
+        for channel in (*self.ins, *self.outs):
+            for dest, peer in channel.peer.items():
+                if channel.status[dest] == ACTIVE and channel.conn[dest] not in (NOTHING, frozenset({PAUSE})):
+                    found.add(peer)
+        return frozenset(found)
+
+
+class Segment(Node):
+    """One copy of a partition: consumer, operator, passive queue, producer."""
+
+    def __init__(self, scenario: Scenario, name: Copy, slot: int, my_status: str = ACTIVE) -> None:
+        super().__init__(scenario, name, slot)
+        stage, conn = name.stage, {PRIM: RECEIVING, SEC: ACKING}
+        for i in range(scenario.partitions_of(stage - 1)):
+            if stage == 1:
+                self.ins.append(In({PRIM: Copy(0, 0, 0)}, {PRIM: frozenset({*RECEIVING, *ACKING})}))
+            else:
+                self.ins.append(In(peers_of(stage - 1, i, slot), conn))
+        for i in range(scenario.partitions_of(stage + 1)):
+            if stage == scenario.stages:
+                uses = SENDING if slot == 0 else ACKING
+                self.outs.append(Out({PRIM: Copy(stage + 1, 0, 0)}, {PRIM: uses}, scenario.capacity))
+            else:
+                self.outs.append(Out(peers_of(stage + 1, i, slot), {PRIM: SENDING, SEC: ACKING}, scenario.capacity))
+        self.cons = Cons(my_status)
+        self.operator = Operator(*name.pair)
+        self.queue: list[tuple[int, Sn, int]] = []
+        self.prod = Prod(my_status)
+        if my_status == STDBY:
+            for channel in (*self.ins, *self.outs):
+                channel.conn = dict.fromkeys(channel.conn, NOTHING)
+
+    def stalled(self) -> bool:
+        """Between initTrans() and endTrans() no action of the active segment is enabled (3.2.4.1)."""
+        return self.prod.my_status == PAUSE and self.cons.my_status == ACTIVE
+
+    def is_paired_with(self, sender: Copy) -> bool:
+        return sender in (CONTROLLER, self.cons.pair)
+
+    def process(self, sn: Sn, value: int) -> None:
+        self.queue += self.operator.process(self.scenario, sn, value)
+
+
+class Cons(Part):
+    """The state variables of S-Cons or FH-Cons that are not of one connection."""
+
+    def __init__(self, my_status: str) -> None:
+        self.my_status = my_status
+        self.my_ver = NO_VERSION
+        self.p_fail = False
+        self.seen = 0  # Deaths and standbys of this pair.
+        self.pair: Copy | None = None  # The copy at the other end of the StateMover, if it lives.
+        self.target: Copy | None = None  # The standby that the last cu-start was for.
+        self.phase = ""  # Of a catch-up: "", "pausing", "requested", "moving", "moved".
+        self.last_fail = 0  # The number of the last failure message of any kind (3.4.3.2).
+        self.reported = 0  # The number in the last cu-ready.
+
+
+class Prod(Part):
+    """The state variables of S-Prod or FH-Prod that are not of one connection."""
+
+    def __init__(self, my_status: str) -> None:
+        self.my_status = my_status
+        self.prev_stat = my_status
+        self.p_fail = False
+
+
+class Ingress(Node):
+    """Numbers the input and sends it to both copies of each partition."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        super().__init__(scenario, Copy(0, 0, 0), 0)
+        for i in range(scenario.partitions_of(1)):
+            conn = {PRIM: BOTH_WAYS, SEC: BOTH_WAYS}
+            self.outs.append(Out(peers_of(1, i, 0), conn, scenario.capacity))
+        self.taken = 0
+
+
+class Egress(Node):
+    """Receives from one copy of each partition and acknowledges to the other."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        last = scenario.stages
+        super().__init__(scenario, Copy(last + 1, 0, 0), 0)
+        for i in range(scenario.partitions_of(last)):
+            self.ins.append(In(peers_of(last, i, 0), {PRIM: RECEIVING, SEC: ACKING}))
+        self.operator = Operator(last + 1, 0)
+
+
+def peers_of(stage: int, partition: int, slot: int) -> dict[str, Copy]:
+    """The first two copies of a pair as primary and secondary of a node in `slot`."""
+    return {PRIM: Copy(stage, partition, slot), SEC: Copy(stage, partition, 1 - slot)}
+
+
+def know(channel: Channel, dest: str, message: Fail | Avail) -> None:
+    """Count an event of the pair at the other end, and remember a new peer."""
+    channel.seen = message.event
+    if isinstance(message, Avail):
+        channel.peer[dest] = message.copy
+        channel.born[dest] = message.event
+
+
+def avail(n: Node, at: At, m: Avail) -> None:
+    """{status[dest] := STDBY; conn[dest] := {}}, alike in figures 3.6 and 3.7."""
+    channel = n.channel(m.copy)
+    assert channel is not None
+    know(channel, at[1], m)
+    channel.status[at[1]] = STDBY
+    channel.conn[at[1]] = NOTHING
+    if not n.has("version_kept"):
+        channel.ver[at[1]] = NO_VERSION
+
+
+def is_new_failure(n: Node, at: At, m: Fail) -> bool:
+    """not(status[dest] = DEAD)"""
+    channel = n.channel(m.copy)
+    assert channel is not None
+    return channel.status[at[1]] != DEAD
+
+
+def knows_as_much(n: Node, channel: Channel, m: Any) -> bool:
+    """The receiver has been told of every event of the pair that the sender of a csync or psync knew."""
+    return bool(channel.seen >= m.seen or n.has("sync_at_once"))
+
+
+def merge(ins: list[In]) -> tuple[Sn, int] | None:
+    """Take the tuple that is next in line, once every producer has one (3.3.1)."""
+    if not all(channel.pending for channel in ins):
+        return None
+    head = min(channel.pending[0] for channel in ins)
+    for channel in ins:
+        if channel.pending[0] == head:
+            channel.pending.pop(0)
+    return head

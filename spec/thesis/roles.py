@@ -1,0 +1,95 @@
+"""All tables of the models by role, and the steps that a process may take.
+
+Any enabled row may fire: that is the specification. A message that no row accepts waits at the head of its
+connection.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from . import controller, egress, fh_cons, fh_prod, ingress, movement, s_cons, s_prod
+from .node import Node, Segment
+from .words import CONTROLLER, NOWHERE, Copy, Message, Row
+
+Table = tuple[Row[Any], ...]
+
+
+@cache
+def tables(coordinated: bool) -> dict[str, Table]:
+    """Every row by the operator it belongs to: of dataflow pairs, or of partition pairs under the controller."""
+    own: Table = movement.COORDINATED if coordinated else movement.BY_ITSELF
+    found: dict[str, Table] = {
+        "ingress": ingress.ROWS,
+        "s_cons": (*s_cons.ROWS, *movement.ROWS, *own, *(s_cons.COORDINATED if coordinated else ())),
+        "s_prod": s_prod.ROWS,
+        "egress": egress.ROWS,
+        "controller": (),
+    }
+    if coordinated:
+        found["fh_prod"] = fh_prod.ROWS
+        found["fh_cons"] = (*fh_cons.ROWS, *movement.ROWS, *own)
+        found["controller"] = controller.ROWS
+    return found
+
+
+def roles(node: Node) -> tuple[str, ...]:
+    """The roles a process has: two for a segment, its upstream and its downstream end."""
+    if not isinstance(node, Segment):
+        return (type(node).__name__.lower(),)
+    cons = "s_cons" if node.name.stage == 1 else "fh_cons"
+    prod = "s_prod" if node.name.stage == node.scenario.stages else "fh_prod"
+    return cons, prod
+
+
+@cache
+def _rows_on(coordinated: bool, roles: tuple[str, ...], on: str) -> tuple[tuple[str, Row[Any]], ...]:
+    return tuple((role, row) for role in roles for row in tables(coordinated)[role] if row.on == on)
+
+
+def rows(node: Node, on: str) -> tuple[tuple[str, Row[Any]], ...]:
+    """The rows of a process for one external action, or for none, with their roles."""
+    return _rows_on(node.scenario.coordinated, roles(node), on)
+
+
+def steps(node: Node, sender: Copy | None, message: Message | None) -> list[tuple[str, Row[Any], Node]]:
+    """Every enabled row for `message`, or for no message, and the process after it."""
+    on, places = "", None
+    if message is not None:
+        heard = node.hear(sender or CONTROLLER, message)
+        if heard is None:
+            return []
+        on, places = heard[0], (heard[1],)
+    found = []
+    for role, row in rows(node, on):
+        for at in places or row.each(node):
+            if row.guard(node, at, message):
+                after = node.clone()
+                row.change(after, at, message)
+                found.append((role, row, after))
+    return found
+
+
+def fuse(node: Node) -> list[tuple[str, Row[Any]]]:
+    """Fire the enabled quiet rows of a process until none is left; say which."""
+    fired: list[tuple[str, Row[Any]]] = []
+    quiet = [(role, row) for role, row in rows(node, "") if row.quiet]
+    while True:
+        ready = next(((role, row) for role, row in quiet if row.guard(node, NOWHERE, None)), None)
+        if ready is None:
+            return fired
+        ready[1].change(node, NOWHERE, None)
+        fired.append(ready)
+
+
+def show(coordinated: bool = True) -> str:
+    """The tables as text: role, row, external action, guard, state change, figure."""
+    lines = []
+    for role, table in tables(coordinated).items():
+        for row in table:
+            on = row.on or "-"
+            lines.append(
+                f"{role:10} {row.name:24} {on:16} {row.guard.__name__:34} {row.change.__name__:32} {row.cites}"
+            )
+    return "\n".join(lines)

@@ -1,0 +1,169 @@
+"""One run of a model to its end: what every operator copy consumed and what the egress got.
+
+For the same input, routing and faults the production machines must give the same sequences, whatever the order of
+events: that is what a comparison with protocols/ rests on. The order of steps is drawn from a seed; a fault is a copy
+and the number of steps after which it crashes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from .node import Egress, Segment
+from .scenario import Fan, Route, Scenario, Tuple, default_fan, default_route
+from .words import END, Copy, Violated
+from .world import Choice, GlobalState, World
+
+STEPS_MAX = 100_000
+PACES = (1.0, 1.0, 0.02)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`copy` crashes at the first step, from `after_steps` on, at which its pair has another whole copy."""
+
+    copy: Copy
+    after_steps: int
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """What a run gave: tuples as (sequence number, value), without ends of streams.
+
+    A standby's `consumed` begins behind the `installed` tuples that were in the state it was given.
+    """
+
+    egress: tuple[Tuple, ...]
+    consumed: dict[Copy, tuple[Tuple, ...]]
+    installed: dict[Copy, int]
+    crashed: tuple[Copy, ...]
+    live: tuple[Copy, ...]
+    steps: tuple[Choice, ...] = field(repr=False)
+    fired: Counter[tuple[str, str]] = field(repr=False)
+
+
+class Walk:
+    """A run that is under way."""
+
+    def __init__(self, scenario: Scenario, faults: Iterable[Fault], seed: int, standby_after: int) -> None:
+        self.world = World(scenario)
+        self.state: GlobalState = self.world.start()
+        self.random = random.Random(seed)
+        self.faults = sorted(faults, key=lambda fault: fault.after_steps)
+        self.standby_after = standby_after
+        self.next_standby = 0
+        self.crashed: list[Copy] = []
+        self.consumed: dict[Copy, list[Tuple]] = {}
+        self.installed: dict[Copy, int] = {}
+        self.path: list[Choice] = []
+        self.weights: dict[Choice, float] = {}
+
+    def run(self) -> None:
+        """Step until nothing is left to do; what is violated is raised with the seed's path so far."""
+        while len(self.path) < STEPS_MAX:
+            if self._crash_what_is_due():
+                continue
+            choices = list(self.world.steps(self.state))
+            arrivals = list(self.world.arrivals(self.state))
+            if arrivals and (len(self.path) >= self.next_standby or not choices):
+                choices += arrivals
+            if not choices:
+                if self.faults and self._hurry():
+                    continue
+                self.world.check_at_rest(self.state, recovered=self.world.scenario.standbys > 0)
+                return
+            weights = [self._weight(choice) for choice, _ in choices]
+            choice, after = self.random.choices(choices, weights)[0]
+            self._note_consumed(after)
+            self.path.append(choice)
+            self.state = after
+        raise Violated(f"recovery ends: a run is not at rest after {STEPS_MAX:,} steps")
+
+    def _weight(self, choice: Choice) -> float:
+        """In each run some actions are slow, so that far-fetched orders come up too."""
+        if choice not in self.weights:
+            self.weights[choice] = self.random.choice(PACES)
+        return self.weights[choice]
+
+    def _hurry(self) -> bool:
+        """Nothing else happens any more: the next fault is due now, if it can happen at all."""
+        first, *others = self.faults
+        self.faults = [replace(first, after_steps=0), *others]
+        before = len(self.faults)
+        if not self._crash_what_is_due():
+            self.faults = others
+        return len(self.faults) < before
+
+    def _crash_what_is_due(self) -> bool:
+        if not self.faults or self.faults[0].after_steps > len(self.path):
+            return False
+        victim = self.faults[0].copy
+        for choice, after in self.world.crashes(self.state):
+            if choice[1] == str(victim):
+                self.faults.pop(0)
+                self.crashed.append(victim)
+                self.path.append(choice)
+                self.state = after
+                self.next_standby = len(self.path) + self.standby_after
+                return True
+        return False
+
+    def _note_consumed(self, after: GlobalState) -> None:
+        """Compare how far each operator was with how far it is: `Operator.check` has seen that it is the right tuple."""
+        for name in self.world.names:
+            node, node_after = self.world.node(self.state, name), self.world.node(after, name)
+            if node is node_after or not isinstance(node_after, Segment | Egress) or node is None:
+                continue
+            was, now = node.operator.consumed, node_after.operator.consumed
+            if isinstance(node, Segment) and node.cons.my_status == "STDBY":
+                self.installed[name] = now
+            else:
+                expected = self.world.scenario.reference[name.pair]
+                self.consumed.setdefault(name, []).extend(expected[was:now])
+
+
+def sequences(
+    values: Sequence[int],
+    partitions: Sequence[int] = (1, 1),
+    faults: Iterable[Fault] = (),
+    seed: int = 0,
+    *,
+    route: Route = default_route,
+    fan: Fan = default_fan,
+    standbys: int | None = None,
+    standby_after: int = 0,
+    capacity: int = 1_000_000,
+    variant: Iterable[str] = (),
+) -> Sequences:
+    """Run a model to the end with seeded scheduling and scripted faults.
+
+    `partitions` counts the partitions of each stage: one stage is a dataflow pair, more are partition pairs. By default
+    there is a standby for each fault, which appears `standby_after` steps after the crash.
+
+    >>> run = sequences([5, 7], partitions=[1], faults=[Fault(Copy(1, 0, 0), after_steps=3)], fan=lambda value: 1)
+    >>> run.consumed[Copy(1, 0, 1)]
+    (((1,), 5), ((2,), 7))
+    >>> [sn for sn, value in run.egress]
+    [(1, 0), (2, 0)]
+    """
+    faults = list(faults)
+    scenario = Scenario(
+        values=tuple(values),
+        partitions=tuple(partitions),
+        capacity=capacity,
+        crashes=len(faults),
+        standbys=len(faults) if standbys is None else standbys,
+        variant=frozenset(variant),
+        route=route,
+        fan=fan,
+    )
+    walk = Walk(scenario, faults, seed, standby_after)
+    walk.run()
+    consumed = {name: tuple(t for t in rows if t[1] != END) for name, rows in walk.consumed.items()}
+    egress = consumed.pop(walk.world.egress, ())
+    live = tuple(node.name for node in walk.world.live(walk.state) if isinstance(node, Segment))
+    fired = walk.world.fired
+    return Sequences(egress, consumed, walk.installed, tuple(walk.crashed), live, tuple(walk.path), fired)

@@ -1,0 +1,200 @@
+"""Cohorts of FH-Cons: copies that were just built catch up and are fused. Reference: 3.4.3."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from flux.protocols.fh_cons import FhCons
+from flux.protocols.messages import Attach, Block, Effect, Merge, Send, Stop
+
+from .refusing import assert_refused
+from .views import SPARE, data, merge, merged, standby
+
+TITLE = "FH-Cons of edge 0 on site-1"
+# Three partitions of stage 1: site-1 holds 0 and 1 and is to have a copy of 2, built from site-3's.
+COPIES = ((("ingress",),), (("site-1", "site-2"), ("site-2", "site-1"), ("site-2", "site-3")), *SPARE.copies[2:])
+VIEW = replace(SPARE, copies=COPIES)
+COMING = replace(VIEW, number=2, standby=(standby(7, 1, 2, 0, "site-1", "site-3"),))
+GIVEN_UP = replace(VIEW, number=3)
+LIVE = replace(VIEW, number=3, copies=(COPIES[0], (*COPIES[1][:2], ("site-1", "site-3")), *COPIES[2:]))
+OLD, YOUNG = 0, 7
+ALL_OLD, ALL_YOUNG = 1, 2  # The stints of their lanes: the ingress feeds both.
+
+
+def at(old: int, young: int) -> FhCons:
+    """site-1 at `old` with partitions 0 and 1, and a new copy of partition 2 at `young`."""
+    cons = FhCons("site-1", 0)
+    cons.step(VIEW)
+    assert [type(effect.message) for effect in cons.found(OLD, frozenset({0, 1}), 0)] == [Attach]
+    if old:
+        receive(cons, ALL_OLD, old)
+        go_to(cons, OLD, old)
+    cons.step(COMING)
+    cons.standing[YOUNG] = 2
+    list(cons.found(YOUNG, frozenset({2}), young))
+    return cons
+
+
+def receive(cons: FhCons, stint: int, upto: int) -> list[Effect]:
+    return cons.step(data("ingress", 0, stint, cons.lanes[stint].upto, upto, view=2))
+
+
+def go_to(cons: FhCons, cohort: int, upto: int) -> None:
+    cons.take(cohort, upto)
+    cons.finish(cohort)
+
+
+def test_a_new_copy_is_fed_from_its_own_position() -> None:
+    cons = at(5, 3)
+    assert (cons.frontier(OLD), cons.frontier(YOUNG)) == (5, 3)
+    assert cons.lanes[ALL_YOUNG].channels == (Block(producers=(0,), consumers=(2,)),)
+
+
+def test_an_ack_speaks_for_all_cohorts() -> None:
+    cons = at(5, 3)
+    assert cons.consumed == 3
+
+
+def test_a_copy_behind_goes_no_further_than_the_oldest_cohort() -> None:
+    cons = at(5, 3)
+    receive(cons, ALL_YOUNG, 9)
+    assert cons.reach(YOUNG) == 5
+
+
+def test_a_copy_ahead_waits_for_the_oldest_cohort_which_stops_where_it_stands() -> None:
+    cons = at(3, 5)
+    receive(cons, ALL_YOUNG, 9)
+    receive(cons, ALL_OLD, 9)
+    assert cons.reach(YOUNG) == 5
+    assert cons.reach(OLD) == 5
+
+
+def test_the_oldest_cohort_goes_on_until_a_copy_behind_can_reach_it() -> None:
+    cons = at(5, 3)
+    receive(cons, ALL_OLD, 9)
+    assert cons.reach(OLD) == 9
+    # One step more and it would run after us for ever.
+    receive(cons, ALL_YOUNG, 6)
+    assert cons.reach(OLD) == 5
+
+
+def test_cohorts_meet_when_both_are_idle_at_one_position() -> None:
+    cons = at(5, 3)
+    assert cons.meeting() is None
+    receive(cons, ALL_YOUNG, 9)
+    cons.take(YOUNG, 5)
+    assert cons.meeting() is None, "it is busy"
+    cons.finish(YOUNG)
+    assert cons.meeting() == (YOUNG, OLD)
+
+
+def fused() -> tuple[FhCons, list[Effect]]:
+    cons = at(5, 5)
+    receive(cons, ALL_YOUNG, 6)
+    meeting = cons.meeting()
+    assert meeting == (YOUNG, OLD)
+    return cons, list(cons.fuse(*meeting))
+
+
+def test_fused_cohorts_are_one_and_their_lanes_are_to_be() -> None:
+    cons, effects = fused()
+    assert [effect.message for effect in effects if isinstance(effect, Send)] == [
+        merge("site-1", 0, ALL_YOUNG, ALL_OLD, view=2)
+    ]
+    assert cons.cohorts[OLD].partitions == {0, 1, 2}
+    assert set(cons.cohorts) == {OLD}
+    # What the young one had pending is the old one's now.
+    assert [frame.upto for frame in cons.pending[OLD]] == [6]
+    assert cons.frontier(OLD) == 5
+
+
+def test_merged_lanes_are_one() -> None:
+    cons, _ = fused()
+    receive(cons, ALL_OLD, 6)
+    cons.step(merged("ingress", 0, ALL_YOUNG, ALL_OLD, view=2))
+    assert cons.lanes[ALL_OLD].channels == (
+        Block(producers=(0,), consumers=(0,)),
+        Block(producers=(0,), consumers=(1,)),
+        Block(producers=(0,), consumers=(2,)),
+    )
+    assert list(cons.lanes) == [ALL_OLD]
+
+
+def test_lanes_at_two_positions_are_not_merged() -> None:
+    cons, _ = fused()
+    assert_refused(cons, merged("ingress", 0, ALL_YOUNG, ALL_OLD, view=2), by=TITLE)
+
+
+def test_lanes_of_two_cohorts_are_not_merged() -> None:
+    cons = at(5, 5)
+    assert_refused(cons, merged("ingress", 0, ALL_YOUNG, ALL_OLD, view=2), by=TITLE)
+    assert_refused(cons, merged("ingress", 0, ALL_YOUNG, ALL_YOUNG, view=2), by=TITLE)
+
+
+def test_lanes_of_different_senders_stay_apart() -> None:
+    # Stage 2 on site-3 has two producers; fusing asks each sender to merge what it sends itself.
+    cons = FhCons("site-3", 1)
+    view = replace(
+        SPARE,
+        copies=(*SPARE.copies[:2], (("site-3", "site-2"), ("site-2", "site-1")), SPARE.copies[3]),
+        standby=(standby(9, 2, 1, 0, "site-3", "site-1"),),
+    )
+    cons.step(view)
+    list(cons.found(0, frozenset({0}), 0))
+    list(cons.found(9, frozenset({1}), 0))
+    merges = [effect for effect in cons.fuse(9, 0) if isinstance(effect, Send)]
+    assert {effect.to for effect in merges} == {"site-1", "site-2"}
+    assert all(isinstance(effect.message, Merge) for effect in merges)
+    for effect in merges:
+        assert cons.lanes[effect.message.into].sender == effect.to == cons.lanes[effect.message.stint].sender
+
+
+# Copies that are not wanted any more, or live elsewhere.
+
+
+def test_a_copy_given_up_is_gone_with_its_lane() -> None:
+    cons = at(5, 3)
+    assert cons.gone(GIVEN_UP) == {2}
+    [stopping] = cons.step(GIVEN_UP)
+    assert isinstance(stopping, Send) and isinstance(stopping.message, Stop)
+    assert set(cons.cohorts) == {OLD} and not cons.standing
+    assert not cons.lanes[ALL_YOUNG].channels and cons.lanes[ALL_YOUNG].stops == 1
+
+
+def test_a_copy_that_is_live_stays() -> None:
+    cons = at(5, 3)
+    assert cons.gone(LIVE) == frozenset()
+    assert cons.step(LIVE) == []
+    assert not cons.standing and set(cons.cohorts) == {OLD, YOUNG}
+
+
+def test_a_cohort_at_work_stays_until_it_is_through() -> None:
+    cons = at(5, 3)
+    receive(cons, ALL_YOUNG, 4)
+    cons.take(YOUNG, 4)
+    cons.step(GIVEN_UP)
+    assert not cons.cohorts[YOUNG].partitions
+    cons.finish(YOUNG)
+    assert set(cons.cohorts) == {OLD}
+
+
+def test_pending_frames_lose_the_rows_of_a_copy_that_left() -> None:
+    # Given partition 1 of a cohort of two with a frame pending, when its copy moves away,
+    cons = at(5, 5)
+    receive(cons, ALL_OLD, 6)
+    moved = (COPIES[1][0], ("site-2", "site-3"), COPIES[1][2])
+    cons.step(replace(COMING, number=3, copies=(COPIES[0], moved, *COPIES[2:])))
+    # then only the rows of partition 0 count.
+    [frame] = cons.pending[OLD]
+    assert frame.channels == (Block(producers=(0,), consumers=(0,)),)
+
+
+def test_a_site_that_leaves_the_stage_forgets_its_lanes_and_starts_at_nothing_if_it_comes_back() -> None:
+    cons = at(5, 5)
+    list(cons.acknowledge())
+    assert cons.acked == 5
+    elsewhere = tuple(("site-2", "site-3") for _ in range(3))
+    assert cons.step(replace(VIEW, number=3, copies=(COPIES[0], elsewhere, *COPIES[2:]))) == []
+    assert not cons.lanes and not cons.pending and not cons.cohorts
+    assert (cons.acked, cons.consumed) == (0, 0)
+    assert cons.stint == 2, "stints are never used twice"
