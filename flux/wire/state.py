@@ -34,8 +34,12 @@ def encode(state: Any, whose: str) -> bytes:
     """`state` as bytes; `whose` says in an error which operator's it is."""
 
     def extend(value: Any) -> msgpack.ExtType:
+        if isinstance(value, np.ma.MaskedArray):
+            raise StateError(f"{whose}: a numpy array with a mask cannot be moved; keep an Arrow array in a table")
         if isinstance(value, np.ndarray) and value.dtype.hasobject:
             raise StateError(f"{whose}: a numpy array of objects cannot be moved; keep a list, or an Arrow table")
+        if isinstance(value, np.ndarray | np.generic) and value.dtype.names:
+            raise StateError(f"{whose}: a numpy array with fields cannot be moved; keep an array for each field")
         if isinstance(value, np.ndarray):
             head = msgpack.packb([value.dtype.str, list(value.shape)])
             return msgpack.ExtType(_ARRAY, head + np.ascontiguousarray(value).tobytes())
@@ -60,7 +64,12 @@ def encode(state: Any, whose: str) -> bytes:
 
 def decode(packed: Any) -> Any:
     """What `encode` was given; numpy scalars and empty shapes come back as they were."""
-    return msgpack.unpackb(packed, ext_hook=_extended, strict_map_key=False, max_ext_len=2**32 - 1)
+    try:
+        return msgpack.unpackb(packed, ext_hook=_extended, strict_map_key=False, max_ext_len=2**32 - 1)
+    except StateError:
+        raise
+    except Exception as error:
+        raise StateError(f"what came is not the state of a partition: {error!r}; run one release everywhere") from error
 
 
 def _extended(code: int, data: bytes) -> Any:

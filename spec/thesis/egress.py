@@ -49,25 +49,15 @@ def failed_and_other_sends(n: Egress, at: At, m: Fail) -> bool:
     return is_new_failure(n, at, m) and RECV in remaining(n, at)
 
 
-def failed_and_other_is_paused(n: Egress, at: At, m: Fail) -> bool:
-    return is_new_failure(n, at, m) and remaining(n, at) == PAUSED and not n.has("fail_resumes")
-
-
 def failed_and_other_does_not_send(n: Egress, at: At, m: Fail) -> bool:
-    is_reversible = remaining(n, at) != PAUSED or n.has("fail_resumes")
-    return is_new_failure(n, at, m) and RECV not in remaining(n, at) and is_reversible
+    """Also when the other is paused by its psync: the reverse then tells it what it does already, which is harmless."""
+    return is_new_failure(n, at, m) and RECV not in remaining(n, at)
 
 
 def mark_dead(n: Egress, at: At, m: Fail) -> None:
     """{status[dest] := DEAD}"""
     know(n.ins[at[0]], at[1], m)
     n.ins[at[0]].status[at[1]] = DEAD
-
-
-def mark_dead_and_resume(n: Egress, at: At, m: Fail) -> None:
-    """{status[dest] := DEAD; conn[p(dest)] := {RECV}}: what the pause waited for will not come."""
-    mark_dead(n, at, m)
-    n.ins[at[0]].conn[p(at[1])] = RECEIVING
 
 
 def mark_dead_and_reverse(n: Egress, at: At, m: Fail) -> None:
@@ -156,7 +146,6 @@ def activate_and_ack(n: Egress, at: At, m: PSync) -> None:
 ROWS = (
     Row("receive", "data", can_receive, receive, "3.2.1.2, egress"),
     Row("fail", "fail(producer)", failed_and_other_sends, mark_dead, "fig. 3.5 (2)"),
-    Row("fail_resume", "fail(producer)", failed_and_other_is_paused, mark_dead_and_resume, "3.2.5, fail() at egress"),
     Row("fail_reverse", "fail(producer)", failed_and_other_does_not_send, mark_dead_and_reverse, "fig. 3.5 (2a)"),
     Row("avail", "avail(producer)", lambda n, at, m: True, avail, "fig. 3.7, avail"),
     Row("psync_active_first", "psync", psync_from_active_first, pause_active, "fig. 3.7 (8a)"),

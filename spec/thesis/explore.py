@@ -10,13 +10,14 @@ from __future__ import annotations
 import time
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from .roles import tables
 from .scenario import Scenario
 from .words import Violated
 from .world import Choice, GlobalState, World
+from .worlds import LARGE, SMALL, VARIANTS, wrong
 
 STATES_MAX = 6_000_000
 
@@ -40,18 +41,17 @@ class Explored:
         )
 
     def story(self) -> str:
-        """The path as lines of (who: what)."""
-        return "\n".join(f"{who}: {what}" for what, who in self.path)
+        """The path as "who: what", one step after the other."""
+        return "; ".join(f"{who}: {what}" for what, who in self.path)
 
 
 def successors(world: World, state: GlobalState) -> tuple[list[tuple[Choice, GlobalState]], bool]:
     """All that may follow, and whether the protocol itself has nothing left to do. Checks a world at rest."""
     found = list(world.steps(state))
-    arrivals = list(world.arrivals(state))
     is_at_rest = not found
     if is_at_rest:
-        world.check_at_rest(state, recovered=not arrivals and world.scenario.standbys > 0)
-    found += arrivals
+        world.check_at_rest(state)
+    found += world.arrivals(state)
     found += world.crashes(state)
     return found, is_at_rest
 
@@ -129,6 +129,48 @@ def shortest(scenario: Scenario, states_max: int = STATES_MAX) -> Explored:
                 return Explored(len(seen), transitions, ends, seconds, world.fired, str(error), path)
         layer = following_layer
     return Explored(len(seen), transitions, ends, time.perf_counter() - started, world.fired)
+
+
+def replay(scenario: Scenario, story: Iterable[str]) -> str:
+    """Take the choices of a story, each "who: what", and say what is violated at its end, or nothing.
+
+    Where several choices have the same words, all are followed.
+    """
+    world = World(scenario)
+    states = {world.start()}
+    try:
+        for line in story:
+            after = {
+                a for state in states for (what, who), a in successors(world, state)[0] if f"{who}: {what}" == line
+            }
+            if not after:
+                raise ValueError(f"a story says {line!r}, which cannot happen there in {scenario}")
+            states = after
+        for state in states:
+            successors(world, state)
+    except Violated as error:
+        return str(error)
+    return ""
+
+
+def explore_all(say: Callable[[str], object] = print) -> bool:
+    """Every world to its end, and every variant to its shortest counterexample; whether all is as it should be."""
+    fired = {coordinated: Counter[tuple[str, str]]() for coordinated in (False, True)}
+    is_good = True
+    for name, scenario in {**SMALL, **LARGE}.items():
+        explored = explore(scenario)
+        fired[scenario.coordinated] += explored.fired
+        is_good &= not explored.violation
+        say(f"{name}: {explored}")
+    for coordinated, counted in fired.items():
+        never = unfired(coordinated, counted)
+        is_good &= not never
+        say(f"rows of {'partition' if coordinated else 'dataflow'} pairs that never fired: {never or 'none'}")
+    for variant in VARIANTS:
+        explored = shortest(wrong(variant))
+        is_good &= bool(explored.violation)
+        say(f"{variant}: {explored}\n{explored.story()}")
+    return is_good
 
 
 def _path(came_from: list[tuple[int, Choice]], index: int) -> tuple[Choice, ...]:

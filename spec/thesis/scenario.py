@@ -50,6 +50,7 @@ class Scenario:
     route: Route = default_route
     fan: Fan = one_to_one
     victims: frozenset[Copy] | None = None  # Which copies may crash; None for all.
+    prelude: tuple[str, ...] = ()  # What has happened before the world begins, as "who: what".
     fused: bool = False  # Rows that send nothing fire with the step that enables them: fewer states.
 
     def __post_init__(self) -> None:

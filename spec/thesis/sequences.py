@@ -73,7 +73,7 @@ class Walk:
             if not choices:
                 if self.faults and self._hurry():
                     continue
-                self.world.check_at_rest(self.state, recovered=self.world.scenario.standbys > 0)
+                self.world.check_at_rest(self.state)
                 return
             weights = [self._weight(choice) for choice, _ in choices]
             choice, after = self.random.choices(choices, weights)[0]

@@ -27,11 +27,6 @@ LITERAL = {
         "before the fail() or avail() that its sender acted on, and fail() undoes the fold-in. Repaired: a "
         "synchronization message waits until the receiver knows what its sender knew of the pair."
     ),
-    "fail_resumes": (
-        "Fig. 3.5 (2a): the egress reverses when RECV is not in the remaining connection, so also when that connection "
-        "is paused by a psync: the active is told to begin what it does already, and the egress goes on without having "
-        "been asked to by both. Repaired: a paused connection is un-paused, not reversed."
-    ),
     "version_kept": (
         "Fig. 3.6 and 3.7, avail(): ver[dest] keeps the version of a standby that died, and a late csync or psync of "
         "the active matches it. Repaired: avail() forgets the version."
@@ -77,5 +72,4 @@ WITHOUT = {
     "internal_buffer": "3.4.3.1: otherwise an order-preserving FH-Cons deadlocks while it drains the network.",
     "postponing": "3.4.3.1: otherwise FH-Cons receives from a secondary before state movement begins.",
     "swap": "3.4.3: primary and secondary are swapped for the new replica.",
-    "flush_before_recv": "3.4.2: the reverse message is behind all acks; otherwise duplicates are sent.",
 }

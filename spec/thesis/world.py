@@ -20,7 +20,7 @@ from .controller import Controller
 from .node import Egress, Ingress, Node, Segment
 from .roles import fuse, steps
 from .scenario import Scenario
-from .words import CONTROLLER, Copy, Fail, Message, Violated
+from .words import CONTROLLER, DEAD, Copy, Fail, Message, SmReady, Violated
 
 GlobalState = tuple[int, ...]
 Choice = tuple[str, str]  # What happens, and to whom or from whom.
@@ -52,6 +52,7 @@ class World:
         copies = [Copy(*pair, k) for pair in scenario.pairs for k in range(2 + scenario.standbys)]
         self.ingress, self.egress = Copy(0, 0, 0), Copy(scenario.stages + 1, 0, 0)
         self.names = (CONTROLLER, self.ingress, *copies, self.egress)
+        self.labels = ["controller", "ingress", *map(str, copies), "egress"]
         self.places = {name: i for i, name in enumerate(self.names)}
         self.links = [(a, b) for b in self.names for a in self.names if self._connected(a, b)]
         self._first_link = len(self.names)
@@ -85,7 +86,13 @@ class World:
             self._settle(node)
             state[self.places[node.name]] = self._number(node)
             state[-1] |= 1 << self.places[node.name]
-        return tuple(state)
+        return self._after_prelude(tuple(state))
+
+    def _after_prelude(self, state: GlobalState) -> GlobalState:
+        for wanted in self.scenario.prelude:
+            possible = [*self.steps(state), *self.arrivals(state), *self.crashes(state, anyone=True)]
+            state = next(after for (what, who), after in possible if f"{who}: {what}" == wanted)
+        return state
 
     def node(self, state: GlobalState, name: Copy) -> Any:
         """The process called `name`, or None."""
@@ -111,12 +118,12 @@ class World:
             if not number:
                 continue
             for outcome in self._steps_alone(number):
-                yield (outcome[0], str(self.names[place])), self._after(state, place, None, outcome)
+                yield (outcome[0], self.labels[place]), self._after(state, place, None, outcome)
             for sender, link in self._inbound[place]:
                 if state[link]:
                     message = self._contents.values[state[link]][0]
                     for outcome in self._steps_given(number, sender, message):
-                        yield (outcome[0], str(self.names[place])), self._after(state, place, link, outcome)
+                        yield (outcome[0], self.labels[place]), self._after(state, place, link, outcome)
 
     def arrivals(self, state: GlobalState) -> Iterator[tuple[Choice, GlobalState]]:
         """A standby machine becomes available."""
@@ -128,7 +135,7 @@ class World:
             self._tell(after, told)
             yield ("standby", str(standby.name)), tuple(after)
 
-    def crashes(self, state: GlobalState) -> Iterator[tuple[Choice, GlobalState]]:
+    def crashes(self, state: GlobalState, anyone: bool = False) -> Iterator[tuple[Choice, GlobalState]]:
         """A copy dies whose pair has another that is whole."""
         controller = self.node(state, CONTROLLER)
         if controller.failures >= self.scenario.crashes:
@@ -136,7 +143,7 @@ class World:
         for places in controller.slots.values():
             for place, other in (places, places[::-1]):
                 victim = place.copy
-                allowed = self.scenario.victims is None or victim in self.scenario.victims
+                allowed = anyone or self.scenario.victims is None or victim in self.scenario.victims
                 is_spare = state[self.places[other.copy]] and self.is_whole(state, other.copy)
                 if allowed and is_spare and state[self.places[victim]]:
                     yield ("crash", str(victim)), self._crash(state, victim, controller)
@@ -236,8 +243,13 @@ class World:
 
     # --- at rest ------------------------------------------------------------------------------------------------
 
-    def check_at_rest(self, state: GlobalState, recovered: bool) -> None:
-        """Nothing is left to do: everything is consumed, replicas agree, nothing is kept or on its way."""
+    def check_at_rest(self, state: GlobalState) -> None:
+        """Nothing is left to do: everything is consumed, replicas agree, nothing is kept or on its way.
+
+        A standby need not be folded in while another pair, which may have to be caught up first, still lacks one.
+        """
+        slots = self.node(state, CONTROLLER).slots.values()
+        recovered = all(place.mode != DEAD for places in slots for place in places)
         for node in self.live(state):
             if isinstance(node, Segment | Egress):
                 is_standby = isinstance(node, Segment) and not self.is_whole(state, node.name)
@@ -251,8 +263,9 @@ class World:
                     f"buffers drain: {node.name} keeps {[e.sn for entries in kept for e in entries]} for ever"
                 )
         for a, b in self.links:
-            if self.on_link(state, a, b):
-                raise Violated(f"no deadlock: {self.on_link(state, a, b)[0]} waits for ever between {a} and {b}")
+            waiting = [m for m in self.on_link(state, a, b) if recovered or not isinstance(m, SmReady)]
+            if waiting:
+                raise Violated(f"no deadlock: {waiting[0]} waits for ever between {a} and {b}")
 
     def _check_consumed(self, node: Segment | Egress) -> None:
         operator = node.operator

@@ -11,10 +11,13 @@ import pytest
 
 import flux
 from experiments import dmz
+from flux.local.program import Heard
 from flux.plan import Plan
 from flux.site.recording import SUFFIX, replay
 
 ROWS = 150_000
+PACED_ROWS_PER_S = 50_000  # So that a run takes three seconds, and recovery a small part of it.
+RECOVERY_S = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +71,48 @@ def test_two_sites_that_share_no_partition_may_both_die(packets: list[pa.RecordB
     assert report.table.equals(expected)
 
 
+def rebuilt(run: flux.run.Run, site: str) -> None:
+    """Wait until every partition has all its copies again after the death of `site`."""
+
+    def is_whole(heard: Heard) -> bool:
+        return site in heard.closed_at and any(at > heard.closed_at[site] for at in heard.whole_at)
+
+    assert run._program.wait(lambda heard: is_whole(heard) or heard.ended or heard.error is not None, RECOVERY_S)
+    assert is_whole(run._program.heard), f"the run ended before the copies of {site} were rebuilt"
+
+
+@pytest.mark.parametrize("second", ["site-2", "site-3", "site-4"])
+def test_when_lost_copies_are_rebuilt_another_site_may_die(
+    packets: list[pa.RecordBatch], expected: pa.Table, second: str
+) -> None:
+    # site-2 and site-3 shared partitions with site-1; site-4 is the standby that got its copies.
+    with dmz.flow(packets, partitions=6, rate=PACED_ROWS_PER_S).start(sites=3, standby=1) as run:
+        run.wait_for_output(1_000)
+        run.kill("site-1")
+        rebuilt(run, "site-1")
+        run.kill(second)
+        report = run.wait(timeout=60)
+    assert report.table.equals(expected)
+    first = report.failures[0]
+    assert first.site == "site-1"
+    assert first.recovered_after_s is not None and first.bytes_moved > 0
+    assert [failure.site for failure in report.failures] == ["site-1", second]
+
+
+def test_without_a_standby_lost_copies_are_rebuilt_on_the_sites_left(
+    packets: list[pa.RecordBatch], expected: pa.Table
+) -> None:
+    with dmz.flow(packets, partitions=6, rate=PACED_ROWS_PER_S).start(sites=3) as run:
+        run.wait_for_output(1_000)
+        run.kill("site-1")
+        rebuilt(run, "site-1")
+        run.kill("site-2")
+        report = run.wait(timeout=60)
+    assert report.table.equals(expected)
+    assert report.failures[0].recovered_after_s is not None
+    assert report.failures[1].recovered_after_s is None, "one site cannot hold two copies"
+
+
 def test_both_copies_lost_is_data_lost_that_names_the_partitions(
     packets: list[pa.RecordBatch], expected: pa.Table
 ) -> None:
@@ -77,9 +122,9 @@ def test_both_copies_lost_is_data_lost_that_names_the_partitions(
         run.wait_for_output(1_000)
         run.kill("site-1")
         run.kill("site-2")
-        with pytest.raises(flux.DataLost, match="Sessions") as caught:
+        with pytest.raises(flux.DataLost, match="CountWindow") as caught:
             run.wait(timeout=60)
-    assert ("Sessions", 0) in caught.value.partitions
+    assert ("CountWindow", 0) in caught.value.partitions, "the last stage is rebuilt last"
     assert isinstance(collected, flux.sinks.Collect)
     got = collected.table()
     assert got.equals(expected.slice(0, got.num_rows)), "the output before the loss is right"

@@ -1,7 +1,7 @@
 """Each rule of catch-up is needed: a bug planted in its place is found by random walks.
 
-Most show in random worlds. Those about copies that move away and come back need worlds with many moves, which
-are below. The rules have the numbers of the position protocol.
+Most show in random worlds. Those about copies that move away and come back need worlds with many moves,
+as in `wandering`. The rules have the numbers of the position protocol.
 """
 
 from __future__ import annotations
@@ -17,66 +17,10 @@ from flux.protocols.controller import Controller
 from flux.protocols.fh_cons import FhCons
 from flux.protocols.fh_prod import FhProd, LaneOut
 from flux.protocols.machine import Machine
-from flux.protocols.messages import Ack, Data, Drop, Effect, Failed, Frame, Move, Send, State, Tell, View, Want
+from flux.protocols.messages import Ack, Data, Drop, Effect, Failed, Frame, Send, State, Tell, View, Want
 from flux.protocols.pooler import Pooler
-from flux.spec.dataflow import Scenario, declustered
-from flux.spec.invariants import Violated
-from flux.spec.walk import walk
 
-from .wandering import wander
-
-WALKS, WANDERINGS = 40, 100  # Seeds of random worlds, and of each world below.
-BATCHES = ((1,), (2,), (3, 4), (5,))
-
-
-def move(stage: int, partition: int, slot: int, to: int) -> Move:
-    return Move(stage=stage, partition=partition, slot=slot, to=f"site-{to}")
-
-
-# One copy that goes to and fro.
-TO_AND_FRO = Scenario(
-    sites=2,
-    copies=((("site-1",),),),
-    batches=BATCHES,
-    bound_rows=1,
-    crashes=0,
-    moves=tuple(move(1, 0, 0, to) for to in (2, 1, 2, 1)),
-)
-# Producers that join each other while their consumer moves as well.
-JOINING = Scenario(
-    sites=3,
-    copies=((("site-1",), ("site-2",)), (("site-3",),)),
-    batches=BATCHES,
-    bound_rows=2,
-    crashes=0,
-    moves=(move(1, 1, 0, 1), move(2, 0, 0, 1), move(2, 0, 0, 2), move(1, 0, 0, 3)),
-)
-# Everything moves.
-EVERYTHING = Scenario(
-    sites=2,
-    copies=((("site-1",), ("site-2",)), (("site-1",), ("site-2",))),
-    batches=BATCHES,
-    bound_rows=1,
-    crashes=0,
-    moves=tuple(move(stage, partition, 0, to) for to in (1, 2, 1, 2) for stage in (1, 2) for partition in (0, 1)),
-)
-# Everything moves, and two sites crash.
-STORM = Scenario(
-    sites=4,
-    copies=declustered(3, [2, 2]),
-    batches=BATCHES,
-    bound_rows=1,
-    crashes=2,
-    at_once=2,
-    moves=tuple(
-        move(stage, partition, slot, to)
-        for to in (4, 1, 2, 3)
-        for stage in (1, 2)
-        for partition in (0, 1)
-        for slot in (0, 1)
-    ),
-)
-WORLDS = {"to and fro": TO_AND_FRO, "joining": JOINING, "everything": EVERYTHING, "storm": STORM}
+from .wandering import WANDERINGS, WORLDS, violations, wander
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -334,17 +278,6 @@ PLANTS: tuple[Plant, ...] = (
     keep_a_dead_standby,
     move_to_a_site_that_has_a_copy,
 )
-
-
-def violations() -> Iterator[Violated]:
-    """Whatever goes wrong in random worlds and in those above."""
-    for seed in range(WALKS):
-        if (found := walk(seed).violation) is not None:
-            yield found
-    for seed in range(WANDERINGS):
-        for world in WORLDS.values():
-            if (found := wander(world, seed)) is not None:
-                yield found
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)

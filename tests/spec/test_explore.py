@@ -12,7 +12,7 @@ from flux.spec.world import World
 from . import small_worlds
 
 TAKE_OVER = ("PAIRS_TIGHT", "THREE_SITES", "FOUR_SITES", "ALL_TO_ALL", "ONE_STAGE", "SINGLE")
-CATCH_UP = ("SPARE", "SPARE_TWO_CRASHES", "MOVE", "MOVE_OF_A_PRODUCER", "MOVE_OF_A_CONSUMER", "TWO_COHORTS")
+CATCH_UP = ("SPARE", "MOVE", "MOVE_OF_A_PRODUCER", "MOVE_OF_A_CONSUMER", "TWO_COHORTS")
 
 
 def checkers(scenario: Scenario) -> list[Checker]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import socket
+from typing import Any, get_args
 
 import pyarrow as pa
 import pytest
@@ -11,6 +13,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flux.errors import FluxError
 from flux.protocols import messages
 from flux.wire import frames
 from flux.wire.address import connect, listen
@@ -23,25 +26,47 @@ blocks = st.builds(
     consumers=st.lists(st.integers(0, 9)).map(tuple),
 )
 positions = st.integers(0, 2**62)
-peer_messages = st.one_of(
-    st.builds(messages.Ack, sender=st.text(), view=positions, edge=st.integers(0, 9), position=positions),
-    st.builds(
-        messages.Attach,
-        sender=st.text(),
-        view=positions,
-        edge=st.integers(0, 9),
-        stint=positions,
-        position=positions,
-        channels=st.lists(blocks, max_size=3).map(tuple),
-    ),
-    st.builds(
-        messages.View,
-        number=positions,
-        nodes=st.lists(st.text()).map(tuple),
-        dead=st.frozensets(st.text()),
-        copies=st.just(((("a", "b"),), (("c",),))),
-    ),
+# What stands for a body on the wire: a number, or anything else that msgpack knows.
+bodies = st.integers(0, 9)
+standbys = st.builds(
+    messages.Standby,
+    version=positions,
+    stage=st.integers(0, 9),
+    partition=st.integers(0, 9),
+    slot=st.integers(0, 1),
+    node=st.text(),
+    donor=st.text(),
 )
+runs = st.builds(
+    messages.Run,
+    after=positions,
+    upto=positions,
+    rows=positions,
+    without=st.frozensets(st.integers(0, 9)),
+    body=bodies,
+)
+values = {
+    "sender": st.text(),
+    "node": st.text(),
+    "to": st.text(),
+    "channels": st.lists(blocks, max_size=3).map(tuple),
+    "runs": st.lists(runs, max_size=3).map(tuple),
+    "standby": st.lists(standbys, max_size=2).map(tuple),
+    "nodes": st.lists(st.text()).map(tuple),
+    "dead": st.frozensets(st.text()),
+    "copies": st.just(((("a", "b"),), (("c",),))),
+    "body": bodies,
+    "bodies": bodies,
+}
+KINDS = get_args(messages.Message)
+
+
+def any_of(kind: type[Any]) -> st.SearchStrategy[Any]:
+    """Any message of a kind; what is not named above is a number."""
+    return st.builds(kind, **{field.name: values.get(field.name, positions) for field in dataclasses.fields(kind)})
+
+
+peer_messages = st.one_of([any_of(kind) for kind in KINDS])
 
 
 @given(peer_messages)
@@ -144,7 +169,7 @@ def test_a_peer_that_vanishes_within_a_frame_ends_the_reader() -> None:
 
 
 def test_an_address_taken_is_an_error_that_names_it() -> None:
-    with listen("tcp:127.0.0.1:0") as taken, pytest.raises(OSError, match="cannot listen at tcp:127"):
+    with listen("tcp:127.0.0.1:0") as taken, pytest.raises(FluxError, match="cannot listen at tcp:127"):
         listen(f"tcp:127.0.0.1:{taken.getsockname()[1]}")
 
 

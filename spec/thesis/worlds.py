@@ -1,0 +1,97 @@
+"""The small worlds that are explored to the end, and those in which a variant goes wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .scenario import Scenario
+from .variants import LITERAL, WITHOUT
+from .words import Copy
+
+_CONSUMER_DIES = ("2.0B: crash", "2.0C: standby")
+_PRODUCER_DIES = ("1.0A: crash", "1.0C: standby")
+_SECONDARY_DIES = ("1.0B: crash", "1.0C: standby")
+_STANDBY = frozenset({Copy(1, 0, 2)})
+_PAIRS = Scenario(values=(5,), partitions=(1, 1), fused=True)
+_FLOW = Scenario(values=(5,), fused=True)
+
+# Explored by the tests: seconds.
+SMALL: dict[str, Scenario] = {
+    "dataflow, one tuple, one crash and catch-up": Scenario(values=(5,)),
+    "dataflow, two tuples, tight buffers, one crash and catch-up": replace(_FLOW, values=(5, 7), capacity=1),
+    "dataflow, no tuple, two crashes": replace(_FLOW, values=(), crashes=2, standbys=2),
+    "dataflow, the standby dies once": replace(
+        _FLOW, crashes=2, standbys=2, prelude=_SECONDARY_DIES, victims=_STANDBY, values=()
+    ),
+    "partitions, one tuple, one crash": replace(_PAIRS, standbys=0),
+    "partitions, no tuple, one crash and catch-up": replace(_PAIRS, values=()),
+    "partitions, consumer catches up while its producer is dead": replace(
+        _PAIRS, values=(), crashes=2, standbys=2, prelude=(*_CONSUMER_DIES, "1.0B: crash", "1.0D: standby")
+    ),
+}
+
+# Explored by the command line as well: minutes.
+LARGE: dict[str, Scenario] = {
+    "dataflow, two tuples, one crash and catch-up": Scenario(values=(5, 7)),
+    "dataflow, one tuple, two crashes of any copy or standby": replace(_FLOW, crashes=2, standbys=2),
+    "dataflow, no tuple, three crashes": replace(_FLOW, values=(), crashes=3, standbys=3),
+    "partitions, one tuple, one crash and catch-up": _PAIRS,
+    "partitions, no tuple, two crashes, first a producer": replace(
+        _PAIRS, values=(), crashes=2, standbys=2, prelude=_PRODUCER_DIES
+    ),
+    "partitions, no tuple, two crashes, first a consumer": replace(
+        _PAIRS, values=(), crashes=2, standbys=2, prelude=_CONSUMER_DIES
+    ),
+}
+
+_AFTER_PAUSE = (
+    *_CONSUMER_DIES,
+    *("egress: fail", "egress: avail", "1.0A: fail", "1.0A: avail", "1.0B: fail", "1.0B: avail"),
+    *("2.0A: fail_pair", "2.0A: cu_ready", "controller: cu_ready", "controller: cu_start", "2.0A: avail_noted"),
+    *("2.0C: avail_standby", "2.0A: cu_start", "1.0A: pause", "2.0A: pause_ack", "2.0A: all_paused"),
+    *("1.0B: crash", "2.0C: fail"),
+)
+
+_WRONG: dict[str, Scenario] = {
+    "r_done_only": _FLOW,
+    "one_reset": replace(_PAIRS, standbys=0),
+    "put_guard": replace(_FLOW, values=(5, 7), capacity=1, crashes=0, standbys=0),
+    "sync_at_once": _FLOW,
+    "version_kept": replace(_FLOW, crashes=2, standbys=2, prelude=_SECONDARY_DIES, victims=_STANDBY),
+    "del_of_the_dead": replace(_FLOW, crashes=2, prelude=_SECONDARY_DIES, victims=_STANDBY),
+    "abort_forgets": replace(_FLOW, values=(), crashes=2, standbys=2, prelude=_SECONDARY_DIES, victims=_STANDBY),
+    "cu_done_of_active": replace(
+        _PAIRS, values=(), crashes=2, standbys=2, prelude=_CONSUMER_DIES, victims=frozenset({Copy(2, 0, 0)})
+    ),
+    "install_at_once": replace(
+        _PAIRS, values=(), crashes=2, standbys=2, prelude=(*_CONSUMER_DIES, "1.0B: crash", "1.0D: standby")
+    ),
+    "recv_kept": replace(_PAIRS, values=(), crashes=2, standbys=2, prelude=_PRODUCER_DIES, victims=_STANDBY),
+    "reverse_at_once": replace(_PAIRS, crashes=2, prelude=_AFTER_PAUSE),
+    "dangling": replace(_FLOW, standbys=0),
+    "ack_all": replace(_FLOW, standbys=0),
+    "reversal": replace(_FLOW, standbys=0),
+    "both_csync": _FLOW,
+    "csync_del": _FLOW,
+    "psync_pause": _FLOW,
+    "both_psync": _FLOW,
+    "pause": replace(_PAIRS, prelude=_CONSUMER_DIES),
+    "postponing": replace(
+        _PAIRS, values=(), crashes=2, standbys=2, prelude=_CONSUMER_DIES, victims=frozenset({Copy(1, 0, 0)})
+    ),
+    "swap": replace(_PAIRS, prelude=_PRODUCER_DIES),
+}
+
+
+def wrong(variant: str) -> Scenario:
+    """A world in which `variant` goes wrong, and which is right without it."""
+    assert variant in LITERAL or variant in WITHOUT
+    return replace(_WRONG[variant], variant=frozenset({variant}))
+
+
+def right(variant: str) -> Scenario:
+    """The same world without the variant."""
+    return replace(_WRONG[variant])
+
+
+VARIANTS = tuple(_WRONG)
