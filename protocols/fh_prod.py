@@ -145,6 +145,7 @@ class FhProd(Machine):
             self.lanes[name] = replace(lane, channels=left)
         stopped = Stopped(sender=self.name, view=self.view, edge=self.edge, stint=name[1])
         yield Send(to=message.sender, message=stopped)
+        yield from self._feed(name)  # The producer that held the lane back may be the one taken out.
 
     def note_merge(self, message: Merge) -> Iterator[Effect]:
         name = self._now(message.sender, message.stint)
