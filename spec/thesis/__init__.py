@@ -1,4 +1,4 @@
-"""The thesis's own protocol, tuple at a time, as reference models: chapter 3 of Shah's dissertation, figure by figure."""
+"""The thesis's own protocol as reference models, tuple at a time: chapter 3, figure by figure."""
 
 from .explore import Explored, explore, explore_all, shortest, unfired
 from .roles import show, tables

@@ -1,8 +1,8 @@
 """Every state a small world of the thesis's protocol can reach, and the shortest way to a wrong one.
 
-`explore` is a depth-first search with a visited set. A step back to a state on the current path would be a way to go on for ever
-without end, and counts as a violation (recovery ends). `shortest` is a breadth-first search, for counterexamples
-that are stories.
+`explore` is a depth-first search with a visited set. A step back to a state on the current path would be a way to go
+on for ever, and counts as a violation (recovery ends). `shortest` is a breadth-first search, for counterexamples that
+are stories.
 """
 
 from __future__ import annotations

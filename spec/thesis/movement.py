@@ -211,7 +211,7 @@ def install_state(n: Segment, contents: Any) -> None:
 
 
 def install_view(channel: Channel, dest: str, peer: Copy, status: str, ver: int) -> bool:
-    """Take over what the active knows of a copy, if both speak of the same one and it lives; deaths are the controller's."""
+    """Take over what the active knows of a copy, if both speak of the same one and it lives."""
     is_current = channel.peer[dest] == peer and DEAD not in (status, channel.status[dest])
     if is_current:
         channel.status[dest], channel.ver[dest] = status, ver
@@ -233,7 +233,7 @@ def movement_is_done(n: Segment, at: At, m: None) -> bool:
 
 
 def resume(n: Segment, at: At, m: None) -> None:
-    """{endTrans(); p_fail := false; S-Prod.sync(my_ver); conn := {RECV, ACK}; my_status := ACTIVE; send(csync, my_ver)}"""
+    """{endTrans(); p_fail := false; sync(my_ver); conn := {RECV, ACK}; my_status := ACTIVE; send(csync, my_ver)}"""
     was_active = n.cons.my_status == ACTIVE
     s_prod.end_trans(n)
     if n.cons.pair is not None or n.has("abort_forgets"):

@@ -23,6 +23,7 @@ from .words import (
     NOTHING,
     NOWHERE,
     PAUSE,
+    PAUSED,
     PRIM,
     PROD,
     RECEIVING,
@@ -137,7 +138,7 @@ class Node(Part):
         found = set()
         for channel in (*self.ins, *self.outs):
             for dest, peer in channel.peer.items():
-                if channel.status[dest] == ACTIVE and channel.conn[dest] not in (NOTHING, frozenset({PAUSE})):
+                if channel.status[dest] == ACTIVE and channel.conn[dest] not in (NOTHING, PAUSED):
                     found.add(peer)
         return frozenset(found)
 

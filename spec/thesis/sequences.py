@@ -112,7 +112,7 @@ class Walk:
         return False
 
     def _note_consumed(self, after: GlobalState) -> None:
-        """Compare how far each operator was with how far it is: `Operator.check` has seen that it is the right tuple."""
+        """Compare how far each operator was with how far it is; `Operator.check` has seen that the tuple is right."""
         for name in self.world.names:
             node, node_after = self.world.node(self.state, name), self.world.node(after, name)
             if node is node_after or not isinstance(node_after, Segment | Egress) or node is None:

@@ -9,27 +9,27 @@ from __future__ import annotations
 
 LITERAL = {
     "r_done_only": (
-        "Fig. 3.7, tk_done(): p_fail ^ r_done. r_done is set by a reversal only, so when the secondary dies, or a dead "
-        "consumer has no reversal to ask for (case 3 of 3.4.2), take-over never counts as done and catch-up never "
-        "begins. Repaired: a connection that sends already, or whose other end is dead, needs no reversal."
+        "Fig. 3.7, tk_done(): p_fail ^ r_done. r_done is set by a reversal only, so when the secondary dies, or a "
+        "dead consumer has no reversal to ask for (case 3 of 3.4.2), take-over never counts as done and catch-up "
+        "never begins. Repaired: a connection that sends already, or whose other end is dead, needs no reversal."
     ),
     "one_reset": (
-        "3.2.4.2 lets reset() also make the marks of both connections match. Fig. 3.13 calls reset(SEC) at a reversal: "
-        "there the marks of the primary, made when tuples were sent, would become acknowledgments of the secondary, "
-        "which has not got them. Repaired: marks are matched at fold-in only."
+        "3.2.4.2 lets reset() also make the marks of both connections match. Fig. 3.13 calls reset(SEC) at a "
+        "reversal: there what the secondary has acknowledged would be overwritten by what was sent to the primary, "
+        "so that tuples are sent again or lost. Repaired: marks are matched at fold-in only."
     ),
     "put_guard": (
         "Fig. 3.3 (1): not B.full() guards every put(). A buffer full of dangling sequence numbers then blocks the "
         "very tuples that would empty it. Repaired: a tuple whose number dangles may be put."
     ),
     "sync_at_once": (
-        "3.2.3.1 says that controller messages are not ordered with the dataflow's. A csync or psync may then arrive "
-        "before the fail() or avail() that its sender acted on, and fail() undoes the fold-in. Repaired: a "
+        "3.2.3.1 says that controller messages are not ordered with the dataflow's. A csync or psync may then "
+        "arrive before the fail() or avail() that its sender acted on, and fail() undoes the fold-in. Repaired: a "
         "synchronization message waits until the receiver knows what its sender knew of the pair."
     ),
     "version_kept": (
-        "Fig. 3.6 and 3.7, avail(): ver[dest] keeps the version of a standby that died, and a late csync or psync of "
-        "the active matches it. Repaired: avail() forgets the version."
+        "Fig. 3.6 and 3.7, avail(): ver[dest] keeps the version of a standby that died, and a late csync or psync "
+        "of the active matches it. Repaired: avail() forgets the version."
     ),
     "del_of_the_dead": (
         "Fig. 3.6 (6c), and 3.14 (a): csync from the active adds its pair to del though the standby has died since. "
@@ -40,23 +40,24 @@ LITERAL = {
         "the standby is dead, and the next avail() finds no pair to catch up. Repaired: p_fail stays when it died."
     ),
     "cu_done_of_active": (
-        "3.4.3.1: the active alone notifies the controller with cu-done. If it dies when fold-in is complete but cu-done "
-        "has not arrived, the controller waits for ever and no other catch-up starts. Repaired: both copies send it."
+        "3.4.3.1: the active alone notifies the controller with cu-done. If it dies when fold-in is complete but "
+        "cu-done has not arrived, the controller waits for ever and no other catch-up starts. Repaired: both copies "
+        "send it."
     ),
     "install_at_once": (
-        "Fig. 3.6 (4): the standby installs state when it comes. The controller's messages to it may be behind those to the "
-        "active: then it does not broadcast csync or psync to a copy that the active knows and it does not yet. Repaired: "
-        "it takes in the controller's messages up to those the active had seen, then installs."
+        "Fig. 3.6 (4): the standby installs state when it comes. The controller's messages to it may be behind "
+        "those to the active: then it does not broadcast csync or psync to a copy that the active knows and it does "
+        "not yet. Repaired: it takes in the controller's messages up to those the active had seen, then installs."
     ),
     "recv_kept": (
-        "Fig. 3.15: psync of the secondary that was sending leaves conn[SEC] = {RECV} though it has stopped (3.4.3.2). If the "
-        "standby dies then, fail() sees a connection that receives, sends no reverse, and nobody sends. Repaired: "
-        "conn[SEC] := {} at that psync, and reverse at once if the standby is dead by then."
+        "Fig. 3.15: psync of the secondary that was sending leaves conn[SEC] = {RECV} though it has stopped "
+        "(3.4.3.2). If the standby dies then, fail() sees a connection that receives, sends no reverse, and nobody "
+        "sends. Repaired: conn[SEC] := {} at that psync, and reverse at once if the standby is dead by then."
     ),
     "reverse_at_once": (
-        "Fig. 3.13 takes a reverse in any state. From a consumer that is being folded in, it can arrive before the csync "
-        "of the other: the marks of the new consumer are still those of its dead predecessor. Repaired: it waits "
-        "until that connection is folded in."
+        "Fig. 3.13 takes a reverse in any state. From a consumer that is being folded in, it can arrive before the "
+        "csync of the other: the marks of the new consumer are still those of its dead predecessor. Repaired: it "
+        "waits until that connection is folded in."
     ),
 }
 

@@ -96,7 +96,7 @@ class PauseAck(Message):
 
 @dataclass(frozen=True, slots=True)
 class CSync(Message):
-    """Sent by both consumers of a recovered pair. `seen` counts the deaths and standbys of the pair the sender knows."""
+    """Sent by both consumers of a recovered pair. `seen` counts the deaths and standbys of it that the sender knows."""
 
     kind: ClassVar[str] = "csync"
     ver: int

@@ -1,9 +1,9 @@
 """A world of one scenario as a graph of states: what each state allows, and what follows.
 
 A state is a tuple of small numbers: one for each process (0 while it does not exist or is dead), one for the
-contents of each FIFO connection, and one set of bits for the copies that are *whole*: that have been folded in by everyone
-they are connected to. A process is a function of its own state and of what it is given, so each (process, message) is
-stepped once and remembered.
+contents of each FIFO connection, and one set of bits for the copies that are *whole*: that have been folded in by
+everyone they are connected to. A process is a function of its own state and of what it is given, so each (process,
+message) is stepped once and remembered.
 
 A crash is possible at any step for any copy whose pair has another whole copy (Thesis 3.1.2: one failure between
 recovery points). What the dead had sent stays on the connection until the receiver is told of the death, and is lost

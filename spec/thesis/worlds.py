@@ -12,6 +12,20 @@ _CONSUMER_DIES = ("2.0B: crash", "2.0C: standby")
 _PRODUCER_DIES = ("1.0A: crash", "1.0C: standby")
 _SECONDARY_DIES = ("1.0B: crash", "1.0C: standby")
 _STANDBY = frozenset({Copy(1, 0, 2)})
+# The active has moved its state and gone on when the standby dies, and the next standby is there at once.
+_STANDBY_OF_PRODUCER_DIES = (
+    *_PRODUCER_DIES,
+    *("2.0A: fail_reverse", "2.0B: fail", "1.0B: fail_pair", "1.0B: reverse", "1.0B: cu_ready"),
+    *("controller: cu_ready", "controller: cu_start", "1.0B: avail_noted", "1.0B: cu_start", "1.0C: avail_standby"),
+    *("1.0B: sm_ready_active", "1.0B: move_active", "1.0B: sm_done", "1.0C: crash", "1.0D: standby"),
+)
+_STANDBY_OF_CONSUMER_DIES = (
+    *_CONSUMER_DIES,
+    *("1.0A: fail", "1.0B: fail", "2.0A: fail_pair", "2.0A: cu_ready", "controller: cu_ready", "controller: cu_start"),
+    *("2.0A: avail_noted", "2.0A: cu_start", "1.0A: avail", "1.0A: pause", "2.0A: pause_ack", "2.0A: all_paused"),
+    *("2.0C: avail_standby", "2.0A: sm_ready_active", "2.0A: move_active", "2.0A: sm_done"),
+    *("2.0C: crash", "2.0D: standby"),
+)
 _PAIRS = Scenario(values=(5,), partitions=(1, 1), fused=True)
 _FLOW = Scenario(values=(5,), fused=True)
 
@@ -25,6 +39,18 @@ SMALL: dict[str, Scenario] = {
     ),
     "partitions, one tuple, one crash": replace(_PAIRS, standbys=0),
     "partitions, no tuple, one crash and catch-up": replace(_PAIRS, values=()),
+    "partitions, the standby of a producer dies": replace(
+        _PAIRS, values=(), crashes=2, prelude=_PRODUCER_DIES, victims=_STANDBY
+    ),
+    "partitions, the standby of a consumer dies": replace(
+        _PAIRS, values=(), crashes=2, prelude=_CONSUMER_DIES, victims=frozenset({Copy(2, 0, 2)})
+    ),
+    "partitions, the standby of a producer dies and another appears": replace(
+        _PAIRS, values=(), crashes=2, standbys=2, prelude=_STANDBY_OF_PRODUCER_DIES
+    ),
+    "partitions, the standby of a consumer dies and another appears": replace(
+        _PAIRS, values=(), crashes=2, standbys=2, prelude=_STANDBY_OF_CONSUMER_DIES
+    ),
     "partitions, consumer catches up while its producer is dead": replace(
         _PAIRS, values=(), crashes=2, standbys=2, prelude=(*_CONSUMER_DIES, "1.0B: crash", "1.0D: standby")
     ),
@@ -42,6 +68,14 @@ LARGE: dict[str, Scenario] = {
     "partitions, no tuple, two crashes, first a consumer": replace(
         _PAIRS, values=(), crashes=2, standbys=2, prelude=_CONSUMER_DIES
     ),
+}
+
+# About three million states and four minutes each.
+LARGE |= {
+    f"partitions, two tuples, {victim} crashes, and catch-up": replace(
+        _PAIRS, values=(5, 7), capacity=1, victims=frozenset({victim})
+    )
+    for victim in (Copy(1, 0, 0), Copy(1, 0, 1), Copy(2, 0, 0), Copy(2, 0, 1))
 }
 
 _AFTER_PAUSE = (
