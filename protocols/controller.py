@@ -54,9 +54,16 @@ class Controller(Machine):
         return any((s.version, s.node) == (message.version, message.node) for s in self.view.standby)
 
     def is_possible(self, message: Move) -> bool:
-        copies = self.view.copies[message.stage][message.partition]
+        stages = self.view.copies
+        if self.view.number == 0 or not 0 < message.stage < len(stages) - 1:
+            return False  # There is no dataflow yet, or it is an end of it, which does not move.
+        if not 0 <= message.partition < len(stages[message.stage]):
+            return False
+        copies = stages[message.stage][message.partition]
         building = any((s.stage, s.partition) == (message.stage, message.partition) for s in self.view.standby)
-        return self.view.alive(message.to) and message.to not in copies and not building
+        live = self.view.live_copies(message.stage, message.partition)
+        is_copy = 0 <= message.slot < len(copies) and bool(live) and not building
+        return is_copy and message.to in _sites(self.view) and message.to not in copies
 
     # Actions.
 
@@ -148,11 +155,16 @@ def _placed(view: View, done: Standby) -> tuple[tuple[tuple[str, ...], ...], ...
     return (*view.copies[: done.stage], tuple(stage), *view.copies[done.stage + 1 :])
 
 
+def _sites(view: View) -> list[str]:
+    """The live nodes that may hold copies: all but the ingress and the egress."""
+    ends = {node for copies in (*view.copies[0], *view.copies[-1]) for node in copies}
+    return [node for node in view.nodes if view.alive(node) and node not in ends]
+
+
 def _best_place(view: View, stage: int, partition: int) -> str | None:
     """The live site with the fewest copies that has none of this partition; None if there is no such site."""
-    ends = {node for copies in (*view.copies[0], *view.copies[-1]) for node in copies}
-    taken = set(view.live_copies(stage, partition))
-    free = [node for node in view.nodes if view.alive(node) and node not in ends | taken]
+    taken = view.live_copies(stage, partition)
+    free = [node for node in _sites(view) if node not in taken]
     load = Counter(node for partitions in view.copies for copies in partitions for node in copies)
     load.update(standby.node for standby in view.standby)
     return min(free, key=lambda node: (load[node], view.nodes.index(node)), default=None)

@@ -250,6 +250,30 @@ def test_a_move_that_is_not_possible_is_ignored(to: str) -> None:
     assert_ignored(controller, Move(stage=1, partition=0, slot=0, to=to))
 
 
+@pytest.mark.parametrize(
+    "move",
+    [
+        Move(stage=1, partition=0, slot=0, to="egress"),
+        Move(stage=0, partition=0, slot=0, to="site-3"),
+        Move(stage=1, partition=9, slot=0, to="site-3"),
+        Move(stage=1, partition=0, slot=2, to="site-3"),
+    ],
+    ids=["to an end", "of an end", "no such partition", "no such slot"],
+)
+def test_a_move_of_what_cannot_move_is_ignored(move: Move) -> None:
+    assert_ignored(running(laid_out(3, ["1 2"])), move)
+
+
+def test_a_move_before_the_first_view_is_ignored() -> None:
+    assert_ignored(Controller(laid_out(3, ["1 2"])), Move(stage=1, partition=0, slot=0, to="site-3"))
+
+
+def test_a_move_of_a_partition_that_is_lost_is_ignored() -> None:
+    controller = running(laid_out(3, ["1"]))
+    assert controller.step(Closed(node="site-1")) == [Lost(partitions=((1, 0),))]
+    assert_ignored(controller, Move(stage=1, partition=0, slot=0, to="site-3"))
+
+
 def test_a_partition_is_moved_once_at_a_time() -> None:
     controller = running(laid_out(4, ["1 2", "2 1"]))
     controller.step(Move(stage=1, partition=0, slot=0, to="site-3"))

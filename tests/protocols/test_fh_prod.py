@@ -240,6 +240,14 @@ def test_a_lane_goes_as_far_as_the_last_of_its_producers() -> None:
     assert uptos(prod.step(consumed(1, 3, cohort=7))) == [3]
 
 
+def test_a_lane_goes_on_when_the_producer_that_held_it_back_is_taken_out() -> None:
+    prod = caught_up_to(2)
+    assert prod.step(attach("site-2", 1, 1, 2, channels=SQUARE)) == []
+    behind, ahead = (Block(producers=(1,), consumers=(0, 1)),), (Block(producers=(0,), consumers=(0, 1)),)
+    told_and_fed = [told("site-2", stopped("site-1", 1, 1)), sent("site-2", 1, 2, 4, channels=ahead)]
+    assert prod.step(stop("site-2", 1, 1, channels=behind)) == told_and_fed
+
+
 def test_a_lane_of_producers_that_are_not_here_stands_still() -> None:
     prod = caught_up_to(2)
     elsewhere = (Block(producers=(5,), consumers=(0,)),)

@@ -291,3 +291,40 @@ def test_worlds_in_which_everything_moves_obey_the_invariants(name: str) -> None
     for seed in range(WANDERINGS):
         violation = wander(WORLDS[name], seed)
         assert violation is None, f"seed {seed}: {violation}"
+
+
+@pytest.mark.parametrize("seed", [1053, 2240])
+def test_a_lane_that_waited_for_a_producer_that_left_goes_on(seed: int) -> None:
+    violation = wander(WORLDS["everything"], seed)
+    assert violation is None, str(violation)
+
+
+# --- what no world finds ------------------------------------------------------------------------------
+
+
+def cut_the_state_under_the_operator(patch: pytest.MonkeyPatch) -> None:
+    """The operator of a simulated process works in one instant, when it answers: its state is never half done."""
+    own = Pooler._cut
+
+    def cut(pooler: Pooler, want: Want) -> Iterator[Effect]:
+        cohorts = dict(pooler.cons.cohorts)
+        pooler.cons.cohorts.update({k: replace(c, working_upto=c.consumed) for k, c in cohorts.items()})
+        effects = list(own(pooler, want))
+        pooler.cons.cohorts.update(cohorts)
+        yield from effects
+
+    patch.setattr(Pooler, "_cut", cut)
+
+
+def work_with_a_full_pool(patch: pytest.MonkeyPatch) -> None:
+    """No checker says that buffers are bounded."""
+    patch.setattr(Buffer, "full", lambda buffer: False)
+
+
+@pytest.mark.parametrize(
+    "plant", [cut_the_state_under_the_operator, work_with_a_full_pool], ids=lambda plant: plant.__name__
+)
+@pytest.mark.xfail(strict=True, reason="the simulated world has no eyes for it; tests/protocols/test_pooler.py has")
+def test_without_the_rule_a_world_should_fail(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    assert any(wander(world, seed) is not None for world in WORLDS.values() for seed in range(20))
