@@ -16,6 +16,8 @@ from dataclasses import replace
 from .machine import Machine
 from .messages import Position, Run
 
+Dest = tuple[int, str]  # Edge and consumer node.
+
 
 class Buffer(Machine):
     """Runs, and what each destination has acknowledged."""
@@ -24,7 +26,7 @@ class Buffer(Machine):
         self.bound_rows = bound_rows
         self.rows = 0
         self.dropped: Position = 0  # No destination needs anything up to here.
-        self.floors: dict[str, Position] = {}
+        self.floors: dict[Dest, Position] = {}
         self.runs: list[Run] = []
 
     def full(self) -> bool:
@@ -36,7 +38,7 @@ class Buffer(Machine):
         """How far the furthest run goes, also of partitions that have left."""
         return max((run.upto for run in self.runs), default=0)
 
-    def entitle(self, dest: str) -> None:
+    def entitle(self, dest: Dest) -> None:
         """`dest` must acknowledge from now on: nothing that is still here goes without it (rule 2)."""
         self.floors.setdefault(dest, self.dropped)
 
@@ -46,13 +48,13 @@ class Buffer(Machine):
             self.runs.append(run)
             self.rows += run.rows
 
-    def ack(self, dest: str, position: Position) -> None:
+    def ack(self, dest: Dest, position: Position) -> None:
         """`dest` has everything up to `position`."""
         assert position >= self.floors[dest], f"{dest} went back from {self.floors[dest]} to {position}"
         self.floors[dest] = position
         self._release()
 
-    def ack_all(self, dest: str) -> None:
+    def ack_all(self, dest: Dest) -> None:
         """`dest` is dead and needs nothing any more (thesis 3.2.3.2)."""
         del self.floors[dest]
         self._release()

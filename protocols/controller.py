@@ -1,10 +1,14 @@
 """Controller: owns the view, announces failures, and has lost copies rebuilt (thesis 3.2.3.1, 3.4.3.3).
 
-It waits until every node of the plan is there, publishes the first view, and from then on a view for
+It waits until every node of the plan is there or dead, publishes the first view, and from then on a view for
 each change: a node died, a copy is being built, a copy is live. Copies are rebuilt from source to
 destination, a few per stage at a time, on nodes that hold nothing yet, else where the fewest copies are,
 and never where the partition has a copy already. When a partition has no copy left it says so, and the
-dataflow stops.
+dataflow stops. An ingress or egress that died is replaced by the next process that comes to serve its stage.
+
+Every view is in a journal before anybody is sent it. A controller that is started again begins with the last
+one; each node says which views it has seen, is sent the rest, and repeats what it had reported. So a restart in any
+phase of a recovery or a move goes on where the view stands, and what else was known is known again.
 
 The thesis's messages are entries of views here: cu-ready is not needed, because attaches carry exact
 positions; cu-start is a standby in the view; cu-done and fi-done are `Done`. The order from source to
@@ -17,45 +21,83 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
-from .machine import Machine, Rule, always, ignore
-from .messages import Closed, Done, Effect, Failed, Hello, Lost, Move, Publish, Standby, View
+from .machine import Machine, Rule, always, fence, ignore
+from .messages import (
+    VERSION,
+    Closed,
+    Cut,
+    Done,
+    Effect,
+    Failed,
+    Hello,
+    Lost,
+    Move,
+    Publish,
+    Resend,
+    Standby,
+    Suspected,
+    View,
+)
 
 
 class Controller(Machine):
-    """Keeper of the view that starts as `plan` (a view with number 0)."""
+    """Keeper of the view: at first the plan (a view with number 0), after a restart the last one in the journal."""
 
-    def __init__(self, plan: View, at_once: int = 1) -> None:
-        self.view = plan
+    def __init__(self, view: View, at_once: int = 1) -> None:
+        self.view = view
         self.at_once = at_once  # Copies of one stage that are built at the same time.
-        self.present: tuple[str, ...] = ()
-        self.versions = 0
+        self.present: frozenset[str] = frozenset()  # Who is connected.
+        self.latest: dict[int, int] = {}  # The incarnation of who serves each end.
+
+    @property
+    def title(self) -> str:
+        return "Controller"
+
+    @property
+    def number(self) -> int:
+        return self.view.number
 
     # Guards.
 
-    def completes_the_plan(self, message: Hello) -> bool:
-        return self.is_awaited(message) and len(self.present) + 1 == len(self.view.nodes)
+    def is_from_the_dead(self, message: Hello) -> bool:
+        return message.node in self.view.dead
 
-    def is_awaited(self, message: Hello) -> bool:
-        return message.node in self.view.nodes and message.node not in self.present and self.view.number == 0
+    def is_expected(self, message: Hello) -> bool:
+        has_seen = 0 <= message.view <= self.number
+        return message.node in self.view.nodes and has_seen and self._may_join(message)
 
-    def is_new(self, message: Hello) -> bool:
-        return self.view.number > 0 and message.node not in self.view.nodes
+    def is_a_new_site(self, message: Hello) -> bool:
+        return not message.ends and self._is_new(message)
 
-    def is_setting_up(self, message: Closed) -> bool:
-        return self.view.number == 0
+    def is_a_new_end(self, message: Hello) -> bool:
+        ends = [stage for stage in range(len(self.view.copies)) if self.view.is_end(stage)]
+        is_end = bool(message.ends) and all(stage in ends for stage in message.ends)
+        return is_end and self._is_new(message) and not self.is_late(message)
 
-    def was_alive(self, message: Closed) -> bool:
+    def is_late(self, message: Hello) -> bool:
+        return any(message.incarnation <= self.latest.get(stage, 0) for stage in message.ends)
+
+    def is_alive(self, message: Closed) -> bool:
         return self.view.alive(message.node)
 
-    def is_known_dead(self, message: Closed) -> bool:
-        return message.node in self.view.dead
+    def can_be_spared(self, message: Suspected) -> bool:
+        return self.view.alive(message.node) and message.node in self._can_be_spared()
+
+    def is_known(self, message: Suspected) -> bool:
+        return message.node in self.view.nodes
+
+    def can_do_without_one(self, message: Cut) -> bool:
+        return bool(self._ends_to_spare(message))
+
+    def are_both_known(self, message: Cut) -> bool:
+        return {message.a, message.b} <= set(self.view.nodes)
 
     def is_being_built(self, message: Done | Failed) -> bool:
         return any((s.version, s.node) == (message.version, message.node) for s in self.view.standby)
 
     def is_possible(self, message: Move) -> bool:
         stages = self.view.copies
-        if self.view.number == 0 or not 0 < message.stage < len(stages) - 1:
+        if self.number == 0 or not 0 <= message.stage < len(stages) or self.view.is_end(message.stage):
             return False  # There is no dataflow yet, or it is an end of it, which does not move.
         if not 0 <= message.partition < len(stages[message.stage]):
             return False
@@ -67,57 +109,93 @@ class Controller(Machine):
 
     # Actions.
 
-    def admit(self, message: Hello) -> Iterator[Effect]:
-        self.present = (*self.present, message.node)
-        yield from ()
-
-    def publish_the_first_view(self, message: Hello) -> Iterator[Effect]:
-        self.present = (*self.present, message.node)
-        yield from self._publish(self.view)
+    def welcome(self, message: Hello) -> Iterator[Effect]:
+        self._let_in(message)
+        if self.number == 0:
+            yield from self._change(self.view)
+        elif message.view < self.number:
+            yield Resend(to=message.node, after=message.view)
 
     def take_in(self, message: Hello) -> Iterator[Effect]:
-        self.present = (*self.present, message.node)
-        yield from self._publish(replace(self.view, nodes=(*self.view.nodes, message.node)))
+        self._let_in(message)
+        yield from self._change(replace(self.view, nodes=(*self.view.nodes, message.node)))
 
-    def announce(self, message: Closed) -> Iterator[Effect]:
-        dead = self.view.dead | {message.node}
-        view = replace(self.view, dead=dead)
-        kept = tuple(s for s in view.standby if s.node not in dead and not self._can_start_again(view, s))
-        yield from self._publish(replace(view, standby=kept))
+    def replace_the_end(self, message: Hello) -> Iterator[Effect]:
+        # Whoever starts an end again has seen the last one die, also if we have not.
+        dead = {node for stage in message.ends for node in self.view.copies[stage][0]}
+        copies = tuple(
+            ((message.node,),) if stage in message.ends else partitions
+            for stage, partitions in enumerate(self.view.copies)
+        )
+        self.present -= dead
+        self._let_in(message)
+        nodes = (*self.view.nodes, message.node)
+        yield from self._change(replace(self.view, nodes=nodes, dead=self.view.dead | dead, copies=copies))
+
+    def declare_dead(self, message: Closed | Suspected) -> Iterator[Effect]:
+        yield from self._without(message.node)
+
+    def remove_one(self, message: Cut) -> Iterator[Effect]:
+        load = _load(self.view)
+        candidates = self._ends_to_spare(message)
+        yield from self._without(min(candidates, key=lambda node: (load[node], -self.view.nodes.index(node))))
 
     def make_live(self, message: Done) -> Iterator[Effect]:
         [done] = [s for s in self.view.standby if s.version == message.version]
         rest = tuple(s for s in self.view.standby if s.version != message.version)
-        yield from self._publish(replace(self.view, standby=rest, copies=_placed(self.view, done)))
+        yield from self._change(replace(self.view, standby=rest, copies=_placed(self.view, done)))
 
     def give_up(self, message: Failed) -> Iterator[Effect]:
         rest = tuple(s for s in self.view.standby if s.version != message.version)
-        yield from self._publish(replace(self.view, standby=rest))
+        yield from self._change(replace(self.view, standby=rest))
 
     def start_move(self, message: Move) -> Iterator[Effect]:
-        view = self._with_standby(self.view, message.stage, message.partition, message.slot, message.to)
-        yield from self._publish(view)
+        yield from self._change(_with_standby(self.view, message.stage, message.partition, message.slot, message.to))
 
     # How it is done.
 
-    def _can_start_again(self, view: View, standby: Standby) -> bool:
-        """Whether the donor is dead and another copy can take its place (rule 17)."""
-        return standby.donor in view.dead and bool(view.live_copies(standby.stage, standby.partition))
+    def _may_join(self, message: Hello) -> bool:
+        """Whether it speaks this protocol and is not here already."""
+        return message.version == VERSION and message.node not in self.present
 
-    def _publish(self, view: View) -> Iterator[Effect]:
-        """Publish `view` as the next one, with whatever may be built from now on."""
-        view = replace(view, number=view.number + 1)
+    def _is_new(self, message: Hello) -> bool:
+        return message.node not in self.view.nodes and message.view == 0 and self._may_join(message)
+
+    def _let_in(self, message: Hello) -> None:
+        self.present |= {message.node}
+        self.latest.update(dict.fromkeys(message.ends, message.incarnation))
+
+    def _can_be_spared(self) -> list[str]:
+        """The sites that may be declared dead though they may be alive: never the holder of a last copy (rule 19)."""
+        return [node for node in _sites(self.view) if not self.view.needs(node)]
+
+    def _ends_to_spare(self, message: Cut) -> list[str]:
+        """Which of two nodes that cannot reach each other may go."""
+        if message.a == message.b or not (self.view.alive(message.a) and self.view.alive(message.b)):
+            return []
+        return [node for node in self._can_be_spared() if node in (message.a, message.b)]
+
+    def _without(self, node: str) -> Iterator[Effect]:
+        self.present -= {node}
+        yield from self._change(_without(self.view, node))
+
+    def _change(self, view: View) -> Iterator[Effect]:
+        """Publish `view` as the next one, with whatever may be built from now on; the first when all are there."""
         lost = view.lost()
-        if lost:
+        if self.number == 0 and any(view.alive(node) and node not in self.present for node in view.nodes):
             self.view = view
+        elif lost:
+            self.view = view  # Nobody is told: the dataflow stops.
             yield Lost(partitions=lost)
-            return
-        self.view = self._with_recovery(view)
-        yield Publish(view=self.view)
+        else:
+            self.view = self._with_recovery(replace(view, number=view.number + 1))
+            yield Publish(view=self.view, to=tuple(sorted(self.present)))
 
     def _with_recovery(self, view: View) -> View:
         """Begin to rebuild what is lost in the stage nearest to the source, as many copies as may be at once."""
-        for stage, partitions in enumerate(view.copies[1:-1], start=1):
+        for stage, partitions in enumerate(view.copies):
+            if view.is_end(stage):
+                continue
             building = {s.partition for s in view.standby if s.stage == stage}
             vacant = [
                 (partition, slot)
@@ -128,22 +206,34 @@ class Controller(Machine):
             for partition, slot in vacant[: max(0, self.at_once - len(building))]:
                 node = _best_place(view, stage, partition)
                 if node is not None:
-                    view = self._with_standby(view, stage, partition, slot, node)
+                    view = _with_standby(view, stage, partition, slot, node)
             if vacant or building:
                 return view
         return view
 
-    def _with_standby(self, view: View, stage: int, partition: int, slot: int, node: str) -> View:
-        self.versions += 1
-        standby = Standby(
-            version=self.versions,
-            stage=stage,
-            partition=partition,
-            slot=slot,
-            node=node,
-            donor=view.live_copies(stage, partition)[0],
-        )
-        return replace(view, standby=(*view.standby, standby))
+
+def _without(view: View, node: str) -> View:
+    """The view when `node` is dead. A copy that lost its donor is begun again if another can give it (rule 17)."""
+    view = replace(view, dead=view.dead | {node})
+    kept = tuple(s for s in view.standby if s.node != node and not _can_start_again(view, s))
+    return replace(view, standby=kept)
+
+
+def _can_start_again(view: View, standby: Standby) -> bool:
+    return standby.donor in view.dead and bool(view.live_copies(standby.stage, standby.partition))
+
+
+def _with_standby(view: View, stage: int, partition: int, slot: int, node: str) -> View:
+    """The view with one more copy to be built."""
+    standby = Standby(
+        version=view.versions + 1,
+        stage=stage,
+        partition=partition,
+        slot=slot,
+        node=node,
+        donor=view.live_copies(stage, partition)[0],
+    )
+    return replace(view, standby=(*view.standby, standby), versions=standby.version)
 
 
 def _placed(view: View, done: Standby) -> tuple[tuple[tuple[str, ...], ...], ...]:
@@ -156,38 +246,43 @@ def _placed(view: View, done: Standby) -> tuple[tuple[tuple[str, ...], ...], ...
 
 
 def _sites(view: View) -> list[str]:
-    """The live nodes that may hold copies: all but the ingress and the egress."""
-    ends = {node for copies in (*view.copies[0], *view.copies[-1]) for node in copies}
+    """The live nodes that may hold copies: all but those that are, or were, an ingress or an egress."""
+    ends = {node for stage, copies in enumerate(view.copies) if view.is_end(stage) for node in copies[0]}
     return [node for node in view.nodes if view.alive(node) and node not in ends]
+
+
+def _load(view: View) -> Counter[str]:
+    """How many copies each node has, or is to have."""
+    load = Counter(node for partitions in view.copies for copies in partitions for node in copies)
+    load.update(standby.node for standby in view.standby)
+    return load
 
 
 def _best_place(view: View, stage: int, partition: int) -> str | None:
     """The live site with the fewest copies that has none of this partition; None if there is no such site."""
     taken = view.live_copies(stage, partition)
     free = [node for node in _sites(view) if node not in taken]
-    load = Counter(node for partitions in view.copies for copies in partitions for node in copies)
-    load.update(standby.node for standby in view.standby)
+    load = _load(view)
     return min(free, key=lambda node: (load[node], view.nodes.index(node)), default=None)
 
 
-_ROWS = (
-    Rule(
-        on=Hello,
-        guard=Controller.completes_the_plan,
-        action=Controller.publish_the_first_view,
-        cites="3.2.3.1: set up the dataflow",
-    ),
-    Rule(on=Hello, guard=Controller.is_awaited, action=Controller.admit, cites="3.2.3.1: set up the dataflow"),
-    Rule(on=Hello, guard=Controller.is_new, action=Controller.take_in, cites="3.2.4: avail"),
-    Rule(on=Closed, guard=Controller.is_setting_up, action=ignore, cites="whoever started it sees it fail"),
-    Rule(on=Closed, guard=Controller.was_alive, action=Controller.announce, cites="3.2.3.1: fail; rule 17"),
-    Rule(on=Closed, guard=Controller.is_known_dead, action=ignore, cites="a node dies once"),
+_NO_MORE = "rule 12: it is not wanted any more"
+Controller.RULES = (
+    Rule(on=Hello, guard=Controller.is_from_the_dead, action=fence, cites="rule 12: dead nodes are mute"),
+    Rule(on=Hello, guard=Controller.is_expected, action=Controller.welcome, cites="3.2.3.1: set up; a restart"),
+    Rule(on=Hello, guard=Controller.is_a_new_site, action=Controller.take_in, cites="3.2.4: avail"),
+    Rule(on=Hello, guard=Controller.is_a_new_end, action=Controller.replace_the_end, cites="an end was started again"),
+    Rule(on=Hello, guard=Controller.is_late, action=ignore, cites="a later process serves that end"),
+    Rule(on=Closed, guard=Controller.is_alive, action=Controller.declare_dead, cites="3.2.3.1: fail; rule 17"),
+    Rule(on=Closed, guard=always, action=ignore, cites="it is known dead, or never joined"),
+    Rule(on=Suspected, guard=Controller.can_be_spared, action=Controller.declare_dead, cites="3.2.3.1: fail; rule 19"),
+    Rule(on=Suspected, guard=Controller.is_known, action=ignore, cites="rule 19: it is dead, or may not go"),
+    Rule(on=Cut, guard=Controller.can_do_without_one, action=Controller.remove_one, cites="rule 19"),
+    Rule(on=Cut, guard=Controller.are_both_known, action=ignore, cites="rule 19: one is dead, or neither may go"),
     Rule(on=Done, guard=Controller.is_being_built, action=Controller.make_live, cites="3.4.3.3: cu-done; rule 5"),
     Rule(on=Failed, guard=Controller.is_being_built, action=Controller.give_up, cites="rule 17"),
     Rule(on=Move, guard=Controller.is_possible, action=Controller.start_move, cites="5.1: moves by a third copy"),
+    Rule(on=Done, guard=always, action=ignore, cites=_NO_MORE),
+    Rule(on=Failed, guard=always, action=ignore, cites=_NO_MORE),
+    Rule(on=Move, guard=always, action=ignore, cites=_NO_MORE),
 )
-_IGNORED = tuple(
-    Rule(on=kind, guard=always, action=ignore, cites="rule 12: it is not wanted any more")
-    for kind in (Done, Failed, Move)
-)
-Controller.RULES = (*_ROWS, *_IGNORED)

@@ -2,6 +2,9 @@
 
 It is FH-Cons with one partition that has one copy: it takes each producer from its primary copy, and
 from the secondary when the primary's site has failed. It acknowledges what the sink made durable.
+
+An egress that is started again, under a name of its own, goes on behind what its sink has made `durable`. What
+the last one had not acknowledged is still in its producers' buffers: they kept it while the place was empty.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from collections.abc import Iterator
 
 from .fh_cons import FhCons
 from .machine import Machine, Rule, always
-from .messages import Consume, Consumed, Data, Effect, Merged, Stopped, View
+from .messages import Consume, Consumed, Data, Effect, Merged, Position, Stopped, View
 
 ONLY = 0  # The egress's one cohort.
 
@@ -18,10 +21,15 @@ ONLY = 0  # The egress's one cohort.
 class Egress(Machine):
     """The node `name` behind the last segment; `stage` is its own, one more than the segment's."""
 
-    def __init__(self, name: str, stage: int) -> None:
+    def __init__(self, name: str, stage: int, durable: Position = 0) -> None:
         self.name = name
         self.stage = stage
-        self.cons = FhCons(name, stage - 1)
+        self.cons = FhCons(name, stage)
+        self.cons.acked = durable
+
+    @property
+    def title(self) -> str:
+        return f"Egress {self.name}"
 
     # Guards.
 
@@ -38,7 +46,7 @@ class Egress(Machine):
     def adopt(self, view: View) -> Iterator[Effect]:
         yield from self.cons.step(view)
         if not self.cons.cohorts:
-            yield from self.cons.found(ONLY, frozenset({0}), 0)
+            yield from self.cons.found(ONLY, frozenset({0}), self.cons.acked)
         yield from self._consume()
 
     def acknowledge(self, message: Consumed) -> Iterator[Effect]:

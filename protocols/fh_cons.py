@@ -1,11 +1,11 @@
-"""FH-Cons: the consumer end of an exchange on one site, for all its partitions (thesis 3.4.1 to 3.4.3).
+"""FH-Cons: the consumer end of a stage's exchanges on one site, for all its partitions (thesis 3.4.1 to 3.4.3).
 
-It takes each channel from exactly one producer copy, in lanes, keeps the rows it may not consume yet,
-and knows its *frontier*: the least position over its lanes, up to which every row is here and the
-merge by sequence number is certain. It acknowledges what it has consumed to every site that holds a
-copy of its producers, also those that do not feed it (rule 1). When the view says that another copy is
-to feed a channel, because the sender died (fig. 3.5 (2)) or moved away, the channel is attached there at the
-exact position received.
+A stage may have several edges into it (a join, a union): their rows are merged into one sequence. The consumer
+takes each channel from exactly one producer copy, in lanes, keeps the rows it may not consume yet, and knows
+its *frontier*: the least position over its lanes, up to which every row is here and the merge by sequence number
+is certain. It acknowledges what it has consumed to every site that holds a copy of its producers, also those that
+do not feed it (rule 1). When the view says that another copy is to feed a channel, because the sender died
+(fig. 3.5 (2)) or moved away, the channel is attached there at the exact position received.
 S-Cons is this machine with the ingress as its only producer; the egress is it with a sink behind it.
 
 Partitions that have come equally far are a *cohort* and are consumed in one step. There is one, but for
@@ -37,12 +37,13 @@ NOBODY = ""  # The sender of a lane whose producers have no copy left: it holds 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneIn:
-    """Which channels come from `sender`, and up to where they have been received.
+    """Which channels of `edge` come from `sender`, and up to where they have been received.
 
     While `stops` are unconfirmed, frames may still carry channels that were taken out; a lane without
     channels only waits for that.
     """
 
+    edge: int
     cohort: int
     sender: str
     channels: Blocks
@@ -64,11 +65,11 @@ class Cohort:
 
 
 class FhCons(Machine):
-    """Consumer of `edge` on node `name`; edge e runs from stage e to stage e + 1."""
+    """Consumer of the edges into `stage` on node `name`."""
 
-    def __init__(self, name: str, edge: int) -> None:
+    def __init__(self, name: str, stage: int) -> None:
         self.name = name
-        self.edge = edge
+        self.stage = stage
         self.view: View | None = None
         self.stint = 0
         self.acked: Position = 0
@@ -77,11 +78,11 @@ class FhCons(Machine):
         self.standing: dict[int, int] = {}  # Copies that run here and are not live yet: version, partition.
         self.lanes: dict[int, LaneIn] = {}
         self.pending: dict[int, tuple[Frame, ...]] = {}
-        self.producers: tuple[str, ...] = ()
+        self.producers: dict[int, tuple[str, ...]] = {}  # By edge.
 
     @property
     def title(self) -> str:
-        return f"FH-Cons of edge {self.edge} on {self.name}"
+        return f"FH-Cons of stage {self.stage} on {self.name}"
 
     # What the segment around it asks.
 
@@ -129,19 +130,21 @@ class FhCons(Machine):
         if position <= self.acked:
             return
         self.acked = position
-        for producer in self.producers:
-            yield self._ack(producer)
+        for edge, producers in self.producers.items():
+            for producer in producers:
+                yield self._ack(edge, producer)
 
     def found(self, cohort: int, partitions: frozenset[int], consumed: Position) -> Iterator[Effect]:
         """Copies of `partitions` are here, through everything up to `consumed`: have them fed."""
         assert self.view is not None
         self.cohorts[cohort] = Cohort(partitions=partitions, consumed=consumed, working_upto=consumed)
-        feeds: dict[str, list[Block]] = {}
+        feeds: dict[tuple[int, str], list[Block]] = {}
         for slot, consumers in grouped(sorted(partitions), self._slot).items():
-            for sender, producers in self._senders(range(len(self.view.copies[self.edge])), slot).items():
-                feeds.setdefault(sender, []).append(Block(producers=producers, consumers=consumers))
-        for sender, channels in feeds.items():
-            yield from self._attach(cohort, sender, tuple(channels), consumed)
+            for edge in self.producers:
+                for sender, producers in self._senders(edge, self._everyone(edge), slot).items():
+                    feeds.setdefault((edge, sender), []).append(Block(producers=producers, consumers=consumers))
+        for (edge, sender), channels in feeds.items():
+            yield from self._attach(edge, cohort, sender, tuple(channels), consumed)
 
     def meeting(self) -> tuple[int, int] | None:
         """Two idle cohorts at one position, the older one last."""
@@ -157,40 +160,51 @@ class FhCons(Machine):
         young, old = self.cohorts.pop(cohort), self.cohorts[into]
         self.cohorts[into] = replace(old, partitions=old.partitions | young.partitions)
         self.pending[into] = self.pending.get(into, ()) + self.pending.pop(cohort, ())
-        towards = {lane.sender: stint for stint, lane in self.lanes.items() if lane.cohort == into and lane.channels}
+        towards = {
+            (lane.edge, lane.sender): stint
+            for stint, lane in self.lanes.items()
+            if lane.cohort == into and lane.channels
+        }
         for stint, lane in list(self.lanes.items()):
             if lane.cohort != cohort:
                 continue
             self.lanes[stint] = replace(lane, cohort=into)
-            if lane.channels and lane.sender in towards and lane.sender != NOBODY:
-                yield self._merge(lane.sender, stint, towards[lane.sender])
+            target = towards.get((lane.edge, lane.sender))
+            if lane.channels and target is not None and lane.sender != NOBODY:
+                yield self._merge(lane, stint, target)
 
     def gone(self, view: View) -> frozenset[int]:
         """The partitions that were here and that `view` has given to others, or does not want any more."""
         building = {standby.version for standby in view.standby}
         standing = {partition for version, partition in self.standing.items() if version in building}
         here = frozenset(p for cohort in self.cohorts.values() for p in cohort.partitions)
-        return here - view.held(self.edge + 1, self.name) - standing
+        return here - view.held(self.stage, self.name) - standing
 
     # Guards.
 
     def continues_its_lane(self, message: Data) -> bool:
-        lane = self.lanes.get(message.stint)
-        return lane is not None and lane.sender == message.sender and lane.upto == message.after
+        lane = self._lane_of(message)
+        return lane is not None and lane.upto == message.after < message.upto
 
     def is_of_a_lane_given_up(self, message: Data | Stopped | Merged) -> bool:
         return message.stint not in self.lanes and message.stint <= self.stint
 
     def was_asked_for(self, message: Stopped) -> bool:
-        lane = self.lanes.get(message.stint)
-        return lane is not None and lane.sender == message.sender and lane.stops > 0
+        lane = self._lane_of(message)
+        return lane is not None and lane.stops > 0
 
     def lanes_are_abreast(self, message: Merged) -> bool:
-        lane, into = self.lanes.get(message.stint), self.lanes.get(message.into)
+        lane, into = self._lane_of(message), self.lanes.get(message.into)
         if lane is None or into is None or lane is into:
             return False
-        same_sender = lane.sender == into.sender == message.sender
-        return same_sender and (lane.cohort, lane.upto) == (into.cohort, into.upto)
+        return (lane.edge, lane.sender, lane.cohort, lane.upto) == (into.edge, into.sender, into.cohort, into.upto)
+
+    def _lane_of(self, message: Data | Stopped | Merged) -> LaneIn | None:
+        """The lane that a message came in, if the sender is right."""
+        lane = self.lanes.get(message.stint)
+        if lane is None or (lane.edge, lane.sender) != (message.edge, message.sender):
+            return None
+        return lane
 
     # Actions.
 
@@ -200,7 +214,7 @@ class FhCons(Machine):
         if lane.channels:
             [body] = message.bodies
             only = lane.channels if lane.stops else ()
-            frame = Frame(after=message.after, upto=message.upto, channels=only, body=body)
+            frame = Frame(edge=lane.edge, after=message.after, upto=message.upto, channels=only, body=body)
             self.pending[lane.cohort] = (*self.pending.get(lane.cohort, ()), frame)
         yield from ()
 
@@ -221,38 +235,48 @@ class FhCons(Machine):
         building = {standby.version for standby in view.standby}
         self.standing = {version: p for version, p in self.standing.items() if version in building}
         self.view = view
-        self.producers = view.members(self.edge)
-        if self.name not in view.members(self.edge + 1):
+        self.producers = {edge: view.members(view.edges[edge][0]) for edge in view.inputs(self.stage)}
+        if self.name not in view.members(self.stage):
             # Who feeds it forgets its lanes and acks with this view too; if it comes back, it comes anew.
             self.lanes.clear()
             self.pending.clear()
             self.acked = 0
         yield from self._forget(gone)
-        if before:
-            # State your position on join: also if it has not changed (rule 4).
-            for producer in self.producers:
-                if producer not in before and self.cohorts:
-                    yield self._ack(producer)
+        if self.acked:
+            # State your position on join, also if it has not changed (rule 4). Who has acknowledged nothing since he is
+            # here says nothing: a producer that knows more of an earlier time keeps to that.
+            for edge, producers in self.producers.items():
+                for producer in producers:
+                    if producer not in before.get(edge, ()):
+                        yield self._ack(edge, producer)
         for stint in list(self.lanes):
             yield from self._change_senders(stint)
 
     # How it is done.
 
+    def _everyone(self, edge: int) -> tuple[int, ...]:
+        """All producer partitions of an edge."""
+        assert self.view is not None
+        return tuple(range(len(self.view.copies[self.view.edges[edge][0]])))
+
     def _forget(self, partitions: frozenset[int]) -> Iterator[Effect]:
         """Take partitions out of cohorts and lanes. A cohort at work stays until it is through."""
-        assert self.view is not None
         if not partitions:
             return
-        everyone = tuple(range(len(self.view.copies[self.edge])))
-        gone = (Block(producers=everyone, consumers=tuple(sorted(partitions))),)
         for cohort, own in list(self.cohorts.items()):
-            held = (Block(producers=everyone, consumers=tuple(sorted(own.partitions))),)
-            left = [(frame, without(frame.channels or held, gone)) for frame in self.pending.get(cohort, ())]
+            left: list[tuple[Frame, Blocks]] = []
+            for frame in self.pending.get(cohort, ()):
+                channels = frame.channels or self._to(frame.edge, own.partitions)
+                left.append((frame, without(channels, self._to(frame.edge, partitions))))
             self.pending[cohort] = tuple(replace(frame, channels=channels) for frame, channels in left if channels)
             self.cohorts[cohort] = replace(own, partitions=own.partitions - partitions)
-        for stint in list(self.lanes):
-            yield from self._stop(stint, gone)
+        for stint, lane in list(self.lanes.items()):
+            yield from self._stop(stint, self._to(lane.edge, partitions))
         self._drop_empty_cohorts()
+
+    def _to(self, edge: int, partitions: frozenset[int]) -> Blocks:
+        """All channels of an edge to these partitions."""
+        return (Block(producers=self._everyone(edge), consumers=tuple(sorted(partitions))),)
 
     def _drop_empty_cohorts(self) -> None:
         for cohort in [k for k, own in self.cohorts.items() if not own.partitions and own.idle]:
@@ -266,12 +290,12 @@ class FhCons(Machine):
         feeds: dict[str, list[Block]] = {}
         for block in lane.channels:
             slot = self._slot(block.consumers[0])
-            for sender, producers in self._senders(block.producers, slot, lane.sender).items():
+            for sender, producers in self._senders(lane.edge, block.producers, slot, lane.sender).items():
                 feeds.setdefault(sender, []).append(replace(block, producers=producers))
         for sender, channels in feeds.items():
             if sender != lane.sender:
                 yield from self._stop(stint, tuple(channels))
-                yield from self._attach(lane.cohort, sender, tuple(channels), lane.upto)
+                yield from self._attach(lane.edge, lane.cohort, sender, tuple(channels), lane.upto)
         if lane.sender in self.view.dead:
             assert stint not in self.lanes or not self.lanes[stint].channels, "nobody is fed by the dead"
             self.lanes.pop(stint, None)
@@ -288,58 +312,58 @@ class FhCons(Machine):
                 del self.lanes[stint]
             return
         self.lanes[stint] = replace(lane, channels=left, stops=lane.stops + 1)
-        stop = Stop(sender=self.name, view=self.view.number, edge=self.edge, stint=stint, channels=channels)
+        stop = Stop(sender=self.name, view=self.view.number, edge=lane.edge, stint=stint, channels=channels)
         yield Send(to=lane.sender, message=stop)
 
-    def _attach(self, cohort: int, sender: str, channels: Blocks, position: Position) -> Iterator[Effect]:
+    def _attach(self, edge: int, cohort: int, sender: str, channels: Blocks, position: Position) -> Iterator[Effect]:
         assert self.view is not None
         self.stint += 1
-        self.lanes[self.stint] = LaneIn(cohort=cohort, sender=sender, channels=channels, upto=position)
+        self.lanes[self.stint] = LaneIn(edge=edge, cohort=cohort, sender=sender, channels=channels, upto=position)
         if sender != NOBODY:
             attach = Attach(
                 sender=self.name,
                 view=self.view.number,
-                edge=self.edge,
+                edge=edge,
                 stint=self.stint,
                 position=position,
                 channels=channels,
             )
             yield Send(to=sender, message=attach)
 
-    def _ack(self, producer: str) -> Effect:
+    def _ack(self, edge: int, producer: str) -> Effect:
         assert self.view is not None
-        ack = Ack(sender=self.name, view=self.view.number, edge=self.edge, position=self.acked)
+        ack = Ack(sender=self.name, view=self.view.number, edge=edge, position=self.acked)
         return Send(to=producer, message=ack)
 
-    def _merge(self, sender: str, stint: int, into: int) -> Effect:
+    def _merge(self, lane: LaneIn, stint: int, into: int) -> Effect:
         assert self.view is not None
-        merge = Merge(sender=self.name, view=self.view.number, edge=self.edge, stint=stint, into=into)
-        return Send(to=sender, message=merge)
+        merge = Merge(sender=self.name, view=self.view.number, edge=lane.edge, stint=stint, into=into)
+        return Send(to=lane.sender, message=merge)
 
     def _slot(self, partition: int) -> int:
         """Which copy of `partition` this node has, or is going to have."""
         assert self.view is not None
-        copies = self.view.copies[self.edge + 1][partition]
+        copies = self.view.copies[self.stage][partition]
         if self.name in copies:
             return copies.index(self.name)
-        stage = self.edge + 1
         return next(
-            s.slot for s in self.view.standby if (s.stage, s.partition, s.node) == (stage, partition, self.name)
+            s.slot for s in self.view.standby if (s.stage, s.partition, s.node) == (self.stage, partition, self.name)
         )
 
-    def _senders(self, producers: Iterable[int], slot: int, now: str = NOBODY) -> dict[str, tuple[int, ...]]:
+    def _senders(self, edge: int, producers: Iterable[int], slot: int, now: str = NOBODY) -> dict[str, tuple[int, ...]]:
         """Who feeds a consumer's copy: who does `now`, else the producer's copy in the same slot (fig. 3.11).
 
         Departure: when the copy in the same slot is back, the consumer stays with the one that feeds it (rule 13
         says that it may move), because a copy that was just built is behind, and the consumer would wait for it.
         """
-        view, edge = self.view, self.edge
+        view = self.view
         assert view is not None
+        stage = view.edges[edge][0]
 
         def sender(producer: int) -> str:
-            copies = view.copies[edge][producer]
+            copies = view.copies[stage][producer]
             own = copies[slot % len(copies)]
-            live = view.live_copies(edge, producer)
+            live = view.live_copies(stage, producer)
             if now in live:
                 return now
             return own if own in live else next(iter(live), NOBODY)

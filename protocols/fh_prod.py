@@ -1,8 +1,8 @@
-"""FH-Prod: the producer end of an exchange on one site, for all its partitions (thesis 3.4.1 to 3.4.3).
+"""FH-Prod: the producer end of a stage's exchanges on one site, for all its partitions (thesis 3.4.1 to 3.4.3).
 
-It keeps what the site's copies have produced until every consumer site has acknowledged it, and feeds
-*lanes*. A lane is a set of channels to one consumer site that move together, opened by that site's
-`attach` at an exact position; its cursor is what was sent. The consumer numbers its attaches; the
+It keeps what the site's copies have produced until every consumer site of every edge has acknowledged it,
+and feeds *lanes*. A lane is a set of channels of one edge to one consumer site that move together, opened by
+that site's `attach` at an exact position; its cursor is what was sent. The consumer numbers its attaches; the
 number, the *stint*, names the lane. S-Prod is this machine with the egress as its only consumer.
 
 The site's partitions come in *cohorts*: partitions that have come equally far. There is one, but for
@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, replace
 
-from .buffer import Buffer
+from .buffer import Buffer, Dest
 from .channels import Blocks, producers_of, without
 from .machine import Machine, Rule, always, ignore
 from .messages import (
@@ -39,7 +39,7 @@ from .messages import (
     View,
 )
 
-LaneName = tuple[str, int]  # Consumer, stint.
+LaneName = tuple[int, str, int]  # Edge, consumer, stint.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,23 +52,23 @@ class LaneOut:
 
 
 class FhProd(Machine):
-    """Producer of `edge` on node `name`; edge e runs from stage e to stage e + 1."""
+    """Producer of the edges out of `stage` on node `name`."""
 
-    def __init__(self, name: str, edge: int, bound_rows: int) -> None:
+    def __init__(self, name: str, stage: int, bound_rows: int) -> None:
         self.name = name
-        self.edge = edge
+        self.stage = stage
         self.view = 0
         self.buffer = Buffer(bound_rows)
         self.cohorts: dict[int, frozenset[int]] = {}  # The partitions of each cohort.
         self.produced: dict[int, Position] = {}
         self.leaving: frozenset[int] = frozenset()  # Partitions that left and the operator still has.
-        self.since: dict[str, int] = {}  # The view in which each consumer site became one.
+        self.since: dict[Dest, int] = {}  # The view in which each consumer site became one.
         self.lanes: dict[LaneName, LaneOut] = {}
         self.merged: dict[LaneName, int] = {}  # Where the channels of a merged lane are now.
 
     @property
     def title(self) -> str:
-        return f"FH-Prod of edge {self.edge} on {self.name}"
+        return f"FH-Prod of stage {self.stage} on {self.name}"
 
     # What the segment around it tells.
 
@@ -104,18 +104,18 @@ class FhProd(Machine):
         return message.upto > self.produced.get(message.cohort, message.upto)
 
     def is_from_a_consumer_and_not_older(self, message: Ack) -> bool:
-        floor = self.buffer.floors.get(message.sender)
+        floor = self.buffer.floors.get(_dest(message))
         return floor is not None and message.position >= floor
 
     def is_kept_and_lane_is_new(self, message: Attach) -> bool:
-        lane_is_new = (message.sender, message.stint) not in self.lanes
-        return lane_is_new and message.sender in self.buffer.floors and message.position >= self.buffer.dropped
+        lane_is_new = self._now(message) not in self.lanes
+        return lane_is_new and _dest(message) in self.buffer.floors and message.position >= self.buffer.dropped
 
     def is_of_an_earlier_time_here(self, message: Ack | Attach | Stop | Merge) -> bool:
-        return message.view < self.since.get(message.sender, message.view + 1)
+        return message.view < self.since.get(_dest(message), message.view + 1)
 
     def lane_is_open(self, message: Stop | Merge) -> bool:
-        return self._now(message.sender, message.stint) in self.lanes
+        return self._now(message) in self.lanes
 
     # Actions.
 
@@ -129,48 +129,54 @@ class FhProd(Machine):
             yield from self._feed(lane)
 
     def release(self, message: Ack) -> Iterator[Effect]:
-        self.buffer.ack(message.sender, message.position)
+        self.buffer.ack(_dest(message), message.position)
         yield from ()
 
     def open_lane(self, message: Attach) -> Iterator[Effect]:
-        lane = (message.sender, message.stint)
+        lane = (*_dest(message), message.stint)
         self.lanes[lane] = LaneOut(channels=message.channels, cursor=message.position)
         yield from self._feed(lane)
 
     def take_out(self, message: Stop) -> Iterator[Effect]:
-        name = self._now(message.sender, message.stint)
+        name = self._now(message)
         lane = self.lanes.pop(name)
         left = without(lane.channels, message.channels)
         if left:
             self.lanes[name] = replace(lane, channels=left)
-        stopped = Stopped(sender=self.name, view=self.view, edge=self.edge, stint=name[1])
+        stopped = Stopped(sender=self.name, view=self.view, edge=message.edge, stint=name[2])
         yield Send(to=message.sender, message=stopped)
         yield from self._feed(name)  # The producer that held the lane back may be the one taken out.
 
     def note_merge(self, message: Merge) -> Iterator[Effect]:
-        name = self._now(message.sender, message.stint)
+        name = self._now(message)
         self.lanes[name] = replace(self.lanes[name], into=message.into)
         yield from self._merge(name)
 
     def adopt(self, view: View) -> Iterator[Effect]:
         self.view = view.number
-        consumers = view.members(self.edge + 1)
-        for consumer in [dest for dest in self.buffer.floors if dest not in consumers]:
-            self.buffer.ack_all(consumer)
-        self.lanes = {lane: out for lane, out in self.lanes.items() if lane[0] in consumers}
-        self.merged = {lane: into for lane, into in self.merged.items() if lane[0] in consumers}
-        self.since = {consumer: self.since.get(consumer, view.number) for consumer in consumers}
-        for consumer in consumers:
-            self.buffer.entitle(consumer)
-        if self.name not in view.members(self.edge):
+        edges = {edge: view.edges[edge][1] for edge in view.outputs(self.stage)}
+        fed = {(edge, node) for edge, stage in edges.items() for node in view.members(stage)}
+        entitled = [(edge, node) for edge, stage in edges.items() for node in view.entitled(stage)]
+        self.lanes = {lane: out for lane, out in self.lanes.items() if lane[:2] in fed}
+        self.merged = {lane: into for lane, into in self.merged.items() if lane[:2] in fed}
+        self.since = {dest: self.since.get(dest, view.number) for dest in entitled}
+        for dest in entitled:
+            self.buffer.entitle(dest)  # The new ones first: what is here stays for them.
+        for dest in [dest for dest in self.buffer.floors if dest not in entitled]:
+            self.buffer.ack_all(dest)
+        if self.name not in view.members(self.stage):
             self.buffer.clear()  # Its copies live elsewhere, and nobody acknowledges to it any more.
         yield from ()
 
-    def _now(self, consumer: str, stint: int) -> LaneName:
-        """The lane that was opened as `stint`: the consumer may not know yet that it was merged into another."""
-        while (consumer, stint) in self.merged:
-            stint = self.merged[consumer, stint]
-        return consumer, stint
+    def _now(self, message: Attach | Stop | Merge) -> LaneName:
+        """The lane that a message speaks of."""
+        return self._merged_into((*_dest(message), message.stint))
+
+    def _merged_into(self, lane: LaneName) -> LaneName:
+        """The lane itself, or that into which it was merged: the consumer may not know it yet."""
+        while lane in self.merged:
+            lane = (*lane[:2], self.merged[lane])
+        return lane
 
     def _feed(self, name: LaneName) -> Iterator[Effect]:
         lane = self.lanes.get(name)
@@ -182,13 +188,13 @@ class FhProd(Machine):
             data = Data(
                 sender=self.name,
                 view=self.view,
-                edge=self.edge,
-                stint=name[1],
+                edge=name[0],
+                stint=name[2],
                 after=lane.cursor,
                 upto=reached,
                 bodies=tuple(run.body for run in runs),
             )
-            yield Send(to=name[0], message=data, channels=tuple(_counting(run, lane.channels) for run in runs))
+            yield Send(to=name[1], message=data, channels=tuple(_counting(run, lane.channels) for run in runs))
             self.lanes[name] = replace(lane, cursor=reached)
         yield from self._merge(name)
 
@@ -202,15 +208,19 @@ class FhProd(Machine):
 
     def _merge(self, name: LaneName) -> Iterator[Effect]:
         lane = self.lanes[name]
-        into = self._now(name[0], lane.into)
+        into = self._merged_into((*name[:2], lane.into))
         target = self.lanes.get(into)
         if target is None or into == name or target.cursor != lane.cursor:
             return
         del self.lanes[name]
-        self.merged[name] = into[1]
+        self.merged[name] = into[2]
         self.lanes[into] = replace(target, channels=target.channels + lane.channels)
-        merged = Merged(sender=self.name, view=self.view, edge=self.edge, stint=name[1], into=into[1])
-        yield Send(to=name[0], message=merged)
+        merged = Merged(sender=self.name, view=self.view, edge=name[0], stint=name[2], into=into[2])
+        yield Send(to=name[1], message=merged)
+
+
+def _dest(message: Ack | Attach | Stop | Merge) -> Dest:
+    return message.edge, message.sender
 
 
 def _counting(run: Run, channels: Blocks) -> Blocks:

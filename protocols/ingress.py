@@ -3,6 +3,10 @@
 It is FH-Prod with one producer partition that has one copy: its lanes go to both copies of every
 consumer, and a row leaves its buffer when every live copy has consumed it. That is also when the
 source may forget the row. Its bound is what limits the drift of the two dataflows.
+
+An ingress that is started again, under a name of its own, numbers from what the last one had `released`: the
+shell has a journal of the numbering, so the same rows get the same numbers. Consumers attach at the position
+they have received, as after any change of sender; the ingress sends nothing until it has come past it (rule 14).
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from .messages import (
     Consumed,
     Effect,
     Merge,
+    Position,
     Pull,
     Released,
     Sourced,
@@ -31,13 +36,18 @@ ONLY = 0  # The ingress's one cohort.
 class Ingress(Machine):
     """The node `name` in front of stage 1."""
 
-    def __init__(self, name: str, bound_rows: int) -> None:
+    def __init__(self, name: str, bound_rows: int, released: Position = 0) -> None:
         self.name = name
         self.pulling = False
         self.ended = False
-        self.released = 0
+        self.released = released
         self.prod = FhProd(name, 0, bound_rows)
-        self.prod.found(ONLY, frozenset({0}), 0)
+        self.prod.buffer.dropped = released
+        self.prod.found(ONLY, frozenset({0}), released)
+
+    @property
+    def title(self) -> str:
+        return f"Ingress {self.name}"
 
     # Guards.
 

@@ -25,6 +25,10 @@ class Refused(Exception):
     """A message that no rule of a machine accepts: the peer or the shell broke the protocol."""
 
 
+class Fenced(Refused):
+    """A message from a node that is dead in the view: it can do no harm, and should learn that it is out."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule(Generic[S, M]):
     """One row of a machine's table: on a message, if the guard holds, do the action."""
@@ -43,6 +47,14 @@ def always(machine: Any, message: Any) -> bool:
 def ignore(machine: Any, message: Any) -> Iterable[Effect]:
     """The empty action; the rule's `cites` gives the reason."""
     return ()
+
+
+def fence(machine: Any, message: Any) -> Iterable[Effect]:
+    """Refuse a message of a node that was declared dead; the shell tells it so."""
+    raise Fenced(
+        f"{machine.title} refuses {message!r}: its sender is dead in view {machine.number}. "
+        "If that process still runs, it was cut off or stopped for too long, and must end."
+    )
 
 
 class Machine:

@@ -9,6 +9,9 @@ hand on bodies, and never look inside; only `rows`, the count for which the pool
 
 A *channel* is one producer partition feeding one consumer copy. Channels are named in blocks, each
 the product of some producer partitions and some consumer partitions.
+
+A node's name is its incarnation: a process that is started again in another's place has a name of its
+own, so nothing that is said under a name is ever meant for, or comes from, two processes.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from typing import Any, TypeAlias
 Body: TypeAlias = Any
 Position: TypeAlias = int
 
+VERSION = 2  # Of this protocol; nodes that speak another one are not let in.
 BODY = {"body": True}  # Marks fields that hold a body: recordings and the wire treat them apart.
 
 
@@ -52,14 +56,35 @@ class View:
 
     `copies[stage][partition]` are the nodes of the partition's copies, primary first: a copy's place is
     its *slot*. The node of a dead copy stays listed until another copy has its slot, and `dead` says that
-    it is gone. Stage 0 is the ingress, the last the egress. `standby` are the copies being built.
+    it is gone. `standby` are the copies being built, of `versions` begun so far.
+
+    `edges[e]` are the producing and the consuming stage of exchange e, a producer before its consumers: any
+    DAG. Left out, the stages are a chain. Stage 0 is the ingress; stages without consumers are egresses.
     """
 
     number: int
     nodes: tuple[str, ...]
     dead: frozenset[str]
     copies: tuple[tuple[tuple[str, ...], ...], ...]
+    edges: tuple[tuple[int, int], ...] = ()
     standby: tuple[Standby, ...] = ()
+    versions: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.edges:
+            object.__setattr__(self, "edges", tuple((e, e + 1) for e in range(len(self.copies) - 1)))
+
+    def inputs(self, stage: int) -> tuple[int, ...]:
+        """The edges into `stage`."""
+        return tuple(e for e, (_, consumer) in enumerate(self.edges) if consumer == stage)
+
+    def outputs(self, stage: int) -> tuple[int, ...]:
+        """The edges out of `stage`."""
+        return tuple(e for e, (producer, _) in enumerate(self.edges) if producer == stage)
+
+    def is_end(self, stage: int) -> bool:
+        """Whether `stage` is an ingress or an egress: it has one copy, which is started again when it dies."""
+        return not (self.inputs(stage) and self.outputs(stage))
 
     def alive(self, node: str) -> bool:
         """Whether `node` belongs to the dataflow and has not failed."""
@@ -83,12 +108,35 @@ class View:
         """The partitions of `stage` of which `node` has a finished copy."""
         return frozenset(p for p, copies in enumerate(self.copies[stage]) if node in copies)
 
+    def entitled(self, stage: int) -> tuple[str, ...]:
+        """Who must acknowledge what `stage` is sent: its members, and an end that is dead and not replaced yet."""
+        if self.is_end(stage):
+            return tuple(node for copies in self.copies[stage] for node in copies)
+        return self.members(stage)
+
+    def vacant(self) -> tuple[int, ...]:
+        """The ends whose process is dead and not replaced yet."""
+        return tuple(
+            stage for stage in range(len(self.copies)) if self.is_end(stage) and not self.live_copies(stage, 0)
+        )
+
+    def needs(self, node: str) -> bool:
+        """Whether `node` has the only copy of a partition, or the only one on its way."""
+        for stage, partitions in enumerate(self.copies):
+            coming = {s.partition for s in self.standby if (s.stage, s.node) == (stage, node)}
+            for partition in range(len(partitions)):
+                live = self.live_copies(stage, partition)
+                if live == (node,) or (not live and partition in coming):
+                    return True
+        return False
+
     def lost(self) -> tuple[tuple[int, int], ...]:
-        """Every (stage, partition) without a surviving copy, finished or on its way."""
+        """Every (stage, partition) of an operator without a surviving copy, finished or on its way."""
         coming = {(standby.stage, standby.partition) for standby in self.standby}
         return tuple(
             (stage, partition)
             for stage, partitions in enumerate(self.copies)
+            if not self.is_end(stage)
             for partition in range(len(partitions))
             if not self.live_copies(stage, partition) and (stage, partition) not in coming
         )
@@ -115,6 +163,7 @@ class Frame:
     If `channels` are given, only their rows count: the sender did not know yet that others were stopped.
     """
 
+    edge: int
     after: Position
     upto: Position
     channels: tuple[Block, ...]
@@ -276,10 +325,37 @@ class Closed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hello:
-    """`node` is up and waits for the first view. To the controller only."""
+class Suspected:
+    """`node` is connected and has not answered for too long. To the controller only."""
 
     node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """Nodes `a` and `b` cannot reach each other any more. To the controller only."""
+
+    a: str
+    b: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connected:
+    """The connection to a controller is up: the first one, or one that was started again. To a node only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """`node` is up and has seen the views up to `view`. To the controller only. Thesis: avail.
+
+    It serves the `ends`, as the `incarnation`-th process that does.
+    """
+
+    node: str
+    view: int = 0
+    ends: tuple[int, ...] = ()
+    incarnation: int = 1
+    version: int = VERSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,7 +384,8 @@ class Move:
     to: str
 
 
-Message: TypeAlias = PeerMessage | View | Sourced | SourceEnded | Consumed | Closed | Hello | Done | Failed | Move
+ToController: TypeAlias = Hello | Closed | Suspected | Cut | Done | Failed | Move
+Message: TypeAlias = PeerMessage | View | Connected | Sourced | SourceEnded | Consumed | ToController
 
 # --- effects ------------------------------------------------------------------------------------
 
@@ -376,14 +453,23 @@ class Drop:
 class Tell:
     """Send `message` to the controller."""
 
-    message: Done | Failed
+    message: Hello | Done | Failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publish:
-    """Send `view` to every node that is alive in it."""
+    """Write `view` to the journal; when it is safe there, send it to the nodes `to`."""
 
     view: View
+    to: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resend:
+    """Send node `to` every view of the journal behind number `after` that lists it, in order."""
+
+    to: str
+    after: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -393,4 +479,4 @@ class Lost:
     partitions: tuple[tuple[int, int], ...]
 
 
-Effect: TypeAlias = Send | Consume | Pull | Released | Install | Drop | Tell | Publish | Lost
+Effect: TypeAlias = Send | Consume | Pull | Released | Install | Drop | Tell | Publish | Resend | Lost

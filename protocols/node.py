@@ -1,9 +1,10 @@
 """Node: one process of the dataflow: its machines, the view they share, and who may speak to them.
 
-It takes views strictly in order, holds messages sent in a view it has not seen yet (rule 11), drops
-what comes from or is about a dead node (rules 12, 20), and hands the rest to the machine of the
-message's edge. A site's machines are its poolers, one per segment; the ingress and the egress are
-nodes with one machine.
+It takes views strictly in order, from whichever it is given first, holds messages sent in a view it has not
+seen yet (rule 11), refuses what comes from a dead node (rules 12, 20), and hands the rest to the machine of the
+message's stage. A site's machines are its poolers, one per segment; the ingress and the egress are nodes
+with one machine. A node carries on without a controller; to one that was started again it says who it is, what
+it has seen, and what it had reported.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ from typing import Any
 
 from .egress import Egress
 from .ingress import Ingress
-from .machine import Machine, Rule, ignore
+from .machine import Machine, Rule, always, fence
 from .messages import (
     Ack,
     Attach,
+    Connected,
     Consumed,
     Data,
     Effect,
+    Hello,
     Merge,
     Merged,
     PeerMessage,
@@ -29,6 +32,7 @@ from .messages import (
     State,
     Stop,
     Stopped,
+    Tell,
     View,
     Want,
 )
@@ -40,8 +44,9 @@ HELD_MAX = 100_000  # Messages held for a view that does not come; far above wha
 class Node(Machine):
     """Node `name` and its machines by stage: 0 the ingress, 1 to n the poolers, n + 1 the egress."""
 
-    def __init__(self, name: str, machines: Sequence[Ingress | Pooler | Egress]) -> None:
+    def __init__(self, name: str, machines: Sequence[Ingress | Pooler | Egress], incarnation: int = 1) -> None:
         self.name = name
+        self.incarnation = incarnation
         self.view: View | None = None
         self.held: deque[PeerMessage] = deque()
         self.machines: dict[int, Ingress | Pooler | Egress] = {
@@ -59,7 +64,7 @@ class Node(Machine):
     # Guards.
 
     def follows(self, view: View) -> bool:
-        return view.number == self.number + 1
+        return self.view is None or view.number == self.number + 1
 
     def is_of_a_later_view(self, message: PeerMessage) -> bool:
         return message.view > self.number and len(self.held) < HELD_MAX
@@ -85,14 +90,24 @@ class Node(Machine):
             yield from self.machines[stage].step(view)
         held, self.held = self.held, deque()
         for message in held:
-            yield from self.step(message)
+            if message.sender not in view.dead:
+                yield from self.step(message)
+
+    def greet(self, message: Connected) -> Iterator[Effect]:
+        ends = tuple(stage for stage, machine in self.machines.items() if not isinstance(machine, Pooler))
+        yield Tell(message=Hello(node=self.name, view=self.number, ends=ends, incarnation=self.incarnation))
+        for machine in self.machines.values():
+            if isinstance(machine, Pooler):
+                yield from machine.step(message)
 
     def hold(self, message: PeerMessage) -> Iterator[Effect]:
         self.held.append(message)
         yield from ()
 
     def hand_over(self, message: PeerMessage) -> Iterator[Effect]:
-        yield from self.machines[self._stage(message)].step(message)
+        stage = self._stage(message)
+        assert stage is not None
+        yield from self.machines[stage].step(message)
 
     def hand_back(self, message: Consumed) -> Iterator[Effect]:
         yield from self.machines[message.stage].step(message)
@@ -100,17 +115,20 @@ class Node(Machine):
     def source(self, message: Sourced | SourceEnded) -> Iterator[Effect]:
         yield from self.machines[0].step(message)
 
-    @staticmethod
-    def _stage(message: PeerMessage) -> int:
+    def _stage(self, message: PeerMessage) -> int | None:
         """What travels with the data goes to the consumer of its edge, what travels against it to the producer."""
+        assert self.view is not None
         if isinstance(message, Want | State):
             return message.stage
-        return message.edge + 1 if isinstance(message, Data | Stopped | Merged) else message.edge
+        if not 0 <= message.edge < len(self.view.edges):
+            return None
+        producer, consumer = self.view.edges[message.edge]
+        return consumer if isinstance(message, Data | Stopped | Merged) else producer
 
 
 def _peer_rows(kind: type[Any]) -> tuple[Rule[Node, Any], ...]:
     return (
-        Rule(on=kind, guard=Node.is_from_the_dead, action=ignore, cites="rules 12, 20: dead nodes are mute"),
+        Rule(on=kind, guard=Node.is_from_the_dead, action=fence, cites="rules 12, 20: dead nodes are mute"),
         Rule(on=kind, guard=Node.is_of_a_later_view, action=Node.hold, cites="rule 11"),
         Rule(on=kind, guard=Node.is_from_a_member, action=Node.hand_over, cites="3.2.3.1"),
     )
@@ -118,6 +136,7 @@ def _peer_rows(kind: type[Any]) -> tuple[Rule[Node, Any], ...]:
 
 _ROWS = (
     Rule(on=View, guard=Node.follows, action=Node.adopt, cites="3.2.3.1: views in one order"),
+    Rule(on=Connected, guard=always, action=Node.greet, cites="3.2.4: avail; the controller was started again"),
     Rule(on=Consumed, guard=Node.is_for_a_machine_here, action=Node.hand_back, cites="2.1.1"),
     Rule(on=Sourced, guard=Node.has_the_ingress, action=Node.source, cites="3.2.1.2"),
     Rule(on=SourceEnded, guard=Node.has_the_ingress, action=Node.source, cites="3.2.1.2"),

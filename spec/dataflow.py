@@ -4,8 +4,9 @@ Every stage has the same operator: each partition keeps a running digest of the 
 emits none, one or two rows for each row, whose values contain the digest. So one row lost, repeated or
 swapped anywhere changes everything behind it, and is noticed at the next consumer.
 
-The end of the stream is a row to every partition; a partition passes it on when it has come from every
-producer partition. All arithmetic is on small integers and nothing depends on the order of a hash table.
+A stage may have several edges in and out: what it emits goes to the consumers of all its edges. The end of the
+stream is a row to every partition; a partition passes it on when it has come from every producer partition.
+All arithmetic is on small integers and nothing depends on the order of a hash table.
 
 `Reference` runs the same stages one after the other in one list comprehension after another, without
 machines, copies or frames. It is what all invariants compare with.
@@ -14,7 +15,7 @@ machines, copies or frames. It is what all invariants compare with.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -28,10 +29,14 @@ VALUES = 251  # Values are 0 to 250.
 
 
 class Row(NamedTuple):
-    """One tuple on its way from a producer partition to a consumer partition."""
+    """One tuple on its way from a producer partition to a consumer partition.
+
+    The order of the fields is that of the merge: ties between branches of a DAG break by edge, then by partition.
+    """
 
     sn: int
     sub: int
+    edge: int
     producer: int
     consumer: int
     value: int
@@ -51,6 +56,10 @@ class Scenario:
     `copies[s - 1][p]` are the sites of partition p of stage s, primary first. `batches` are the values
     the source gives at each pull; the end of the stream comes with the last one. A site without copies is
     a standby. `at_once` copies of a stage are rebuilt at the same time; `moves` may be asked for at any time.
+    `edges` are the producing and consuming stage of each exchange; left out, the stages are a chain.
+
+    What may go wrong: `crashes` of sites; `restarts` of the ingress, the egress and the controller; `suspicions`: a
+    site is declared dead and is not; `cuts` of the link between two nodes. `arrivals` are sites that come later.
     """
 
     sites: int
@@ -60,6 +69,11 @@ class Scenario:
     crashes: int = 1
     at_once: int = 1
     moves: tuple[Move, ...] = ()
+    edges: tuple[tuple[int, int], ...] = ()
+    restarts: int = 0
+    suspicions: int = 0
+    cuts: int = 0
+    arrivals: int = 0
 
     @property
     def stages(self) -> int:
@@ -74,12 +88,30 @@ class Scenario:
     def plan(self) -> View:
         """The view the controller starts from."""
         copies = (((INGRESS,),), *self.copies, ((EGRESS,),))
-        return View(number=0, nodes=self.nodes, dead=frozenset(), copies=copies)
+        return View(number=0, nodes=self.nodes, dead=frozenset(), copies=copies, edges=self.edges)
 
     @cached_property
     def partitions(self) -> tuple[int, ...]:
         """The number of partitions of each stage, ingress and egress included."""
         return tuple(len(partitions) for partitions in self.plan.copies)
+
+    @cached_property
+    def producers(self) -> tuple[int, ...]:
+        """How many producer partitions feed each stage, over all its edges."""
+        edges = self.plan.edges
+        return tuple(
+            sum(self.partitions[edges[edge][0]] for edge in self.plan.inputs(stage))
+            for stage in range(len(self.partitions))
+        )
+
+    @cached_property
+    def outputs(self) -> tuple[tuple[tuple[int, int, int], ...], ...]:
+        """For each stage its edges out: the edge, the stage it leads to, and the partitions there."""
+        edges = self.plan.edges
+        return tuple(
+            tuple((edge, edges[edge][1], self.partitions[edges[edge][1]]) for edge in self.plan.outputs(stage))
+            for stage in range(len(self.partitions))
+        )
 
     @cached_property
     def reference(self) -> Reference:
@@ -93,12 +125,23 @@ class Scenario:
             body: list[Row] = []
             for value in values:
                 sn += 1
-                body.append(Row(sn, 0, 0, route(value, 1, self.partitions[1]), value))
+                body.extend(self.sent(0, 0, sn, 0, value))
             if i == len(self.batches) - 1:
                 sn += 1
-                body.extend(Row(sn, 0, 0, consumer, END) for consumer in range(self.partitions[1]))
+                body.extend(self.ended(0, 0, sn))
             bodies.append(tuple(body))
         return tuple(bodies)
+
+    def sent(self, stage: int, partition: int, sn: int, sub: int, value: int) -> Iterator[Row]:
+        """The rows that a value becomes behind a partition of `stage`: one for each edge."""
+        for edge, following, partitions in self.outputs[stage]:
+            yield Row(sn, sub, edge, partition, route(value, following, partitions), value)
+
+    def ended(self, stage: int, partition: int, sn: int) -> Iterator[Row]:
+        """The rows that say that a partition of `stage` sends no more: one for each partition that it feeds."""
+        for edge, _, partitions in self.outputs[stage]:
+            for consumer in range(partitions):
+                yield Row(sn, 0, edge, partition, consumer, END)
 
     def held(self, node: str, stage: int) -> tuple[int, ...]:
         """The partitions of `stage` of which `node` has a copy."""
@@ -132,9 +175,6 @@ def operate(
 ) -> tuple[OperatorState, list[Row]]:
     """One partition of the operator of `stage`: rows in order in, the new state and the output out."""
     digest, ends = state
-    producers = scenario.partitions[stage - 1]
-    is_last = stage == scenario.stages + 1
-    consumers = 0 if is_last else scenario.partitions[stage + 1]
     out: list[Row] = []
     sn = sub = 0
     for row in rows:
@@ -142,15 +182,12 @@ def operate(
             sn, sub = row.sn, 0
         if row.value == END:
             ends += 1
-            if ends == producers:
-                out.extend(Row(sn, 0, partition, consumer, END) for consumer in range(consumers))
+            if ends == scenario.producers[stage]:
+                out.extend(scenario.ended(stage, partition, sn))
             continue
         digest = (digest * 31 + row.value + 7) % DIGEST_PRIME
-        if is_last:
-            continue
         for k in range((1, 2, 0)[row.value % 3]):
-            value = (digest + 101 * k) % VALUES
-            out.append(Row(sn, sub, partition, route(value, stage + 1, consumers), value))
+            out.extend(scenario.sent(stage, partition, sn, sub, (digest + 101 * k) % VALUES))
             sub += 1
     return OperatorState(digest, ends), out
 
@@ -162,12 +199,12 @@ class Reference:
         self._rows: dict[tuple[int, int], list[Row]] = {}
         self._sns: dict[tuple[int, int], list[int]] = {}
         self._states: dict[tuple[int, int], list[OperatorState]] = {}
-        stream = [row for body in scenario.source for row in body]
-        self.last_sn = stream[-1].sn
+        output = [row for body in scenario.source for row in body]
+        self.last_sn = output[-1].sn
         for stage in range(1, scenario.stages + 2):
-            output: list[Row] = []
+            edges = scenario.plan.inputs(stage)
             for partition in range(scenario.partitions[stage]):
-                rows = sorted(row for row in stream if row.consumer == partition)
+                rows = sorted(row for row in output if row.edge in edges and row.consumer == partition)
                 states = [OperatorState()]
                 output.extend(operate(scenario, stage, partition, OperatorState(), rows)[1])
                 for row in rows:
@@ -175,7 +212,6 @@ class Reference:
                 self._rows[stage, partition] = rows
                 self._sns[stage, partition] = [row.sn for row in rows]
                 self._states[stage, partition] = states
-            stream = output
 
     def rows(self, stage: int, partition: int, after: int, upto: int) -> list[Row]:
         """The input of a partition with sequence numbers in (after, upto], in order."""

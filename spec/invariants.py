@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from flux.protocols.egress import Egress
 from flux.protocols.ingress import Ingress
-from flux.protocols.messages import Attach, Consume, Data, View
+from flux.protocols.messages import Attach, Consume, Data, PeerMessage, Pull, View
 from flux.protocols.pooler import Pooler
 
 from .dataflow import EGRESS, INGRESS, OperatorState, Row, Scenario
@@ -38,6 +38,12 @@ class Checker:
     def delivered(self, process: Process, data: Data) -> None:
         """A frame is about to be delivered to `process`."""
 
+    def given(self, process: Process, work: Consume | Pull) -> None:
+        """`process` has been told to begin a piece of work."""
+
+    def heard(self, process: Process, message: PeerMessage) -> None:
+        """`process` has taken a message of another node and has not refused it."""
+
     def consumed(self, process: Process, work: Consume, partition: int, rows: list[Row], state: OperatorState) -> None:
         """`process` has run `partition` over `rows` and is about to be in `state`."""
 
@@ -46,6 +52,9 @@ class Checker:
 
     def published(self, view: View) -> None:
         """The controller is about to publish `view`."""
+
+    def lost(self, live: Sequence[Process], view: View, places: Sequence[Place]) -> None:
+        """The controller says that these places are lost; `view` is the last one published."""
 
     def at_rest(self, scenario: Scenario, live: Sequence[Process], view: View) -> None:
         """Nothing is left to happen, and no partition was lost; `view` is the last one."""
@@ -143,7 +152,7 @@ class BuffersDrain(Checker):
                 raise self.violated(f"{process.name} still holds {list(process.node.held)}")
             for stage, machine in process.node.machines.items():
                 self._drained(process, stage, machine)
-            if process.name == INGRESS and process.released != scenario.reference.last_sn:
+            if process.role == INGRESS and process.released != scenario.reference.last_sn:
                 raise self.violated(f"the source may forget only what is up to {process.released}")
 
     def _drained(self, process: Process, stage: int, machine: Ingress | Pooler | Egress) -> None:
@@ -166,8 +175,8 @@ class NoDeadlock(Checker):
     def at_rest(self, scenario: Scenario, live: Sequence[Process], view: View) -> None:
         for process in live:
             for place, state in process.states.items():
-                if state.ends != scenario.partitions[place[0] - 1]:
-                    what = "the egress" if process.name == EGRESS else f"{process.name}, {place}"
+                if state.ends != scenario.producers[place[0]]:
+                    what = "the egress" if process.role == EGRESS else f"{process.name}, {place}"
                     raise self.violated(
                         f"nothing is left to happen, and {what} has not seen the end: "
                         f"it is through {process.through[place]} of {scenario.reference.last_sn}"
@@ -186,14 +195,14 @@ class OneSender(Checker):
             before = process.feeds.get(channel)
             if before is not None and view.alive(before):
                 raise self.violated(f"{process.name} asks {sender} for channel {channel} while {before} feeds it")
-            if sender not in view.live_copies(attach.edge, channel[1]):
+            if sender not in view.live_copies(view.edges[attach.edge][0], channel[1]):
                 raise self.violated(f"{process.name} asks {sender}, which has no live copy, for {channel}")
 
     def delivered(self, process: Process, data: Data) -> None:
         view = process.node.view
         if view is None or data.view > view.number or not view.alive(data.sender):
             return  # It is going to be held or ignored.
-        machine = process.node.machines[data.edge + 1]
+        machine = process.node.machines[view.edges[data.edge][1]]
         assert not isinstance(machine, Ingress)
         lane = machine.cons.lanes.get(data.stint)
         if lane is None or lane.stops:
@@ -233,8 +242,9 @@ class RecoveryEnds(Checker):
     def at_rest(self, scenario: Scenario, live: Sequence[Process], view: View) -> None:
         if view.standby:
             raise self.violated(f"nothing is left to happen, and {view.standby} are not live")
-        ends = {INGRESS, EGRESS}
-        sites = {process.name for process in live} - ends
+        if view.vacant():
+            raise self.violated(f"nothing is left to happen, and nobody serves the ends {view.vacant()}")
+        sites = {process.name for process in live if process.role not in (INGRESS, EGRESS)}
         for stage, partitions in enumerate(view.copies[1:-1], start=1):
             for partition, copies in enumerate(partitions):
                 if set(copies) & view.dead and sites - set(copies):
@@ -243,6 +253,46 @@ class RecoveryEnds(Checker):
                     [process] = [p for p in live if p.name == node]
                     if (stage, partition) not in process.states:
                         raise self.violated(f"{node} has no state of stage {stage}, partition {partition}")
+
+
+class NothingGivenUp(Checker):
+    """Rule 17: the controller says that a partition is lost only when no process has a copy that the view knows of."""
+
+    claim = "nothing given up"
+
+    def lost(self, live: Sequence[Process], view: View, places: Sequence[Place]) -> None:
+        for stage, partition in places:
+            coming = {s.node for s in view.standby if (s.stage, s.partition) == (stage, partition)}
+            for process in live:
+                counts = process.name in coming or process.name in view.copies[stage][partition]
+                if counts and (stage, partition) in process.states:
+                    raise self.violated(f"{process.name} has a copy of stage {stage}, partition {partition}")
+
+
+class FencedIsMute(Checker):
+    """Rules 12, 20: what a node sends that is dead in the receiver's view is refused."""
+
+    claim = "a fenced site has no effect"
+
+    def heard(self, process: Process, message: PeerMessage) -> None:
+        view = process.node.view
+        if view is not None and message.sender in view.dead:
+            raise self.violated(f"{process.name} is in view {view.number} and takes {message} of the dead")
+
+
+class WithinBounds(Checker):
+    """Fig. 3.4, rule 8: nobody begins work when his pool is full, but for who is behind what the pool holds."""
+
+    claim = "buffers within their bound"
+
+    def given(self, process: Process, work: Consume | Pull) -> None:
+        machine = process.node.machines[work.stage if isinstance(work, Consume) else 0]
+        if isinstance(machine, Egress):
+            return
+        runs = machine.prod.buffer.runs
+        rows = sum(len(run.body) for run in runs)
+        if rows >= process.scenario.bound_rows and all(run.upto <= work.after for run in runs):
+            raise self.violated(f"{process.name} begins {work} with {rows} rows in its pool")
 
 
 CHECKERS: tuple[type[Checker], ...] = (
@@ -255,6 +305,9 @@ CHECKERS: tuple[type[Checker], ...] = (
     OneSender,
     OneCopyPerSite,
     RecoveryEnds,
+    NothingGivenUp,
+    FencedIsMute,
+    WithinBounds,
 )
 
 

@@ -6,6 +6,9 @@ every other message may come in between, as in a process whose operator takes it
 
 A process knows nothing but itself: its next state is a function of its state and of what it is given.
 The exhaustive exploration rests on that, and so does the independence of events at different nodes.
+
+What survives the process of an ingress is its journal: the numbering, which the scenario fixes, and what was
+released. What survives that of an egress is its sink. A process that is started again begins with these.
 """
 
 from __future__ import annotations
@@ -16,15 +19,18 @@ from typing import TYPE_CHECKING, Any
 
 from flux.protocols.egress import Egress
 from flux.protocols.ingress import Ingress
+from flux.protocols.machine import Fenced
 from flux.protocols.messages import (
     Attach,
     Block,
+    Connected,
     Consume,
     Consumed,
     Data,
     Done,
     Drop,
     Failed,
+    Hello,
     Install,
     PeerMessage,
     Pull,
@@ -45,7 +51,7 @@ from .dataflow import EGRESS, INGRESS, OperatorState, Row, Scenario, operate
 if TYPE_CHECKING:
     from .invariants import Checker
 
-Outgoing = list[tuple[str, PeerMessage | View | Done | Failed]]
+Outgoing = list[tuple[str, PeerMessage | View | Hello | Done | Failed]]
 Work = tuple[int, int]  # Stage, cohort.
 Place = tuple[int, int]  # Stage, partition.
 Channel = tuple[int, int, int]  # Edge, producer partition, consumer partition.
@@ -56,34 +62,47 @@ PULL: Work = (0, 0)
 
 
 class Process:
-    """Node `name` of `scenario`, watched by `checkers`."""
+    """Node `name` of `scenario`, watched by `checkers`; if it is an end, it may be started after `last` one."""
 
-    def __init__(self, scenario: Scenario, name: str, checkers: Iterable[Checker]) -> None:
+    def __init__(self, scenario: Scenario, name: str, checkers: Iterable[Checker], last: Process | None = None) -> None:
         self.scenario = scenario
         self.name = name
         self.checkers = tuple(checkers)
-        self.node = Node(name, list(_machines(scenario, name)))
-        self.work: dict[Work, Consume | Pull] = {}  # One piece of work at a time each.
-        self.pulls = 0
-        self.released = 0
+        self.released: int = last.released if last is not None else 0
         self.states: dict[Place, OperatorState] = {
             (stage, partition): OperatorState()
-            for stage in self.node.machines
-            if stage > 0
+            for stage in range(1, len(scenario.partitions))
             for partition in scenario.held(name, stage)
         }
         self.through: dict[Place, int] = dict.fromkeys(self.states, 0)
         self.history: dict[Place, tuple[Row, ...]] = dict.fromkeys(self.states, ())
+        if last is not None:
+            self.states, self.through, self.history = dict(last.states), dict(last.through), dict(last.history)
+        self.node: Node = Node(name, list(self._machines()), last.node.incarnation + 1 if last is not None else 1)
+        self.work: dict[Work, Consume | Pull] = {}  # One piece of work at a time each.
         self.feeds: dict[Channel, str] = {}  # Who was last asked to feed each channel.
 
-    def deliver(self, message: PeerMessage | View) -> Outgoing:
+    @property
+    def role(self) -> str:
+        """What it does: the ingress, the egress, or a site."""
+        return role_of(self.name)
+
+    def deliver(self, message: PeerMessage | View | Connected) -> Outgoing:
         """Take a message from a link; return what goes out."""
         if type(message) is Data:
             for checker in self.checkers:
                 checker.delivered(self, message)
-        out = self._carry_out(self.node.step(message))
+        try:
+            effects = self.node.step(message)
+        except Fenced:
+            return []  # Its sender would be told; here it goes on, which is worse.
+        if not isinstance(message, View | Connected):
+            for checker in self.checkers:
+                checker.heard(self, message)
+        out = self._carry_out(effects)
         if isinstance(message, View):
-            self.feeds = {c: sender for c, sender in self.feeds.items() if self.name in message.members(c[0] + 1)}
+            consumers = [message.members(consumer) for _, consumer in message.edges]
+            self.feeds = {c: sender for c, sender in self.feeds.items() if self.name in consumers[c[0]]}
         return out
 
     def answer(self, which: Work) -> Outgoing:
@@ -113,7 +132,6 @@ class Process:
         return (
             self.node.key(),
             tuple(sorted(self.work.items(), key=_first)),
-            self.pulls,
             self.released,
             tuple(sorted(self.states.items())),
             tuple(sorted(self.through.items())),
@@ -121,12 +139,24 @@ class Process:
             tuple(sorted(self.feeds.items())),
         )
 
+    def _machines(self) -> Iterable[Ingress | Pooler | Egress]:
+        """The machines of a node: a site has a pooler for each stage, whether it holds partitions of it or not."""
+        scenario = self.scenario
+        if self.role == INGRESS:
+            yield Ingress(self.name, scenario.bound_rows, self.released)
+        elif self.role == EGRESS:
+            stage = scenario.stages + 1
+            yield Egress(self.name, stage, self.through.get((stage, 0), 0))
+        else:
+            for stage in range(1, scenario.stages + 1):
+                yield Pooler(self.name, stage, scenario.bound_rows)
+
     def _source(self, pull: Pull) -> Outgoing:
-        bodies = self.scenario.source
-        if self.pulls == len(bodies):
+        """Whoever asks gets the same rows under the same numbers: they are in the journal."""
+        body = next((body for body in self.scenario.source if body[-1].sn > pull.after), None)
+        if body is None:
             return self._carry_out(self.node.step(SourceEnded()))
-        body = bodies[self.pulls]
-        self.pulls += 1
+        body = tuple(row for row in body if row.sn > pull.after)
         sourced = Sourced(after=pull.after, upto=body[-1].sn, rows=len(body), body=body)
         return self._carry_out(self.node.step(sourced))
 
@@ -160,10 +190,10 @@ class Process:
             elif kind is Consume:
                 which = (effect.stage, effect.cohort)
                 assert which not in self.work, f"{self.name} is given work for {which} twice"
-                self.work[which] = effect
+                self._begin(which, effect)
             elif kind is Pull:
                 assert PULL not in self.work, f"{self.name} is told to pull twice"
-                self.work[PULL] = effect
+                self._begin(PULL, effect)
             elif kind is Install:
                 self._install(effect)
             elif kind is Drop:
@@ -175,6 +205,11 @@ class Process:
                 assert kind is Released, f"a node has no business with {effect}"
                 self.released = effect.upto
         return out
+
+    def _begin(self, which: Work, work: Consume | Pull) -> None:
+        self.work[which] = work
+        for checker in self.checkers:
+            checker.given(self, work)
 
     def _install(self, effect: Install) -> None:
         place = (effect.stage, effect.partition)
@@ -189,7 +224,7 @@ class Process:
                 row
                 for body, channels in zip(message.bodies, send.channels, strict=True)
                 for row in body
-                if message.after < row.sn <= message.upto and is_among(row, channels)
+                if row.edge == message.edge and message.after < row.sn <= message.upto and is_among(row, channels)
             ]
             return replace(message, bodies=(tuple(sorted(chosen)),))
         if isinstance(message, State):
@@ -236,15 +271,9 @@ def is_among(row: Row, channels: tuple[Block, ...]) -> bool:
     return any(row.producer in block.producers and row.consumer in block.consumers for block in channels)
 
 
-def _machines(scenario: Scenario, name: str) -> Iterable[Ingress | Pooler | Egress]:
-    """The machines of a node: a site has a pooler for each stage, whether it holds partitions of it or not."""
-    if name == INGRESS:
-        yield Ingress(name, scenario.bound_rows)
-    elif name == EGRESS:
-        yield Egress(name, scenario.stages + 1)
-    else:
-        for stage in range(1, scenario.stages + 1):
-            yield Pooler(name, stage, scenario.bound_rows)
+def role_of(name: str) -> str:
+    """What the node of this name does: ends that are started again have the name of the first, and a number."""
+    return name.partition(".")[0]
 
 
 def _first(item: tuple[Work, Any]) -> Work:

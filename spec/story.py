@@ -12,6 +12,7 @@ from flux.protocols.messages import (
     Data,
     Done,
     Failed,
+    Hello,
     Merge,
     Merged,
     Move,
@@ -40,6 +41,20 @@ def describe(kind: str, name: str, detail: str | int | tuple[int, int], what: An
         return f"controller notices that {name} is gone"
     if kind == "move":
         return f"somebody moves {show(what)}"
+    if kind == "restart":
+        return f"{name} is started again"
+    if kind == "connect":
+        return f"{name} is connected to the controller"
+    if kind == "suspect":
+        return f"controller takes {name} for dead"
+    if kind == "cut":
+        return f"{name} and {detail} cannot reach each other"
+    if kind == "report":
+        return f"controller hears that {name} and {detail} cannot reach each other"
+    if kind == "arrive":
+        return f"{name} appears"
+    if kind == "mend":
+        return f"{name} and {detail} reach each other again"
     assert kind == "lost", f"no line for {kind}"
     return f"controller: no copy is left of {list(what)}"
 
@@ -72,6 +87,8 @@ def show(what: Any) -> str:
         return f"state v{what.version} at {what.position}"
     if isinstance(what, Done | Failed):
         return f"{type(what).__name__.lower()} v{what.version}"
+    if isinstance(what, Hello):
+        return f"hello, seen view {what.view}"
     if isinstance(what, Move):
         return f"s{what.stage}p{what.partition} slot {what.slot} to {what.to}"
     assert isinstance(what, Pull), f"no words for {what}"

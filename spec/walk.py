@@ -14,9 +14,10 @@ from itertools import pairwise
 
 from flux.protocols.messages import Move
 
-from .dataflow import VALUES, Scenario, declustered, site
+from .dataflow import EGRESS, INGRESS, VALUES, Scenario, declustered, site
 from .invariants import Checker, Violated
-from .world import NO_DETAIL, Choice, World
+from .process import CONTROLLER, role_of
+from .world import Choice, World
 
 SITES_MAX = 5
 STAGES_MAX = 3
@@ -60,7 +61,20 @@ def scenario_of(rng: random.Random) -> Scenario:
         crashes=min(sites + spare, rng.choice((0, 1, 1, 1, 2, 2, 3, 4))),
         at_once=rng.choice((1, 1, 2, 4)),
         moves=tuple(_move(rng, sites + spare, partitions, degree) for _ in range(rng.choice((0, 0, 1, 3)))),
+        edges=_edges(rng, len(partitions)),
+        restarts=rng.choice((0, 0, 1, 2)),
+        suspicions=rng.choice((0, 0, 0, 1)),
+        cuts=rng.choice((0, 0, 0, 1)),
+        arrivals=rng.choice((0, 0, 0, 1, 2)),
     )
+
+
+def _edges(rng: random.Random, stages: int) -> tuple[tuple[int, int], ...]:
+    """A chain, or one with shortcuts: streams that feed several stages, joins, and an edge twice (a self-join)."""
+    chain = [(stage, stage + 1) for stage in range(stages + 1)]
+    pairs = [(a, b) for a in range(stages + 1) for b in range(a + 1, stages + 2)]
+    more = rng.sample(pairs, min(len(pairs), rng.choice((0, 0, 1, 2))))
+    return tuple(sorted([*chain, *more]))
 
 
 def _move(rng: random.Random, sites: int, partitions: list[int], degree: int) -> Move:
@@ -84,21 +98,29 @@ def walk(seed: int, checkers: Iterable[Checker] | None = None) -> Walked:
     patience = rng.choice((0, 2, 8))
     # About as many choices as such a world makes, so that crashes fall everywhere in it.
     length = 14 * scenario.sites * scenario.stages + 6 * scenario.sites * len(scenario.batches)
-    crashes = sorted((rng.randrange(length) for _ in range(scenario.crashes)), reverse=True)
+    allowed = scenario.crashes + scenario.restarts + scenario.suspicions + scenario.cuts
+    when = sorted((rng.randrange(length) for _ in range(allowed)), reverse=True)
     done: list[Choice] = []
     try:
         while world.choices:
-            if crashes and len(done) >= crashes[-1]:
-                crashes.pop()
-                choice: Choice = ("crash", rng.choice(world.may_crash()), NO_DETAIL)
-            else:
-                choice = _draw(world.choices, slow, patience, rng)
+            faults: list[Choice] = []
+            if when and len(done) >= when[-1]:
+                when.pop()
+                faults = world.faults()
+            choice = _fault(world, faults, rng) if faults else _draw(world.choices, slow, patience, rng)
             done.append(choice)
             world.do(choice)
         world.at_rest()
     except Violated as violation:
         return Walked(seed, scenario, tuple(done), violation, bool(world.lost))
     return Walked(seed, scenario, tuple(done), None, bool(world.lost))
+
+
+def _fault(world: World, faults: Sequence[Choice], rng: random.Random) -> Choice:
+    """A random fault, mostly one that costs no last copy: a world that has lost data is at its end."""
+    view = world.controller.view
+    harmless = [f for f in faults if role_of(f[1]) in (INGRESS, EGRESS, CONTROLLER) or not view.needs(f[1])]
+    return rng.choice(harmless if harmless and rng.random() < 0.9 else faults)
 
 
 def _draw(choices: Sequence[Choice], slow: frozenset[str], patience: int, rng: random.Random) -> Choice:
@@ -131,9 +153,7 @@ def replay(
 
 def is_possible(world: World, choice: Choice) -> bool:
     """Whether `choice` may happen now."""
-    if choice[0] == "crash":
-        return choice[1] in world.may_crash()
-    return choice in world.choices
+    return choice in world.choices or choice in world.faults()
 
 
 def shrink(

@@ -4,9 +4,14 @@ What may happen next is a list of *choices*:
 
 - ("deliver", a, b): the head of the link from a to b arrives. A message to oneself is one like any other.
 - ("answer", a, (stage, cohort)): the operator, sink or source of a finishes a piece of work.
-- ("crash", a): the process of site a is gone.
 - ("notice", a): the controller sees that the connection to a is closed.
+- ("restart", a): somebody starts the ingress, egress or controller again that was a.
+- ("connect", a): node a has a connection to the controller that was started again.
+- ("report", a, b) and ("mend", a, b): what follows when the link between a and b is cut.
 - ("move", i): somebody asks the controller for the i-th move of the scenario.
+- ("arrive", a): a site that was not in the plan comes up.
+
+and *faults*, which a scenario allows so many times: ("crash", a), ("suspect", a), ("cut", a, b).
 
 A world is fixed by its scenario and the sequence of choices; there is no clock and no randomness here.
 
@@ -14,7 +19,11 @@ What a crash does to messages on the way: those to the dead vanish. Those from t
 links, and each receiver takes any prefix of them before it learns of the death from the next view, and
 must ignore the rest. This covers all that TCP may do: each connection loses a tail of its own, whether
 the tail was never sent (a crash between two effects of one step) or was sent and is still on its way.
-The ingress, the egress and the controller do not fail here, and sites only after the first view.
+
+When the controller crashes, what is on its way to it is lost, and of what it sent each node takes any prefix before
+it connects to the next controller. Its journal stays. A site that is suspected runs on, and is heard by those who
+do not know the view yet. Over a link that is cut nothing comes until the controller has removed one of its ends; if it
+may remove neither, the link comes back, with all that was sent.
 """
 
 from __future__ import annotations
@@ -24,12 +33,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from flux.protocols.controller import Controller
-from flux.protocols.machine import Refused
-from flux.protocols.messages import Closed, Effect, Hello, Lost, Publish
+from flux.protocols.machine import Fenced, Refused
+from flux.protocols.messages import Closed, Connected, Cut, Effect, Lost, Publish, Resend, Suspected, View
 
-from .dataflow import Scenario
+from .dataflow import EGRESS, INGRESS, Scenario, site
 from .invariants import Checker, Violated, all_checkers
-from .process import CONTROLLER, Outgoing, Process, Work
+from .process import CONTROLLER, Outgoing, Process, Work, role_of
 from .story import describe
 
 Choice = tuple[str, str, str | int | Work]
@@ -42,8 +51,11 @@ class World:
     def __init__(self, scenario: Scenario, checkers: Iterable[Checker] | None = None, record: bool = False) -> None:
         self.scenario = scenario
         self.checkers = all_checkers() if checkers is None else tuple(checkers)
-        self.processes = {node: Process(scenario, node, self.checkers) for node in scenario.nodes}
+        self.processes: dict[str, Process] = {}
         self.crashed: set[str] = set()
+        self.fenced: set[str] = set()  # Declared dead, and alive.
+        self.cut: set[frozenset[str]] = set()
+        self.used = {"crash": 0, "restart": 0, "suspect": 0, "cut": 0}
         self.lost: tuple[tuple[int, int], ...] = ()
         self.trace: list[str] | None = [] if record else None
         self.links: dict[tuple[str, str], deque[Any]] = {}
@@ -52,52 +64,68 @@ class World:
         self.choices: list[Choice] = []
         self._places: dict[Choice, int] = {}
         self.controller = Controller(scenario.plan, scenario.at_once)
+        self.journal: list[View] = []
+        self._doing = {
+            "deliver": self._deliver,
+            "answer": self._answer,
+            "crash": self._crash,
+            "notice": self._notice,
+            "restart": self._restart,
+            "connect": self._connect,
+            "suspect": self._suspect,
+            "cut": self._cut,
+            "report": self._report,
+            "mend": self._mend,
+            "move": self._move,
+            "arrive": self._arrive,
+        }
         for index in range(len(scenario.moves)):
             self._enable(("move", CONTROLLER, index))
+        for index in range(scenario.arrivals):
+            self._enable(("arrive", site(scenario.sites + index), NO_DETAIL))
         for node in scenario.nodes:
-            self._publish(self.controller.step(Hello(node=node)))
+            self._start(Process(scenario, node, self.checkers))
 
     def do(self, choice: Choice) -> None:
         """Let `choice` happen; raise `Violated` if an invariant does not survive it."""
         kind, name, detail = choice
         try:
-            if kind == "deliver":
-                self._deliver(name, str(detail))
-            elif kind == "answer":
-                assert isinstance(detail, tuple)
-                self._answer(name, detail)
-            elif kind == "crash":
-                self.crash(name)
-            elif kind == "move":
-                assert isinstance(detail, int)
-                self._move(detail)
-            else:
-                self._notice(name)
+            self._doing[kind](name, detail)
         except Refused as error:
             raise Violated(f"no refusal between correct nodes: {error}") from error
-        except (AssertionError, KeyError) as error:
+        except (AssertionError, LookupError, TypeError) as error:
             raise Violated(f"no assertion fails: {error!r}") from error
 
-    def crash(self, name: str) -> None:
-        """The process of site `name` is gone; the controller may notice from now on."""
-        self._note("crash", name, NO_DETAIL)
-        self.crashed.add(name)
-        for work in self.processes[name].work:
-            self._disable(("answer", name, work))
-        for link in [link for link in self.links if link[1] == name]:
-            if self.links.pop(link):
-                self._disable(("deliver", *link))
-        self._enable(("notice", name, NO_DETAIL))
+    # --- what a world looks like ----------------------------------------------------------------------
 
     def live(self) -> list[Process]:
-        """The processes that have not crashed."""
-        return [process for name, process in self.processes.items() if name not in self.crashed]
+        """The processes that have not crashed and were not taken for dead."""
+        return [p for name, p in self.processes.items() if name not in self.crashed and name not in self.fenced]
+
+    def faults(self) -> list[Choice]:
+        """The faults that may happen next."""
+        if self.lost:
+            return []
+        scenario, used = self.scenario, self.used
+        sites = [p.name for p in self.live() if p.role not in (INGRESS, EGRESS)]
+        ends = [p.name for p in self.live() if p.role in (INGRESS, EGRESS)]
+        faults: list[Choice] = []
+        if used["crash"] < scenario.crashes:
+            faults += [("crash", name, NO_DETAIL) for name in sites]
+        if used["restart"] < scenario.restarts:
+            ends += [] if CONTROLLER in self.crashed else [CONTROLLER]
+            faults += [("crash", name, NO_DETAIL) for name in ends]
+        if CONTROLLER not in self.crashed and used["suspect"] < scenario.suspicions:
+            faults += [("suspect", name, NO_DETAIL) for name in sites if self.controller.view.alive(name)]
+        if used["cut"] < scenario.cuts:
+            names = [p.name for p in self.live()]
+            pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
+            faults += [("cut", a, b) for a, b in pairs if frozenset({a, b}) not in self.cut]
+        return faults
 
     def may_crash(self) -> list[str]:
         """The sites that may crash next."""
-        if self.lost or len(self.crashed) >= self.scenario.crashes:
-            return []
-        return [name for name in self.scenario.nodes[1:-1] if name not in self.crashed]
+        return [name for kind, name, _ in self.faults() if kind == "crash" and role_of(name) not in _RESTARTED]
 
     def at_rest(self) -> None:
         """Check what must hold when nothing is left to happen."""
@@ -112,14 +140,16 @@ class World:
             self.do(self.choices[0])
         self.at_rest()
 
-    def _deliver(self, sender: str, to: str) -> None:
+    # --- what happens -----------------------------------------------------------------------------------
+
+    def _deliver(self, sender: str, to: Any) -> None:
         link = self.links[sender, to]
         message = link.popleft()
         if not link:
             self._disable(("deliver", sender, to))
         self._note("deliver", sender, to, message)
         if to == CONTROLLER:
-            self._publish(self.controller.step(message))
+            self._control(message)
             return
         process = self.processes[to]
         before = len(process.work)
@@ -128,7 +158,7 @@ class World:
             self._enable_work(process)
         self._post(to, out)
 
-    def _answer(self, name: str, work: Work) -> None:
+    def _answer(self, name: str, work: Any) -> None:
         process = self.processes[name]
         self._disable(("answer", name, work))
         self._note("answer", name, work, process.work[work])
@@ -137,44 +167,164 @@ class World:
             self._enable_work(process)
         self._post(name, out)
 
-    def _notice(self, name: str) -> None:
+    def _crash(self, name: str, _: Any) -> None:
+        self._note("crash", name, NO_DETAIL)
+        is_restarted = role_of(name) in _RESTARTED
+        self.used["restart" if is_restarted else "crash"] += 1
+        self.crashed.add(name)
+        if name == CONTROLLER:
+            for choice in [c for c in self.choices if c[0] in ("notice", "connect", "report")]:
+                self._disable(choice)
+        else:
+            for work in self.processes[name].work:
+                self._disable(("answer", name, work))
+            self._disable_if_there(("connect", name, NO_DETAIL))
+            if CONTROLLER not in self.crashed:
+                self._enable(("notice", name, NO_DETAIL))
+        for link in [link for link in self.links if link[1] == name]:
+            self._empty(*link)
+        if is_restarted:
+            self._enable(("restart", name, NO_DETAIL))
+
+    def _notice(self, name: str, _: Any) -> None:
         self._disable(("notice", name, NO_DETAIL))
         self._note("notice", name, NO_DETAIL)
-        if self.links.pop((name, CONTROLLER), None):
-            self._disable(("deliver", name, CONTROLLER))
-        self._publish(self.controller.step(Closed(node=name)))
+        self._empty(name, CONTROLLER)
+        self._control(Closed(node=name))
 
-    def _move(self, index: int) -> None:
+    def _suspect(self, name: str, _: Any) -> None:
+        self._note("suspect", name, NO_DETAIL)
+        self.used["suspect"] += 1
+        self._control_and_fence(Suspected(node=name), name)
+
+    def _control_and_fence(self, message: Any, *names: str) -> None:
+        """Who is declared dead and lives is cut off from the controller, and runs on."""
+        alive = [name for name in names if self.controller.view.alive(name)]
+        self._control(message)
+        for name in alive:
+            if not self.controller.view.alive(name):
+                self.fenced.add(name)
+                self._disable_if_there(("connect", name, NO_DETAIL))
+                self._empty(name, CONTROLLER)
+
+    def _restart(self, name: str, _: Any) -> None:
+        self._disable(("restart", name, NO_DETAIL))
+        self._note("restart", name, NO_DETAIL)
+        if name != CONTROLLER:
+            role, _, incarnation = name.partition(".")
+            again = f"{role}.{int(incarnation or 1) + 1}"
+            self._start(Process(self.scenario, again, self.checkers, self.processes[name]))
+            return
+        self.crashed.discard(CONTROLLER)
+        last = self.journal[-1] if self.journal else self.scenario.plan
+        self.controller = Controller(last, self.scenario.at_once)
+        for node in self.processes:
+            if node in self.crashed:
+                if node in last.nodes and last.alive(node):
+                    self._enable(("notice", node, NO_DETAIL))
+            elif node not in self.fenced:
+                self._enable(("connect", node, NO_DETAIL))
+        for a, b in sorted(map(sorted, self.cut)):
+            if self._both_go_on(a, b) and ("mend", a, b) not in self._places:
+                self._enable(("report", a, b))
+
+    def _connect(self, name: str, _: Any) -> None:
+        self._disable(("connect", name, NO_DETAIL))
+        self._note("connect", name, NO_DETAIL)
+        self._empty(CONTROLLER, name)
+        self._post(name, self.processes[name].deliver(Connected()))
+
+    def _arrive(self, name: str, _: Any) -> None:
+        self._disable(("arrive", name, NO_DETAIL))
+        self._note("arrive", name, NO_DETAIL)
+        self._start(Process(self.scenario, name, self.checkers))
+
+    def _start(self, process: Process) -> None:
+        self.processes[process.name] = process
+        if CONTROLLER not in self.crashed:
+            self._post(process.name, process.deliver(Connected()))
+
+    def _move(self, _: str, index: Any) -> None:
         self._disable(("move", CONTROLLER, index))
         self._note("move", CONTROLLER, index, self.scenario.moves[index])
-        self._publish(self.controller.step(self.scenario.moves[index]))
+        if CONTROLLER not in self.crashed:
+            self._control(self.scenario.moves[index])
 
-    def _publish(self, effects: Iterable[Effect]) -> None:
+    def _cut(self, a: str, b: Any) -> None:
+        a, b = sorted((a, b))
+        self._note("cut", a, b)
+        self.used["cut"] += 1
+        self.cut.add(frozenset({a, b}))
+        for link in ((a, b), (b, a)):
+            self._disable_if_there(("deliver", *link))
+        if CONTROLLER not in self.crashed:
+            self._enable(("report", a, b))
+
+    def _report(self, a: str, b: Any) -> None:
+        """Both ends tell the controller; if it removes neither, the link comes back."""
+        self._disable(("report", a, b))
+        self._note("report", a, b)
+        if {a, b} <= set(self.controller.view.nodes):
+            self._control_and_fence(Cut(a=a, b=b), a, b)
+        if self._both_go_on(a, b) and not self.lost:
+            self._enable(("mend", a, b))
+
+    def _both_go_on(self, a: str, b: str) -> bool:
+        return not {a, b} & (self.crashed | self.fenced)
+
+    def _mend(self, a: str, b: Any) -> None:
+        self._disable(("mend", a, b))
+        self._note("mend", a, b)
+        self.cut.discard(frozenset({a, b}))
+        for link in ((a, b), (b, a)):
+            if self.links.get(link):
+                self._enable(("deliver", *link))
+
+    # --- how it is done -----------------------------------------------------------------------------------
+
+    def _control(self, message: Any) -> None:
+        try:
+            effects = self.controller.step(message)
+        except Fenced:
+            return
+        self._carry_out(effects)
+
+    def _carry_out(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Publish):
+                self.journal.append(effect.view)
                 for checker in self.checkers:
                     checker.published(effect.view)
-                alive = [node for node in effect.view.nodes if effect.view.alive(node)]
-                self._post(CONTROLLER, [(node, effect.view) for node in alive])
+                self._post(CONTROLLER, [(node, effect.view) for node in effect.to])
+            elif isinstance(effect, Resend):
+                views = [v for v in self.journal if v.number > effect.after and effect.to in v.nodes]
+                self._post(CONTROLLER, [(effect.to, view) for view in views])
             else:
                 assert isinstance(effect, Lost), f"the controller has no business with {effect}"
                 self.lost = effect.partitions
-                self._note("lost", CONTROLLER, NO_DETAIL, effect.partitions)
+                for checker in self.checkers:
+                    checker.lost(self.live(), self.journal[-1] if self.journal else self.scenario.plan, self.lost)
+                self._note("lost", CONTROLLER, NO_DETAIL, self.lost)
                 self.choices.clear()
                 self._places.clear()
 
     def _post(self, sender: str, out: Outgoing) -> None:
         for to, message in out:
-            if to in self.crashed:
+            if to in self.crashed or (to == CONTROLLER and sender in self.fenced):
                 continue
             link = self.links.get((sender, to))
             if link is None:
                 link = self.links[sender, to] = deque()
-            if not link:
+            if not link and not (self.cut and frozenset({sender, to}) in self.cut):
                 self._enable(("deliver", sender, to))
             link.append(message)
             if self.trace is not None:
                 self._note("send", sender, to, message)
+
+    def _empty(self, sender: str, to: str) -> None:
+        """What is on its way is lost."""
+        if self.links.pop((sender, to), None):
+            self._disable_if_there(("deliver", sender, to))
 
     def _enable_work(self, process: Process) -> None:
         for work in process.work:
@@ -194,6 +344,13 @@ class World:
             self.choices[place] = last
             self._places[last] = place
 
+    def _disable_if_there(self, choice: Choice) -> None:
+        if choice in self._places:
+            self._disable(choice)
+
     def _note(self, kind: str, name: str, detail: str | int | Work, what: Any = None) -> None:
         if self.trace is not None:
             self.trace.append(describe(kind, name, detail, what))
+
+
+_RESTARTED = (INGRESS, EGRESS, CONTROLLER)

@@ -1,0 +1,121 @@
+"""State mover: how a new copy of a partition comes to a site (thesis 3.2.4, 3.4.3.1; rules 3, 10, 16, 17).
+
+The view names the copies on their way, each with a site and a donor. The site asks the donor for the state, at
+the position it has consumed or later, and until the state is here it acknowledges nothing beyond that position:
+`limit` says up to where it may. The donor answers when it has come that far and its operator is between two
+steps, so that state, position and unacknowledged output are of one instant; nobody else waits for it.
+
+If the donor dies first, the site says so, and the controller starts again from another copy, or gives up. What
+is on its way when a view takes the copy back is ignored. What is said to the controller is said again to one that
+was started again: it may not have heard.
+
+This machine keeps what is asked for and what has come; cutting and installing are the pooler's, which knows when
+the operator is idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+
+from .machine import Machine, Rule, always, ignore
+from .messages import Done, Effect, Failed, Position, Send, Standby, State, Tell, View, Want
+
+
+class StateMover(Machine):
+    """Copies of stage `stage` on their way to and from node `name`."""
+
+    def __init__(self, name: str, stage: int) -> None:
+        self.name = name
+        self.stage = stage
+        self.view = 0
+        self.standby: dict[int, Standby] = {}  # Copies of this stage on their way, here or elsewhere.
+        self.orphans: frozenset[int] = frozenset()  # Those of them whose donor is dead.
+        self.awaited: dict[int, Position] = {}  # Those whose state we have asked for, at or behind a position.
+        self.arrived: dict[int, State] = {}  # Those whose state is here and cannot be installed yet.
+        self.wanted: dict[int, Want] = {}  # Those whose state we are asked for.
+
+    @property
+    def title(self) -> str:
+        return f"State mover of stage {self.stage} on {self.name}"
+
+    # What the pooler asks.
+
+    def limit(self) -> Position | None:
+        """Copies on their way here need what is behind this position."""
+        coming = [*self.awaited.values(), *(state.position for state in self.arrived.values())]
+        return min(coming, default=None)
+
+    def ask(self, installed: Container[int], consumed: Position) -> Iterator[Effect]:
+        """Ask for the state of every copy that is new here; report those whose donor is dead."""
+        for version in self._missing(installed):
+            if version in self.orphans:
+                yield Tell(message=Failed(node=self.name, version=version))
+            elif version not in self.awaited:
+                yield from self._want(version, consumed)
+
+    def report(self, installed: Container[int]) -> Iterator[Effect]:
+        """Say again what a controller that was started again may not know."""
+        for version in self._mine():
+            if version in installed:
+                yield Tell(message=Done(node=self.name, version=version))
+        for version in self._missing(installed):
+            if version in self.orphans:
+                yield Tell(message=Failed(node=self.name, version=version))
+
+    # Guards.
+
+    def is_ours_to_give(self, message: Want) -> bool:
+        standby = self.standby.get(message.version)
+        return standby is not None and (standby.donor, standby.node) == (self.name, message.sender)
+
+    def is_not_on_its_way(self, message: Want | State) -> bool:
+        return message.version not in self.standby
+
+    def is_awaited(self, message: State) -> bool:
+        awaited = self.awaited.get(message.version)
+        if awaited is None or self.standby[message.version].donor != message.sender:
+            return False
+        return message.position >= awaited
+
+    # Actions.
+
+    def note_want(self, message: Want) -> Iterator[Effect]:
+        self.wanted[message.version] = message
+        yield from ()
+
+    def note_state(self, message: State) -> Iterator[Effect]:
+        del self.awaited[message.version]
+        self.arrived[message.version] = message
+        yield from ()
+
+    def adopt(self, view: View) -> Iterator[Effect]:
+        self.view = view.number
+        self.standby = {s.version: s for s in view.standby if s.stage == self.stage}
+        self.orphans = frozenset(v for v, standby in self.standby.items() if not view.alive(standby.donor))
+        self.awaited = {version: position for version, position in self.awaited.items() if version in self.standby}
+        self.arrived = {version: state for version, state in self.arrived.items() if version in self.standby}
+        self.wanted = {version: want for version, want in self.wanted.items() if version in self.standby}
+        yield from ()
+
+    # How it is done.
+
+    def _mine(self) -> list[int]:
+        return sorted(version for version, standby in self.standby.items() if standby.node == self.name)
+
+    def _missing(self, installed: Container[int]) -> list[int]:
+        """The copies that are to be here and whose state has not come."""
+        return [version for version in self._mine() if version not in installed and version not in self.arrived]
+
+    def _want(self, version: int, consumed: Position) -> Iterator[Effect]:
+        self.awaited[version] = consumed
+        want = Want(sender=self.name, view=self.view, stage=self.stage, version=version, position=consumed)
+        yield Send(to=self.standby[version].donor, message=want)
+
+
+StateMover.RULES = (
+    Rule(on=Want, guard=StateMover.is_ours_to_give, action=StateMover.note_want, cites="3.4.3.1: cu-start"),
+    Rule(on=Want, guard=StateMover.is_not_on_its_way, action=ignore, cites="rule 12: the copy is not wanted any more"),
+    Rule(on=State, guard=StateMover.is_awaited, action=StateMover.note_state, cites="fig. 3.7; rules 10, 16"),
+    Rule(on=State, guard=StateMover.is_not_on_its_way, action=ignore, cites="rule 12: the copy is not wanted any more"),
+    Rule(on=View, guard=always, action=StateMover.adopt, cites="3.4.3.1; rules 12, 17"),
+)
