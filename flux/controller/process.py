@@ -10,7 +10,7 @@ import trio
 
 from ..errors import DataLost
 from ..protocols.controller import Controller
-from ..protocols.messages import Closed, Done, Failed, Hello, Lost, Publish, View
+from ..protocols.messages import Closed, Done, Failed, Hello, Lost, Publish
 from ..site.recording import SUFFIX, Recorder
 from ..site.shell import Surroundings, leave
 from ..wire import address, frames
@@ -66,13 +66,15 @@ class ControllerProcess:
                 raise frames.BadFrame("it does not know this run's token, or is there already")
             link.peer = header["node"]
             self._links[link.peer] = link
-        elif header.get("kind") == "tell":
-            self._step(from_plain(header["m"], lambda body: body))
-        elif header.get("kind") == "hello":
+        elif header.get("kind") == "here":
             self._addresses[link.peer] = header["address"]
-            self._step(Hello(node=link.peer))
+        elif header.get("kind") == "tell":
+            message = from_plain(header["m"], lambda body: body)
+            if not isinstance(message, Hello | Done | Failed) or message.node != link.peer:
+                raise frames.BadFrame(f"expected a message of {link.peer}, got {message!r:.200}")
+            self._step(message)
         else:
-            raise frames.BadFrame(f"expected hello, got {header!r:.200}")
+            raise frames.BadFrame(f"expected what a node tells, got {header!r:.200}")
 
     def _step(self, message: Hello | Closed | Done | Failed) -> None:
         if isinstance(message, Closed):
@@ -82,27 +84,26 @@ class ControllerProcess:
             self._recorder.record(message, effects)
         for effect in effects:
             if isinstance(effect, Publish):
-                self._publish(effect.view)
+                self._publish(effect)
             elif isinstance(effect, Lost):
                 self._report_lost(effect)
+            else:
+                # TODO(issue 4): the journal, and a controller that is started again.
+                raise AssertionError(f"this controller was never started again, and cannot {effect}")
 
     def _report_lost(self, lost: Lost) -> None:
-        """The program sees itself when the ingress or the egress ends, and says it better."""
-        ends = (0, self.surroundings.plan.egress_stage)
-        partitions = [_name(self.surroundings, *place) for place in lost.partitions if place[0] not in ends]
-        if partitions:
-            error = DataLost(partitions).to_dict()
-            self.program.send({"kind": "error", "node": CONTROLLER, "error": error})
+        error = DataLost([_name(self.surroundings, *place) for place in lost.partitions]).to_dict()
+        self.program.send({"kind": "error", "node": CONTROLLER, "error": error})
 
-    def _publish(self, view: View) -> None:
+    def _publish(self, publish: Publish) -> None:
+        view = publish.view
         header = {
             "kind": "view",
             "view": to_plain(view, lambda body: body),
             "addresses": self._addresses,
         }
-        for node, link in self._links.items():
-            if view.alive(node):
-                link.send(header)
+        for node in publish.to:
+            self._links[node].send(header)
         whole = not view.standby and not any(
             node in view.dead for partitions in view.copies for copies in partitions for node in copies
         )

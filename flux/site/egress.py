@@ -53,7 +53,7 @@ class EgressProcess(Shell):
 
     def _rows(self, job: Consume, frame: Frame) -> Rows:
         rows: Rows = frame.body.between(job.after, job.upto)
-        return rows.select(self.table(frame.channels, job.stage - 1)) if frame.channels else rows
+        return rows.select(self.table(frame.channels, frame.edge)) if frame.channels else rows
 
     def hear_program(self, header: dict[str, Any]) -> None:
         if self._collects:

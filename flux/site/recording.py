@@ -81,8 +81,15 @@ def _describe(machine: Machine) -> Any:
     parts = []
     for stage, part in machine.machines.items():
         bound = 0 if isinstance(part, Egress) else part.prod.buffer.bound_rows
-        parts.append([type(part).__name__, stage, bound])
-    return {"node": machine.name, "machines": parts}
+        parts.append([type(part).__name__, stage, bound, _begins_at(part)])
+    return {"node": machine.name, "incarnation": machine.incarnation, "machines": parts}
+
+
+def _begins_at(part: Ingress | Pooler | Egress) -> int:
+    """Where an end begins that was started again."""
+    if isinstance(part, Ingress):
+        return part.released
+    return part.cons.acked if isinstance(part, Egress) else 0
 
 
 def _build(described: Any) -> Machine:
@@ -90,8 +97,9 @@ def _build(described: Any) -> Machine:
         return Controller(from_plain(described["controller"], _itself), described["at_once"])
     name = described["node"]
     makers: dict[str, Any] = {
-        "Ingress": lambda stage, bound: Ingress(name, bound),
-        "Pooler": lambda stage, bound: Pooler(name, stage, bound),
-        "Egress": lambda stage, bound: Egress(name, stage),
+        "Ingress": lambda stage, bound, begins_at: Ingress(name, bound, begins_at),
+        "Pooler": lambda stage, bound, _: Pooler(name, stage, bound),
+        "Egress": lambda stage, bound, begins_at: Egress(name, stage, begins_at),
     }
-    return Node(name, [makers[kind](stage, bound) for kind, stage, bound in described["machines"]])
+    machines = [makers[kind](*parameters) for kind, *parameters in described["machines"]]
+    return Node(name, machines, described["incarnation"])

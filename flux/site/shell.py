@@ -23,7 +23,8 @@ import trio
 
 from ..errors import FluxError
 from ..plan import Plan
-from ..protocols.messages import Block, Consume, Data, Effect, Message, PeerMessage, Send, State, Tell, View
+from ..protocols.machine import Fenced
+from ..protocols.messages import Block, Connected, Consume, Data, Effect, Message, PeerMessage, Send, State, Tell, View
 from ..protocols.node import Node
 from ..punctuation import Punctuation
 from ..wire import address, frames
@@ -124,7 +125,8 @@ class Shell:
             nursery.start_soon(self._read_program)
             nursery.start_soon(self._read_controller)
             nursery.start_soon(accept_loop, listener, self._accepted)
-            self.controller.send({"kind": "hello", "address": address.bound(listener)})
+            self.controller.send({"kind": "here", "address": address.bound(listener)})
+            self.tell(Connected())
             nursery.start_soon(self._guarded_loop)
 
     async def _guarded_loop(self) -> None:
@@ -153,7 +155,10 @@ class Shell:
                 await self._wake.wait()
 
     def _step(self, message: Message) -> None:
-        effects = self.node.step(message)
+        try:
+            effects = self.node.step(message)
+        except Fenced:
+            return  # What the dead had sent. One that lives learns it from the controller.
         if self._recorder is not None:
             self._recorder.record(message, effects)
         for effect in effects:

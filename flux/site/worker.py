@@ -94,7 +94,7 @@ class Worker(Shell):
 
     def _rows(self, job: Consume, frame: Frame) -> Rows:
         rows: Rows = frame.body.between(job.after, job.upto)
-        return rows.select(self.table(frame.channels, job.stage - 1)) if frame.channels else rows
+        return rows.select(self.table(frame.channels, frame.edge)) if frame.channels else rows
 
     def _outputs(self, job: Consume, whole: Rows) -> Iterator[Batch | None]:
         steps = self._segments[job.stage]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from flux.plan import Plan
 from flux.site.recording import SUFFIX, replay
 
 ROWS = 150_000
-PACED_ROWS_PER_S = 50_000  # So that a run takes three seconds, and recovery a small part of it.
+PACED_ROWS_PER_S = 50_000  # So that rows flow while copies are rebuilt.
 RECOVERY_S = 30.0
 
 
@@ -71,6 +72,15 @@ def test_two_sites_that_share_no_partition_may_both_die(packets: list[pa.RecordB
     assert report.table.equals(expected)
 
 
+def gated(packets: list[pa.RecordBatch], gate: Path) -> Iterator[pa.RecordBatch]:
+    """The packets; the second half waits until the file `gate` is there."""
+    half = len(packets) // 2
+    yield from packets[:half]
+    while not gate.exists():
+        time.sleep(0.01)
+    yield from packets[half:]
+
+
 def rebuilt(run: flux.run.Run, site: str) -> None:
     """Wait until every partition has all its copies again after the death of `site`."""
 
@@ -83,13 +93,16 @@ def rebuilt(run: flux.run.Run, site: str) -> None:
 
 @pytest.mark.parametrize("second", ["site-2", "site-3", "site-4"])
 def test_when_lost_copies_are_rebuilt_another_site_may_die(
-    packets: list[pa.RecordBatch], expected: pa.Table, second: str
+    packets: list[pa.RecordBatch], expected: pa.Table, second: str, tmp_path: Path
 ) -> None:
     # site-2 and site-3 shared partitions with site-1; site-4 is the standby that got its copies.
-    with dmz.flow(packets, partitions=6, rate=PACED_ROWS_PER_S).start(sites=3, standby=1) as run:
+    gate = tmp_path / "gate"
+    flow = dmz.flow(gated(packets, gate), partitions=6, rate=PACED_ROWS_PER_S)
+    with flow.start(sites=3, standby=1) as run:
         run.wait_for_output(1_000)
         run.kill("site-1")
         rebuilt(run, "site-1")
+        gate.touch()
         run.kill(second)
         report = run.wait(timeout=60)
     assert report.table.equals(expected)
@@ -100,12 +113,14 @@ def test_when_lost_copies_are_rebuilt_another_site_may_die(
 
 
 def test_without_a_standby_lost_copies_are_rebuilt_on_the_sites_left(
-    packets: list[pa.RecordBatch], expected: pa.Table
+    packets: list[pa.RecordBatch], expected: pa.Table, tmp_path: Path
 ) -> None:
-    with dmz.flow(packets, partitions=6, rate=PACED_ROWS_PER_S).start(sites=3) as run:
+    gate = tmp_path / "gate"
+    with dmz.flow(gated(packets, gate), partitions=6, rate=PACED_ROWS_PER_S).start(sites=3) as run:
         run.wait_for_output(1_000)
         run.kill("site-1")
         rebuilt(run, "site-1")
+        gate.touch()
         run.kill("site-2")
         report = run.wait(timeout=60)
     assert report.table.equals(expected)
