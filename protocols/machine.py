@@ -61,6 +61,7 @@ class Machine:
     """A state machine driven by the rules of its class."""
 
     RULES: ClassVar[tuple[Rule[Any, Any], ...]] = ()
+    _rows: ClassVar[tuple[Any, dict[type[Any], tuple[Rule[Any, Any], ...]]]] = ((), {})  # The rules by message.
 
     @property
     def title(self) -> str:
@@ -69,13 +70,21 @@ class Machine:
 
     def step(self, message: Any) -> list[Effect]:
         """Fire the first rule for `message` whose guard holds; return its effects."""
-        for rule in self.RULES:
-            if rule.on is type(message) and rule.guard(self, message):
+        for rule in self._rules_for(type(message)):
+            if rule.guard(self, message):
                 return list(rule.action(self, message))
         raise Refused(
             f"{self.title} refuses {message!r}: no rule accepts it in state {self.describe()}. "
             "Sender and receiver disagree about the protocol; this is a bug or a foreign process."
         )
+
+    @classmethod
+    def _rules_for(cls, kind: type[Any]) -> tuple[Rule[Any, Any], ...]:
+        of, rows = cls._rows
+        if of is not cls.RULES:
+            rows = {rule.on: tuple(other for other in cls.RULES if other.on is rule.on) for rule in cls.RULES}
+            cls._rows = (cls.RULES, rows)
+        return rows.get(kind, ())
 
     def describe(self) -> str:
         """The scalar state variables, for errors."""

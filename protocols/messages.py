@@ -17,6 +17,7 @@ own, so nothing that is said under a name is ever meant for, or comes from, two 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeAlias
 
 Body: TypeAlias = Any
@@ -50,7 +51,7 @@ class Standby:
     donor: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class View:
     """Who is in the dataflow and which copy of which partition lives where (thesis 3.2.3.1).
 
@@ -76,11 +77,11 @@ class View:
 
     def inputs(self, stage: int) -> tuple[int, ...]:
         """The edges into `stage`."""
-        return tuple(e for e, (_, consumer) in enumerate(self.edges) if consumer == stage)
+        return self._inputs[stage]
 
     def outputs(self, stage: int) -> tuple[int, ...]:
         """The edges out of `stage`."""
-        return tuple(e for e, (producer, _) in enumerate(self.edges) if producer == stage)
+        return self._outputs[stage]
 
     def is_end(self, stage: int) -> bool:
         """Whether `stage` is an ingress or an egress: it has one copy, which is started again when it dies."""
@@ -96,13 +97,11 @@ class View:
 
     def holders(self, stage: int) -> tuple[str, ...]:
         """The live nodes with a copy of any partition of `stage`, each once, in a fixed order."""
-        held = {node for copies in self.copies[stage] for node in copies}
-        return tuple(sorted(held - self.dead))
+        return self._holders[stage]
 
     def members(self, stage: int) -> tuple[str, ...]:
         """The live nodes with a copy of `stage`, finished or on its way, each once, in a fixed order."""
-        coming = {standby.node for standby in self.standby if standby.stage == stage}
-        return tuple(sorted(coming | set(self.holders(stage))))
+        return self._members[stage]
 
     def held(self, stage: int, node: str) -> frozenset[int]:
         """The partitions of `stage` of which `node` has a finished copy."""
@@ -140,6 +139,28 @@ class View:
             for partition in range(len(partitions))
             if not self.live_copies(stage, partition) and (stage, partition) not in coming
         )
+
+    # What every machine asks of a view is made once.
+
+    @cached_property
+    def _inputs(self) -> list[tuple[int, ...]]:
+        stages = range(len(self.copies))
+        return [tuple(e for e, (_, consumer) in enumerate(self.edges) if consumer == stage) for stage in stages]
+
+    @cached_property
+    def _outputs(self) -> list[tuple[int, ...]]:
+        stages = range(len(self.copies))
+        return [tuple(e for e, (producer, _) in enumerate(self.edges) if producer == stage) for stage in stages]
+
+    @cached_property
+    def _holders(self) -> list[tuple[str, ...]]:
+        held = ({node for copies in partitions for node in copies} for partitions in self.copies)
+        return [tuple(sorted(nodes - self.dead)) for nodes in held]
+
+    @cached_property
+    def _members(self) -> list[tuple[str, ...]]:
+        coming = [{s.node for s in self.standby if s.stage == stage} for stage in range(len(self.copies))]
+        return [tuple(sorted(nodes | set(held))) for nodes, held in zip(coming, self._holders, strict=True)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,7 +59,8 @@ class Scenario:
     `edges` are the producing and consuming stage of each exchange; left out, the stages are a chain.
 
     What may go wrong: `crashes` of sites; `restarts` of the ingress, the egress and the controller; `suspicions`: a
-    site is declared dead and is not; `cuts` of the link between two nodes. `arrivals` are sites that come later.
+    site is declared dead and is not; `cuts` of the link between two nodes. `arrivals` are sites that come later. With
+    a `slow_start` things may also happen before the first view.
     """
 
     sites: int
@@ -74,6 +75,7 @@ class Scenario:
     suspicions: int = 0
     cuts: int = 0
     arrivals: int = 0
+    slow_start: bool = False
 
     @property
     def stages(self) -> int:
@@ -199,6 +201,8 @@ class Reference:
         self._rows: dict[tuple[int, int], list[Row]] = {}
         self._sns: dict[tuple[int, int], list[int]] = {}
         self._states: dict[tuple[int, int], list[OperatorState]] = {}
+        self._output: dict[tuple[int, int], list[Row]] = {}
+        self._output_sns: dict[tuple[int, int], list[int]] = {}
         output = [row for body in scenario.source for row in body]
         self.last_sn = output[-1].sn
         for stage in range(1, scenario.stages + 2):
@@ -206,9 +210,12 @@ class Reference:
             for partition in range(scenario.partitions[stage]):
                 rows = sorted(row for row in output if row.edge in edges and row.consumer == partition)
                 states = [OperatorState()]
-                output.extend(operate(scenario, stage, partition, OperatorState(), rows)[1])
+                emitted = operate(scenario, stage, partition, OperatorState(), rows)[1]
+                output.extend(emitted)
                 for row in rows:
                     states.append(operate(scenario, stage, partition, states[-1], [row])[0])
+                self._output[stage, partition] = emitted
+                self._output_sns[stage, partition] = [row.sn for row in emitted]
                 self._rows[stage, partition] = rows
                 self._sns[stage, partition] = [row.sn for row in rows]
                 self._states[stage, partition] = states
@@ -217,6 +224,11 @@ class Reference:
         """The input of a partition with sequence numbers in (after, upto], in order."""
         sns = self._sns[stage, partition]
         return self._rows[stage, partition][bisect_right(sns, after) : bisect_right(sns, upto)]
+
+    def output(self, stage: int, partition: int, after: int, upto: int) -> list[Row]:
+        """What a partition emits for that input."""
+        sns = self._output_sns[stage, partition]
+        return self._output[stage, partition][bisect_right(sns, after) : bisect_right(sns, upto)]
 
     def state(self, stage: int, partition: int, upto: int) -> OperatorState:
         """The state of a partition that is through everything up to `upto`."""

@@ -19,48 +19,10 @@ from flux.protocols.ingress import Ingress
 from flux.protocols.messages import Attach, Consume, Data, PeerMessage, Pull, View
 from flux.protocols.pooler import Pooler
 
+from .checker import Checker as Checker
+from .checker import Violated as Violated
 from .dataflow import EGRESS, INGRESS, OperatorState, Row, Scenario
 from .process import Place, Process, channels_of, is_among
-
-
-class Violated(Exception):
-    """An invariant does not hold."""
-
-
-class Checker:
-    """One claim; each method is a moment at which it may turn out to be false."""
-
-    claim = ""
-
-    def attached(self, process: Process, sender: str, attach: Attach) -> None:
-        """`process` is about to ask `sender` to feed it."""
-
-    def delivered(self, process: Process, data: Data) -> None:
-        """A frame is about to be delivered to `process`."""
-
-    def given(self, process: Process, work: Consume | Pull) -> None:
-        """`process` has been told to begin a piece of work."""
-
-    def heard(self, process: Process, message: PeerMessage) -> None:
-        """`process` has taken a message of another node and has not refused it."""
-
-    def consumed(self, process: Process, work: Consume, partition: int, rows: list[Row], state: OperatorState) -> None:
-        """`process` has run `partition` over `rows` and is about to be in `state`."""
-
-    def installed(self, process: Process, place: Place) -> None:
-        """`process` is about to install the state of a copy."""
-
-    def published(self, view: View) -> None:
-        """The controller is about to publish `view`."""
-
-    def lost(self, live: Sequence[Process], view: View, places: Sequence[Place]) -> None:
-        """The controller says that these places are lost; `view` is the last one published."""
-
-    def at_rest(self, scenario: Scenario, live: Sequence[Process], view: View) -> None:
-        """Nothing is left to happen, and no partition was lost; `view` is the last one."""
-
-    def violated(self, what: str) -> Violated:
-        return Violated(f"{self.claim}: {what}")
 
 
 class LossFree(Checker):

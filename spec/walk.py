@@ -44,20 +44,23 @@ class Walked:
         return f"seed {self.seed}: {self.violation}\nreplay with: {REPLAY} {self.seed}"
 
 
-def scenario_of(rng: random.Random) -> Scenario:
-    """A random dataflow: sites, stages, partitions, batches, bounds; mostly pairs, sometimes one copy."""
+def scenario_of(rng: random.Random, scale: int = 1) -> Scenario:
+    """A random dataflow: sites, stages, partitions, batches, bounds; mostly pairs, sometimes one copy.
+
+    `scale` multiplies the length of the stream.
+    """
     sites = rng.randint(2, SITES_MAX)
     spare = rng.choice((0, 0, 1, 1, 2))
     partitions = [rng.randint(1, PARTITIONS_MAX) for _ in range(rng.randint(1, STAGES_MAX))]
     degree = 1 if rng.random() < 0.1 else 2
-    tuples = rng.randint(1, TUPLES_MAX)
+    tuples = rng.randint(1, TUPLES_MAX * scale)
     values = [rng.randrange(VALUES) for _ in range(tuples)]
-    cuts = sorted({0, tuples, *(rng.randint(0, tuples) for _ in range(rng.randint(0, BATCHES_MAX - 1)))})
+    cuts = sorted({0, tuples, *(rng.randint(0, tuples) for _ in range(rng.randint(0, BATCHES_MAX * scale - 1)))})
     return Scenario(
         sites=sites + spare,
         copies=declustered(sites, partitions, degree),
         batches=tuple(tuple(values[a:b]) for a, b in pairwise(cuts)),
-        bound_rows=rng.randint(1, BOUND_ROWS_MAX),
+        bound_rows=rng.randint(1, BOUND_ROWS_MAX * scale),
         crashes=min(sites + spare, rng.choice((0, 1, 1, 1, 2, 2, 3, 4))),
         at_once=rng.choice((1, 1, 2, 4)),
         moves=tuple(_move(rng, sites + spare, partitions, degree) for _ in range(rng.choice((0, 0, 1, 3)))),
@@ -66,6 +69,7 @@ def scenario_of(rng: random.Random) -> Scenario:
         suspicions=rng.choice((0, 0, 0, 1)),
         cuts=rng.choice((0, 0, 0, 1)),
         arrivals=rng.choice((0, 0, 0, 1, 2)),
+        slow_start=rng.random() < 0.3,
     )
 
 
@@ -87,10 +91,10 @@ def _move(rng: random.Random, sites: int, partitions: list[int], degree: int) ->
     )
 
 
-def walk(seed: int, checkers: Iterable[Checker] | None = None) -> Walked:
+def walk(seed: int, checkers: Iterable[Checker] | None = None, scale: int = 1) -> Walked:
     """Walk the world of `seed` to its end."""
     rng = random.Random(seed)
-    scenario = scenario_of(rng)
+    scenario = scenario_of(rng, scale)
     world = World(scenario, checkers)
     nodes = scenario.nodes
     # A slow node lets others run ahead of it: drift is where take-over is interesting.

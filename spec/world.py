@@ -36,8 +36,9 @@ from flux.protocols.controller import Controller
 from flux.protocols.machine import Fenced, Refused
 from flux.protocols.messages import Closed, Connected, Cut, Effect, Lost, Publish, Resend, Suspected, View
 
+from .checker import Checker, Violated, Watch
 from .dataflow import EGRESS, INGRESS, Scenario, site
-from .invariants import Checker, Violated, all_checkers
+from .invariants import all_checkers
 from .process import CONTROLLER, Outgoing, Process, Work, role_of
 from .story import describe
 
@@ -50,7 +51,7 @@ class World:
 
     def __init__(self, scenario: Scenario, checkers: Iterable[Checker] | None = None, record: bool = False) -> None:
         self.scenario = scenario
-        self.checkers = all_checkers() if checkers is None else tuple(checkers)
+        self.watch = _ALL if checkers is None else Watch(checkers)
         self.processes: dict[str, Process] = {}
         self.crashed: set[str] = set()
         self.fenced: set[str] = set()  # Declared dead, and alive.
@@ -84,7 +85,7 @@ class World:
         for index in range(scenario.arrivals):
             self._enable(("arrive", site(scenario.sites + index), NO_DETAIL))
         for node in scenario.nodes:
-            self._start(Process(scenario, node, self.checkers))
+            self._start(Process(scenario, node, self.watch), at_once=not scenario.slow_start)
 
     def do(self, choice: Choice) -> None:
         """Let `choice` happen; raise `Violated` if an invariant does not survive it."""
@@ -131,8 +132,8 @@ class World:
         """Check what must hold when nothing is left to happen."""
         assert not self.choices, f"{len(self.choices)} choices are left"
         if not self.lost:
-            for checker in self.checkers:
-                checker.at_rest(self.scenario, self.live(), self.controller.view)
+            for check in self.watch.at_rest:
+                check(self.scenario, self.live(), self.controller.view)
 
     def finish(self) -> None:
         """Go on with the oldest choice until nothing is left, then check."""
@@ -213,7 +214,7 @@ class World:
         if name != CONTROLLER:
             role, _, incarnation = name.partition(".")
             again = f"{role}.{int(incarnation or 1) + 1}"
-            self._start(Process(self.scenario, again, self.checkers, self.processes[name]))
+            self._start(Process(self.scenario, again, self.watch, self.processes[name]))
             return
         self.crashed.discard(CONTROLLER)
         last = self.journal[-1] if self.journal else self.scenario.plan
@@ -237,12 +238,18 @@ class World:
     def _arrive(self, name: str, _: Any) -> None:
         self._disable(("arrive", name, NO_DETAIL))
         self._note("arrive", name, NO_DETAIL)
-        self._start(Process(self.scenario, name, self.checkers))
+        self._start(Process(self.scenario, name, self.watch))
 
-    def _start(self, process: Process) -> None:
+    def _start(self, process: Process, at_once: bool = False) -> None:
         self.processes[process.name] = process
-        if CONTROLLER not in self.crashed:
-            self._post(process.name, process.deliver(Connected()))
+        if CONTROLLER in self.crashed:
+            return
+        out = process.deliver(Connected())
+        if not at_once:
+            self._post(process.name, out)
+            return
+        for _, hello in out:
+            self._control(hello)
 
     def _move(self, _: str, index: Any) -> None:
         self._disable(("move", CONTROLLER, index))
@@ -293,8 +300,8 @@ class World:
         for effect in effects:
             if isinstance(effect, Publish):
                 self.journal.append(effect.view)
-                for checker in self.checkers:
-                    checker.published(effect.view)
+                for check in self.watch.published:
+                    check(effect.view)
                 self._post(CONTROLLER, [(node, effect.view) for node in effect.to])
             elif isinstance(effect, Resend):
                 views = [v for v in self.journal if v.number > effect.after and effect.to in v.nodes]
@@ -302,8 +309,8 @@ class World:
             else:
                 assert isinstance(effect, Lost), f"the controller has no business with {effect}"
                 self.lost = effect.partitions
-                for checker in self.checkers:
-                    checker.lost(self.live(), self.journal[-1] if self.journal else self.scenario.plan, self.lost)
+                for check in self.watch.lost:
+                    check(self.live(), self.journal[-1] if self.journal else self.scenario.plan, self.lost)
                 self._note("lost", CONTROLLER, NO_DETAIL, self.lost)
                 self.choices.clear()
                 self._places.clear()
@@ -353,4 +360,5 @@ class World:
             self.trace.append(describe(kind, name, detail, what))
 
 
+_ALL = Watch(all_checkers())
 _RESTARTED = (INGRESS, EGRESS, CONTROLLER)

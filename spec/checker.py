@@ -1,0 +1,67 @@
+"""What a claim about a world is: a checker, and the moments at which it looks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from flux.protocols.messages import Attach, Consume, Data, PeerMessage, Pull, View
+
+from .dataflow import OperatorState, Row, Scenario
+
+if TYPE_CHECKING:
+    from .process import Place, Process
+
+
+class Violated(Exception):
+    """An invariant does not hold."""
+
+
+class Checker:
+    """One claim; each method is a moment at which it may turn out to be false."""
+
+    claim = ""
+
+    def attached(self, process: Process, sender: str, attach: Attach) -> None:
+        """`process` is about to ask `sender` to feed it."""
+
+    def delivered(self, process: Process, data: Data) -> None:
+        """A frame is about to be delivered to `process`."""
+
+    def given(self, process: Process, work: Consume | Pull) -> None:
+        """`process` has been told to begin a piece of work."""
+
+    def heard(self, process: Process, message: PeerMessage) -> None:
+        """`process` has taken a message of another node and has not refused it."""
+
+    def consumed(self, process: Process, work: Consume, partition: int, rows: list[Row], state: OperatorState) -> None:
+        """`process` has run `partition` over `rows` and is about to be in `state`."""
+
+    def installed(self, process: Process, place: Place) -> None:
+        """`process` is about to install the state of a copy."""
+
+    def published(self, view: View) -> None:
+        """The controller is about to publish `view`."""
+
+    def lost(self, live: Sequence[Process], view: View, places: Sequence[Place]) -> None:
+        """The controller says that these places are lost; `view` is the last one published."""
+
+    def at_rest(self, scenario: Scenario, live: Sequence[Process], view: View) -> None:
+        """Nothing is left to happen, and no partition was lost; `view` is the last one."""
+
+    def violated(self, what: str) -> Violated:
+        return Violated(f"{self.claim}: {what}")
+
+
+class Watch:
+    """Checkers by the moments they care for."""
+
+    def __init__(self, checkers: Iterable[Checker]) -> None:
+        everyone = tuple(checkers)
+
+        def who(moment: str) -> list[Any]:
+            return [getattr(c, moment) for c in everyone if getattr(type(c), moment) is not getattr(Checker, moment)]
+
+        self.attached, self.delivered, self.given = who("attached"), who("delivered"), who("given")
+        self.heard, self.consumed, self.installed = who("heard"), who("consumed"), who("installed")
+        self.published, self.lost, self.at_rest = who("published"), who("lost"), who("at_rest")
