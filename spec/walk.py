@@ -8,8 +8,8 @@ with the oldest choice each time, until no single one can be missed.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from flux.protocols.messages import Move
@@ -96,35 +96,46 @@ def walk(seed: int, checkers: Iterable[Checker] | None = None, scale: int = 1) -
     rng = random.Random(seed)
     scenario = scenario_of(rng, scale)
     world = World(scenario, checkers)
-    nodes = scenario.nodes
-    # A slow node lets others run ahead of it: drift is where take-over is interesting.
-    slow = frozenset(node for node in nodes if rng.random() < 0.25)
-    patience = rng.choice((0, 2, 8))
-    # About as many choices as such a world makes, so that crashes fall everywhere in it.
-    length = 14 * scenario.sites * scenario.stages + 6 * scenario.sites * len(scenario.batches)
-    allowed = scenario.crashes + scenario.restarts + scenario.suspicions + scenario.cuts
-    when = sorted((rng.randrange(length) for _ in range(allowed)), reverse=True)
     done: list[Choice] = []
+    violation: Violated | None = None
     try:
-        while world.choices:
-            faults: list[Choice] = []
-            if when and len(done) >= when[-1]:
-                when.pop()
-                faults = world.faults()
-            choice = _fault(world, faults, rng) if faults else _draw(world.choices, slow, patience, rng)
+        for choice in steps(world, rng):
             done.append(choice)
             world.do(choice)
         world.at_rest()
-    except Violated as violation:
-        return Walked(seed, scenario, tuple(done), violation, bool(world.lost))
-    return Walked(seed, scenario, tuple(done), None, bool(world.lost))
+    except Violated as found:
+        violation = found
+    return Walked(seed, scenario, tuple(done), violation, bool(world.lost))
 
 
-def _fault(world: World, faults: Sequence[Choice], rng: random.Random) -> Choice:
-    """A random fault, mostly one that costs no last copy: a world that has lost data is at its end."""
+def steps(world: World, rng: random.Random) -> Iterator[Choice]:
+    """Random choices and faults until nothing is left; the caller lets each happen before it takes the next."""
+    scenario = world.scenario
+    # A slow node lets others run ahead of it: drift is where take-over is interesting.
+    slow = frozenset(node for node in scenario.nodes if rng.random() < 0.25)
+    patience = rng.choice((0, 2, 8))
+    # About as many choices as such a world makes, so that faults fall everywhere in it.
+    length = 14 * scenario.sites * scenario.stages + 6 * scenario.sites * len(scenario.batches)
+    allowed = scenario.crashes + scenario.restarts + scenario.suspicions + scenario.cuts
+    when = sorted((rng.randrange(length) for _ in range(allowed)), reverse=True)
+    done = 0
+    while world.choices:
+        faults: list[Choice] = []
+        if when and done >= when[-1]:
+            when.pop()
+            faults = _sensible(world, rng)
+        done += 1
+        yield rng.choice(faults) if faults else _draw(world.choices, slow, patience, rng)
+
+
+def _sensible(world: World, rng: random.Random) -> list[Choice]:
+    """The faults to draw from, mostly those that cost no last copy: a world that has lost data is at its end."""
+    faults = world.faults()
+    if rng.random() < 0.1:
+        return faults
     view = world.controller.view
-    harmless = [f for f in faults if role_of(f[1]) in (INGRESS, EGRESS, CONTROLLER) or not view.needs(f[1])]
-    return rng.choice(harmless if harmless and rng.random() < 0.9 else faults)
+    view = replace(view, dead=view.dead | world.crashed)
+    return [f for f in faults if role_of(f[1]) in (INGRESS, EGRESS, CONTROLLER) or not view.needs(f[1])]
 
 
 def _draw(choices: Sequence[Choice], slow: frozenset[str], patience: int, rng: random.Random) -> Choice:

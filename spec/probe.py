@@ -1,0 +1,236 @@
+"""Bad input: what correct nodes never say, tried in every state that a random world comes through.
+
+From each message that is about to be taken, messages are made that nobody should take: of strangers, of the dead, of
+the wrong copy, for an exchange that does not exist, with a position that goes back or stands still, twice. A machine
+must refuse each and be in the same state as before. The worlds of `walk` contain correct nodes only, so nothing else
+shows that these guards are there.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from flux.protocols.egress import Egress
+from flux.protocols.fh_cons import FhCons
+from flux.protocols.fh_prod import FhProd
+from flux.protocols.ingress import Ingress
+from flux.protocols.machine import Fenced, Machine, Refused
+from flux.protocols.messages import (
+    VERSION,
+    Ack,
+    Attach,
+    Closed,
+    Consumed,
+    Cut,
+    Data,
+    Hello,
+    Merge,
+    Merged,
+    Sourced,
+    SourceEnded,
+    State,
+    Stop,
+    Stopped,
+    Suspected,
+    View,
+    Want,
+)
+from flux.protocols.node import Node
+from flux.protocols.pooler import Pooler
+
+from .checker import Violated
+from .process import CONTROLLER, PULL, Process
+from .walk import scenario_of, steps
+from .world import Choice, World
+
+STRANGER = "a stranger"
+TRIED = 0.2  # The part of the steps before which bad input is tried: each try copies a machine.
+FAR = 1_000_000  # A number that no stint, version or position of a small world reaches.
+
+
+def probe(seed: int) -> Violated | None:
+    """Walk the world of `seed`, and try bad input before some of its steps."""
+    rng, dice = random.Random(seed), random.Random(seed)
+    world = World(scenario_of(rng))
+    try:
+        for choice in steps(world, rng):
+            if dice.random() < TRIED:
+                for machine, message in _bad(world, choice):
+                    _must_refuse(machine, message)
+            world.do(choice)
+    except Violated as violation:
+        return violation
+    return None
+
+
+def _must_refuse(machine: Machine, message: Any) -> None:
+    twin = machine.clone()
+    before = twin.key()
+    try:
+        twin.step(message)
+    except Refused as refused:
+        told = str(refused)
+        if repr(message) not in told or "refuses" not in told:
+            raise Violated(f"refusals name machine, message and state: {told}") from refused
+        is_of_the_dead = isinstance(machine, Node) and getattr(message, "sender", None) in _dead(machine)
+        if is_of_the_dead != isinstance(refused, Fenced) and isinstance(machine, Node):
+            raise Violated(f"the dead, and only they, learn that they are fenced: {told}") from refused
+    except (AssertionError, LookupError, TypeError, AttributeError) as error:
+        raise Violated(f"bad input is refused: {machine.title} fails on {message}: {error!r}") from error
+    else:
+        raise Violated(f"bad input is refused: {machine.title} takes {message}")
+    if twin.key() != before:
+        raise Violated(f"a refusal changes nothing: {machine.title} on {message}")
+
+
+def _dead(node: Node) -> frozenset[str]:
+    return node.view.dead if node.view is not None else frozenset()
+
+
+def _bad(world: World, choice: Choice) -> Iterator[tuple[Machine, Any]]:
+    """Machines at which something is about to happen, each with what it must not take."""
+    kind, name, detail = choice
+    if kind == "deliver":
+        assert isinstance(detail, str)
+        message = world.links[name, detail][0]
+        if detail == CONTROLLER:
+            yield from ((world.controller, bad) for bad in _for_the_controller(world, message))
+        else:
+            node = world.processes[detail].node
+            yield from ((node, bad) for bad in _for_a_node(node, message))
+    elif kind == "answer":
+        yield from _answers(world.processes[name], detail)
+
+
+def _for_the_controller(world: World, message: Any) -> Iterator[Any]:
+    view = world.controller.view
+    yield Suspected(node=STRANGER)
+    yield Cut(a=STRANGER, b=view.nodes[0])
+    yield Cut(a=view.nodes[0], b=STRANGER)
+    yield Closed  # No message at all.
+    for node in sorted(view.dead):
+        yield Hello(node=node, view=view.number)
+    if not isinstance(message, Hello):
+        return
+    yield replace(message, version=VERSION + 1)
+    yield replace(message, view=view.number + 1)
+    yield replace(message, view=-1)
+    yield replace(message, node=STRANGER, view=1)
+    yield replace(message, node=STRANGER, ends=(1,), incarnation=FAR)
+    yield replace(message, node=STRANGER, ends=(len(view.copies),), incarnation=FAR)
+    for node in sorted(world.controller.present):
+        yield Hello(node=node, view=min(1, view.number))
+
+
+def _for_a_node(node: Node, message: Any) -> Iterator[Any]:
+    if isinstance(message, View):
+        if node.view is not None:
+            yield replace(message, number=node.number)
+            yield replace(message, number=node.number + 2)
+            yield replace(message, number=0)
+        return
+    view = node.view
+    if view is None or message.view > node.number or not view.alive(message.sender):
+        return  # It is held, or refused anyway.
+    yield replace(message, sender=STRANGER)
+    for dead in sorted(view.dead):
+        yield replace(message, sender=dead)
+    place = "stage" if isinstance(message, Want | State) else "edge"
+    for number in (-1, FAR):
+        yield replace(message, **{place: number})
+    machine = node.machines[node._stage(message) or 0]
+    if isinstance(message, Data | Stopped | Merged):
+        assert not isinstance(machine, Ingress)
+        yield from _to_a_consumer(machine.cons, message, view)
+    elif isinstance(message, Ack | Attach | Stop | Merge):
+        assert not isinstance(machine, Egress)
+        yield from _to_a_producer(machine.prod, message)
+    elif isinstance(machine, Pooler):
+        yield from _to_a_mover(machine, message)
+
+
+def _others(view: View, sender: str) -> Iterable[str]:
+    return (node for node in view.nodes if view.alive(node) and node != sender)
+
+
+def _to_a_consumer(cons: FhCons, message: Data | Stopped | Merged, view: View) -> Iterator[Any]:
+    yield replace(message, stint=FAR)
+    if message.stint not in cons.lanes:
+        return
+    for other in _others(view, message.sender):
+        yield replace(message, sender=other)
+    for edge in view.inputs(cons.stage):
+        if edge != message.edge:
+            yield replace(message, edge=edge)
+    if isinstance(message, Data):
+        yield replace(message, after=message.after - 1)
+        yield replace(message, after=message.after + 1, upto=message.upto + 1)
+        yield replace(message, upto=message.after)
+        yield replace(message, upto=message.after - 1)
+    elif isinstance(message, Stopped):
+        for stint, lane in cons.lanes.items():
+            if not lane.stops and lane.sender == message.sender:
+                yield replace(message, stint=stint, edge=lane.edge)
+    else:
+        yield replace(message, into=message.stint)
+        yield replace(message, into=FAR)
+        lane = cons.lanes[message.stint]
+        for stint, other_lane in cons.lanes.items():
+            if (other_lane.sender, other_lane.upto) != (lane.sender, lane.upto):
+                yield replace(message, into=stint)
+
+
+def _to_a_producer(prod: FhProd, message: Ack | Attach | Stop | Merge) -> Iterator[Any]:
+    dest = (message.edge, message.sender)
+    if message.view < prod.since.get(dest, 0) or dest not in prod.buffer.floors:
+        return
+    if isinstance(message, Ack):
+        yield replace(message, position=prod.buffer.floors[dest] - 1)
+    elif isinstance(message, Attach):
+        yield replace(message, position=prod.buffer.dropped - 1)
+        for edge, consumer, stint in prod.lanes:
+            if (edge, consumer) == dest:
+                yield replace(message, stint=stint)
+    else:
+        yield replace(message, stint=FAR)
+
+
+def _to_a_mover(pooler: Pooler, message: Want | State) -> Iterator[Any]:
+    standby = pooler.mover.standby.get(message.version)
+    if standby is None:
+        return
+    if isinstance(message, Want):
+        yield replace(message, sender=standby.donor)
+        return
+    for other in (node for node in (standby.node,) if node != message.sender):
+        yield replace(message, sender=other)
+    awaited = pooler.mover.awaited.get(message.version)
+    if awaited is not None:
+        yield replace(message, position=awaited - 1)
+
+
+def _answers(process: Process, which: Any) -> Iterator[tuple[Machine, Any]]:
+    """Answers to what was not asked."""
+    node, (stage, cohort) = process.node, which
+    if which == PULL:
+        after = process.work[PULL].after
+        sourced = Sourced(after=after, upto=after + 1, rows=0, body=())
+        for bad in (
+            replace(sourced, after=after + 1, upto=after + 2),
+            replace(sourced, after=after - 1),
+            replace(sourced, upto=after),
+        ):
+            yield node, bad
+        return
+    work = process.work[which]
+    upto = getattr(work, "upto", 0)
+    consumed = Consumed(stage=stage, cohort=cohort, upto=upto, rows=0, body=())
+    yield node, replace(consumed, upto=upto + 1)
+    yield node, replace(consumed, upto=work.after)
+    yield node, replace(consumed, cohort=FAR)
+    yield node, replace(consumed, stage=FAR)
+    yield node, SourceEnded()
+    yield node, Sourced(after=0, upto=1, rows=0, body=())
