@@ -1,78 +1,116 @@
 """Mutants: copies of a protocol module with one guard or one state change spoilt.
 
-For every function of a machine: a statement left out, a condition negated, one operand of an `and` or `or`
-left out, and a guard that always holds. Asserts, docstrings and what only describes a machine are left alone:
-they change no behaviour.
+For every function of a machine: a statement left out, a condition negated, one operand of an `and` or `or` left out,
+the filter of a comprehension left out, a guard that always holds or never. And each row of a machine's table left
+out. Asserts, docstrings and what only describes a machine are left alone: they change no behaviour.
 """
 
 from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-MODULES = ("buffer", "channels", "fh_prod", "fh_cons", "pooler", "ingress", "egress", "node", "controller")
-_DESCRIBE = {"title", "__init__"}
-_FOLDER = Path(__file__).resolve().parent.parent / "protocols"
+MODULES = (
+    "messages",
+    "machine",
+    "buffer",
+    "channels",
+    "fh_prod",
+    "fh_cons",
+    "state_mover",
+    "pooler",
+    "ingress",
+    "egress",
+    "node",
+    "controller",
+)
+_DESCRIBE = {"title", "describe", "table", "__init__"}
+_TEXT_MAX = 90
+
+Change = Callable[[ast.AST], None]
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One spoilt module."""
+    """One spoilt module; its name does not depend on where in the file it is."""
 
+    name: str
     module: str
-    line: int
-    what: str
     source: str
-
-    @property
-    def name(self) -> str:
-        return f"{self.module}:{self.line} {self.what}"
 
 
 def folder() -> Path:
     """Where the protocol modules are."""
     import flux.protocols
 
-    return Path(flux.protocols.__file__ or _FOLDER).resolve().parent
+    assert flux.protocols.__file__ is not None
+    return Path(flux.protocols.__file__).resolve().parent
 
 
 def mutants(module: str) -> Iterator[Mutant]:
-    """Every mutant of a module, in the order of its lines."""
+    """Every mutant of a module, in the order of its functions."""
     tree = ast.parse((folder() / f"{module}.py").read_text())
+    seen: Counter[str] = Counter()
+    for where, place, what, change in _changes(tree):
+        spoilt = copy.deepcopy(tree)
+        change(_same(spoilt, tree, place))
+        ast.fix_missing_locations(spoilt)
+        name = f"{module}.{where}: {what}"
+        seen[name] += 1
+        if seen[name] > 1:
+            name += f" ({seen[name]})"
+        yield Mutant(name, module, ast.unparse(spoilt))
+
+
+def _changes(tree: ast.Module) -> Iterator[tuple[str, ast.AST, str, Change]]:
+    """Where, the place in the tree, in words, and what is done to it."""
+    guards = _guards(tree)
     for function in [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]:
-        if function.name not in _DESCRIBE:
-            yield from _spoilt(module, tree, function)
+        if function.name in _DESCRIBE:
+            continue
+        if function.name in guards:
+            yield function.name, function, "always holds", _returns(True)
+            yield function.name, function, "never holds", _returns(False)
+        for place in ast.walk(function):
+            for what, change in _spoilt(place):
+                yield function.name, place, what, change
+    for place in ast.walk(tree):
+        if isinstance(place, ast.Tuple):
+            for index, item in enumerate(place.elts):
+                if _is_row(item):
+                    yield "RULES", place, f"without row `{_text(item)}`", _leave_out("elts", index)
 
 
-def _spoilt(module: str, tree: ast.Module, function: ast.FunctionDef) -> Iterator[Mutant]:
-    for place in ast.walk(function):
-        for what, change in _changes(place):
-            spoilt = copy.deepcopy(tree)
-            twin = _same(spoilt, tree, place)
-            change(twin)
-            ast.fix_missing_locations(spoilt)
-            line = getattr(place, "lineno", function.lineno)
-            yield Mutant(module, line, f"{function.name}: {what}", ast.unparse(spoilt))
+def _guards(tree: ast.Module) -> set[str]:
+    """The functions that a table names as guards."""
+    rows = [node for node in ast.walk(tree) if _is_row(node)]
+    keywords = [keyword for row in rows if isinstance(row, ast.Call) for keyword in row.keywords]
+    return {k.value.attr for k in keywords if k.arg == "guard" and isinstance(k.value, ast.Attribute)}
 
 
-def _changes(place: ast.AST) -> Iterator[tuple[str, _Change]]:
+def _is_row(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Rule"
+
+
+def _spoilt(place: ast.AST) -> Iterator[tuple[str, Change]]:
     for block in ("body", "orelse"):
         statements = getattr(place, block, None)
         if isinstance(statements, list):
             for index, statement in enumerate(statements):
                 if _is_state_change(statement):
-                    text = ast.unparse(statement).splitlines()[0][:80]
-                    yield f"without `{text}`", _LeaveOut(block, index)
-    if isinstance(place, ast.If | ast.While):
-        yield f"negate `{ast.unparse(place.test)[:80]}`", _Negate("test")
-    if isinstance(place, ast.Return) and isinstance(place.value, ast.Compare | ast.BoolOp):
-        yield f"negate `{ast.unparse(place.value)[:80]}`", _Negate("value")
+                    yield f"without `{_text(statement)}`", _pass(block, index)
+    if isinstance(place, ast.If | ast.While | ast.IfExp):
+        yield f"negate `{_text(place.test)}`", _negate("test")
     if isinstance(place, ast.BoolOp):
         for index, value in enumerate(place.values):
-            yield f"without operand `{ast.unparse(value)[:80]}`", _LeaveOut("values", index)
+            yield f"without operand `{_text(value)}` of `{_text(place)}`", _leave_out("values", index)
+    if isinstance(place, ast.comprehension):
+        for index, test in enumerate(place.ifs):
+            yield f"without filter `{_text(test)}` of {_text(place.iter)}", _leave_out("ifs", index)
 
 
 def _is_state_change(statement: ast.stmt) -> bool:
@@ -80,41 +118,46 @@ def _is_state_change(statement: ast.stmt) -> bool:
         if isinstance(statement.value, ast.Constant):
             return False  # A docstring.
         return ast.unparse(statement) != "yield from ()"  # It only makes a generator.
-    return isinstance(statement, ast.AugAssign | ast.Delete) or (
-        isinstance(statement, ast.Assign | ast.AnnAssign) and not isinstance(_target(statement), ast.Name)
-    )
+    if isinstance(statement, ast.Assign):
+        return not isinstance(statement.targets[0], ast.Name)
+    return isinstance(statement, ast.AugAssign | ast.Delete)
 
 
-def _target(statement: ast.Assign | ast.AnnAssign) -> ast.expr:
-    return statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+def _text(node: ast.AST) -> str:
+    text = " ".join(ast.unparse(node).split())
+    return text if len(text) <= _TEXT_MAX else text[:_TEXT_MAX] + "…"
 
 
-class _Change:
-    """Something done to a node of a syntax tree."""
+def _pass(block: str, index: int) -> Change:
+    def change(node: ast.AST) -> None:
+        statements = getattr(node, block)
+        yields = any(isinstance(part, ast.Yield | ast.YieldFrom) for part in ast.walk(statements[index]))
+        # What yields nothing must stay a generator, or it would be noticed for a silly reason.
+        statements[index] = ast.parse("yield from ()").body[0] if yields else ast.Pass()
 
-    def __call__(self, node: ast.AST) -> None:
-        raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class _LeaveOut(_Change):
-    block: str
-    index: int
-
-    def __call__(self, node: ast.AST) -> None:
-        items = getattr(node, self.block)
-        if self.block == "values":
-            del items[self.index]
-        else:
-            items[self.index] = ast.Pass()
+    return change
 
 
-@dataclass(frozen=True)
-class _Negate(_Change):
-    field: str
+def _leave_out(field: str, index: int) -> Change:
+    def change(node: ast.AST) -> None:
+        del getattr(node, field)[index]
 
-    def __call__(self, node: ast.AST) -> None:
-        setattr(node, self.field, ast.UnaryOp(op=ast.Not(), operand=getattr(node, self.field)))
+    return change
+
+
+def _negate(field: str) -> Change:
+    def change(node: ast.AST) -> None:
+        setattr(node, field, ast.UnaryOp(op=ast.Not(), operand=getattr(node, field)))
+
+    return change
+
+
+def _returns(value: bool) -> Change:
+    def change(node: ast.AST) -> None:
+        assert isinstance(node, ast.FunctionDef)
+        node.body = [ast.Return(value=ast.Constant(value=value))]
+
+    return change
 
 
 def _same(twin: ast.AST, tree: ast.AST, place: ast.AST) -> ast.AST:
