@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from .node import Egress, Segment
+from .roles import roles, tables
 from .scenario import Fan, Route, Scenario, Tuple, default_fan, default_route
 from .words import END, Copy, Violated
 from .world import Choice, GlobalState, World
@@ -33,7 +34,8 @@ class Fault:
 class Sequences:
     """What a run gave: tuples as (sequence number, value), without ends of streams.
 
-    A standby's `consumed` begins behind the `installed` tuples that were in the state it was given.
+    A standby's `consumed` begins behind the `installed` tuples that were in the state it was given. `fired` counts the
+    rows that were taken, by role; those that two roles of one process share, in a stage between two others, are left out.
     """
 
     egress: tuple[Tuple, ...]
@@ -59,6 +61,7 @@ class Walk:
         self.consumed: dict[Copy, list[Tuple]] = {}
         self.installed: dict[Copy, int] = {}
         self.path: list[Choice] = []
+        self.fired: Counter[tuple[str, str]] = Counter()
         self.weights: dict[Choice, float] = {}
 
     def run(self) -> None:
@@ -77,6 +80,7 @@ class Walk:
                 return
             weights = [self._weight(choice) for choice, _ in choices]
             choice, after = self.random.choices(choices, weights)[0]
+            self._note_fired(choice)
             self._note_consumed(after)
             self.path.append(choice)
             self.state = after
@@ -110,6 +114,17 @@ class Walk:
                 self.next_standby = len(self.path) + self.standby_after
                 return True
         return False
+
+    def _note_fired(self, choice: Choice) -> None:
+        """Count the row that is taken, if the name of it says which it is."""
+        name, who = choice
+        if name == "standby":
+            return
+        node = self.world.node(self.state, self.world.names[self.world.labels.index(who)])
+        table = tables(self.world.scenario.coordinated)
+        found = [role for role in roles(node) if any(row.name == name for row in table[role])]
+        if len(found) == 1:
+            self.fired[found[0], name] += 1
 
     def _note_consumed(self, after: GlobalState) -> None:
         """Compare how far each operator was with how far it is; `Operator.check` has seen that the tuple is right."""
@@ -165,5 +180,9 @@ def sequences(
     consumed = {name: tuple(t for t in rows if t[1] != END) for name, rows in walk.consumed.items()}
     egress = consumed.pop(walk.world.egress, ())
     live = tuple(node.name for node in walk.world.live(walk.state) if isinstance(node, Segment))
-    fired = walk.world.fired
-    return Sequences(egress, consumed, walk.installed, tuple(walk.crashed), live, tuple(walk.path), fired)
+    installed = {name: _without_end(scenario.reference[name.pair][:n]) for name, n in walk.installed.items()}
+    return Sequences(egress, consumed, installed, tuple(walk.crashed), live, tuple(walk.path), walk.fired)
+
+
+def _without_end(rows: Iterable[Tuple]) -> int:
+    return sum(value != END for _, value in rows)

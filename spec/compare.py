@@ -1,0 +1,438 @@
+"""The thesis's protocol and the production machines side by side: same input, routing and faults, same sequences.
+
+A seed fixes a `Case`: an input, one to three stages of one to three partition pairs, an operator that emits none,
+one or two tuples for each (that of spec/dataflow.py), and which copies crash. `compare` runs it twice: as tuples,
+marks, pauses and reversals in the reference model (spec/thesis), and as frames, positions and attaches in the
+production machines (`World`), each with an order of events of its own. Whatever the order, every copy of every
+partition and the egress must have consumed the same (sn, sub, value) in the same order: all of it, or a prefix if the
+copy crashed. The invariants of spec/invariants.py are switched off here; the model alone says what is right.
+
+What a fault is. In the models copies crash, among the machines sites do. A case places its copies *apart*, each on a
+site of its own, so that both are the same; or *together*, one copy of each stage on a site, so that the crash of a
+site is that of several copies at once. There is a standby for each crash: a copy that appears, and a site without
+copies. A crash happens when it is due and the pair has another copy that is whole, on either side, so that no
+partition is lost; when nothing else is left to happen, it is due at once.
+
+What a number is. A model's sequence number is a compound key, (sn, k1, k2, ...), while spec/dataflow.py counts the
+descendants of one input per partition, and breaks ties by partition. Both are unique orders, which is all that 3.3.1
+asks for, but when descendants of one input meet again from two partitions, they may differ. Such inputs are drawn
+again; how the others translate is in `_names`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from .dataflow import EGRESS, END, VALUES, Row, Scenario, route, site
+from .invariants import Violated as MachineViolated
+from .thesis import Copy, Fault, sequences
+from .thesis import Violated as ModelViolated
+from .thesis.scenario import Operator, Tuple, default_fan
+from .thesis.scenario import Scenario as ModelScenario
+from .thesis.words import Sn
+from .world import NO_DETAIL, Choice, World
+
+Pair = tuple[int, int]  # Stage, partition; the egress is one behind the last stage.
+Seen = tuple[int, int, int]  # Sequence number, sub-number, value.
+
+STAGES, PARTITIONS = (1, 1, 2, 2, 2, 3), (1, 1, 1, 2, 2, 3)  # Drawn from: most worlds are small.
+TUPLES_MAX = 8
+ROOMY = 1_000_000
+CRASHES, OTHERS = (0, 1, 1, 2, 2, 3), (0, 0, 0, 1, 2)  # In one pair, and in other pairs.
+LOST_MAX = 6  # Copies: the models have names for as many standbys.
+GAPS = (1, 20, 60)  # Steps between two crashes, at most: so close that a catch-up is under way.
+STEPS_IDLE, STEPS_PER_TUPLE = 10, 6  # About as many as a model makes at least, and per tuple and pair.
+CHOICES_MAX = 200_000
+SLOW_CHANCE, PATIENCE = 0.25, (0, 3, 12)
+
+
+@dataclass(frozen=True)
+class Crash:
+    """The copies of one site crash, after this many steps of the model, or as far into a run of the machines."""
+
+    copies: tuple[Copy, ...]
+    after_steps: int
+
+
+@dataclass(frozen=True)
+class Case:
+    """Everything that both sides are given; crashes are in the order in which they happen."""
+
+    seed: int
+    values: tuple[int, ...]
+    partitions: tuple[int, ...]
+    apart: bool
+    crashes: tuple[Crash, ...]
+    standby_after: int  # Steps until a model's standby appears.
+    capacity: int  # Tuples in a model's buffer.
+    bound_rows: int  # Rows in a machine's pool.
+    batch: int  # Tuples that the machines' source gives at a time.
+    at_once: int
+
+    @property
+    def pairs(self) -> tuple[Pair, ...]:
+        return tuple((stage, i) for stage, count in enumerate(self.partitions, start=1) for i in range(count))
+
+    @property
+    def steps(self) -> int:
+        """About as many as the model makes without crashes."""
+        return STEPS_IDLE + STEPS_PER_TUPLE * len(self.values) * len(self.pairs)
+
+    @property
+    def egress(self) -> Pair:
+        return len(self.partitions) + 1, 0
+
+    def site_of(self, copy: Copy) -> str:
+        """Where one of the first two copies of a pair is."""
+        nth = self.pairs.index(copy.pair) if self.apart else copy.partition
+        return site(2 * nth + copy.number)
+
+    @property
+    def copies_lost(self) -> int:
+        return sum(len(crash.copies) for crash in self.crashes)
+
+    @property
+    def sites(self) -> int:
+        """How many sites hold copies at the beginning."""
+        return 2 * (len(self.pairs) if self.apart else max(self.partitions))
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What one copy consumed, from tuple `begins` on. `state` counts the tuples in the state it was built from.
+
+    A model's copy that was built has only what came behind that state; a machine's has all, for it moves along.
+    """
+
+    who: str
+    pair: Pair
+    rows: tuple[Seen, ...]
+    begins: int = 0
+    state: int = 0
+    crashed: bool = False
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a run of one side gave: the egress and every copy, and the names of the copies that crashed."""
+
+    taken: tuple[Taken, ...]
+    crashed: frozenset[str]
+
+    @property
+    def caught_up_midway(self) -> bool:
+        """Whether a copy was built from a state with some of its input, and got the rest itself."""
+        expected = whole(self)
+        return any(0 < taken.state < len(expected[taken.pair]) for taken in self.taken)
+
+    def live(self, pair: Pair) -> list[Taken]:
+        return [taken for taken in self.taken if taken.pair == pair and not taken.crashed]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A case, what both sides gave, and the first difference, if there is one.
+
+    `fired` counts the rows of the model that were taken. A side that broke one of its own rules gave nothing.
+    """
+
+    case: Case
+    model: Given | None
+    machines: Given | None
+    difference: str
+    fired: Counter[tuple[str, str]] = field(repr=False)
+
+    @property
+    def equal(self) -> bool:
+        return not self.difference
+
+
+def compare(seed: int) -> Compared:
+    """Run the case of `seed` on both sides.
+
+    >>> compared = compare(3)
+    >>> compared.equal, compared.model.crashed == compared.machines.crashed
+    (True, True)
+    """
+    case = case_of(seed)
+    fired: Counter[tuple[str, str]] = Counter()
+    try:
+        model = run_model(case, fired)
+    except ModelViolated as violated:
+        return Compared(case, None, None, f"the model breaks its own rule: {violated}", fired)
+    try:
+        machines = run_machines(case)
+    except MachineViolated as violated:
+        return Compared(case, model, None, f"the machines break their own rule: {violated}", fired)
+    return Compared(case, model, machines, first_difference(case, model, machines), fired)
+
+
+def compare_many(seeds: Iterable[int]) -> tuple[list[Compared], dict[bool, Counter[tuple[str, str]]]]:
+    """Compare the cases of all seeds; and the rows that fired in dataflow pairs (False) and partition pairs (True)."""
+    found = [compare(seed) for seed in seeds]
+    fired: dict[bool, Counter[tuple[str, str]]] = {False: Counter(), True: Counter()}
+    for compared in found:
+        fired[len(compared.case.partitions) > 1] += compared.fired
+    return found, fired
+
+
+# --- what is compared -------------------------------------------------------------------------------------------
+
+
+def first_difference(case: Case, model: Given, machines: Given) -> str:
+    """The first thing in which the two sides differ, or nothing."""
+    if model.crashed != machines.crashed:
+        return f"the model lost {sorted(model.crashed)}, the machines {sorted(machines.crashed)}"
+    expected = whole(model)
+    for pair in (*case.pairs, case.egress):
+        if len(model.live(pair)) != len(machines.live(pair)):
+            return f"{pair} has {len(model.live(pair))} copies in the model, {len(machines.live(pair))} in the machines"
+        for side, given in (("the model", model), ("the machines", machines)):
+            for taken in given.taken:
+                if taken.pair == pair and (what := _differs(taken, expected[pair])):
+                    return f"{side}, {taken.who} of {pair}: {what}"
+    return ""
+
+
+def whole(given: Given) -> dict[Pair, tuple[Seen, ...]]:
+    """What each pair consumed, copy after copy: the first that was there, then those built from it."""
+    found: dict[Pair, tuple[Seen, ...]] = {}
+    for taken in sorted(given.taken, key=lambda taken: taken.begins):
+        known = found.get(taken.pair, ())
+        found[taken.pair] = known + taken.rows[max(0, len(known) - taken.begins) :]
+    return found
+
+
+def _differs(taken: Taken, expected: tuple[Seen, ...]) -> str:
+    for k, row in enumerate(taken.rows, start=taken.begins):
+        if k >= len(expected) or row != expected[k]:
+            return f"its tuple {k} is {row}, not {expected[k] if k < len(expected) else 'the end'}"
+    reached = taken.begins + len(taken.rows)
+    if reached < len(expected) and not taken.crashed:
+        return f"it ends after {reached} tuples and never gets {expected[reached]}"
+    return ""
+
+
+# --- the case of a seed -------------------------------------------------------------------------------------------
+
+
+def case_of(seed: int) -> Case:
+    """Draw everything, the input until both numberings order it alike."""
+    rng = random.Random(seed)
+    partitions = tuple(rng.choice(PARTITIONS) for _ in range(rng.choice(STAGES)))
+    values = _values(rng, partitions)
+    # With a merge of several producers, bounded buffers of the thesis's kind can deadlock without any fault.
+    is_tight = max(partitions) == 1 and rng.random() < 0.5
+    case = Case(
+        seed=seed,
+        values=values,
+        partitions=partitions,
+        apart=rng.random() < 0.75,
+        crashes=(),
+        standby_after=rng.choice((0, 0, rng.randrange(40))),
+        capacity=rng.randint(1, 2) if is_tight else ROOMY,
+        bound_rows=rng.randint(1, 3),
+        batch=rng.choice((1, 1, 2, 3)),
+        at_once=rng.choice((1, 1, 2)),
+    )
+    return replace(case, crashes=_crashes(rng, case))
+
+
+def _values(rng: random.Random, partitions: tuple[int, ...]) -> tuple[int, ...]:
+    while True:
+        values = tuple(rng.randrange(VALUES) for _ in range(rng.randint(0, TUPLES_MAX)))
+        if _is_ordered_alike(_model_of(values, partitions)):
+            return values
+
+
+def _crashes(rng: random.Random, case: Case) -> tuple[Crash, ...]:
+    """A chain of crashes in one pair, its standbys included, and then some in others; times never decrease."""
+    first, *others = rng.sample(case.pairs, len(case.pairs))
+    live, victims = [0, 1], []
+    for nth in range(rng.choice(CRASHES)):
+        number = rng.choice((*live, live[-1]))
+        live = [n for n in live if n != number] + [2 + nth]
+        victims.append(Copy(*first, number))
+    if victims:
+        victims += [Copy(*other, rng.randint(0, 1)) for other in others[: rng.choice(OTHERS)]]
+    crashes: list[Crash] = []
+    due, lost = rng.randrange(case.steps), 0
+    for copies in [(victim,) for victim in victims] if case.apart else _whole_sites(case.pairs, victims):
+        lost += len(copies)
+        if lost > LOST_MAX:
+            break
+        crashes.append(Crash(copies, due))
+        due += rng.randrange(rng.choice((*GAPS, case.steps)))
+    return tuple(crashes)
+
+
+def _whole_sites(pairs: tuple[Pair, ...], victims: list[Copy]) -> list[tuple[Copy, ...]]:
+    """With each copy all that stand on its site, once. Standbys are left out: those of one site have several."""
+    sites = dict.fromkeys((victim.partition, victim.number) for victim in victims if victim.number < 2)
+    return [tuple(Copy(*pair, number) for pair in pairs if pair[1] == i) for i, number in sites]
+
+
+# --- the model ------------------------------------------------------------------------------------------------------
+
+
+def run_model(case: Case, fired: Counter[tuple[str, str]]) -> Given:
+    """The thesis's protocol; the rows of its tables that were taken are added to `fired`."""
+    run = sequences(
+        case.values,
+        case.partitions,
+        [Fault(copy, crash.after_steps) for crash in case.crashes for copy in crash.copies],
+        case.seed,
+        route=route,
+        fan=default_fan,
+        standby_after=case.standby_after,
+        capacity=case.capacity,
+    )
+    fired.update(run.fired)
+    names = _names(_model_of(case.values, case.partitions))
+
+    def seen(stage: int, rows: Iterable[Tuple]) -> tuple[Seen, ...]:
+        return tuple((*names[stage, sn][:2], value) for sn, value in rows)
+
+    taken = [Taken(EGRESS, case.egress, seen(case.egress[0], run.egress))]
+    for copy in (*run.live, *run.crashed):
+        rows, state = seen(copy.stage, run.consumed.get(copy, ())), run.installed.get(copy, 0)
+        taken.append(Taken(str(copy), copy.pair, rows, state, state, copy in run.crashed))
+    return Given(tuple(taken), frozenset(map(str, run.crashed)))
+
+
+def _model_of(values: tuple[int, ...], partitions: tuple[int, ...]) -> ModelScenario:
+    return ModelScenario(values=values, partitions=partitions, route=route, fan=default_fan)
+
+
+def _names(model: ModelScenario) -> dict[tuple[int, Sn], tuple[int, int, int]]:
+    """(sn, sub, producer) of every tuple of a plain run, by stage and compound key."""
+    names = {(1, sn): (sn[0], 0, 0) for _, sn, _ in model.source}
+    for (stage, i), rows in model.reference.items():
+        operator, subs = Operator(stage, i), Counter[int]()
+        for sn, value in rows:
+            for _, key, made in operator.process(model, sn, value):
+                if made != END:
+                    names[stage + 1, key] = (sn[0], subs[sn[0]], i)
+                    subs[sn[0]] += 1
+    return names
+
+
+def _is_ordered_alike(model: ModelScenario) -> bool:
+    """Whether merging by compound keys and merging by (sn, sub, producer) are the same, for every partition."""
+    names = _names(model)
+    orders = [[names[stage, sn] for sn, value in rows if value != END] for (stage, _), rows in model.reference.items()]
+    return all(order == sorted(order) for order in orders)
+
+
+# --- the machines ---------------------------------------------------------------------------------------------------
+
+
+def run_machines(case: Case) -> Given:
+    """The production machines in a simulated world, to their end."""
+    plain = _Machines(replace(case, crashes=()))
+    run = _Machines(case, choices_per_step=plain.to_the_end() / case.steps)
+    run.to_the_end()
+    taken = []
+    for name, process in run.world.processes.items():
+        for place, history in process.history.items():
+            rows = _seen(history)
+            state = run.states.get((name, place), 0)
+            taken.append(Taken(name, place, rows, 0, state, name in run.world.crashed))
+    return Given(tuple(taken), frozenset(run.crashed))
+
+
+def _seen(history: Iterable[Row]) -> tuple[Seen, ...]:
+    return tuple((row.sn, row.sub, row.value) for row in history if row.value != END)
+
+
+class _Machines:
+    """A run of the machines that is under way. All that it uses of `World` is used here."""
+
+    def __init__(self, case: Case, choices_per_step: float = 1.0) -> None:
+        self.random = random.Random(case.seed)
+        self.choices_per_step = choices_per_step
+        self.homes = {Copy(*pair, k): case.site_of(Copy(*pair, k)) for pair in case.pairs for k in (0, 1)}
+        copies = tuple(
+            tuple(tuple(self.homes[Copy(stage, i, k)] for k in (0, 1)) for i in range(count))
+            for stage, count in enumerate(case.partitions, start=1)
+        )
+        self.crashes = list(case.crashes)
+        scenario = Scenario(
+            sites=case.sites + case.copies_lost,
+            copies=copies,
+            batches=tuple(case.values[k : k + case.batch] for k in range(0, len(case.values), case.batch)) or ((),),
+            bound_rows=case.bound_rows,
+            crashes=len(case.crashes),
+            at_once=case.at_once,
+        )
+        self.world = World(scenario, checkers=())
+        self.slow = frozenset(node for node in scenario.nodes if self.random.random() < SLOW_CHANCE)
+        self.patience = self.random.choice(PATIENCE)
+        self.versions = 0
+        self.crashed: list[str] = []
+        self.states: dict[tuple[str, Pair], int] = {}  # How much was in the states that were installed.
+        self.known = {name: set(process.history) for name, process in self.world.processes.items()}
+
+    def to_the_end(self) -> int:
+        """Choose at random until nothing is left to happen, with every crash that can happen; say how often."""
+        for done in range(CHOICES_MAX):
+            while self.crashes and (self._is_due(done) or not self.world.choices):
+                if not self._crash():
+                    break
+            if not self.world.choices:
+                return done
+            self._do(self._draw())
+        raise MachineViolated(f"recovery ends: a run is not at rest after {CHOICES_MAX:,} choices")
+
+    def _is_due(self, done: int) -> bool:
+        return self.crashes[0].after_steps * self.choices_per_step <= done
+
+    def _do(self, choice: Choice) -> None:
+        self.world.do(choice)
+        self._note_standbys()
+        where = choice[2] if choice[0] == "deliver" else choice[1]
+        if where in self.known:
+            history = self.world.processes[str(where)].history
+            for place in history.keys() - self.known[str(where)]:
+                self.known[str(where)].add(place)
+                self.states[str(where), place] = len(_seen(history[place]))
+
+    def _draw(self) -> Choice:
+        """A random choice; one at a slow node only when patience gave nothing else."""
+        for _ in range(self.patience):
+            choice = self.random.choice(self.world.choices)
+            if (choice[2] if choice[0] == "deliver" else choice[1]) not in self.slow:
+                return choice
+        return self.random.choice(self.world.choices)
+
+    def _note_standbys(self) -> None:
+        """Give the copies that are being built the names they have in the model: in the order of their beginning."""
+        for standby in self.world.controller.view.standby:
+            if standby.version > self.versions:
+                self.versions = standby.version
+                pair = (standby.stage, standby.partition)
+                number = sum(copy.pair == pair for copy in self.homes)
+                self.homes[Copy(*pair, number)] = standby.node
+
+    def _crash(self) -> bool:
+        """Crash the site that is next, if each of its copies has another that is whole."""
+        victim = self.homes.get(self.crashes[0].copies[0])
+        if victim is None or victim not in self.world.may_crash():
+            return False
+        lost = [copy for copy, home in self.homes.items() if home == victim]
+        if not all(self._has_another(copy, victim) for copy in lost):
+            return False
+        self.world.do(("crash", victim, NO_DETAIL))
+        self.crashed += map(str, lost)
+        self.crashes.pop(0)
+        return True
+
+    def _has_another(self, copy: Copy, victim: str) -> bool:
+        return any(
+            copy.pair in process.history
+            for name, process in self.world.processes.items()
+            if name != victim and name not in self.world.crashed
+        )
