@@ -105,6 +105,8 @@ class Walk:
         if not self.faults or self.faults[0].after_steps > len(self.path):
             return False
         victim = self.faults[0].copy
+        if not any(self.world.is_whole(self.state, copy) for copy in self.world.names if self._is_other(copy, victim)):
+            return False  # What the crashes of others would lead to need not be known.
         for choice, after in self.world.crashes(self.state):
             if choice[1] == str(victim):
                 self.faults.pop(0)
@@ -114,6 +116,10 @@ class Walk:
                 self.next_standby = len(self.path) + self.standby_after
                 return True
         return False
+
+    @staticmethod
+    def _is_other(copy: Copy, victim: Copy) -> bool:
+        return copy.pair == victim.pair and copy != victim
 
     def _note_fired(self, choice: Choice) -> None:
         """Count the row that is taken, if the name of it says which it is."""
