@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, Self
 
 import pytest
@@ -66,10 +67,18 @@ class Steered:
     def settle(self, *without: Held, kinds: tuple[str, ...] = ("deliver", "answer", "notice")) -> Self:
         """The oldest choice each time, until there is none but at what is held back."""
         while True:
-            possible = [c for c in self.world.choices if c[0] in kinds and not self._is_held(c, without)]
+            possible = [c for c in self.world.choices if c[0] in kinds and not self._is_at(c, without)]
             if not possible:
                 return self
             self.world.do(possible[0])
+
+    def settle_in_turn(self, *order: str) -> Self:
+        """To the end; whenever the first of these nodes can go on, it does, else the second, and so on."""
+        while self.world.choices:
+            first = next((n for n in order if any(self._is_at(c, (n,)) for c in self.world.choices)), None)
+            possible = [c for c in self.world.choices if first is None or self._is_at(c, (first,))]
+            self.world.do(possible[0])
+        return self
 
     def wander(self, choices: int, seed: int) -> Self:
         """So many choices at random."""
@@ -104,10 +113,10 @@ class Steered:
         return self
 
     @staticmethod
-    def _is_held(choice: Choice, without: tuple[Held, ...]) -> bool:
+    def _is_at(choice: Choice, places: tuple[Held, ...]) -> bool:
         kind, name, detail = choice
         where = str(detail) if kind == "deliver" else name
-        return where in without or (kind == "deliver" and (name, where) in without)
+        return where in places or (kind == "deliver" and (name, where) in places)
 
     # --- what there is to see -----------------------------------------------------------------------------------
 
@@ -146,6 +155,7 @@ class Steered:
         return [(s.stage, s.partition, s.node) for s in self.world.controller.view.standby]
 
 
+@cache
 def plain(copies: Stages = PAIR, values: tuple[int, ...] = VALUES) -> list[tuple[int, int, int]]:
     """What the egress gets when nothing fails."""
     return Steered(copies, values=values).rest().output
