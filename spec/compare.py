@@ -1,103 +1,42 @@
 """The thesis's protocol and the production machines side by side: same input, routing and faults, same sequences.
 
-A seed fixes a `Case`: an input, one to three stages of one to three partition pairs, an operator that emits none,
-one or two tuples for each (that of spec/dataflow.py), and which copies crash. `compare` runs it twice: as tuples,
-marks, pauses and reversals in the reference model (spec/thesis), and as frames, positions and attaches in the
-production machines (`World`), each with an order of events of its own. Whatever the order, every copy of every
-partition and the egress must have consumed the same (sn, sub, value) in the same order: all of it, or a prefix if the
-copy crashed. The invariants of spec/invariants.py are switched off here; the model alone says what is right.
+A seed fixes a `Case` (see `cases`): an input, one to three stages of one to three partition pairs, an operator that
+emits none, one or two tuples for each, and which copies crash. `compare` runs it twice: as tuples, marks, pauses and
+reversals in the reference model (spec/thesis), and as frames, positions and attaches in the production machines
+(`World`), each with an order of events of its own. Whatever the order, every copy of every partition and the egress
+must have consumed the same (sn, sub, value) in the same order: all of it, or a prefix if the copy crashed. The
+invariants of spec/invariants.py are switched off here; the model alone says what is right, and its operators check
+as they go that they are given what a plain run of the model gives them.
+
+`python -m flux.spec.compare SEED ...` compares again and tells what it finds.
 
 What a fault is. In the models copies crash, among the machines sites do. A case places its copies *apart*, each on a
 site of its own, so that both are the same; or *together*, one copy of each stage on a site, so that the crash of a
 site is that of several copies at once. There is a standby for each crash: a copy that appears, and a site without
 copies. A crash happens when it is due and the pair has another copy that is whole, on either side, so that no
 partition is lost; when nothing else is left to happen, it is due at once.
-
-What a number is. A model's sequence number is a compound key, (sn, k1, k2, ...), while spec/dataflow.py counts the
-descendants of one input per partition, and breaks ties by partition. Both are unique orders, which is all that 3.3.1
-asks for, but when descendants of one input meet again from two partitions, they may differ. Such inputs are drawn
-again; how the others translate is in `_names`.
 """
 
 from __future__ import annotations
 
 import random
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from .dataflow import EGRESS, END, VALUES, Row, Scenario, route, site
+from .cases import Case, Pair, case_of, model_of, names
+from .dataflow import EGRESS, END, Row, Scenario, route
 from .invariants import Violated as MachineViolated
 from .thesis import Copy, Fault, sequences
 from .thesis import Violated as ModelViolated
-from .thesis.scenario import Operator, Tuple, default_fan
-from .thesis.scenario import Scenario as ModelScenario
-from .thesis.words import Sn
+from .thesis.scenario import Tuple, default_fan
 from .world import NO_DETAIL, Choice, World
 
-Pair = tuple[int, int]  # Stage, partition; the egress is one behind the last stage.
 Seen = tuple[int, int, int]  # Sequence number, sub-number, value.
 
-STAGES, PARTITIONS = (1, 1, 2, 2, 2, 3), (1, 1, 1, 2, 2, 3)  # Drawn from: most worlds are small.
-TUPLES_MAX = 8
-ROOMY = 1_000_000
-CRASHES, OTHERS = (0, 1, 1, 2, 2, 3), (0, 0, 0, 1, 2)  # In one pair, and in other pairs.
-LOST_MAX = 6  # Copies: the models have names for as many standbys.
-GAPS = (1, 20, 60)  # Steps between two crashes, at most: so close that a catch-up is under way.
-STEPS_IDLE, STEPS_PER_TUPLE = 10, 6  # About as many as a model makes at least, and per tuple and pair.
 CHOICES_MAX = 200_000
 SLOW_CHANCE, PATIENCE = 0.25, (0, 3, 12)
-
-
-@dataclass(frozen=True)
-class Crash:
-    """The copies of one site crash, after this many steps of the model, or as far into a run of the machines."""
-
-    copies: tuple[Copy, ...]
-    after_steps: int
-
-
-@dataclass(frozen=True)
-class Case:
-    """Everything that both sides are given; crashes are in the order in which they happen."""
-
-    seed: int
-    values: tuple[int, ...]
-    partitions: tuple[int, ...]
-    apart: bool
-    crashes: tuple[Crash, ...]
-    standby_after: int  # Steps until a model's standby appears.
-    capacity: int  # Tuples in a model's buffer.
-    bound_rows: int  # Rows in a machine's pool.
-    batch: int  # Tuples that the machines' source gives at a time.
-    at_once: int
-
-    @property
-    def pairs(self) -> tuple[Pair, ...]:
-        return tuple((stage, i) for stage, count in enumerate(self.partitions, start=1) for i in range(count))
-
-    @property
-    def steps(self) -> int:
-        """About as many as the model makes without crashes."""
-        return STEPS_IDLE + STEPS_PER_TUPLE * len(self.values) * len(self.pairs)
-
-    @property
-    def egress(self) -> Pair:
-        return len(self.partitions) + 1, 0
-
-    def site_of(self, copy: Copy) -> str:
-        """Where one of the first two copies of a pair is."""
-        nth = self.pairs.index(copy.pair) if self.apart else copy.partition
-        return site(2 * nth + copy.number)
-
-    @property
-    def copies_lost(self) -> int:
-        return sum(len(crash.copies) for crash in self.crashes)
-
-    @property
-    def sites(self) -> int:
-        """How many sites hold copies at the beginning."""
-        return 2 * (len(self.pairs) if self.apart else max(self.partitions))
 
 
 @dataclass(frozen=True)
@@ -148,6 +87,12 @@ class Compared:
     @property
     def equal(self) -> bool:
         return not self.difference
+
+    def __str__(self) -> str:
+        crashes = [f"{' '.join(map(str, crash.copies))} after {crash.after_steps} steps" for crash in self.case.crashes]
+        given = f"{len(self.case.values)} tuples, partitions {self.case.partitions}, crashes: {crashes or 'none'}"
+        found = f"{self.difference}\ncompare again with: python -m flux.spec.compare {self.case.seed}"
+        return f"seed {self.case.seed}, {given}: {'the same sequences' if self.equal else found}"
 
 
 def compare(seed: int) -> Compared:
@@ -216,65 +161,6 @@ def _differs(taken: Taken, expected: tuple[Seen, ...]) -> str:
     return ""
 
 
-# --- the case of a seed -------------------------------------------------------------------------------------------
-
-
-def case_of(seed: int) -> Case:
-    """Draw everything, the input until both numberings order it alike."""
-    rng = random.Random(seed)
-    partitions = tuple(rng.choice(PARTITIONS) for _ in range(rng.choice(STAGES)))
-    values = _values(rng, partitions)
-    # With a merge of several producers, bounded buffers of the thesis's kind can deadlock without any fault.
-    is_tight = max(partitions) == 1 and rng.random() < 0.5
-    case = Case(
-        seed=seed,
-        values=values,
-        partitions=partitions,
-        apart=rng.random() < 0.75,
-        crashes=(),
-        standby_after=rng.choice((0, 0, rng.randrange(40))),
-        capacity=rng.randint(1, 2) if is_tight else ROOMY,
-        bound_rows=rng.randint(1, 3),
-        batch=rng.choice((1, 1, 2, 3)),
-        at_once=rng.choice((1, 1, 2)),
-    )
-    return replace(case, crashes=_crashes(rng, case))
-
-
-def _values(rng: random.Random, partitions: tuple[int, ...]) -> tuple[int, ...]:
-    while True:
-        values = tuple(rng.randrange(VALUES) for _ in range(rng.randint(0, TUPLES_MAX)))
-        if _is_ordered_alike(_model_of(values, partitions)):
-            return values
-
-
-def _crashes(rng: random.Random, case: Case) -> tuple[Crash, ...]:
-    """A chain of crashes in one pair, its standbys included, and then some in others; times never decrease."""
-    first, *others = rng.sample(case.pairs, len(case.pairs))
-    live, victims = [0, 1], []
-    for nth in range(rng.choice(CRASHES)):
-        number = rng.choice((*live, live[-1]))
-        live = [n for n in live if n != number] + [2 + nth]
-        victims.append(Copy(*first, number))
-    if victims:
-        victims += [Copy(*other, rng.randint(0, 1)) for other in others[: rng.choice(OTHERS)]]
-    crashes: list[Crash] = []
-    due, lost = rng.randrange(case.steps), 0
-    for copies in [(victim,) for victim in victims] if case.apart else _whole_sites(case.pairs, victims):
-        lost += len(copies)
-        if lost > LOST_MAX:
-            break
-        crashes.append(Crash(copies, due))
-        due += rng.randrange(rng.choice((*GAPS, case.steps)))
-    return tuple(crashes)
-
-
-def _whole_sites(pairs: tuple[Pair, ...], victims: list[Copy]) -> list[tuple[Copy, ...]]:
-    """With each copy all that stand on its site, once. Standbys are left out: those of one site have several."""
-    sites = dict.fromkeys((victim.partition, victim.number) for victim in victims if victim.number < 2)
-    return [tuple(Copy(*pair, number) for pair in pairs if pair[1] == i) for i, number in sites]
-
-
 # --- the model ------------------------------------------------------------------------------------------------------
 
 
@@ -291,40 +177,16 @@ def run_model(case: Case, fired: Counter[tuple[str, str]]) -> Given:
         capacity=case.capacity,
     )
     fired.update(run.fired)
-    names = _names(_model_of(case.values, case.partitions))
+    named = names(model_of(case.values, case.partitions))
 
     def seen(stage: int, rows: Iterable[Tuple]) -> tuple[Seen, ...]:
-        return tuple((*names[stage, sn][:2], value) for sn, value in rows)
+        return tuple((*named[stage, sn][:2], value) for sn, value in rows)
 
     taken = [Taken(EGRESS, case.egress, seen(case.egress[0], run.egress))]
     for copy in (*run.live, *run.crashed):
         rows, state = seen(copy.stage, run.consumed.get(copy, ())), run.installed.get(copy, 0)
         taken.append(Taken(str(copy), copy.pair, rows, state, state, copy in run.crashed))
     return Given(tuple(taken), frozenset(map(str, run.crashed)))
-
-
-def _model_of(values: tuple[int, ...], partitions: tuple[int, ...]) -> ModelScenario:
-    return ModelScenario(values=values, partitions=partitions, route=route, fan=default_fan)
-
-
-def _names(model: ModelScenario) -> dict[tuple[int, Sn], tuple[int, int, int]]:
-    """(sn, sub, producer) of every tuple of a plain run, by stage and compound key."""
-    names = {(1, sn): (sn[0], 0, 0) for _, sn, _ in model.source}
-    for (stage, i), rows in model.reference.items():
-        operator, subs = Operator(stage, i), Counter[int]()
-        for sn, value in rows:
-            for _, key, made in operator.process(model, sn, value):
-                if made != END:
-                    names[stage + 1, key] = (sn[0], subs[sn[0]], i)
-                    subs[sn[0]] += 1
-    return names
-
-
-def _is_ordered_alike(model: ModelScenario) -> bool:
-    """Whether merging by compound keys and merging by (sn, sub, producer) are the same, for every partition."""
-    names = _names(model)
-    orders = [[names[stage, sn] for sn, value in rows if value != END] for (stage, _), rows in model.reference.items()]
-    return all(order == sorted(order) for order in orders)
 
 
 # --- the machines ---------------------------------------------------------------------------------------------------
@@ -436,3 +298,8 @@ class _Machines:
             for name, process in self.world.processes.items()
             if name != victim and name not in self.world.crashed
         )
+
+
+if __name__ == "__main__":
+    for argument in sys.argv[1:]:
+        print(compare(int(argument)))

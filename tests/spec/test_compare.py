@@ -12,6 +12,7 @@ import pytest
 
 from flux.protocols.messages import Attach, Data
 from flux.spec import compare as comparison
+from flux.spec.cases import case_of
 from flux.spec.compare import Compared, Given, Taken, compare, compare_many, first_difference, whole
 from flux.spec.dataflow import END
 from flux.spec.process import Process
@@ -28,8 +29,8 @@ def all_compared() -> tuple[list[Compared], dict[bool, Counter[tuple[str, str]]]
 
 
 def test_model_and_machines_give_every_copy_and_the_egress_the_same_sequences() -> None:
-    different = [(compared.case.seed, compared.difference) for compared in all_compared()[0] if not compared.equal]
-    assert different == []
+    different = [str(compared) for compared in all_compared()[0] if not compared.equal]
+    assert not different, "\n".join(different)
 
 
 @pytest.mark.parametrize("coordinated", [False, True], ids=["dataflow pairs", "partition pairs"])
@@ -62,8 +63,13 @@ def test_cases_are_of_all_kinds() -> None:
     assert max(len(case.crashes) for case in cases) >= 3
 
 
-def test_the_same_seed_is_the_same_comparison() -> None:
-    assert compare(17) == compare(17)
+def test_the_same_seed_is_the_same_comparison_and_tells_itself() -> None:
+    compared = compare(17)
+    assert compared == compare(17)
+    assert str(compared).endswith("the same sequences")
+    assert str(replace(compared, difference="it differs")).endswith(
+        "it differs\ncompare again with: python -m flux.spec.compare 17"
+    )
 
 
 # --- what would be seen: a bug on either side ---------------------------------------------------------------------
@@ -142,7 +148,7 @@ def whole_output(seed: int) -> int:
 # --- how sequences are compared -----------------------------------------------------------------------------------
 
 A, B, C = (1, 0, 5), (2, 0, 7), (3, 0, 9)
-CASE = comparison.case_of(0)
+CASE = case_of(0)
 
 
 def given(*taken: Taken, crashed: tuple[Copy, ...] = ()) -> Given:

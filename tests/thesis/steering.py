@@ -88,6 +88,13 @@ class Steered:
                 self.world.do(rng.choice(self.world.choices))
         return self
 
+    def wander_until_built(self, node: str, stage: int, seed: int) -> Self:
+        """At random, until `node` has just got its copy."""
+        rng = random.Random(seed)
+        while not self.holds(node, stage):
+            self.world.do(rng.choice(self.world.choices))
+        return self
+
     def crash(self, *sites: str) -> Self:
         """Sites die, and the controller has noticed; nobody else has been told."""
         for site in sites:
@@ -161,8 +168,8 @@ def plain(copies: Stages = PAIR, values: tuple[int, ...] = VALUES) -> list[tuple
     return Steered(copies, values=values).rest().output
 
 
-def at_every_step(make: Callable[[], Steered], seed: int = 0) -> Iterator[Steered]:
-    """The same world after no choice, one choice, two ... up to its end."""
+def at_every_step(make: Callable[[], Steered], seed: int = 0, stride: int = 1) -> Iterator[Steered]:
+    """The same world after no choice, after `stride` choices, twice as many ... up to its end."""
     done = 0
     while True:
         steered = make().start().wander(done, seed)
@@ -170,7 +177,7 @@ def at_every_step(make: Callable[[], Steered], seed: int = 0) -> Iterator[Steere
         yield steered
         if is_last:
             return
-        done += 1
+        done += stride
 
 
 def without(patch: pytest.MonkeyPatch, is_left_out: Callable[[str, Any], bool], make: Callable[[], Steered]) -> str:

@@ -14,9 +14,10 @@ from flux.protocols.messages import Ack, Attach, Data, State, Want
 from flux.spec.process import CONTROLLER
 from flux.spec.thesis import Copy, Scenario, explore
 
-from .steering import FOUR, ONE, THREE, TWO, VALUES, Steered, at_every_step, otherwise, plain, without
+from .steering import FOUR, ONE, THREE, TWO, VALUES, Stages, Steered, at_every_step, otherwise, plain, without
 
 SPARE = 3  # Sites: a pair, and one without copies.
+SHARED: Stages = (((ONE, TWO), (THREE, TWO)),)  # When site 2 dies, each of the others gets the copy it has not.
 
 
 def about_to_move() -> Steered:
@@ -110,6 +111,38 @@ def test_ingress_keeps_input_for_the_new_replica_before_it_can_ask_for_it() -> N
     assert machines.output == plain()
     assert machines.released == 2 and machines.kept("ingress", 0) == len(VALUES) - 2 + 1  # And the end.
     assert machines.rest().released == len(VALUES) + 1
+
+
+def test_a_site_that_is_ahead_of_the_active_keeps_input_for_its_new_replica_too() -> None:
+    """The same, where the standby's site has another partition of the operator and has acknowledged more.
+
+    Machines: it asks for the state at the position it has acknowledged, or later. Reference: 3.2.4.2
+    """
+    machines = Steered(SHARED).start().settle(("ingress", ONE)).crash(TWO).settle(("ingress", ONE), (THREE, ONE))
+    [want] = machines.waiting(THREE, ONE, Want)
+    assert want.position == len(VALUES) + 1
+    machines.settle(("ingress", ONE))
+    assert not machines.waiting(ONE, THREE, State) and not machines.holds(THREE, 1)
+    machines.settle((ONE, THREE))
+    assert [state.position for state in machines.waiting(ONE, THREE, State)] == [want.position]
+    assert machines.rest().holds(THREE, 1)
+
+
+def test_a_site_acknowledges_nothing_that_its_new_replica_will_need() -> None:
+    """The same, where the standby's site goes on with its other partition while the state is on its way.
+
+    Reference: 3.2.4.2
+    """
+    machines = Steered(SHARED).start()
+    for _ in range(2):
+        machines.work("ingress").settle("ingress")
+    machines.deliver(ONE, "ingress").deliver(TWO, "ingress").deliver(THREE, "ingress")
+    machines.crash(TWO).settle("ingress", (ONE, THREE))
+    [state] = machines.waiting(ONE, THREE, State)
+    machines.settle((ONE, THREE))
+    assert machines.consumed(THREE, 1, 1)[-1][0] > state.position
+    assert machines.released == state.position
+    assert machines.rest().consumed(THREE, 1) == machines.consumed(ONE, 1)
 
 
 def test_the_new_replica_learns_what_the_egress_has_received(monkeypatch: pytest.MonkeyPatch) -> None:
