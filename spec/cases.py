@@ -3,17 +3,13 @@
 An input, one to three stages of one to three partition pairs, and which copies crash, when. The operator, its routing
 and its fan-out are those of spec/dataflow.py.
 
-What a number is. A model's sequence number is a compound key, (sn, k1, k2, ...), while spec/dataflow.py counts the
-descendants of one input per partition, and breaks ties by partition. Both are unique orders, which is all that 3.3.1
-asks for, but when descendants of one input meet again from two partitions, they may differ. Such inputs, one in ten,
-are drawn again: so there are hardly any tuples here whose order depends on more than their input. How the numbers
-translate is in `names`.
+What a number is. A model's sequence number is a compound key, (sn, k1, k2, ...); spec/dataflow.py has (sn, sub), with
+a binary digit for each k. How they translate is in `names`.
 """
 
 from __future__ import annotations
 
 import random
-from collections import Counter
 from dataclasses import dataclass, replace
 
 from .dataflow import END, VALUES, route, site
@@ -84,10 +80,10 @@ class Case:
 
 
 def case_of(seed: int) -> Case:
-    """Draw everything, the input until both numberings order it alike."""
+    """Draw everything."""
     rng = random.Random(seed)
     partitions = tuple(rng.choice(PARTITIONS) for _ in range(rng.choice(STAGES)))
-    values = _values(rng, partitions)
+    values = tuple(rng.randrange(VALUES) for _ in range(rng.randint(0, TUPLES_MAX)))
     # With a merge of several producers, bounded buffers of the thesis's kind can deadlock without any fault.
     is_tight = max(partitions) == 1 and rng.random() < 0.5
     case = Case(
@@ -103,13 +99,6 @@ def case_of(seed: int) -> Case:
         at_once=rng.choice((1, 1, 2)),
     )
     return replace(case, crashes=_crashes(rng, case))
-
-
-def _values(rng: random.Random, partitions: tuple[int, ...]) -> tuple[int, ...]:
-    while True:
-        values = tuple(rng.randrange(VALUES) for _ in range(rng.randint(0, TUPLES_MAX)))
-        if _is_ordered_alike(model_of(values, partitions)):
-            return values
 
 
 def _crashes(rng: random.Random, case: Case) -> tuple[Crash, ...]:
@@ -150,17 +139,9 @@ def names(model: Scenario) -> dict[tuple[int, Sn], tuple[int, int, int]]:
     """(sn, sub, producer) of every tuple of a plain run, by stage and compound key."""
     found = {(1, sn): (sn[0], 0, 0) for _, sn, _ in model.source}
     for (stage, i), rows in model.reference.items():
-        operator, subs = Operator(stage, i), Counter[int]()
+        operator = Operator(stage, i)
         for sn, value in rows:
-            for _, key, made in operator.process(model, sn, value):
-                if made != END:
-                    found[stage + 1, key] = (sn[0], subs[sn[0]], i)
-                    subs[sn[0]] += 1
+            children = [key for _, key, made in operator.process(model, sn, value) if made != END]
+            for k, key in enumerate(children):
+                found[stage + 1, key] = (sn[0], 2 * found[stage, sn][1] + k, i)
     return found
-
-
-def _is_ordered_alike(model: Scenario) -> bool:
-    """Whether merging by compound keys and merging by (sn, sub, producer) are the same, for every partition."""
-    named = names(model)
-    orders = [[named[stage, sn] for sn, value in rows if value != END] for (stage, _), rows in model.reference.items()]
-    return all(order == sorted(order) for order in orders)

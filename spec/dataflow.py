@@ -178,19 +178,16 @@ def operate(
     """One partition of the operator of `stage`: rows in order in, the new state and the output out."""
     digest, ends = state
     out: list[Row] = []
-    sn = sub = 0
     for row in rows:
-        if row.sn != sn:
-            sn, sub = row.sn, 0
         if row.value == END:
             ends += 1
             if ends == scenario.producers[stage]:
-                out.extend(scenario.ended(stage, partition, sn))
+                out.extend(scenario.ended(stage, partition, row.sn))
             continue
         digest = (digest * 31 + row.value + 7) % DIGEST_PRIME
         for k in range((1, 2, 0)[row.value % 3]):
-            out.extend(scenario.sent(stage, partition, sn, sub, (digest + 101 * k) % VALUES))
-            sub += 1
+            # One binary digit for each step on the way: (sn, sub) orders all descendants of one input.
+            out.extend(scenario.sent(stage, partition, row.sn, 2 * row.sub + k, (digest + 101 * k) % VALUES))
     return OperatorState(digest, ends), out
 
 
