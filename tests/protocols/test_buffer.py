@@ -9,21 +9,22 @@ from flux.protocols.buffer import Buffer
 from .views import run
 
 EVERYTHING = (0, 100)
+A, B, C = (0, "a"), (0, "b"), (1, "c")  # Destinations: edge and node.
 
 
 def pair(bound_rows: int = 3) -> Buffer:
     buffer = Buffer(bound_rows)
-    buffer.entitle("a")
-    buffer.entitle("b")
+    buffer.entitle(A)
+    buffer.entitle(B)
     return buffer
 
 
 def test_a_run_leaves_when_every_destination_has_it() -> None:
     buffer = pair()
     buffer.put(run(0, 2, rows=2))
-    buffer.ack("a", 2)
+    buffer.ack(A, 2)
     assert buffer.between(*EVERYTHING) == (run(0, 2, rows=2),)
-    buffer.ack("b", 2)
+    buffer.ack(B, 2)
     assert buffer.between(*EVERYTHING) == ()
     assert (buffer.rows, buffer.dropped) == (0, 2)
 
@@ -31,8 +32,8 @@ def test_a_run_leaves_when_every_destination_has_it() -> None:
 def test_a_run_half_acknowledged_stays_whole() -> None:
     buffer = pair()
     buffer.put(run(0, 5))
-    buffer.ack("a", 5)
-    buffer.ack("b", 4)
+    buffer.ack(A, 5)
+    buffer.ack(B, 4)
     assert buffer.dropped == 4
     assert buffer.runs == [run(0, 5)]
 
@@ -51,15 +52,15 @@ def test_runs_of_a_copy_that_was_built_may_overlap_those_of_others() -> None:
     buffer.put(run(0, 4))
     buffer.put(run(1, 2))
     assert buffer.between(0, 2) == (run(0, 4), run(1, 2))
-    buffer.ack("a", 2)
-    buffer.ack("b", 3)
+    buffer.ack(A, 2)
+    buffer.ack(B, 3)
     assert (buffer.runs, buffer.rows) == ([run(0, 4)], 1)
 
 
 def test_dangling_acks_release_a_run_as_it_is_put() -> None:
     buffer = pair()
-    buffer.ack("a", 5)
-    buffer.ack("b", 3)
+    buffer.ack(A, 5)
+    buffer.ack(B, 3)
     buffer.put(run(0, 3))
     assert (buffer.rows, buffer.dropped) == (0, 3)
 
@@ -73,28 +74,28 @@ def test_without_any_destination_nothing_is_dropped() -> None:
 def test_a_dead_destination_needs_nothing() -> None:
     buffer = pair()
     buffer.put(run(0, 1))
-    buffer.ack("a", 1)
-    buffer.ack_all("b")
+    buffer.ack(A, 1)
+    buffer.ack_all(B)
     assert buffer.rows == 0
-    assert set(buffer.floors) == {"a"}
+    assert set(buffer.floors) == {A}
 
 
 def test_the_last_destination_takes_its_needs_along_but_no_rows() -> None:
     buffer = pair()
     buffer.put(run(0, 1))
-    buffer.ack_all("a")
-    buffer.ack_all("b")
+    buffer.ack_all(A)
+    buffer.ack_all(B)
     assert buffer.rows == 1
 
 
 def test_a_destination_entitled_late_starts_behind_what_was_dropped() -> None:
     buffer = pair()
     buffer.put(run(0, 1))
-    buffer.ack("a", 1)
-    buffer.ack("b", 1)
-    buffer.entitle("c")
-    buffer.entitle("a")
-    assert buffer.floors == {"a": 1, "b": 1, "c": 1}
+    buffer.ack(A, 1)
+    buffer.ack(B, 1)
+    buffer.entitle(C)
+    buffer.entitle(A)
+    assert buffer.floors == {A: 1, B: 1, C: 1}
 
 
 def test_rows_of_partitions_that_left_do_not_count() -> None:
@@ -117,9 +118,9 @@ def test_the_newest_run_is_the_one_that_goes_furthest() -> None:
 def test_what_other_sites_answer_for_is_forgotten_and_the_floors_stay() -> None:
     buffer = pair()
     buffer.put(run(0, 3, rows=2))
-    buffer.ack("a", 1)
+    buffer.ack(A, 1)
     buffer.clear()
-    assert (buffer.runs, buffer.rows, buffer.floors) == ([], 0, {"a": 1, "b": 0})
+    assert (buffer.runs, buffer.rows, buffer.floors) == ([], 0, {A: 1, B: 0})
 
 
 def test_a_pool_is_full_at_its_bound_and_the_last_run_may_exceed_it() -> None:
@@ -132,6 +133,6 @@ def test_a_pool_is_full_at_its_bound_and_the_last_run_may_exceed_it() -> None:
 
 def test_acks_never_go_back() -> None:
     buffer = pair()
-    buffer.ack("a", 2)
-    with pytest.raises(AssertionError, match="a went back from 2 to 1"):
-        buffer.ack("a", 1)
+    buffer.ack(A, 2)
+    with pytest.raises(AssertionError, match=r"\(0, 'a'\) went back from 2 to 1"):
+        buffer.ack(A, 1)

@@ -10,7 +10,7 @@ from flux.protocols.messages import Attach, Block, Effect, Merge, Send, Stop
 from .refusing import assert_refused
 from .views import SPARE, data, merge, merged, standby
 
-TITLE = "FH-Cons of edge 0 on site-1"
+TITLE = "FH-Cons of stage 1 on site-1"
 # Three partitions of stage 1: site-1 holds 0 and 1 and is to have a copy of 2, built from site-3's.
 COPIES = ((("ingress",),), (("site-1", "site-2"), ("site-2", "site-1"), ("site-2", "site-3")), *SPARE.copies[2:])
 VIEW = replace(SPARE, copies=COPIES)
@@ -23,7 +23,7 @@ ALL_OLD, ALL_YOUNG = 1, 2  # The stints of their lanes: the ingress feeds both.
 
 def at(old: int, young: int) -> FhCons:
     """site-1 at `old` with partitions 0 and 1, and a new copy of partition 2 at `young`."""
-    cons = FhCons("site-1", 0)
+    cons = FhCons("site-1", 1)
     cons.step(VIEW)
     assert [type(effect.message) for effect in cons.found(OLD, frozenset({0, 1}), 0)] == [Attach]
     if old:
@@ -133,7 +133,7 @@ def test_lanes_of_two_cohorts_are_not_merged() -> None:
 
 def test_lanes_of_different_senders_stay_apart() -> None:
     # Stage 2 on site-3 has two producers; fusing asks each sender to merge what it sends itself.
-    cons = FhCons("site-3", 1)
+    cons = FhCons("site-3", 2)
     view = replace(
         SPARE,
         copies=(*SPARE.copies[:2], (("site-3", "site-2"), ("site-2", "site-1")), SPARE.copies[3]),

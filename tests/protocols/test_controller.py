@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from flux.protocols.controller import Controller
@@ -11,6 +9,9 @@ from flux.protocols.messages import Closed, Done, Effect, Failed, Hello, Lost, M
 
 from .refusing import assert_ignored, assert_refused
 from .views import FIRST, PLAN, WITHOUT_1, WITHOUT_2, standby
+
+
+EVERYONE = ("egress", "ingress", "site-1", "site-2")
 
 
 def running(plan: View = PLAN, at_once: int = 1) -> Controller:
@@ -54,12 +55,12 @@ def test_the_first_view_comes_when_everyone_is_there() -> None:
     controller = Controller(PLAN)
     for node in PLAN.nodes[:-1]:
         assert controller.step(Hello(node=node)) == []
-    assert controller.step(Hello(node=PLAN.nodes[-1])) == [Publish(view=FIRST)]
+    assert controller.step(Hello(node=PLAN.nodes[-1])) == [Publish(view=FIRST, to=EVERYONE)]
 
 
 def test_a_death_is_announced_once() -> None:
     controller = running()
-    assert controller.step(Closed(node="site-2")) == [Publish(view=WITHOUT_2)]
+    assert controller.step(Closed(node="site-2")) == [Publish(view=WITHOUT_2, to=("egress", "ingress", "site-1"))]
     assert_ignored(controller, Closed(node="site-2"))
 
 
@@ -71,23 +72,26 @@ def test_the_dead_need_not_be_told_and_deaths_add_up() -> None:
     assert effects == [Lost(partitions=((1, 0), (2, 0)))]
 
 
-def test_the_ends_have_one_copy() -> None:
-    assert running().step(Closed(node="ingress")) == [Lost(partitions=((0, 0),))]
-    assert running().step(Closed(node="egress")) == [Lost(partitions=((3, 0),))]
+@pytest.mark.parametrize(("end", "stage"), [("ingress", 0), ("egress", 3)])
+def test_an_end_that_died_is_vacant_and_not_lost(end: str, stage: int) -> None:
+    # It has one copy, and what that knew is in a journal or in its sink.
+    view = published(running().step(Closed(node=end)))
+    assert (view.vacant(), view.lost()) == ((stage,), ())
 
 
-def test_a_death_while_setting_up_is_seen_by_whoever_started_it() -> None:
-    assert_ignored(Controller(PLAN), Closed(node="site-1"))
-
-
-def test_strangers_and_second_greetings_are_refused() -> None:
+def test_second_greetings_are_refused() -> None:
     controller = Controller(PLAN)
-    assert_refused(controller, Hello(node="site-9"), by="Controller")
     controller.step(Hello(node="site-1"))
     assert_refused(controller, Hello(node="site-1"), by="Controller")
     assert_refused(running(), Hello(node="site-1"), by="Controller")
-    assert_refused(running(), Closed(node="site-9"), by="Controller")
-    assert_refused(running(), replace(FIRST), by="Controller")
+
+
+def test_the_end_of_a_connection_that_never_joined_is_ignored() -> None:
+    assert_ignored(running(), Closed(node="site-9"))
+
+
+def test_the_controller_makes_views_and_takes_none() -> None:
+    assert_refused(running(), FIRST, by="Controller")
 
 
 # Placement.

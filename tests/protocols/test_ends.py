@@ -74,25 +74,25 @@ def test_an_ended_source_is_not_pulled_again() -> None:
     ingress = started()
     assert ingress.step(SourceEnded()) == []
     assert ingress.step(attach("site-1", 0, 1, 0)) == []
-    assert_refused(ingress, SourceEnded(), by="Ingress")
-    assert_refused(ingress, sourced(0, 1), by="Ingress")
+    assert_refused(ingress, SourceEnded(), by="Ingress ingress")
+    assert_refused(ingress, sourced(0, 1), by="Ingress ingress")
 
 
 def test_rows_that_do_not_follow_the_pull_are_refused() -> None:
     ingress = started()
-    assert_refused(ingress, sourced(1, 2), by="Ingress")
-    assert_refused(ingress, sourced(0, 0), by="Ingress")
+    assert_refused(ingress, sourced(1, 2), by="Ingress ingress")
+    assert_refused(ingress, sourced(0, 0), by="Ingress ingress")
 
 
 def test_rows_nobody_asked_for_are_refused() -> None:
-    assert_refused(Ingress("ingress", 1), sourced(0, 1), by="Ingress")
-    assert_refused(Ingress("ingress", 1), SourceEnded(), by="Ingress")
+    assert_refused(Ingress("ingress", 1), sourced(0, 1), by="Ingress ingress")
+    assert_refused(Ingress("ingress", 1), SourceEnded(), by="Ingress ingress")
 
 
 def test_the_egress_gives_the_sink_what_is_certain_and_acknowledges_what_is_durable() -> None:
     egress = Egress("egress", 3)
     egress.step(FIRST)
-    frame = Frame(after=0, upto=2, channels=(), body=NO_ROWS)
+    frame = Frame(edge=2, after=0, upto=2, channels=(), body=NO_ROWS)
     work = Consume(stage=3, cohort=0, partitions=frozenset({0}), after=0, upto=2, frames=(frame,))
     assert egress.step(data("site-1", 2, 1, 0, 2)) == [work]
     # While the sink is busy, more may come; it is given when the sink is through.
@@ -105,12 +105,12 @@ def test_the_egress_gives_the_sink_what_is_certain_and_acknowledges_what_is_dura
 def test_the_sink_answers_what_it_was_given() -> None:
     egress = Egress("egress", 3)
     egress.step(FIRST)
-    assert_refused(egress, consumed(3, 0), by="Egress")
+    assert_refused(egress, consumed(3, 0), by="Egress egress")
     egress.step(data("site-1", 2, 1, 0, 2))
-    assert_refused(egress, consumed(3, 1), by="Egress")
+    assert_refused(egress, consumed(3, 1), by="Egress egress")
     egress.step(consumed(3, 2))
-    assert_refused(egress, consumed(3, 2), by="Egress")
-    assert_refused(egress, consumed(3, 2, cohort=1), by="Egress")
+    assert_refused(egress, consumed(3, 2), by="Egress egress")
+    assert_refused(egress, consumed(3, 2, cohort=1), by="Egress egress")
 
 
 # Copies of the first and of the last stage that live elsewhere from now on.
@@ -139,6 +139,9 @@ def test_a_copy_on_its_way_holds_the_source_back_until_it_has_caught_up() -> Non
 def test_the_egress_goes_back_to_the_primary_that_was_rebuilt() -> None:
     egress = Egress("egress", 3)
     egress.step(SPARE)
+    egress.step(data("site-1", 2, 1, 0, 2))
+    egress.step(data("site-2", 2, 2, 0, 2))
+    egress.step(consumed(3, 2))
     moved = (("site-3", "site-2"), SPARE.copies[2][1])
     effects = egress.step(replace(SPARE, number=2, copies=(*SPARE.copies[:2], moved, SPARE.copies[3])))
     assert [(e.to, type(e.message)) for e in effects if isinstance(e, Send)] == [
@@ -147,7 +150,7 @@ def test_the_egress_goes_back_to_the_primary_that_was_rebuilt() -> None:
         ("site-3", Attach),
     ]
     assert egress.step(stopped("site-1", 2, 1, view=2)) == []
-    assert_refused(egress, stopped("site-2", 2, 3, view=2), by="FH-Cons of edge 2 on egress")
+    assert_refused(egress, stopped("site-2", 2, 3, view=2), by="FH-Cons of stage 3 on egress")
 
 
 def test_lanes_of_the_egress_that_are_merged_are_one() -> None:

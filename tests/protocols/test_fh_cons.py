@@ -26,7 +26,7 @@ from .views import (
     stopped,
 )
 
-TITLE = "FH-Cons of edge 1 on site-1"
+TITLE = "FH-Cons of stage 2 on site-1"
 
 
 def fed(effects: list[Effect]) -> dict[tuple[str, int], list[tuple[int, int]]]:
@@ -40,15 +40,15 @@ def fed(effects: list[Effect]) -> dict[tuple[str, int], list[tuple[int, int]]]:
     return asked
 
 
-def founded(name: str, edge: int, view: View) -> tuple[FhCons, list[Effect]]:
+def founded(name: str, stage: int, view: View) -> tuple[FhCons, list[Effect]]:
     """A consumer in its first view with the partitions it holds in it, and what it asked for."""
-    cons = FhCons(name, edge)
+    cons = FhCons(name, stage)
     cons.step(view)
-    return cons, list(cons.found(0, view.held(edge + 1, name), 0))
+    return cons, list(cons.found(0, view.held(stage, name), 0))
 
 
-def consumer(name: str = "site-1", edge: int = 1, view: View = FIRST) -> FhCons:
-    return founded(name, edge, view)[0]
+def consumer(name: str = "site-1", stage: int = 2, view: View = FIRST) -> FhCons:
+    return founded(name, stage, view)[0]
 
 
 def lane_from(cons: FhCons, sender: str) -> int:
@@ -68,23 +68,23 @@ def consume(cons: FhCons, upto: int, cohort: int = 0) -> list[Effect]:
 
 def test_each_copy_is_fed_by_the_same_copy_of_its_producer() -> None:
     # Fig. 3.11: primaries feed primaries, secondaries feed secondaries.
-    _, asked = founded("site-1", 1, TWO)
+    _, asked = founded("site-1", 2, TWO)
     assert fed(asked) == {("site-1", 0): [(0, 0), (1, 1)], ("site-2", 0): [(1, 0), (0, 1)]}
 
 
 def test_the_egress_is_fed_by_the_primaries() -> None:
-    _, asked = founded("egress", 2, TWO)
+    _, asked = founded("egress", 3, TWO)
     assert fed(asked) == {("site-1", 0): [(0, 0)], ("site-2", 0): [(1, 0)]}
 
 
 def test_both_copies_of_the_first_stage_are_fed_by_the_ingress() -> None:
     for name in ("site-1", "site-2"):
-        _, asked = founded(name, 0, TWO)
+        _, asked = founded(name, 1, TWO)
         assert {sender for sender, _ in fed(asked)} == {"ingress"}
 
 
 def test_a_producer_that_is_dead_in_the_first_view_is_never_asked() -> None:
-    _, effects = founded("site-1", 1, replace(TWO, dead=frozenset({"site-2"})))
+    _, effects = founded("site-1", 2, replace(TWO, dead=frozenset({"site-2"})))
     asked = fed(effects)
     assert {sender for sender, _ in asked} == {"site-1"}
     channels = [channel for blocks in asked.values() for channel in blocks]
@@ -92,7 +92,7 @@ def test_a_producer_that_is_dead_in_the_first_view_is_never_asked() -> None:
 
 
 def test_a_consumer_without_producers_alive_at_the_start_waits() -> None:
-    cons, asked = founded("egress", 2, replace(WITHOUT_BOTH, number=1))
+    cons, asked = founded("egress", 3, replace(WITHOUT_BOTH, number=1))
     assert asked == []
     assert cons.frontier(0) == 0
 
@@ -110,7 +110,7 @@ def test_the_frontier_is_the_least_of_all_lanes() -> None:
 
 
 def test_a_frame_beyond_the_frontier_is_taken_once_for_each_part() -> None:
-    cons = consumer("egress", 2, TWO)
+    cons = consumer("egress", 3, TWO)
     first, second = sorted(cons.lanes)
     cons.step(data("site-1", 2, first, 0, 4))
     cons.step(data("site-2", 2, second, 0, 3))
@@ -160,7 +160,7 @@ def test_acks_stop_going_to_the_dead() -> None:
 
 def test_take_over_attaches_at_the_exact_position_received() -> None:
     # Fig. 3.5 (2), fig. 3.13: not what was consumed, what was received.
-    cons = consumer("egress", 2)
+    cons = consumer("egress", 3)
     cons.step(data("site-1", 2, 1, 0, 3))
     assert cons.step(WITHOUT_1) == [
         Send(
@@ -172,14 +172,14 @@ def test_take_over_attaches_at_the_exact_position_received() -> None:
 
 
 def test_the_death_of_a_producer_that_feeds_nothing_changes_no_lane() -> None:
-    cons = consumer("egress", 2)
+    cons = consumer("egress", 3)
     lanes = dict(cons.lanes)
     assert cons.step(WITHOUT_2) == []
     assert cons.lanes == lanes
 
 
 def test_channels_without_any_copy_hold_the_frontier_back() -> None:
-    cons = consumer("egress", 2)
+    cons = consumer("egress", 3)
     cons.step(data("site-1", 2, 1, 0, 3))
     cons.step(WITHOUT_1)
     cons.step(data("site-2", 2, 2, 3, 5, view=2))
@@ -191,7 +191,7 @@ def test_channels_that_nobody_feeds_are_fed_by_a_standby_that_is_promoted() -> N
     # Rule 17: both copies are dead, and the third one is built already.
     coming = (standby(1, 2, 0, 0, "site-3", "site-1"),)
     first = replace(FIRST, nodes=(*FIRST.nodes, "site-3"), standby=coming)
-    cons = consumer("egress", 2, first)
+    cons = consumer("egress", 3, first)
     assert cons.step(replace(first, number=2, dead=frozenset({"site-1", "site-2"}))) == []
     assert cons.frontier(0) == 0
     promoted = (*FIRST.copies[:2], (("site-3", "site-2"),), FIRST.copies[3])
@@ -215,28 +215,33 @@ MOVED = replace(
 
 
 def moved_to_site_3() -> tuple[FhCons, list[Effect]]:
-    """The egress at 3 and 5, when its first producer has moved from site-1 to site-3."""
-    cons = consumer("egress", 2, SPARE)
+    """The egress, through 2 and with rows up to 3 and 5, when its first producer has moved from site-1 to site-3."""
+    cons = consumer("egress", 3, SPARE)
     cons.step(data("site-1", 2, 1, 0, 5))
     cons.step(data("site-2", 2, 2, 0, 3))
+    consume(cons, 2)
     return cons, cons.step(MOVED)
 
 
 def test_a_channel_follows_its_producer_at_the_position_received() -> None:
     _, (told, stops, asked) = moved_to_site_3()
     # State your position on join (rule 4), then stop the old sender, then attach to the new one.
-    assert told == Send(to="site-3", message=Ack(sender="egress", view=2, edge=2, position=0))
+    assert told == Send(to="site-3", message=Ack(sender="egress", view=2, edge=2, position=2))
     assert stops == Send(to="site-1", message=stop("egress", 2, 1, view=2))
     assert fed([asked]) == {("site-3", 5): [(0, 0)]}
 
 
 def test_a_consumer_stays_with_the_copy_that_took_over() -> None:
     # Its own copy, when it is back, was just built and is behind.
-    cons = consumer("egress", 2, SPARE)
+    cons = consumer("egress", 3, SPARE)
+    cons.step(data("site-1", 2, 1, 0, 5))
+    cons.step(data("site-2", 2, 2, 0, 3))
+    consume(cons, 3)
     asked = fed(cons.step(replace(SPARE, number=2, dead=frozenset({"site-1"}))))
-    assert asked == {("site-2", 0): [(0, 0)]}
+    assert asked == {("site-2", 5): [(0, 0)]}
+    # The new copy is told the position, and nothing is asked of it.
     [told] = cons.step(replace(MOVED, number=3, dead=frozenset({"site-1"})))
-    assert isinstance(told, Send) and isinstance(told.message, Ack)
+    assert told == Send(to="site-3", message=Ack(sender="egress", view=3, edge=2, position=3))
 
 
 def test_frames_of_a_lane_without_channels_are_dropped_until_the_stop_is_confirmed() -> None:
@@ -254,7 +259,7 @@ def test_frames_of_a_lane_without_channels_are_dropped_until_the_stop_is_confirm
 def test_frames_sent_before_a_stop_is_known_count_for_the_channels_left() -> None:
     # Given a lane of two channels from site-1, of which one moves to site-3,
     both = replace(SPARE, copies=(*SPARE.copies[:2], (("site-1", "site-2"), ("site-1", "site-2")), SPARE.copies[3]))
-    cons = consumer("egress", 2, both)
+    cons = consumer("egress", 3, both)
     one_moved = (("site-1", "site-2"), ("site-3", "site-2"))
     cons.step(replace(both, number=2, copies=(*SPARE.copies[:2], one_moved, SPARE.copies[3])))
     # when site-1 sends both because it does not know yet, then only the rows of the first count;
@@ -272,15 +277,26 @@ def test_a_stop_nobody_asked_for_is_refused() -> None:
     assert_refused(cons, stopped("site-1", 1, lane_from(cons, "site-1")), by=TITLE)
 
 
+PRODUCER_COMING = replace(SPARE, number=2, standby=(standby(1, 1, 0, 0, "site-3", "site-1"),))
+
+
 def test_a_producer_that_comes_later_is_told_the_position_even_if_nothing_changed() -> None:
-    # Rule 4: its buffer would never drain otherwise. Who holds nothing here has no position.
-    coming = replace(SPARE, number=2, standby=(standby(1, 1, 0, 0, "site-3", "site-1"),))
+    # Rule 4: its buffer would never drain otherwise.
     cons = consumer(view=SPARE)
-    [told] = cons.step(coming)
-    assert told == Send(to="site-3", message=Ack(sender="site-1", view=2, edge=1, position=0))
-    idle = FhCons("site-3", 1)
+    for stint, lane in cons.lanes.items():
+        cons.step(data(lane.sender, 1, stint, 0, 4))
+    consume(cons, 4)
+    [told] = cons.step(PRODUCER_COMING)
+    assert told == Send(to="site-3", message=Ack(sender="site-1", view=2, edge=1, position=4))
+    assert cons.step(replace(PRODUCER_COMING, number=3)) == [], "and once"
+
+
+def test_who_has_acknowledged_nothing_has_no_position_to_state() -> None:
+    # A producer that was started again knows more of him than he does, and would have to refuse an ack of 0.
+    assert consumer(view=SPARE).step(PRODUCER_COMING) == []
+    idle = FhCons("site-3", 2)
     idle.step(SPARE)
-    assert idle.step(coming) == []
+    assert idle.step(PRODUCER_COMING) == []
 
 
 # Refused.

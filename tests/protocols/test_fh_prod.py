@@ -28,7 +28,7 @@ from .views import (
     stopped,
 )
 
-TITLE = "FH-Prod of edge 1 on site-1"
+TITLE = "FH-Prod of stage 1 on site-1"
 ALL = frozenset({0})
 
 
@@ -210,7 +210,7 @@ def test_a_lane_that_was_merged_is_known_by_its_old_name_too() -> None:
     only = (Block(producers=(0,), consumers=(3,)),)
     assert prod.step(stop("site-2", 1, 3, channels=only)) == [told("site-2", stopped("site-1", 1, 1))]
     assert prod.step(merge("site-2", 1, 3, 1)) == [], "it is there already"
-    assert [list(lane) for lane in prod.lanes] == [["site-2", 1]]
+    assert [list(lane) for lane in prod.lanes] == [[1, "site-2", 1]]
 
 
 def test_a_merge_into_a_lane_that_is_gone_does_nothing() -> None:
@@ -349,7 +349,7 @@ def test_a_site_that_comes_back_may_use_its_stints_again() -> None:
     prod.step(attach("site-3", 1, 2, 0, view=2))
     prod.step(merge("site-3", 1, 2, 1, view=2))
     prod.step(GONE)
-    assert not prod.lanes and not prod.merged and "site-3" not in prod.since
+    assert not prod.lanes and not prod.merged and (1, "site-3") not in prod.since
     prod.step(BACK)
     assert prod.step(attach("site-3", 1, 2, 0, view=4)) == []
     assert prod.step(consumed(1, 1)) == [sent("site-3", 2, 0, 1, view=4)]

@@ -18,7 +18,9 @@ from flux.protocols.ingress import Ingress
 from flux.protocols.machine import Machine, Refused, always, ignore, table
 from flux.protocols.messages import (
     Closed,
+    Connected,
     Consumed,
+    Cut,
     Done,
     Failed,
     Hello,
@@ -27,10 +29,13 @@ from flux.protocols.messages import (
     PeerMessage,
     Sourced,
     SourceEnded,
+    Suspected,
+    ToController,
     View,
 )
 from flux.protocols.node import Node
 from flux.protocols.pooler import Pooler
+from flux.protocols.state_mover import StateMover
 from flux.spec.dataflow import Scenario, declustered
 from flux.spec.explore import Explorer
 
@@ -50,7 +55,7 @@ from .views import (
     want,
 )
 
-MACHINES = (Controller, Egress, FhCons, FhProd, Ingress, Node, Pooler)
+MACHINES = (Controller, Egress, FhCons, FhProd, Ingress, Node, Pooler, StateMover)
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -118,7 +123,12 @@ def every_kind(plan: View) -> Iterator[Any]:
     yield SourceEnded()
     yield Hello(node="site-1")
     yield Hello(node="site-9")
+    yield Connected()
     yield Closed(node="site-1")
+    yield Suspected(node="site-1")
+    yield Suspected(node="site-9")
+    yield Cut(a="site-1", b="site-2")
+    yield Cut(a="site-1", b="site-9")
     yield Done(node="site-3", version=1)
     yield Failed(node="site-3", version=1)
     yield Move(stage=1, partition=0, slot=0, to="site-3")
@@ -158,7 +168,7 @@ def explorer() -> Explorer:
 
 
 FOR_NODES = (*get_args(PeerMessage), View, Sourced, SourceEnded, Consumed)
-FOR_THE_CONTROLLER = (Hello, Closed, Done, Failed, Move)
+FOR_THE_CONTROLLER = get_args(ToController)
 
 
 @pytest.mark.parametrize("kind", FOR_NODES)

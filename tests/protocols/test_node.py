@@ -14,7 +14,7 @@ from flux.protocols.messages import Closed, Consume, PeerMessage, Pull, Send, So
 from flux.protocols.node import Node
 from flux.protocols.pooler import Pooler
 
-from .refusing import assert_ignored, assert_refused
+from .refusing import assert_fenced, assert_refused
 from .views import (
     FIRST,
     NO_ROWS,
@@ -41,10 +41,14 @@ def site(view: bool = True) -> Node:
     return made
 
 
-def test_views_are_taken_in_order_only() -> None:
+def test_a_node_that_comes_late_takes_any_view_as_its_first() -> None:
     made = site(view=False)
-    assert_refused(made, WITHOUT_2, by="node site-1")
-    made.step(FIRST)
+    made.step(WITHOUT_BOTH)
+    assert made.number == 3
+
+
+def test_views_are_taken_in_order_only() -> None:
+    made = site()
     assert_refused(made, FIRST, by="node site-1")
     assert_refused(made, WITHOUT_BOTH, by="node site-1")
     made.step(WITHOUT_2)
@@ -59,7 +63,7 @@ def test_a_message_of_a_later_view_waits_for_it() -> None:
     effects = made.step(FIRST)
     assert any(isinstance(effect, Consume) for effect in effects)
     machine = made.machines[1]
-    assert isinstance(machine, Pooler) and ("site-2", 1) in machine.prod.lanes
+    assert isinstance(machine, Pooler) and (1, "site-2", 1) in machine.prod.lanes
     assert not made.held
 
 
@@ -72,7 +76,7 @@ def test_what_is_held_keeps_its_order_and_may_be_held_again() -> None:
     assert [message.view for message in made.held] == [2, 2]
     made.step(replace(FIRST, number=2))
     machine = made.machines[1]
-    assert isinstance(machine, Pooler) and machine.prod.buffer.floors["site-2"] == 3
+    assert isinstance(machine, Pooler) and machine.prod.buffer.floors[1, "site-2"] == 3
 
 
 def test_what_is_held_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +110,7 @@ def test_the_dead_are_mute(message: object) -> None:
     # Rules 12 and 20, whatever view the dead thought it was in.
     made = site()
     made.step(WITHOUT_2)
-    assert_ignored(made, message)
+    assert_fenced(made, message, view=2)
 
 
 def test_what_the_dead_said_and_was_held_is_dropped_with_the_view() -> None:
@@ -175,7 +179,7 @@ def test_an_older_view_of_a_live_sender_is_heard() -> None:
     made.step(replace(FIRST, number=2))
     made.step(ack("site-2", 1, 4, view=1))
     machine = made.machines[1]
-    assert isinstance(machine, Pooler) and machine.prod.buffer.floors["site-2"] == 4
+    assert isinstance(machine, Pooler) and machine.prod.buffer.floors[1, "site-2"] == 4
 
 
 def test_work_goes_back_to_the_machine_it_came_from() -> None:

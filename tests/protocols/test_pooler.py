@@ -44,6 +44,7 @@ from .views import (
 )
 
 TITLE = "Pooler of stage 1 on site-1"
+MOVER = "State mover of stage 1 on site-1"
 
 
 def pooler(bound_rows: int = 1) -> Pooler:
@@ -208,10 +209,12 @@ def test_a_dead_donor_is_reported_if_the_state_is_not_here() -> None:
     assert not [effect for effect in built.step(dead) if isinstance(effect, Tell)], "it is here, and stays"
 
 
-def test_a_state_that_is_not_awaited_is_ignored() -> None:
+def test_a_state_of_a_copy_that_is_not_on_its_way_is_ignored_and_one_that_comes_twice_is_refused() -> None:
     made, _ = asking()
-    assert_ignored(made, state("site-2", 1, 9, 3, view=2))
+    assert_ignored(made, state("site-2", 1, 2, 3, view=2))
     made.step(state("site-2", 1, YOUNG, 3, view=2))
+    assert_refused(made, state("site-2", 1, YOUNG, 3, view=2), by=MOVER)
+    made.step(LIVE)
     assert_ignored(made, state("site-2", 1, YOUNG, 3, view=2))
 
 
@@ -221,7 +224,7 @@ def test_a_copy_that_is_not_wanted_any_more_limits_no_acks() -> None:
     made.step(consumed(1, 5))
     effects = made.step(replace(COMING, number=3, standby=()))
     assert [e.message.position for e in effects if isinstance(e, Send) and isinstance(e.message, Ack)] == [5]
-    assert not made.awaited
+    assert not made.mover.awaited
     assert_ignored(made, state("site-2", 1, YOUNG, 3, view=2))
 
 
@@ -294,10 +297,10 @@ def test_a_donor_that_is_behind_goes_on_until_it_is_not() -> None:
 
 
 def test_a_state_is_cut_by_its_donor_for_its_site_only() -> None:
-    assert_refused(donor(), want("site-2", 1, 4, 0, view=2), by=TITLE)
+    assert_refused(donor(), want("site-2", 1, 4, 0, view=2), by=MOVER)
     elsewhere = Pooler("site-1", 1, 99)
     elsewhere.step(replace(VIEW, standby=(standby(4, 1, 1, 0, "site-3", "site-2"),)))
-    assert_refused(elsewhere, want("site-3", 1, 4, 0), by=TITLE)
+    assert_refused(elsewhere, want("site-3", 1, 4, 0), by=MOVER)
 
 
 def test_a_copy_that_is_not_on_its_way_is_not_cut_for() -> None:
