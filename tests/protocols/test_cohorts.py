@@ -149,7 +149,42 @@ def test_lanes_of_different_senders_stay_apart() -> None:
         assert cons.lanes[effect.message.into].sender == effect.to == cons.lanes[effect.message.stint].sender
 
 
+def test_a_lane_whose_sender_does_not_feed_the_older_cohort_stays_as_it_is() -> None:
+    # Given stage 2 on site-3: the old copy is a primary and fed by site-1, the new one a secondary and fed by site-2,
+    view = replace(
+        SPARE,
+        copies=(
+            SPARE.copies[0],
+            (("site-1", "site-2"),),
+            (("site-3", "site-2"), ("site-2", "site-1")),
+            SPARE.copies[3],
+        ),
+        standby=(standby(9, 2, 1, 1, "site-3", "site-2"),),
+    )
+    cons = FhCons("site-3", 2)
+    cons.step(view)
+    list(cons.found(0, frozenset({0}), 0))
+    list(cons.found(9, frozenset({1}), 0))
+    # when they are fused, then there are no two lanes that could be one.
+    assert list(cons.fuse(9, 0)) == []
+    assert {lane.sender: lane.cohort for lane in cons.lanes.values()} == {"site-1": 0, "site-2": 0}
+
+
 # Copies that are not wanted any more, or live elsewhere.
+
+
+def test_a_copy_that_leaves_while_nobody_feeds_it_leaves_the_others_waiting() -> None:
+    # Given partitions 0 and 1 of stage 2 on site-1, whose producers are all dead,
+    view = replace(SPARE, nodes=(*SPARE.nodes, "site-4"), copies=(SPARE.copies[0], (("site-4",),), *SPARE.copies[2:]))
+    cons = FhCons("site-1", 2)
+    cons.step(view)
+    list(cons.found(OLD, frozenset({0, 1}), 0))
+    assert cons.step(replace(view, number=2, dead=frozenset({"site-4"}))) == []
+    # when partition 1 moves away, then nobody is told to stop, and the lane of partition 0 still waits.
+    moved = (SPARE.copies[2][0], ("site-2", "site-3"))
+    copies = (*view.copies[:2], moved, SPARE.copies[3])
+    assert cons.step(replace(view, number=3, dead=frozenset({"site-4"}), copies=copies)) == []
+    assert [lane.channels for lane in cons.lanes.values()] == [(Block(producers=(0,), consumers=(0,)),)]
 
 
 def test_a_copy_given_up_is_gone_with_its_lane() -> None:

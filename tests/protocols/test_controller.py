@@ -5,37 +5,13 @@ from __future__ import annotations
 import pytest
 
 from flux.protocols.controller import Controller
-from flux.protocols.messages import Closed, Done, Effect, Failed, Hello, Lost, Move, Publish, Standby, View
+from flux.protocols.messages import Closed, Done, Failed, Hello, Lost, Move, Publish, Standby
 
+from .controllers import building, hello, laid_out, published, running
 from .refusing import assert_ignored, assert_refused
 from .views import FIRST, PLAN, WITHOUT_1, WITHOUT_2, standby
 
-
 EVERYONE = ("egress", "ingress", "site-1", "site-2")
-
-
-def running(plan: View = PLAN, at_once: int = 1) -> Controller:
-    controller = Controller(plan, at_once)
-    for node in plan.nodes:
-        controller.step(Hello(node=node))
-    return controller
-
-
-def published(effects: list[Effect]) -> View:
-    [effect] = effects
-    assert isinstance(effect, Publish)
-    return effect.view
-
-
-def laid_out(sites: int, *stages: list[str]) -> View:
-    """A plan: each stage a list of "primary secondary" by the numbers of their sites."""
-    copies = tuple(tuple(tuple(f"site-{n}" for n in pair.split()) for pair in stage) for stage in stages)
-    nodes = ("ingress", *(f"site-{n}" for n in range(1, sites + 1)), "egress")
-    return View(number=0, nodes=nodes, dead=frozenset(), copies=((("ingress",),), *copies, (("egress",),)))
-
-
-def building(view: View) -> list[tuple[int, int, int, str, str]]:
-    return [(s.stage, s.partition, s.slot, s.donor, s.node) for s in view.standby]
 
 
 def finish(controller: Controller) -> list[Standby]:
@@ -54,18 +30,18 @@ def finish(controller: Controller) -> list[Standby]:
 def test_the_first_view_comes_when_everyone_is_there() -> None:
     controller = Controller(PLAN)
     for node in PLAN.nodes[:-1]:
-        assert controller.step(Hello(node=node)) == []
-    assert controller.step(Hello(node=PLAN.nodes[-1])) == [Publish(view=FIRST, to=EVERYONE)]
+        assert controller.step(hello(PLAN, node)) == []
+    assert controller.step(hello(PLAN, PLAN.nodes[-1])) == [Publish(view=FIRST, to=EVERYONE)]
 
 
 def test_a_death_is_announced_once() -> None:
-    controller = running()
+    controller = running(PLAN)
     assert controller.step(Closed(node="site-2")) == [Publish(view=WITHOUT_2, to=("egress", "ingress", "site-1"))]
     assert_ignored(controller, Closed(node="site-2"))
 
 
 def test_the_dead_need_not_be_told_and_deaths_add_up() -> None:
-    controller = running()
+    controller = running(PLAN)
     controller.step(Closed(node="site-1"))
     assert not WITHOUT_1.alive("site-1")
     effects = controller.step(Closed(node="site-2"))
@@ -75,7 +51,7 @@ def test_the_dead_need_not_be_told_and_deaths_add_up() -> None:
 @pytest.mark.parametrize(("end", "stage"), [("ingress", 0), ("egress", 3)])
 def test_an_end_that_died_is_vacant_and_not_lost(end: str, stage: int) -> None:
     # It has one copy, and what that knew is in a journal or in its sink.
-    view = published(running().step(Closed(node=end)))
+    view = published(running(PLAN).step(Closed(node=end)))
     assert (view.vacant(), view.lost()) == ((stage,), ())
 
 
@@ -83,15 +59,15 @@ def test_second_greetings_are_refused() -> None:
     controller = Controller(PLAN)
     controller.step(Hello(node="site-1"))
     assert_refused(controller, Hello(node="site-1"), by="Controller")
-    assert_refused(running(), Hello(node="site-1"), by="Controller")
+    assert_refused(running(PLAN), Hello(node="site-1"), by="Controller")
 
 
 def test_the_end_of_a_connection_that_never_joined_is_ignored() -> None:
-    assert_ignored(running(), Closed(node="site-9"))
+    assert_ignored(running(PLAN), Closed(node="site-9"))
 
 
 def test_the_controller_makes_views_and_takes_none() -> None:
-    assert_refused(running(), FIRST, by="Controller")
+    assert_refused(running(PLAN), FIRST, by="Controller")
 
 
 # Placement.
@@ -127,7 +103,7 @@ def test_the_ends_hold_no_copies_of_operators() -> None:
 
 
 def test_a_site_that_comes_later_takes_what_is_lost() -> None:
-    controller = running()
+    controller = running(PLAN)
     controller.step(Closed(node="site-2"))
     view = published(controller.step(Hello(node="site-3")))
     assert view.nodes == (*PLAN.nodes, "site-3")
@@ -135,7 +111,7 @@ def test_a_site_that_comes_later_takes_what_is_lost() -> None:
 
 
 def test_a_site_that_comes_when_nothing_is_lost_is_a_standby() -> None:
-    view = published(running().step(Hello(node="site-3")))
+    view = published(running(PLAN).step(Hello(node="site-3")))
     assert (view.number, view.standby, view.alive("site-3")) == (2, (), True)
 
 

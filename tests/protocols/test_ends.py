@@ -20,6 +20,7 @@ from flux.protocols.messages import (
     SourceEnded,
     Stop,
 )
+from flux.protocols.pooler import Pooler
 
 from .refusing import assert_refused
 from .views import FIRST, NO_ROWS, SPARE, WITHOUT_1, ack, attach, consumed, data, merge, merged, standby, stop, stopped
@@ -166,3 +167,85 @@ def test_lanes_of_the_egress_that_are_merged_are_one() -> None:
     assert [lane.sender for lane in egress.cons.lanes.values() if lane.channels] == ["site-1", "site-1"]
     assert egress.step(merged("site-1", 2, 3, 1, view=3)) == []
     assert [lane.sender for lane in egress.cons.lanes.values() if lane.channels] == ["site-1"]
+
+
+# Ends that are started again.
+
+INGRESS_AGAIN = replace(
+    FIRST,
+    number=2,
+    nodes=(*FIRST.nodes, "ingress-2"),
+    dead=frozenset({"ingress"}),
+    copies=((("ingress-2",),), *FIRST.copies[1:]),
+)
+EGRESS_AGAIN = replace(
+    FIRST,
+    number=2,
+    nodes=(*FIRST.nodes, "egress-2"),
+    dead=frozenset({"egress"}),
+    copies=(*FIRST.copies[:3], (("egress-2",),)),
+)
+
+
+def ingress_again(released: int = 3) -> Ingress:
+    ingress = Ingress("ingress-2", 9, released)
+    assert ingress.step(INGRESS_AGAIN) == [Pull(after=released)]
+    return ingress
+
+
+def test_an_ingress_started_again_numbers_from_what_was_released() -> None:
+    ingress = ingress_again(released=3)
+    ingress.step(attach("site-1", 0, 2, 3, view=2))
+    assert ranges(ingress.step(sourced(3, 5))) == [("site-1", 3, 5)]
+
+
+def test_an_ingress_started_again_sends_nothing_until_it_is_past_what_its_consumer_has() -> None:
+    # Rule 14. The same rows get the same numbers: the consumer had them up to 7 from the last ingress.
+    ingress = ingress_again(released=3)
+    assert ingress.step(attach("site-1", 0, 2, 7, view=2)) == []
+    assert ranges(ingress.step(sourced(3, 6))) == []
+    assert ranges(ingress.step(sourced(6, 9))) == [("site-1", 7, 9)]
+
+
+def test_an_ingress_started_again_keeps_to_what_was_released() -> None:
+    ingress = ingress_again(released=3)
+    assert_refused(ingress, attach("site-1", 0, 2, 2, view=2), by="FH-Prod of stage 0 on ingress-2")
+    assert_refused(ingress, ack("site-1", 0, 2, view=2), by="FH-Prod of stage 0 on ingress-2")
+
+
+def test_the_positions_that_are_stated_to_an_ingress_started_again_release_what_is_sourced_again() -> None:
+    ingress = ingress_again(released=3)
+    assert ingress.step(ack("site-1", 0, 7, view=2)) == []
+    assert ingress.step(ack("site-2", 0, 5, view=2)) == [Released(upto=5)]
+    ingress.step(sourced(3, 5))
+    assert ingress.prod.buffer.rows == 0, "everybody has it"
+    ingress.step(sourced(5, 6))
+    assert ingress.prod.buffer.rows == 1
+
+
+def test_a_site_states_its_position_to_an_ingress_started_again_and_attaches_behind_what_it_has() -> None:
+    made = Pooler("site-1", 1, 9)
+    made.step(FIRST)
+    made.step(data("ingress", 0, 1, 0, 2))
+    made.step(consumed(1, 2))
+    made.step(data("ingress", 0, 1, 2, 5))
+    made.step(replace(FIRST, number=2, dead=frozenset({"ingress"})))
+    told, asked = made.step(replace(INGRESS_AGAIN, number=3))
+    assert told == Send(to="ingress-2", message=ack("site-1", 0, 2, view=3))
+    assert asked == Send(to="ingress-2", message=attach("site-1", 0, 3, 5, view=3))
+
+
+def test_an_egress_started_again_states_what_is_durable_and_attaches_there() -> None:
+    egress = Egress("egress-2", 3, durable=4)
+    assert egress.step(EGRESS_AGAIN) == [
+        Send(to="site-1", message=ack("egress-2", 2, 4, view=2)),
+        Send(to="site-2", message=ack("egress-2", 2, 4, view=2)),
+        Send(to="site-1", message=attach("egress-2", 2, 1, 4, view=2)),
+    ]
+    [work] = egress.step(data("site-1", 2, 1, 4, 6, view=2))
+    assert isinstance(work, Consume) and (work.after, work.upto) == (4, 6)
+
+
+def test_an_egress_started_again_with_an_empty_sink_begins_at_the_beginning() -> None:
+    egress = Egress("egress-2", 3)
+    assert egress.step(EGRESS_AGAIN) == [Send(to="site-1", message=attach("egress-2", 2, 1, 0, view=2))]

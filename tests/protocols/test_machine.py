@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import runpy
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
 
+import flux.protocols
 from flux.protocols.buffer import Buffer
 from flux.protocols.controller import Controller
 from flux.protocols.egress import Egress
@@ -56,6 +58,12 @@ from .views import (
 )
 
 MACHINES = (Controller, Egress, FhCons, FhProd, Ingress, Node, Pooler, StateMover)
+
+
+def test_the_machines_have_one_name() -> None:
+    # The folder is linked into flux: imported by its own name, every class would exist twice.
+    with pytest.raises(ImportError, match=r"as flux\.protocols"):
+        runpy.run_path(str(flux.protocols.__file__), run_name="protocols")
 
 
 @pytest.mark.parametrize("machine", MACHINES)

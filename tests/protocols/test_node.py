@@ -10,7 +10,20 @@ import pytest
 from flux.protocols import node as node_module
 from flux.protocols.egress import Egress
 from flux.protocols.ingress import Ingress
-from flux.protocols.messages import Closed, Consume, PeerMessage, Pull, Send, Sourced, SourceEnded
+from flux.protocols.messages import (
+    Closed,
+    Connected,
+    Consume,
+    Done,
+    Failed,
+    Hello,
+    PeerMessage,
+    Pull,
+    Send,
+    Sourced,
+    SourceEnded,
+    Tell,
+)
 from flux.protocols.node import Node
 from flux.protocols.pooler import Pooler
 
@@ -18,6 +31,7 @@ from .refusing import assert_fenced, assert_refused
 from .views import (
     FIRST,
     NO_ROWS,
+    SPARE,
     WITHOUT_1,
     WITHOUT_2,
     WITHOUT_BOTH,
@@ -27,6 +41,7 @@ from .views import (
     data,
     merge,
     merged,
+    standby,
     state,
     stop,
     stopped,
@@ -198,3 +213,46 @@ def test_the_ends_are_nodes_with_one_machine() -> None:
     assert isinstance(send, Send) and send.to == "site-1"
     (send,) = egress.step(WITHOUT_1)
     assert isinstance(send, Send) and send.to == "site-2"
+
+
+# The controller comes, or comes again.
+
+
+def greeting(made: Node) -> Hello:
+    told = made.step(Connected())[0]
+    assert isinstance(told, Tell) and isinstance(told.message, Hello)
+    return told.message
+
+
+def test_a_node_says_who_it_is_and_which_views_it_has_seen() -> None:
+    made = site(view=False)
+    assert greeting(made) == Hello(node="site-1")
+    made.step(WITHOUT_BOTH)
+    assert greeting(made) == Hello(node="site-1", view=3)
+
+
+def test_an_end_says_which_end_it_serves_and_as_which_of_its_processes() -> None:
+    ingress = Node("ingress-4", [Ingress("ingress-4", 1)], incarnation=4)
+    assert greeting(ingress) == Hello(node="ingress-4", ends=(0,), incarnation=4)
+    egress = Node("egress", [Egress("egress", 3)])
+    assert greeting(egress) == Hello(node="egress", ends=(3,), incarnation=1)
+
+
+def test_a_node_carries_on_without_a_controller() -> None:
+    made = site()
+    before = made.key()
+    made.step(Connected())
+    assert made.key() == before
+
+
+def test_a_site_repeats_to_a_controller_started_again_what_it_has_built() -> None:
+    made = Node("site-3", [Pooler("site-3", stage, 10) for stage in (1, 2)])
+    coming = (standby(4, 1, 0, 0, "site-3", "site-2"), standby(5, 2, 0, 0, "site-3", "site-2"))
+    made.step(replace(SPARE, number=2, standby=coming))
+    made.step(state("site-2", 1, 4, 6, view=2))
+    assert made.step(Connected())[1:] == [Tell(message=Done(node="site-3", version=4))]
+    made.step(replace(SPARE, number=3, standby=coming, dead=frozenset({"site-2"})))
+    assert made.step(Connected())[1:] == [
+        Tell(message=Done(node="site-3", version=4)),
+        Tell(message=Failed(node="site-3", version=5)),
+    ]

@@ -47,6 +47,15 @@ TWO = View(
 )
 # The same with a third site that holds nothing.
 SPARE = replace(TWO, nodes=("ingress", "site-1", "site-2", "site-3", "egress"))
+# A diamond with a second egress: stages 1 and 2 both take from the ingress, 3 joins them, 4 takes from 3, 5 from 1.
+PAIR = (("site-1", "site-2"),)
+DIAMOND = View(
+    number=1,
+    nodes=("ingress", "site-1", "site-2", "egress", "audit"),
+    dead=frozenset(),
+    copies=((("ingress",),), PAIR, PAIR, PAIR, (("egress",),), (("audit",),)),
+    edges=((0, 1), (0, 2), (1, 3), (2, 3), (3, 4), (1, 5)),
+)
 CHANNELS = (Block(producers=(0,), consumers=(0,)),)
 NO_ROWS: tuple[Any, ...] = ()
 

@@ -1,0 +1,196 @@
+"""The state mover: what is asked for, what has come, and what is said of it. Reference: 3.2.4, 3.4.3.1; rules 3, 17."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from flux.protocols.messages import Done, Effect, Failed, Send, State, Tell
+from flux.protocols.state_mover import StateMover
+
+from .refusing import assert_ignored, assert_refused
+from .views import SPARE, standby, state, want
+
+TITLE = "State mover of stage 1 on site-3"
+# Partitions 0 and 1 of stage 1 come to site-3 from two donors; something of stage 2 does too.
+COMING = replace(
+    SPARE,
+    number=2,
+    standby=(
+        standby(4, 1, 0, 0, "site-3", "site-2"),
+        standby(5, 1, 1, 0, "site-3", "site-1"),
+        standby(6, 2, 0, 0, "site-3", "site-1"),
+    ),
+)
+WITHOUT_2 = replace(COMING, number=3, dead=frozenset({"site-2"}))
+NOTHING_COMING = replace(SPARE, number=3)
+NONE_INSTALLED: tuple[int, ...] = ()
+
+
+def asking(consumed: int = 7) -> tuple[StateMover, list[Effect]]:
+    """site-3 when it learns of the copies it is to hold, and what it asks for."""
+    mover = StateMover("site-3", 1)
+    assert mover.step(COMING) == []
+    return mover, list(mover.ask(NONE_INSTALLED, consumed))
+
+
+def came(version: int = 4, donor: str = "site-2", position: int = 7) -> State:
+    return state(donor, 1, version, position, view=2)
+
+
+# The site that is to hold the copies.
+
+
+def test_each_copy_of_the_stage_is_asked_of_its_donor_once() -> None:
+    mover, asked = asking(7)
+    assert asked == [
+        Send(to="site-2", message=want("site-3", 1, 4, 7, view=2)),
+        Send(to="site-1", message=want("site-3", 1, 5, 7, view=2)),
+    ]
+    assert list(mover.ask(NONE_INSTALLED, 9)) == []
+
+
+def test_copies_on_their_way_elsewhere_are_not_asked_for() -> None:
+    mover = StateMover("site-1", 1)
+    mover.step(COMING)
+    assert list(mover.ask(NONE_INSTALLED, 0)) == []
+
+
+def test_while_nothing_is_on_its_way_acks_have_no_limit() -> None:
+    assert StateMover("site-3", 1).limit() is None
+
+
+def test_a_copy_asked_for_limits_acks_to_the_position_it_was_asked_at() -> None:
+    mover, _ = asking(7)
+    assert mover.limit() == 7
+
+
+def test_a_state_that_has_come_limits_acks_to_its_own_position() -> None:
+    mover, _ = asking(7)
+    mover.step(came(4, position=9))
+    mover.step(came(5, donor="site-1", position=8))
+    assert (mover.limit(), sorted(mover.arrived), mover.awaited) == (8, [4, 5], {})
+
+
+def test_a_state_that_has_come_is_not_asked_for_again() -> None:
+    mover, _ = asking(7)
+    mover.step(came())
+    mover.step(replace(COMING, number=3))
+    assert list(mover.ask(NONE_INSTALLED, 9)) == []
+
+
+def test_a_state_that_is_installed_is_not_asked_for_again() -> None:
+    mover = StateMover("site-3", 1)
+    mover.step(COMING)
+    assert [e.message.version for e in mover.ask((4,), 7) if isinstance(e, Send)] == [5]
+
+
+def test_what_is_not_wanted_any_more_is_forgotten_and_ignored_when_it_comes() -> None:
+    mover, _ = asking()
+    mover.step(came())
+    mover.step(NOTHING_COMING)
+    assert (mover.awaited, mover.arrived, mover.limit()) == ({}, {}, None)
+    assert_ignored(mover, came(5, donor="site-1"))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [came(position=6), came(donor="site-1"), state("site-1", 1, 5, 6, view=2)],
+    ids=["older than asked for", "of another donor", "older, of the other"],
+)
+def test_a_state_that_was_not_asked_for_like_this_is_refused(message: State) -> None:
+    mover, _ = asking(7)
+    assert_refused(mover, message, by=TITLE)
+
+
+def test_a_state_that_comes_twice_is_refused() -> None:
+    mover, _ = asking(7)
+    mover.step(came())
+    assert_refused(mover, came(), by=TITLE)
+
+
+def test_a_state_for_another_site_is_refused() -> None:
+    mover = StateMover("site-1", 1)
+    mover.step(COMING)
+    assert_refused(mover, came(), by="State mover of stage 1 on site-1")
+
+
+# The donor dies (rule 17).
+
+
+def test_a_copy_whose_donor_died_is_reported_and_the_others_are_waited_for() -> None:
+    mover, _ = asking()
+    mover.step(WITHOUT_2)
+    assert list(mover.ask(NONE_INSTALLED, 7)) == [Tell(message=Failed(node="site-3", version=4))]
+    assert mover.limit() == 7
+
+
+def test_a_copy_whose_donor_died_before_it_was_asked_for_is_reported_and_not_asked_for() -> None:
+    mover = StateMover("site-3", 1)
+    mover.step(WITHOUT_2)
+    failed, asked = mover.ask(NONE_INSTALLED, 7)
+    assert failed == Tell(message=Failed(node="site-3", version=4))
+    assert isinstance(asked, Send) and asked.to == "site-1"
+
+
+@pytest.mark.parametrize("installed", [(), (4,)], ids=["arrived", "installed"])
+def test_a_copy_whose_state_came_before_its_donor_died_has_not_failed(installed: tuple[int, ...]) -> None:
+    mover, _ = asking()
+    mover.step(came())
+    if installed:
+        mover.arrived.clear()
+    mover.step(WITHOUT_2)
+    assert list(mover.ask(installed, 7)) == []
+    assert Tell(message=Failed(node="site-3", version=4)) not in list(mover.report(installed))
+
+
+# A controller that was started again.
+
+
+def test_a_controller_started_again_is_told_what_is_done_and_what_failed() -> None:
+    mover, _ = asking()
+    mover.step(WITHOUT_2)
+    assert list(mover.report((5,))) == [
+        Tell(message=Done(node="site-3", version=5)),
+        Tell(message=Failed(node="site-3", version=4)),
+    ]
+
+
+def test_a_controller_started_again_is_told_nothing_of_what_is_still_on_its_way() -> None:
+    mover, _ = asking()
+    mover.step(came())
+    assert list(mover.report(NONE_INSTALLED)) == []
+
+
+def test_a_copy_that_is_live_is_not_reported() -> None:
+    mover, _ = asking()
+    mover.step(NOTHING_COMING)
+    assert list(mover.report((4, 5))) == []
+
+
+# The donor.
+
+
+def donor() -> StateMover:
+    mover = StateMover("site-2", 1)
+    mover.step(COMING)
+    return mover
+
+
+def test_the_donor_notes_what_it_is_asked_for_until_it_is_not_wanted_any_more() -> None:
+    mover = donor()
+    assert mover.step(want("site-3", 1, 4, 7, view=2)) == []
+    assert list(mover.wanted) == [4]
+    mover.step(NOTHING_COMING)
+    assert not mover.wanted
+    assert_ignored(mover, want("site-3", 1, 4, 7, view=2))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [want("site-1", 1, 4, 7, view=2), want("site-3", 1, 5, 7, view=2)],
+    ids=["for another site", "of another donor"],
+)
+def test_the_donor_gives_what_is_its_own_to_the_site_it_is_for(message: object) -> None:
+    assert_refused(donor(), message, by="State mover of stage 1 on site-2")
