@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: venv demo test lint types format bench clean
+.PHONY: venv demo test coverage lint types format bench clean
 
 venv: .venv/ready
 
@@ -17,6 +17,11 @@ demo: venv
 
 test: lint types
 	$(BIN)/python -m pytest
+
+# Every way through every machine, by tests that name what they claim: exploring does not count.
+coverage: venv
+	$(BIN)/python -m coverage run -m pytest tests/protocols --ignore tests/protocols/test_every_message.py
+	$(BIN)/python -m coverage report
 
 lint: venv
 	$(BIN)/ruff check .

@@ -1,12 +1,10 @@
-"""Machines as such: tables, copies, and every message in every reachable state."""
+"""Machines as such: their tables, their copies, their one name."""
 
 from __future__ import annotations
 
-import contextlib
 import runpy
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
@@ -18,44 +16,12 @@ from flux.protocols.fh_cons import FhCons
 from flux.protocols.fh_prod import FhProd
 from flux.protocols.ingress import Ingress
 from flux.protocols.machine import Machine, Refused, always, ignore, table
-from flux.protocols.messages import (
-    Closed,
-    Connected,
-    Consumed,
-    Cut,
-    Done,
-    Failed,
-    Hello,
-    Message,
-    Move,
-    PeerMessage,
-    Sourced,
-    SourceEnded,
-    Suspected,
-    ToController,
-    View,
-)
+from flux.protocols.messages import SourceEnded
 from flux.protocols.node import Node
 from flux.protocols.pooler import Pooler
 from flux.protocols.state_mover import StateMover
-from flux.spec.dataflow import Scenario, declustered
-from flux.spec.explore import Explorer
 
-from .views import (
-    FIRST,
-    NO_ROWS,
-    ack,
-    attach,
-    consumed,
-    data,
-    merge,
-    merged,
-    standby,
-    state,
-    stop,
-    stopped,
-    want,
-)
+from .views import FIRST, ack, consumed, data
 
 MACHINES = (Controller, Egress, FhCons, FhProd, Ingress, Node, Pooler, StateMover)
 
@@ -108,123 +74,3 @@ def test_a_copy_is_equal_and_independent() -> None:
     twin.step(replace(FIRST, number=2))
     assert twin.key() != node.key()
     assert node.number == 1 and len(node.held) == 1
-
-
-SENDERS = ("ingress", "site-1", "site-2", "site-3", "egress", "site-9")
-
-
-def every_kind(plan: View) -> Iterator[Any]:
-    """Each kind of message, also from strangers, about other stages, out of order."""
-    for sender in SENDERS:
-        for view in (1, 9):
-            yield from between_nodes(sender, view)
-    building = (standby(1, 1, 0, 0, "site-3", "site-2"),)
-    for number in (1, 2, 3):
-        yield replace(plan, number=number)
-        yield replace(plan, number=number, dead=frozenset({"site-1"}), standby=building)
-    for stage in range(4):
-        for cohort in (0, 1):
-            yield consumed(stage, 1, cohort=cohort)
-            yield consumed(stage, 3, cohort=cohort)
-    yield Sourced(after=0, upto=1, rows=1, body=NO_ROWS)
-    yield Sourced(after=1, upto=3, rows=2, body=NO_ROWS)
-    yield SourceEnded()
-    yield Hello(node="site-1")
-    yield Hello(node="site-9")
-    yield Connected()
-    yield Closed(node="site-1")
-    yield Suspected(node="site-1")
-    yield Suspected(node="site-9")
-    yield Cut(a="site-1", b="site-2")
-    yield Cut(a="site-1", b="site-9")
-    yield Done(node="site-3", version=1)
-    yield Failed(node="site-3", version=1)
-    yield Move(stage=1, partition=0, slot=0, to="site-3")
-
-
-def between_nodes(sender: str, view: int) -> Iterator[Any]:
-    for edge in range(3):
-        yield data(sender, edge, 1, 0, 1, view)
-        yield data(sender, edge, 2, 1, 3, view)
-        yield ack(sender, edge, 1, view)
-        yield attach(sender, edge, 7, 0, view)
-        yield attach(sender, edge, 8, 9, view)
-        yield stop(sender, edge, 1, view)
-        yield merge(sender, edge, 1, 2, view)
-        yield merge(sender, edge, 2, 9, view)
-        yield stopped(sender, edge, 1, view)
-        yield merged(sender, edge, 1, 9, view)
-    for stage in (0, 1, 2):
-        for version in (1, 9):
-            yield want(sender, stage, version, 1, view)
-            yield state(sender, stage, version, 9, view, body=NO_ROWS)
-
-
-def test_every_kind_of_message_is_tried() -> None:
-    assert {type(message) for message in every_kind(FIRST)} == set(get_args(Message))
-
-
-# A single stage of one pair and a spare: take-over, catch-up, and everything that may happen meanwhile.
-WORLD = Scenario(sites=3, copies=declustered(2, [1]), batches=((),), bound_rows=1)
-
-
-@pytest.fixture(scope="module")
-def explorer() -> Explorer:
-    explorer = Explorer(WORLD)
-    assert explorer.run().violation is None
-    return explorer
-
-
-FOR_NODES = (*get_args(PeerMessage), View, Sourced, SourceEnded, Consumed)
-FOR_THE_CONTROLLER = get_args(ToController)
-
-
-@pytest.mark.parametrize("kind", FOR_NODES)
-def test_in_every_reachable_state_a_message_is_taken_or_refused_without_a_trace(
-    kind: type[Any], explorer: Explorer
-) -> None:
-    # Given every state that a node reaches in a small world with a crash and a recovery,
-    # when a message of this kind comes, one of that world or a foreign one (views that contradict what is
-    # held for them are not tried: they come from the controller, in one order),
-    nodes = [node for node in explorer.nodes_seen() if kind is not View or not node.held]
-    taken, refused = try_all(nodes, kind, explorer)
-    # then it is taken by a rule, or refused and nothing has changed; both happen.
-    assert taken and refused
-
-
-def try_all(machines: Iterable[Machine], kind: type[Any], explorer: Explorer) -> tuple[int, int]:
-    """How often messages of a kind were taken, and how often refused."""
-    taken = refused = 0
-    messages = {*every_kind(WORLD.plan), *explorer.messages_seen()}
-    chosen = [message for message in messages if type(message) is kind]
-    for machine in machines:
-        twin = machine.clone()
-        refusals = []
-        for message in chosen:
-            try:
-                twin.step(message)
-            except Refused:
-                refusals.append(message)
-            else:
-                taken += 1
-                twin = machine.clone()
-        twin = machine.clone()
-        for message in refusals:
-            with contextlib.suppress(Refused):
-                twin.step(message)
-        assert twin.key() == machine.key(), f"{machine.title} refused one of {refusals} half-way"
-        refused += len(refusals)
-    return taken, refused
-
-
-@pytest.mark.parametrize("kind", FOR_THE_CONTROLLER)
-def test_messages_to_the_controller_are_for_no_node(kind: type[Any], explorer: Explorer) -> None:
-    assert try_all(explorer.nodes_seen()[:50], kind, explorer)[0] == 0
-
-
-@pytest.mark.parametrize("kind", get_args(Message))
-def test_the_controller_takes_what_is_for_it_and_refuses_the_rest(kind: type[Any], explorer: Explorer) -> None:
-    taken, refused = try_all(explorer._controllers.values, kind, explorer)
-    assert bool(taken) == (kind in FOR_THE_CONTROLLER)
-    # What a copy's site says late, or somebody asks for too late, is no error (rule 12).
-    assert bool(refused) == (kind not in (Closed, Done, Failed, Move))

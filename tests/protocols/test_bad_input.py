@@ -1,0 +1,244 @@
+"""Bad input: a message that is spoiled in one place is refused with an error that names all, and changes nothing.
+
+The messages come as they come from the network: to a node, which hands them to its machines, or to the controller.
+Each good message is tried too, so that it is the spoiled place that is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, get_args
+
+import pytest
+
+from flux.protocols.machine import Refused
+from flux.protocols.messages import Connected, Consumed, Message, PeerMessage, Sourced, SourceEnded, ToController, View
+
+from .good_input import GOOD, NODES, NOW, good, node_ingress
+from .refusing import assert_fenced, assert_refused
+from .views import NO_ROWS
+
+
+def each(*kinds: type[Any]) -> list[Any]:
+    """The good messages of these kinds, with the node that takes them."""
+    return [
+        pytest.param(node, message, id=f"{node}-{type(message).__name__}")
+        for node, messages in GOOD.items()
+        for message in messages
+        if type(message) in kinds
+    ]
+
+
+FOR_NODES = (*get_args(PeerMessage), Consumed, Sourced, SourceEnded, View, Connected)
+
+
+def test_every_kind_of_message_to_nodes_is_tried() -> None:
+    assert {*FOR_NODES, *get_args(ToController)} == set(get_args(Message))
+    assert {type(message) for messages in GOOD.values() for message in messages} == set(FOR_NODES)
+
+
+@pytest.mark.parametrize(("node", "message"), each(*FOR_NODES))
+def test_what_is_going_to_be_spoiled_is_good(node: str, message: Any) -> None:
+    # Given the node in its state, when the message comes as it should, then it is taken and something comes of it.
+    made = NODES[node]()
+    before = made.key()
+    assert made.step(message) or made.key() != before
+
+
+# Who speaks.
+
+
+@pytest.mark.parametrize(("node", "message"), each(*get_args(PeerMessage)))
+def test_strangers_are_refused(node: str, message: Any) -> None:
+    assert_refused(NODES[node](), replace(message, sender="site-9"), by=f"node {node}")
+
+
+@pytest.mark.parametrize("view", [1, NOW, 9])
+@pytest.mark.parametrize(("node", "message"), each(*get_args(PeerMessage)))
+def test_the_dead_are_fenced_whatever_view_they_think_it_is(node: str, message: Any, view: int) -> None:
+    assert_fenced(NODES[node](), replace(message, sender="site-4", view=view), view=NOW)
+
+
+# What is said.
+
+CONS = {"site-1": "FH-Cons of stage 1 on site-1", "egress": "FH-Cons of stage 3 on egress"}
+PROD = {"site-1": "FH-Prod of stage 1 on site-1", "ingress": "FH-Prod of stage 0 on ingress"}
+MOVER = "State mover of stage 1 on site-1"
+
+
+def spoiled(node: str, kind: str, by: str, /, **changes: Any) -> Any:
+    """A case: the good message of a kind with some fields changed, and which machine is to refuse it."""
+    message = replace(good(node, kind), **changes)
+    shown = ",".join(f"{field}={value}" for field, value in changes.items())
+    return pytest.param(node, message, by, id=f"{node}-{kind}-{shown}")
+
+
+def spoiled_each(node: str, kind: str, by: str, /, field: str, values: tuple[Any, ...]) -> list[Any]:
+    return [spoiled(node, kind, by, **{field: value}) for value in values]
+
+
+PLACES = [
+    case
+    for node, messages in GOOD.items()
+    for message in messages
+    for field in ("edge", "stage")
+    if field in type(message).__dataclass_fields__
+    for case in spoiled_each(node, type(message).__name__, f"node {node}", field, (-1, 9))
+]
+OTHER_PLACES = [
+    # An edge that exists, but whose end is not here.
+    *spoiled_each("site-1", "Data", "node site-1", "edge", (2,)),
+    *(spoiled("site-1", kind, "node site-1", edge=0) for kind in ("Ack", "Attach", "Stop", "Merge")),
+    *(spoiled("site-1", kind, "node site-1", stage=3) for kind in ("Want", "State", "Consumed")),
+    *(spoiled("ingress", kind, "node ingress", edge=1) for kind in ("Ack", "Attach", "Stop", "Merge")),
+    *(spoiled("egress", kind, "node egress", edge=1) for kind in ("Data", "Stopped", "Merged")),
+]
+IN_LANES = [
+    case
+    for node, after in (("site-1", 6), ("egress", 2))
+    for case in (
+        *spoiled_each(node, "Data", CONS[node], "after", (-1, after - 1, after + 1)),  # Again, or with a hole.
+        *spoiled_each(node, "Data", CONS[node], "upto", (-1, after - 1, after)),  # Back, or no further.
+        *spoiled_each(node, "Data", CONS[node], "stint", (99,)),
+        *spoiled_each(node, "Data", CONS[node], "sender", ("site-3", node)),  # A member, but not in this lane.
+    )
+]
+ABOUT_LANES = [
+    *spoiled_each("egress", "Stopped", CONS["egress"], "stint", (99, 3)),  # Unknown, or nothing was stopped.
+    *spoiled_each("egress", "Stopped", CONS["egress"], "sender", ("site-1", "site-3")),
+    *spoiled_each("egress", "Merged", CONS["egress"], "stint", (99, 1, 2)),  # Unknown, itself, another's.
+    *spoiled_each("egress", "Merged", CONS["egress"], "into", (99, 3, 2, -1)),
+    *spoiled_each("egress", "Merged", CONS["egress"], "sender", ("site-1", "site-3")),
+    *(
+        case
+        for node, kinds in (("site-1", ("Stop", "Merge")), ("ingress", ("Stop", "Merge")))
+        for kind in kinds
+        for case in spoiled_each(node, kind, PROD[node], "stint", (99, 0, -1))
+    ),
+]
+POSITIONS = [
+    *spoiled_each("site-1", "Ack", PROD["site-1"], "position", (2, -1)),
+    *spoiled_each("ingress", "Ack", PROD["ingress"], "position", (3, -1)),
+    *spoiled_each("site-1", "Attach", PROD["site-1"], "position", (1, -1)),  # Below what was dropped.
+    *spoiled_each("ingress", "Attach", PROD["ingress"], "position", (2, -1)),
+    *spoiled_each("site-1", "Attach", PROD["site-1"], "stint", (1, 3)),  # Open already.
+    *spoiled_each("ingress", "Attach", PROD["ingress"], "stint", (1, 2)),
+]
+MOVES = [
+    *spoiled_each("site-1", "Want", MOVER, "sender", ("site-2", "site-1")),  # The copy is not for them.
+    *spoiled_each("site-1", "Want", MOVER, "version", (5,)),  # Another is the donor.
+    *spoiled_each("site-1", "State", MOVER, "sender", ("site-3", "site-1")),  # They are not the donor.
+    *spoiled_each("site-1", "State", MOVER, "version", (4,)),  # It is for another site.
+    *spoiled_each("site-1", "State", MOVER, "position", (4, -1)),  # Older than it was asked for.
+    *(spoiled("site-1", kind, "node site-1", stage=0) for kind in ("Want", "State")),  # The ingress's.
+]
+FROM_THE_SHELL = [
+    *spoiled_each("site-1", "Consumed", "Pooler of stage 1 on site-1", "upto", (5, 7, -1)),
+    *spoiled_each("site-1", "Consumed", "Pooler of stage 1 on site-1", "cohort", (9, -1)),
+    *spoiled_each("site-1", "Consumed", "Pooler of stage 2 on site-1", "stage", (2,)),
+    *spoiled_each("egress", "Consumed", "Egress egress", "upto", (0, 1, 3)),
+    *spoiled_each("egress", "Consumed", "Egress egress", "cohort", (9, -1)),
+    *spoiled_each("ingress", "Sourced", "Ingress ingress", "after", (-1, 4, 6)),
+    *spoiled_each("ingress", "Sourced", "Ingress ingress", "upto", (-1, 4, 5)),
+]
+VIEWS = [
+    case
+    for node in NODES
+    for case in spoiled_each(
+        node, "View", f"node {node}", "number", (-1, 0, 1, NOW - 1, NOW, NOW + 2)
+    )  # Past, now, one left out.
+]
+
+
+@pytest.mark.parametrize(
+    ("node", "message", "by"),
+    [*PLACES, *OTHER_PLACES, *IN_LANES, *ABOUT_LANES, *POSITIONS, *MOVES, *FROM_THE_SHELL, *VIEWS],
+)
+def test_a_message_that_is_spoiled_in_one_place_is_refused(node: str, message: Any, by: str) -> None:
+    assert_refused(NODES[node](), message, by=by)
+
+
+def test_the_source_ends_once() -> None:
+    node = node_ingress()
+    node.step(SourceEnded())
+    assert_refused(node, SourceEnded(), by="Ingress ingress")
+    assert_refused(node, good("ingress", "Sourced"), by="Ingress ingress")
+
+
+@pytest.mark.parametrize("kind", ["Data", "Attach", "Stop", "State", "Stopped", "Consumed", "View"])
+def test_what_is_said_twice_is_refused_the_second_time(kind: str) -> None:
+    node = "egress" if kind == "Stopped" else "site-1"
+    made, message = NODES[node](), good(node, kind)
+    made.step(message)
+    before = made.key()
+    with pytest.raises(Refused):
+        made.step(message)
+    assert made.key() == before
+
+
+# What is taken or ignored today, and should be refused.
+
+
+def not_yet(case: Any, reason: str) -> Any:
+    """A case that the machines do not refuse yet."""
+    return pytest.param(*case.values, id=case.id, marks=pytest.mark.xfail(reason=reason))
+
+
+def not_yet_each(reason: str, cases: list[Any]) -> list[Any]:
+    return [not_yet(case, reason) for case in cases]
+
+
+NOT_YET = [
+    *not_yet_each(
+        "FhProd.is_of_an_earlier_time_here takes any view for an earlier one when the sender is no consumer at all",
+        [spoiled("site-1", kind, PROD["site-1"], sender="egress") for kind in ("Ack", "Attach", "Stop", "Merge")]
+        + [spoiled("ingress", kind, PROD["ingress"], sender="egress") for kind in ("Ack", "Attach", "Stop", "Merge")],
+    ),
+    *not_yet_each(
+        "FhCons.is_of_a_lane_given_up takes any number up to the last for an old stint: stints begin at 1",
+        [
+            case
+            for kind in ("Data", "Stopped", "Merged")
+            for case in spoiled_each("egress", kind, CONS["egress"], "stint", (0, -1))
+        ],
+    ),
+    *not_yet_each(
+        "FhProd does not remember which stints there were: it opens any that is not open",
+        spoiled_each("site-1", "Attach", PROD["site-1"], "stint", (0, -1, 2)),
+    ),
+    *not_yet_each(
+        "FhProd notes a merge into any lane, there or not, also into itself",
+        spoiled_each("site-1", "Merge", PROD["site-1"], "into", (99, 3, 0, -1)),
+    ),
+    *not_yet_each(
+        "StateMover takes every version that is not on its way for one that was: it does not know View.versions",
+        [case for kind in ("Want", "State") for case in spoiled_each("site-1", kind, MOVER, "version", (9, 0, -1))],
+    ),
+    *not_yet_each(
+        "StateMover ignores a version that is on its way to another stage",
+        [spoiled("site-1", kind, "State mover of stage 2 on site-1", stage=2) for kind in ("Want", "State")],
+    ),
+    *not_yet_each(
+        "StateMover.is_ours_to_give does not look at the position",
+        spoiled_each("site-1", "Want", MOVER, "position", (-1,)),
+    ),
+    *not_yet_each(
+        "Node.is_from_a_member takes messages sent in a view before the first",
+        [
+            spoiled(node, type(message).__name__, f"node {node}", view=view)
+            for node, messages in GOOD.items()
+            for message in messages
+            if isinstance(message, get_args(PeerMessage))
+            for view in (0, -1)
+        ],
+    ),
+    *not_yet_each(
+        "FhCons.receive unpacks the bodies after it has changed the lane: ValueError, and half a step",
+        [spoiled(node, "Data", CONS[node], bodies=bodies) for node in CONS for bodies in ((), (NO_ROWS, NO_ROWS))],
+    ),
+]
+
+
+@pytest.mark.parametrize(("node", "message", "by"), NOT_YET)
+def test_a_message_that_is_spoiled_in_another_place_is_refused_too(node: str, message: Any, by: str) -> None:
+    assert_refused(NODES[node](), message, by=by)
