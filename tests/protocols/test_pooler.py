@@ -183,6 +183,15 @@ def test_the_new_copy_catches_up_and_is_fused() -> None:
     assert made.prod.cohorts == {OLD: frozenset({0, 1, 2})}
 
 
+def test_lanes_of_cohorts_that_were_fused_become_one() -> None:
+    made, _ = asking(5)
+    made.step(state("site-2", 1, YOUNG, 5, view=2))
+    assert sorted(made.cons.lanes) == [1, 2]
+    assert made.step(merged("ingress", 0, 2, 1, view=2)) == []
+    assert sorted(made.cons.lanes) == [1]
+    assert works(made.step(data("ingress", 0, 1, 5, 6, view=2))) == [(OLD, 5, 6)]
+
+
 def test_who_is_behind_may_exceed_the_pool() -> None:
     # Rule 8: others may be stuck in it until he has come after.
     made, _ = asking(5, bound_rows=1)
@@ -321,6 +330,17 @@ def test_an_idle_operator_forgets_a_copy_at_once() -> None:
     effects = donor().step(MOVED)
     assert Drop(stage=1, partition=1) in effects
     assert ("ingress", Stop) in sends(effects)
+
+
+def test_frames_count_whole_again_when_the_sender_has_stopped_feeding_the_copy_that_left() -> None:
+    made = donor()
+    made.step(MOVED)
+    [work] = made.step(data("ingress", 0, 1, 0, 1, view=2))
+    assert isinstance(work, Consume) and work.frames[0].channels == made.cons.lanes[1].channels
+    assert made.step(stopped("ingress", 0, 1, view=3)) == []
+    made.step(data("ingress", 0, 1, 1, 2, view=3))
+    [*_, work] = made.step(consumed(1, 1))
+    assert isinstance(work, Consume) and work.frames[0].channels == ()
 
 
 def test_a_busy_operator_forgets_a_copy_when_it_is_through() -> None:
