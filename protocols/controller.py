@@ -47,7 +47,6 @@ class Controller(Machine):
         self.view = view
         self.at_once = at_once  # Copies of one stage that are built at the same time.
         self.present: frozenset[str] = frozenset()  # Who is connected.
-        self.latest: dict[int, int] = {}  # The incarnation of who serves each end.
 
     @property
     def title(self) -> str:
@@ -59,23 +58,24 @@ class Controller(Machine):
 
     # Guards.
 
-    def is_from_the_dead(self, message: Hello) -> bool:
+    def is_from_the_dead(self, message: Hello | Done | Failed) -> bool:
         return message.node in self.view.dead
 
     def is_expected(self, message: Hello) -> bool:
         has_seen = 0 <= message.view <= self.number
-        return message.node in self.view.nodes and has_seen and self._may_join(message)
+        serves = tuple(stage for stage in self._ends() if message.node in self.view.copies[stage][0])
+        is_known = message.node in self.view.nodes and message.ends == serves
+        return is_known and has_seen and self._may_join(message)
 
     def is_a_new_site(self, message: Hello) -> bool:
         return not message.ends and self._is_new(message)
 
     def is_a_new_end(self, message: Hello) -> bool:
-        ends = [stage for stage in range(len(self.view.copies)) if self.view.is_end(stage)]
-        is_end = bool(message.ends) and all(stage in ends for stage in message.ends)
-        return is_end and self._is_new(message) and not self.is_late(message)
+        is_end = bool(message.ends) and set(message.ends) <= set(self._ends())
+        return is_end and self._is_new(message) and not self._is_late(message)
 
     def is_late(self, message: Hello) -> bool:
-        return any(message.incarnation <= self.latest.get(stage, 0) for stage in message.ends)
+        return self._is_new(message) and self._is_late(message)
 
     def is_alive(self, message: Closed) -> bool:
         return self.view.alive(message.node)
@@ -95,6 +95,11 @@ class Controller(Machine):
     def is_being_built(self, message: Done | Failed) -> bool:
         return any((s.version, s.node) == (message.version, message.node) for s in self.view.standby)
 
+    def is_over(self, message: Done | Failed) -> bool:
+        was_begun = 0 < message.version <= self.view.versions
+        is_on_its_way = any(s.version == message.version for s in self.view.standby)
+        return was_begun and not is_on_its_way and message.node in self.view.nodes
+
     def is_possible(self, message: Move) -> bool:
         stages = self.view.copies
         if self.number == 0 or not 0 <= message.stage < len(stages) or self.view.is_end(message.stage):
@@ -110,14 +115,14 @@ class Controller(Machine):
     # Actions.
 
     def welcome(self, message: Hello) -> Iterator[Effect]:
-        self._let_in(message)
+        self.present |= {message.node}
         if self.number == 0:
             yield from self._change(self.view)
         elif message.view < self.number:
             yield Resend(to=message.node, after=message.view)
 
     def take_in(self, message: Hello) -> Iterator[Effect]:
-        self._let_in(message)
+        self.present |= {message.node}
         yield from self._change(replace(self.view, nodes=(*self.view.nodes, message.node)))
 
     def replace_the_end(self, message: Hello) -> Iterator[Effect]:
@@ -128,9 +133,16 @@ class Controller(Machine):
             for stage, partitions in enumerate(self.view.copies)
         )
         self.present -= dead
-        self._let_in(message)
-        nodes = (*self.view.nodes, message.node)
-        yield from self._change(replace(self.view, nodes=nodes, dead=self.view.dead | dead, copies=copies))
+        self.present |= {message.node}
+        incarnations = dict(self.view.incarnations) | dict.fromkeys(message.ends, message.incarnation)
+        view = replace(
+            self.view,
+            nodes=(*self.view.nodes, message.node),
+            dead=self.view.dead | dead,
+            copies=copies,
+            incarnations=tuple(sorted(incarnations.items())),
+        )
+        yield from self._change(view)
 
     def declare_dead(self, message: Closed | Suspected) -> Iterator[Effect]:
         yield from self._without(message.node)
@@ -159,11 +171,16 @@ class Controller(Machine):
         return message.version == VERSION and message.node not in self.present
 
     def _is_new(self, message: Hello) -> bool:
-        return message.node not in self.view.nodes and message.view == 0 and self._may_join(message)
+        is_unknown = message.node not in self.view.nodes and bool(message.node)
+        return is_unknown and message.view == 0 and self._may_join(message)
 
-    def _let_in(self, message: Hello) -> None:
-        self.present |= {message.node}
-        self.latest.update(dict.fromkeys(message.ends, message.incarnation))
+    def _is_late(self, message: Hello) -> bool:
+        """Whether a later process serves its end, or the first one may still come."""
+        known = dict(self.view.incarnations)
+        return any(message.incarnation <= known.get(stage, 1) for stage in message.ends)
+
+    def _ends(self) -> list[int]:
+        return [stage for stage in range(len(self.view.copies)) if self.view.is_end(stage)]
 
     def _can_be_spared(self) -> list[str]:
         """The sites that may be declared dead though they may be alive: never the holder of a last copy (rule 19)."""
@@ -279,10 +296,12 @@ Controller.RULES = (
     Rule(on=Suspected, guard=Controller.is_known, action=ignore, cites="rule 19: it is dead, or may not go"),
     Rule(on=Cut, guard=Controller.can_do_without_one, action=Controller.remove_one, cites="rule 19"),
     Rule(on=Cut, guard=Controller.are_both_known, action=ignore, cites="rule 19: one is dead, or neither may go"),
+    Rule(on=Done, guard=Controller.is_from_the_dead, action=fence, cites="rule 12: dead nodes are mute"),
+    Rule(on=Failed, guard=Controller.is_from_the_dead, action=fence, cites="rule 12: dead nodes are mute"),
     Rule(on=Done, guard=Controller.is_being_built, action=Controller.make_live, cites="3.4.3.3: cu-done; rule 5"),
     Rule(on=Failed, guard=Controller.is_being_built, action=Controller.give_up, cites="rule 17"),
     Rule(on=Move, guard=Controller.is_possible, action=Controller.start_move, cites="5.1: moves by a third copy"),
-    Rule(on=Done, guard=always, action=ignore, cites=_NO_MORE),
-    Rule(on=Failed, guard=always, action=ignore, cites=_NO_MORE),
+    Rule(on=Done, guard=Controller.is_over, action=ignore, cites=_NO_MORE),
+    Rule(on=Failed, guard=Controller.is_over, action=ignore, cites=_NO_MORE),
     Rule(on=Move, guard=always, action=ignore, cites=_NO_MORE),
 )

@@ -184,10 +184,11 @@ class FhCons(Machine):
 
     def continues_its_lane(self, message: Data) -> bool:
         lane = self._lane_of(message)
-        return lane is not None and lane.upto == message.after < message.upto
+        goes_on = lane is not None and lane.upto == message.after < message.upto
+        return goes_on and len(message.bodies) == 1
 
     def is_of_a_lane_given_up(self, message: Data | Stopped | Merged) -> bool:
-        return message.stint not in self.lanes and message.stint <= self.stint
+        return message.stint not in self.lanes and 0 < message.stint <= self.stint
 
     def was_asked_for(self, message: Stopped) -> bool:
         lane = self._lane_of(message)

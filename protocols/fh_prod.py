@@ -63,6 +63,7 @@ class FhProd(Machine):
         self.produced: dict[int, Position] = {}
         self.leaving: frozenset[int] = frozenset()  # Partitions that left and the operator still has.
         self.since: dict[Dest, int] = {}  # The view in which each consumer site became one.
+        self.stints: dict[Dest, int] = {}  # The last lane that each consumer site opened.
         self.lanes: dict[LaneName, LaneOut] = {}
         self.merged: dict[LaneName, int] = {}  # Where the channels of a merged lane are now.
 
@@ -108,14 +109,18 @@ class FhProd(Machine):
         return floor is not None and message.position >= floor
 
     def is_kept_and_lane_is_new(self, message: Attach) -> bool:
-        lane_is_new = self._now(message) not in self.lanes
-        return lane_is_new and _dest(message) in self.buffer.floors and message.position >= self.buffer.dropped
+        is_new = message.stint > self.stints.get(_dest(message), 0)
+        return is_new and _dest(message) in self.buffer.floors and message.position >= self.buffer.dropped
 
     def is_of_an_earlier_time_here(self, message: Ack | Attach | Stop | Merge) -> bool:
-        return message.view < self.since.get(_dest(message), message.view + 1)
+        return message.view < self.since.get(_dest(message), self.view)
 
     def lane_is_open(self, message: Stop | Merge) -> bool:
         return self._now(message) in self.lanes
+
+    def both_are_open(self, message: Merge) -> bool:
+        # Both may be the same by now: the consumer asks again for what it does not know to be done.
+        return self.lane_is_open(message) and self._merged_into((*_dest(message), message.into)) in self.lanes
 
     # Actions.
 
@@ -134,6 +139,7 @@ class FhProd(Machine):
 
     def open_lane(self, message: Attach) -> Iterator[Effect]:
         lane = (*_dest(message), message.stint)
+        self.stints[_dest(message)] = message.stint
         self.lanes[lane] = LaneOut(channels=message.channels, cursor=message.position)
         yield from self._feed(lane)
 
@@ -159,6 +165,7 @@ class FhProd(Machine):
         entitled = [(edge, node) for edge, stage in edges.items() for node in view.entitled(stage)]
         self.lanes = {lane: out for lane, out in self.lanes.items() if lane[:2] in fed}
         self.merged = {lane: into for lane, into in self.merged.items() if lane[:2] in fed}
+        self.stints = {dest: stint for dest, stint in self.stints.items() if dest in fed}
         self.since = {dest: self.since.get(dest, view.number) for dest in entitled}
         for dest in entitled:
             self.buffer.entitle(dest)  # The new ones first: what is here stays for them.
@@ -168,7 +175,7 @@ class FhProd(Machine):
             self.buffer.clear()  # Its copies live elsewhere, and nobody acknowledges to it any more.
         yield from ()
 
-    def _now(self, message: Attach | Stop | Merge) -> LaneName:
+    def _now(self, message: Stop | Merge) -> LaneName:
         """The lane that a message speaks of."""
         return self._merged_into((*_dest(message), message.stint))
 
@@ -241,7 +248,7 @@ _ROWS = (
     Rule(on=Ack, guard=FhProd.is_from_a_consumer_and_not_older, action=FhProd.release, cites="fig. 3.3 (3)"),
     Rule(on=Attach, guard=FhProd.is_kept_and_lane_is_new, action=FhProd.open_lane, cites="fig. 3.13, 3.14; rule 14"),
     Rule(on=Stop, guard=FhProd.lane_is_open, action=FhProd.take_out, cites="3.4.3.2: conn[SEC] := {ACK}; rule 13"),
-    Rule(on=Merge, guard=FhProd.lane_is_open, action=FhProd.note_merge, cites="lanes, not channels"),
+    Rule(on=Merge, guard=FhProd.both_are_open, action=FhProd.note_merge, cites="lanes, not channels"),
     Rule(on=View, guard=always, action=FhProd.adopt, cites="fig. 3.5 (1): fail; rules 2, 12"),
 )
 FhProd.RULES = _ROWS

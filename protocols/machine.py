@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
-from .messages import Effect
+from .messages import Effect, View
 
 S = TypeVar("S", bound="Machine")
 M = TypeVar("M")
@@ -88,8 +88,8 @@ class Machine:
 
     def describe(self) -> str:
         """The scalar state variables, for errors."""
-        shown = {k: v for k, v in vars(self).items() if isinstance(v, int | str | bool)}
-        return ", ".join(f"{k}={v!r}" for k, v in shown.items())
+        state = {k: v.number if isinstance(v, View) else v for k, v in vars(self).items()}
+        return ", ".join(f"{k}={v!r}" for k, v in state.items() if isinstance(v, int | str | bool))
 
     def clone(self) -> Self:
         """An independent copy; immutable values are shared."""

@@ -57,7 +57,8 @@ class View:
 
     `copies[stage][partition]` are the nodes of the partition's copies, primary first: a copy's place is
     its *slot*. The node of a dead copy stays listed until another copy has its slot, and `dead` says that
-    it is gone. `standby` are the copies being built, of `versions` begun so far.
+    it is gone. `standby` are the copies being built, of `versions` begun so far. `incarnations` are those of the
+    ends that were started again.
 
     `edges[e]` are the producing and the consuming stage of exchange e, a producer before its consumers: any
     DAG. Left out, the stages are a chain. Stage 0 is the ingress; stages without consumers are egresses.
@@ -70,6 +71,7 @@ class View:
     edges: tuple[tuple[int, int], ...] = ()
     standby: tuple[Standby, ...] = ()
     versions: int = 0
+    incarnations: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         if not self.edges:
@@ -478,6 +480,13 @@ class Tell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Complain:
+    """A message that was held for this view is refused; `text` says which and why."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Publish:
     """Write `view` to the journal; when it is safe there, send it to the nodes `to`."""
 
@@ -500,4 +509,4 @@ class Lost:
     partitions: tuple[tuple[int, int], ...]
 
 
-Effect: TypeAlias = Send | Consume | Pull | Released | Install | Drop | Tell | Publish | Resend | Lost
+Effect: TypeAlias = Send | Consume | Pull | Released | Install | Drop | Tell | Complain | Publish | Resend | Lost

@@ -15,10 +15,11 @@ from typing import Any
 
 from .egress import Egress
 from .ingress import Ingress
-from .machine import Machine, Rule, always, fence
+from .machine import Machine, Refused, Rule, always, fence
 from .messages import (
     Ack,
     Attach,
+    Complain,
     Connected,
     Consumed,
     Data,
@@ -64,7 +65,8 @@ class Node(Machine):
     # Guards.
 
     def follows(self, view: View) -> bool:
-        return self.view is None or view.number == self.number + 1
+        is_next = view.number > 0 if self.view is None else view.number == self.number + 1
+        return is_next and view.alive(self.name)
 
     def is_of_a_later_view(self, message: PeerMessage) -> bool:
         return message.view > self.number and len(self.held) < HELD_MAX
@@ -74,7 +76,7 @@ class Node(Machine):
 
     def is_from_a_member(self, message: PeerMessage) -> bool:
         known = self.view is not None and self.view.alive(message.sender)
-        return known and message.view <= self.number and self._stage(message) in self.machines
+        return known and 0 < message.view <= self.number and self._stage(message) in self.machines
 
     def is_for_a_machine_here(self, message: Consumed) -> bool:
         return message.stage in self.machines
@@ -91,7 +93,7 @@ class Node(Machine):
         held, self.held = self.held, deque()
         for message in held:
             if message.sender not in view.dead:
-                yield from self.step(message)
+                yield from self._step_held(message)
 
     def greet(self, message: Connected) -> Iterator[Effect]:
         ends = tuple(stage for stage, machine in self.machines.items() if not isinstance(machine, Pooler))
@@ -114,6 +116,13 @@ class Node(Machine):
 
     def source(self, message: Sourced | SourceEnded) -> Iterator[Effect]:
         yield from self.machines[0].step(message)
+
+    def _step_held(self, message: PeerMessage) -> Iterator[Effect]:
+        """A message that should not have come must not take the view and what else was held with it."""
+        try:
+            yield from self.step(message)
+        except Refused as refused:
+            yield Complain(text=str(refused))
 
     def _stage(self, message: PeerMessage) -> int | None:
         """What travels with the data goes to the consumer of its edge, what travels against it to the producer."""

@@ -28,11 +28,13 @@ class StateMover(Machine):
         self.name = name
         self.stage = stage
         self.view = 0
+        self.versions = 0  # How many copies were begun.
         self.standby: dict[int, Standby] = {}  # Copies of this stage on their way, here or elsewhere.
         self.orphans: frozenset[int] = frozenset()  # Those of them whose donor is dead.
         self.awaited: dict[int, Position] = {}  # Those whose state we have asked for, at or behind a position.
         self.arrived: dict[int, State] = {}  # Those whose state is here and cannot be installed yet.
-        self.wanted: dict[int, Want] = {}  # Those whose state we are asked for.
+        self.wanted: dict[int, Want] = {}  # Those whose state we are asked for and have not given yet.
+        self.given: frozenset[int] = frozenset()  # Those whose state we were asked for.
 
     @property
     def title(self) -> str:
@@ -66,10 +68,12 @@ class StateMover(Machine):
 
     def is_ours_to_give(self, message: Want) -> bool:
         standby = self.standby.get(message.version)
-        return standby is not None and (standby.donor, standby.node) == (self.name, message.sender)
+        if standby is None or (standby.donor, standby.node) != (self.name, message.sender):
+            return False
+        return message.position >= 0 and message.version not in self.given
 
-    def is_not_on_its_way(self, message: Want | State) -> bool:
-        return message.version not in self.standby
+    def is_over(self, message: Want | State) -> bool:
+        return message.version not in self.standby and 0 < message.version <= self.versions
 
     def is_awaited(self, message: State) -> bool:
         awaited = self.awaited.get(message.version)
@@ -81,6 +85,7 @@ class StateMover(Machine):
 
     def note_want(self, message: Want) -> Iterator[Effect]:
         self.wanted[message.version] = message
+        self.given |= {message.version}
         yield from ()
 
     def note_state(self, message: State) -> Iterator[Effect]:
@@ -89,12 +94,13 @@ class StateMover(Machine):
         yield from ()
 
     def adopt(self, view: View) -> Iterator[Effect]:
-        self.view = view.number
+        self.view, self.versions = view.number, view.versions
         self.standby = {s.version: s for s in view.standby if s.stage == self.stage}
         self.orphans = frozenset(v for v, standby in self.standby.items() if not view.alive(standby.donor))
         self.awaited = {version: position for version, position in self.awaited.items() if version in self.standby}
         self.arrived = {version: state for version, state in self.arrived.items() if version in self.standby}
         self.wanted = {version: want for version, want in self.wanted.items() if version in self.standby}
+        self.given &= self.standby.keys()
         yield from ()
 
     # How it is done.
@@ -114,8 +120,8 @@ class StateMover(Machine):
 
 StateMover.RULES = (
     Rule(on=Want, guard=StateMover.is_ours_to_give, action=StateMover.note_want, cites="3.4.3.1: cu-start"),
-    Rule(on=Want, guard=StateMover.is_not_on_its_way, action=ignore, cites="rule 12: the copy is not wanted any more"),
+    Rule(on=Want, guard=StateMover.is_over, action=ignore, cites="rule 12: the copy is not wanted any more"),
     Rule(on=State, guard=StateMover.is_awaited, action=StateMover.note_state, cites="fig. 3.7; rules 10, 16"),
-    Rule(on=State, guard=StateMover.is_not_on_its_way, action=ignore, cites="rule 12: the copy is not wanted any more"),
+    Rule(on=State, guard=StateMover.is_over, action=ignore, cites="rule 12: the copy is not wanted any more"),
     Rule(on=View, guard=always, action=StateMover.adopt, cites="3.4.3.1; rules 12, 17"),
 )

@@ -19,10 +19,11 @@ from typing import Any
 
 from flux.protocols.egress import Egress
 from flux.protocols.ingress import Ingress
-from flux.protocols.machine import Fenced
+from flux.protocols.machine import Fenced, Refused
 from flux.protocols.messages import (
     Attach,
     Block,
+    Complain,
     Connected,
     Consume,
     Consumed,
@@ -206,6 +207,8 @@ class Process:
             elif kind is Drop:
                 place = (effect.stage, effect.partition)
                 del self.states[place], self.through[place], self.history[place]
+            elif kind is Complain:
+                raise Refused(effect.text)
             elif kind is Tell:
                 out.append((CONTROLLER, effect.message))
             else:

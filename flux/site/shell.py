@@ -24,7 +24,20 @@ import trio
 from ..errors import FluxError
 from ..plan import Plan
 from ..protocols.machine import Fenced
-from ..protocols.messages import Block, Connected, Consume, Data, Effect, Message, PeerMessage, Send, State, Tell, View
+from ..protocols.messages import (
+    Block,
+    Complain,
+    Connected,
+    Consume,
+    Data,
+    Effect,
+    Message,
+    PeerMessage,
+    Send,
+    State,
+    Tell,
+    View,
+)
 from ..protocols.node import Node
 from ..punctuation import Punctuation
 from ..wire import address, frames
@@ -166,6 +179,8 @@ class Shell:
                 self._send(effect)
             elif isinstance(effect, Consume):
                 self.jobs.append(effect)
+            elif isinstance(effect, Complain):
+                self.fail(FluxError(effect.text))
             elif isinstance(effect, Tell):
                 self.controller.send({"kind": "tell", "m": to_plain(effect.message, _left_out)})
             else:
