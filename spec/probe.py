@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from flux.protocols.controller import Controller
 from flux.protocols.egress import Egress
 from flux.protocols.fh_cons import FhCons
 from flux.protocols.fh_prod import FhProd
@@ -26,6 +27,8 @@ from flux.protocols.messages import (
     Consumed,
     Cut,
     Data,
+    Done,
+    Failed,
     Hello,
     Merge,
     Merged,
@@ -75,8 +78,7 @@ def _must_refuse(machine: Machine, message: Any) -> None:
         told = str(refused)
         if repr(message) not in told or "refuses" not in told:
             raise Violated(f"refusals name machine, message and state: {told}") from refused
-        is_of_the_dead = isinstance(machine, Node) and getattr(message, "sender", None) in _dead(machine)
-        if is_of_the_dead != isinstance(refused, Fenced) and isinstance(machine, Node):
+        if (_sender(message) in _dead(machine)) != isinstance(refused, Fenced):
             raise Violated(f"the dead, and only they, learn that they are fenced: {told}") from refused
     except (AssertionError, LookupError, TypeError, AttributeError) as error:
         raise Violated(f"bad input is refused: {machine.title} fails on {message}: {error!r}") from error
@@ -86,8 +88,13 @@ def _must_refuse(machine: Machine, message: Any) -> None:
         raise Violated(f"a refusal changes nothing: {machine.title} on {message}")
 
 
-def _dead(node: Node) -> frozenset[str]:
-    return node.view.dead if node.view is not None else frozenset()
+def _dead(machine: Machine) -> frozenset[str]:
+    view = machine.view if isinstance(machine, Node | Controller) else None
+    return view.dead if view is not None else frozenset()
+
+
+def _sender(message: Any) -> str | None:
+    return message.node if isinstance(message, Hello | Done | Failed) else getattr(message, "sender", None)
 
 
 def _bad(world: World, choice: Choice) -> Iterator[tuple[Machine, Any]]:
@@ -113,24 +120,47 @@ def _for_the_controller(world: World, message: Any) -> Iterator[Any]:
     yield Closed  # No message at all.
     for node in sorted(view.dead):
         yield Hello(node=node, view=view.number)
-    if not isinstance(message, Hello):
+        yield Done(node=node, version=1)
+        yield Failed(node=node, version=1)
+    if isinstance(message, Hello):
+        yield from _greetings(world.controller, message)
+    elif message.node not in view.dead:
+        yield replace(message, node=STRANGER)
+        yield replace(message, version=view.versions + 1)
+        yield replace(message, version=0)
+        for other in view.nodes:
+            if view.alive(other) and any(s.version == message.version and s.node != other for s in view.standby):
+                yield replace(message, node=other)
+
+
+def _greetings(controller: Controller, message: Hello) -> Iterator[Hello]:
+    view = controller.view
+    yield replace(message, node=STRANGER, view=1)
+    yield replace(message, node=STRANGER, ends=(1,), incarnation=FAR)
+    yield replace(message, node=STRANGER, ends=(0, len(view.copies)), incarnation=FAR)
+    yield replace(message, node="")
+    for node in sorted(controller.present):
+        ends = tuple(stage for stage in (0, len(view.copies) - 1) if node in view.copies[stage][0])
+        yield Hello(node=node, view=view.number, ends=ends)
+    if message.node in view.dead:
         return
     yield replace(message, version=VERSION + 1)
     yield replace(message, view=view.number + 1)
     yield replace(message, view=-1)
-    yield replace(message, node=STRANGER, view=1)
-    yield replace(message, node=STRANGER, ends=(1,), incarnation=FAR)
-    yield replace(message, node=STRANGER, ends=(len(view.copies),), incarnation=FAR)
-    for node in sorted(world.controller.present):
-        yield Hello(node=node, view=min(1, view.number))
+    if message.node in view.nodes:
+        yield replace(message, ends=() if message.ends else (0,))
 
 
 def _for_a_node(node: Node, message: Any) -> Iterator[Any]:
     if isinstance(message, View):
-        if node.view is not None:
+        if node.view is None:
+            yield replace(message, number=0)
+        else:
             yield replace(message, number=node.number)
             yield replace(message, number=node.number + 2)
             yield replace(message, number=0)
+        yield replace(message, dead=message.dead | {node.name})
+        yield replace(message, nodes=tuple(name for name in message.nodes if name != node.name))
         return
     view = node.view
     if view is None or message.view > node.number or not view.alive(message.sender):
@@ -138,6 +168,8 @@ def _for_a_node(node: Node, message: Any) -> Iterator[Any]:
     yield replace(message, sender=STRANGER)
     for dead in sorted(view.dead):
         yield replace(message, sender=dead)
+    for number in (0, -1):
+        yield replace(message, view=number)
     place = "stage" if isinstance(message, Want | State) else "edge"
     for number in (-1, FAR):
         yield replace(message, **{place: number})
@@ -147,6 +179,9 @@ def _for_a_node(node: Node, message: Any) -> Iterator[Any]:
         yield from _to_a_consumer(machine.cons, message, view)
     elif isinstance(message, Ack | Attach | Stop | Merge):
         assert not isinstance(machine, Egress)
+        for other in _others(view, message.sender):
+            if (message.edge, other) not in machine.prod.buffer.floors:
+                yield replace(message, sender=other, view=node.number)
         yield from _to_a_producer(machine.prod, message)
     elif isinstance(machine, Pooler):
         yield from _to_a_mover(machine, message)
@@ -157,7 +192,8 @@ def _others(view: View, sender: str) -> Iterable[str]:
 
 
 def _to_a_consumer(cons: FhCons, message: Data | Stopped | Merged, view: View) -> Iterator[Any]:
-    yield replace(message, stint=FAR)
+    for stint in (FAR, 0, -1):
+        yield replace(message, stint=stint)
     if message.stint not in cons.lanes:
         return
     for other in _others(view, message.sender):
@@ -170,6 +206,7 @@ def _to_a_consumer(cons: FhCons, message: Data | Stopped | Merged, view: View) -
         yield replace(message, after=message.after + 1, upto=message.upto + 1)
         yield replace(message, upto=message.after)
         yield replace(message, upto=message.after - 1)
+        yield replace(message, bodies=())
     elif isinstance(message, Stopped):
         for stint, lane in cons.lanes.items():
             if not lane.stops and lane.sender == message.sender:
@@ -191,23 +228,28 @@ def _to_a_producer(prod: FhProd, message: Ack | Attach | Stop | Merge) -> Iterat
         yield replace(message, position=prod.buffer.floors[dest] - 1)
     elif isinstance(message, Attach):
         yield replace(message, position=prod.buffer.dropped - 1)
-        for edge, consumer, stint in prod.lanes:
-            if (edge, consumer) == dest:
-                yield replace(message, stint=stint)
+        yield replace(message, stint=prod.stints.get(dest, 0))
     else:
         yield replace(message, stint=FAR)
+        if isinstance(message, Merge):
+            yield replace(message, into=FAR)
 
 
 def _to_a_mover(pooler: Pooler, message: Want | State) -> Iterator[Any]:
-    standby = pooler.mover.standby.get(message.version)
+    mover = pooler.mover
+    for version in (FAR, 0):
+        yield replace(message, version=version)
+    standby = mover.standby.get(message.version)
     if standby is None:
         return
     if isinstance(message, Want):
         yield replace(message, sender=standby.donor)
+        yield replace(message, position=-1)
+        if message.version in mover.given:
+            yield message
         return
-    for other in (node for node in (standby.node,) if node != message.sender):
-        yield replace(message, sender=other)
-    awaited = pooler.mover.awaited.get(message.version)
+    yield replace(message, sender=standby.node)
+    awaited = mover.awaited.get(message.version)
     if awaited is not None:
         yield replace(message, position=awaited - 1)
 
