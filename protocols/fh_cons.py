@@ -26,7 +26,8 @@ says how far it goes, with rows or without.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from .channels import Blocks, grouped, without
 from .machine import Machine, Rule, always, ignore
@@ -35,8 +36,7 @@ from .messages import Ack, Attach, Block, Data, Effect, Frame, Merge, Merged, Po
 NOBODY = ""  # The sender of a lane whose producers have no copy left: it holds the frontier back.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaneIn:
+class LaneIn(NamedTuple):
     """Which channels of `edge` come from `sender`, and up to where they have been received.
 
     While `stops` are unconfirmed, frames may still carry channels that were taken out; a lane without
@@ -51,8 +51,7 @@ class LaneIn:
     stops: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cohort:
+class Cohort(NamedTuple):
     """Partitions that have come equally far: consumed up to, and the operator busy up to."""
 
     partitions: frozenset[int]
@@ -115,13 +114,13 @@ class FhCons(Machine):
         assert own.idle and own.consumed < upto <= self.frontier(cohort), f"cannot consume {upto} of {own}"
         pending = self.pending.get(cohort, ())
         self.pending[cohort] = tuple(frame for frame in pending if frame.upto > upto)
-        self.cohorts[cohort] = replace(own, working_upto=upto)
+        self.cohorts[cohort] = own._replace(working_upto=upto)
         return tuple(frame for frame in pending if frame.after < upto)
 
     def finish(self, cohort: int) -> None:
         """What was begun is consumed."""
         own = self.cohorts[cohort]
-        self.cohorts[cohort] = replace(own, consumed=own.working_upto)
+        self.cohorts[cohort] = own._replace(consumed=own.working_upto)
         self._drop_empty_cohorts()
 
     def acknowledge(self) -> Iterator[Effect]:
@@ -158,7 +157,7 @@ class FhCons(Machine):
     def fuse(self, cohort: int, into: int) -> Iterator[Effect]:
         """Make one cohort of two, and ask that each sender's lanes to them become one."""
         young, old = self.cohorts.pop(cohort), self.cohorts[into]
-        self.cohorts[into] = replace(old, partitions=old.partitions | young.partitions)
+        self.cohorts[into] = old._replace(partitions=old.partitions | young.partitions)
         self.pending[into] = self.pending.get(into, ()) + self.pending.pop(cohort, ())
         towards = {
             (lane.edge, lane.sender): stint
@@ -168,7 +167,7 @@ class FhCons(Machine):
         for stint, lane in list(self.lanes.items()):
             if lane.cohort != cohort:
                 continue
-            self.lanes[stint] = replace(lane, cohort=into)
+            self.lanes[stint] = lane._replace(cohort=into)
             target = towards.get((lane.edge, lane.sender))
             if lane.channels and target is not None and lane.sender != NOBODY:
                 yield self._merge(lane, stint, target)
@@ -211,7 +210,7 @@ class FhCons(Machine):
 
     def receive(self, message: Data) -> Iterator[Effect]:
         lane = self.lanes[message.stint]
-        self.lanes[message.stint] = replace(lane, upto=message.upto)
+        self.lanes[message.stint] = lane._replace(upto=message.upto)
         if lane.channels:
             [body] = message.bodies
             only = lane.channels if lane.stops else ()
@@ -220,7 +219,7 @@ class FhCons(Machine):
         yield from ()
 
     def confirm_stop(self, message: Stopped) -> Iterator[Effect]:
-        lane = replace(self.lanes[message.stint], stops=self.lanes[message.stint].stops - 1)
+        lane = self.lanes[message.stint]._replace(stops=self.lanes[message.stint].stops - 1)
         self.lanes[message.stint] = lane
         if not lane.channels and not lane.stops:
             del self.lanes[message.stint]
@@ -228,7 +227,7 @@ class FhCons(Machine):
 
     def join_lanes(self, message: Merged) -> Iterator[Effect]:
         lane, into = self.lanes.pop(message.stint), self.lanes[message.into]
-        self.lanes[message.into] = replace(into, channels=into.channels + lane.channels, stops=into.stops + lane.stops)
+        self.lanes[message.into] = into._replace(channels=into.channels + lane.channels, stops=into.stops + lane.stops)
         yield from ()
 
     def reconcile(self, view: View) -> Iterator[Effect]:
@@ -270,7 +269,7 @@ class FhCons(Machine):
                 channels = frame.channels or self._to(frame.edge, own.partitions)
                 left.append((frame, without(channels, self._to(frame.edge, partitions))))
             self.pending[cohort] = tuple(replace(frame, channels=channels) for frame, channels in left if channels)
-            self.cohorts[cohort] = replace(own, partitions=own.partitions - partitions)
+            self.cohorts[cohort] = own._replace(partitions=own.partitions - partitions)
         for stint, lane in list(self.lanes.items()):
             yield from self._stop(stint, self._to(lane.edge, partitions))
         self._drop_empty_cohorts()
@@ -308,11 +307,11 @@ class FhCons(Machine):
         if left == lane.channels:
             return
         if lane.sender == NOBODY or lane.sender in self.view.dead:
-            self.lanes[stint] = replace(lane, channels=left)
+            self.lanes[stint] = lane._replace(channels=left)
             if not left:
                 del self.lanes[stint]
             return
-        self.lanes[stint] = replace(lane, channels=left, stops=lane.stops + 1)
+        self.lanes[stint] = lane._replace(channels=left, stops=lane.stops + 1)
         stop = Stop(sender=self.name, view=self.view.number, edge=lane.edge, stint=stint, channels=channels)
         yield Send(to=lane.sender, message=stop)
 

@@ -17,7 +17,7 @@ Departure: `joined` is not a message. Every frame carries its stint and the posi
 from __future__ import annotations
 
 from collections.abc import Iterator, Set
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from .buffer import Buffer, Dest
 from .channels import Blocks, producers_of, without
@@ -42,8 +42,7 @@ from .messages import (
 LaneName = tuple[int, str, int]  # Edge, consumer, stint.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaneOut:
+class LaneOut(NamedTuple):
     """What one consumer site is fed, and how far that has gone."""
 
     channels: tuple[Block, ...]
@@ -148,14 +147,14 @@ class FhProd(Machine):
         lane = self.lanes.pop(name)
         left = without(lane.channels, message.channels)
         if left:
-            self.lanes[name] = replace(lane, channels=left)
+            self.lanes[name] = lane._replace(channels=left)
         stopped = Stopped(sender=self.name, view=self.view, edge=message.edge, stint=name[2])
         yield Send(to=message.sender, message=stopped)
         yield from self._feed(name)  # The producer that held the lane back may be the one taken out.
 
     def note_merge(self, message: Merge) -> Iterator[Effect]:
         name = self._now(message)
-        self.lanes[name] = replace(self.lanes[name], into=message.into)
+        self.lanes[name] = self.lanes[name]._replace(into=message.into)
         yield from self._merge(name)
 
     def adopt(self, view: View) -> Iterator[Effect]:
@@ -202,7 +201,7 @@ class FhProd(Machine):
                 bodies=tuple(run.body for run in runs),
             )
             yield Send(to=name[1], message=data, channels=tuple(_counting(run, lane.channels) for run in runs))
-            self.lanes[name] = replace(lane, cursor=reached)
+            self.lanes[name] = lane._replace(cursor=reached)
         yield from self._merge(name)
 
     def _reached(self, lane: LaneOut) -> Position:
@@ -221,7 +220,7 @@ class FhProd(Machine):
             return
         del self.lanes[name]
         self.merged[name] = into[2]
-        self.lanes[into] = replace(target, channels=target.channels + lane.channels)
+        self.lanes[into] = target._replace(channels=target.channels + lane.channels)
         merged = Merged(sender=self.name, view=self.view, edge=name[0], stint=name[2], into=into[2])
         yield Send(to=name[1], message=merged)
 

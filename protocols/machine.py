@@ -70,7 +70,10 @@ class Machine:
 
     def step(self, message: Any) -> list[Effect]:
         """Fire the first rule for `message` whose guard holds; return its effects."""
-        for rule in self._rules_for(type(message)):
+        of, rows = self._rows
+        if of is not self.RULES:
+            rows = self._index()
+        for rule in rows.get(type(message), ()):
             if rule.guard(self, message):
                 return list(rule.action(self, message))
         raise Refused(
@@ -79,12 +82,10 @@ class Machine:
         )
 
     @classmethod
-    def _rules_for(cls, kind: type[Any]) -> tuple[Rule[Any, Any], ...]:
-        of, rows = cls._rows
-        if of is not cls.RULES:
-            rows = {rule.on: tuple(other for other in cls.RULES if other.on is rule.on) for rule in cls.RULES}
-            cls._rows = (cls.RULES, rows)
-        return rows.get(kind, ())
+    def _index(cls) -> dict[type[Any], tuple[Rule[Any, Any], ...]]:
+        rows = {rule.on: tuple(other for other in cls.RULES if other.on is rule.on) for rule in cls.RULES}
+        cls._rows = (cls.RULES, rows)
+        return rows
 
     def describe(self) -> str:
         """The scalar state variables, for errors."""

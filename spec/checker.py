@@ -21,6 +21,7 @@ class Checker:
     """One claim; each method is a moment at which it may turn out to be false."""
 
     claim = ""
+    compares_with_the_plain_run = False  # Then it need not look at what is known to be as in the plain run.
 
     def attached(self, process: Process, sender: str, attach: Attach) -> None:
         """`process` is about to ask `sender` to feed it."""
@@ -64,4 +65,9 @@ class Watch:
 
         self.attached, self.delivered, self.given = who("attached"), who("delivered"), who("given")
         self.heard, self.consumed, self.installed = who("heard"), who("consumed"), who("installed")
+        self.consumed_as_plain = [
+            c.consumed
+            for c in everyone
+            if not c.compares_with_the_plain_run and type(c).consumed is not Checker.consumed
+        ]
         self.published, self.lost, self.at_rest = who("published"), who("lost"), who("at_rest")

@@ -206,11 +206,12 @@ class Reference:
             edges = scenario.plan.inputs(stage)
             for partition in range(scenario.partitions[stage]):
                 rows = sorted(row for row in output if row.edge in edges and row.consumer == partition)
-                states = [OperatorState()]
-                emitted = operate(scenario, stage, partition, OperatorState(), rows)[1]
-                output.extend(emitted)
+                states, emitted = [OperatorState()], list[Row]()
                 for row in rows:
-                    states.append(operate(scenario, stage, partition, states[-1], [row])[0])
+                    state, out = operate(scenario, stage, partition, states[-1], [row])
+                    states.append(state)
+                    emitted.extend(out)
+                output.extend(emitted)
                 self._output[stage, partition] = emitted
                 self._output_sns[stage, partition] = [row.sn for row in emitted]
                 self._rows[stage, partition] = rows

@@ -29,6 +29,7 @@ class LossFree(Checker):
     """Thesis 3.1.1: every row a consumer must see, it sees before anything behind it."""
 
     claim = "loss-free"
+    compares_with_the_plain_run = True
 
     def consumed(self, process: Process, work: Consume, partition: int, rows: list[Row], state: OperatorState) -> None:
         expected = process.scenario.reference.rows(work.stage, partition, work.after, work.upto)
@@ -46,6 +47,7 @@ class DupFree(Checker):
     """Thesis 3.1.1: no row is seen twice, and none that a plain run does not have."""
 
     claim = "dup-free"
+    compares_with_the_plain_run = True
 
     def consumed(self, process: Process, work: Consume, partition: int, rows: list[Row], state: OperatorState) -> None:
         expected = process.scenario.reference.rows(work.stage, partition, work.after, work.upto)
@@ -85,6 +87,7 @@ class ReplicasIdentical(Checker):
     """Thesis 3.2.1: the copies of a partition go through the same input and the same states."""
 
     claim = "replicas identical"
+    compares_with_the_plain_run = True
 
     def consumed(self, process: Process, work: Consume, partition: int, rows: list[Row], state: OperatorState) -> None:
         expected = process.scenario.reference.state(work.stage, partition, work.upto)

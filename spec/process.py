@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from flux.protocols.egress import Egress
@@ -169,12 +170,17 @@ class Process:
             for row in frame.body:
                 if after < row.sn <= upto and (not frame.channels or is_among(row, frame.channels)):
                     given.setdefault(row.consumer, []).append(row)
+        plain = self.scenario.reference
         out: list[Row] = []
         for partition in sorted(work.partitions | given.keys()):
             place = (stage, partition)
             rows = sorted(given.get(partition, ()))
-            state, emitted = self._run(place, rows, after, upto)
-            for check in self.watch.consumed:
+            is_plain = self._is_plain(place, rows, after, upto)
+            if is_plain:
+                state, emitted = plain.state(stage, partition, upto), plain.output(stage, partition, after, upto)
+            else:
+                state, emitted = operate(self.scenario, stage, partition, self.states[place], rows)
+            for check in self.watch.consumed_as_plain if is_plain else self.watch.consumed:
                 check(self, work, partition, rows, state)
             self.states[place] = state
             self.through[place] = upto
@@ -182,12 +188,10 @@ class Process:
             out.extend(emitted)
         return sorted(out)
 
-    def _run(self, place: Place, rows: list[Row], after: int, upto: int) -> tuple[OperatorState, list[Row]]:
-        """Run a partition over rows; what the plain run did with the same rows in the same state is looked up."""
+    def _is_plain(self, place: Place, rows: list[Row], after: int, upto: int) -> bool:
+        """Whether a partition is given what the plain run gave it, in the same state: then the rest is known."""
         plain = self.scenario.reference
-        if rows == plain.rows(*place, after, upto) and self.states[place] == plain.state(*place, after):
-            return plain.state(*place, upto), plain.output(*place, after, upto)
-        return operate(self.scenario, *place, self.states[place], rows)
+        return rows == plain.rows(*place, after, upto) and self.states[place] == plain.state(*place, after)
 
     def _carry_out(self, effects: Iterable[Any]) -> Outgoing:
         out: Outgoing = []
@@ -230,13 +234,7 @@ class Process:
     def _prepare(self, send: Send) -> PeerMessage:
         message = send.message
         if isinstance(message, Data):
-            chosen = [
-                row
-                for body, channels in zip(message.bodies, send.channels, strict=True)
-                for row in body
-                if row.edge == message.edge and message.after < row.sn <= message.upto and is_among(row, channels)
-            ]
-            return replace(message, bodies=(tuple(sorted(chosen)),))
+            return self._with_rows(message, send.channels)
         if isinstance(message, State):
             return self._with_state(message)
         if isinstance(message, Attach):
@@ -248,6 +246,14 @@ class Process:
             for channel in channels_of(message):
                 self.feeds.pop(channel, None)
         return message
+
+    def _with_rows(self, data: Data, channels: tuple[tuple[Block, ...], ...]) -> Data:
+        edge, after, upto = data.edge, data.after, data.upto
+        chosen: list[Row] = []
+        for body, blocks in zip(data.bodies, channels, strict=True):
+            pairs = _pairs(blocks)
+            chosen += [r for r in body if r.edge == edge and after < r.sn <= upto and (r.producer, r.consumer) in pairs]
+        return replace(data, bodies=(tuple(sorted(chosen)),))
 
     def _with_state(self, message: State) -> State:
         """What moves, all of one instant: state, position, and the partition's rows in the buffer (rule 16)."""
@@ -278,7 +284,13 @@ def channels_of(message: Attach | Stop) -> list[Channel]:
 
 def is_among(row: Row, channels: tuple[Block, ...]) -> bool:
     """Whether a row goes by one of these channels."""
-    return any(row.producer in block.producers and row.consumer in block.consumers for block in channels)
+    return (row.producer, row.consumer) in _pairs(channels)
+
+
+@cache
+def _pairs(channels: tuple[Block, ...]) -> frozenset[tuple[int, int]]:
+    """Producer and consumer of every single channel."""
+    return frozenset((p, c) for block in channels for p in block.producers for c in block.consumers)
 
 
 def role_of(name: str) -> str:
