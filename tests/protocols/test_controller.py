@@ -167,15 +167,29 @@ def test_a_copy_that_failed_is_begun_again() -> None:
     assert view.standby == (standby(2, 1, 0, 0, "site-3", "site-2"),)
 
 
+@pytest.mark.parametrize("kind", [Done, Failed])
 @pytest.mark.parametrize(
-    "message",
-    [Done(node="site-3", version=9), Done(node="site-2", version=1), Failed(node="site-3", version=9)],
-    ids=["another version", "another node", "failed"],
+    ("node", "version"),
+    [("site-3", 2), ("site-2", 1), ("site-9", 1)],
+    ids=["of a version never begun", "of another site", "of a stranger"],
 )
-def test_what_is_not_being_built_is_ignored(message: object) -> None:
+def test_a_report_of_what_that_site_does_not_build_is_refused(
+    kind: type[Done | Failed], node: str, version: int
+) -> None:
     controller = running(laid_out(3, ["1 2"]))
     controller.step(Closed(node="site-1"))
-    assert_ignored(controller, message)
+    assert_refused(controller, kind(node=node, version=version), by="Controller")
+
+
+@pytest.mark.parametrize("kind", [Done, Failed])
+def test_a_report_of_a_copy_that_is_live_or_given_up_is_ignored(kind: type[Done | Failed]) -> None:
+    # Rule 12: it was on its way when the view changed, or is said again.
+    controller = running(laid_out(3, ["1 2"]))
+    controller.step(Closed(node="site-1"))
+    controller.step(Failed(node="site-3", version=1))
+    assert_ignored(controller, kind(node="site-3", version=1))
+    controller.step(Done(node="site-3", version=2))
+    assert_ignored(controller, kind(node="site-3", version=2))
 
 
 # Deaths during recovery (rule 17).

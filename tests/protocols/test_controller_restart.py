@@ -225,7 +225,7 @@ def test_a_process_may_serve_several_ends() -> None:
     view = published(controller.step(both)).view
     assert (view.copies[4], view.copies[5]) == ((("ends-2",),), (("ends-2",),))
     assert view.dead == {"egress", "audit"}
-    assert controller.latest[4] == controller.latest[5] == 2
+    assert view.incarnations == ((4, 2), (5, 2))
 
 
 def test_an_earlier_process_that_comes_late_is_ignored() -> None:
@@ -240,11 +240,18 @@ def test_a_process_that_serves_no_end_of_this_dataflow_is_refused() -> None:
         assert_refused(running(PLAN), Hello(node="egress-2", ends=ends, incarnation=2), by="Controller")
 
 
-def test_the_incarnations_of_ends_are_known_again_when_they_have_come() -> None:
-    controller = Controller(
-        replace(FIRST, copies=((("ingress-3",),), *FIRST.copies[1:]), nodes=(*FIRST.nodes, "ingress-3"))
-    )
-    assert controller.latest == {}
-    controller.step(instead("ingress", 3, view=1))
-    assert controller.latest == {0: 3}
+def test_the_incarnations_of_ends_are_in_the_journal_and_known_before_anybody_has_come() -> None:
+    before = running(PLAN)
+    before.step(instead("ingress", 3))
+    assert before.view.incarnations == ((0, 3),)
+    controller = Controller(before.view)
     assert_ignored(controller, instead("ingress", 2))
+    assert controller.step(instead("ingress", 3, view=2)) == []
+    assert published(controller.step(instead("ingress", 4))).view.incarnations == ((0, 4),)
+
+
+def test_a_second_first_process_for_an_end_is_late() -> None:
+    # The one in the plan may still come, and two would be one too many.
+    controller = Controller(PLAN)
+    assert_ignored(controller, Hello(node="ingress-again", ends=(0,)))
+    assert controller.step(hello(PLAN, "ingress")) == []

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from flux.protocols.fh_cons import FhCons
-from flux.protocols.messages import Ack, Attach, Block, Effect, Send, View
+from flux.protocols.messages import Ack, Attach, Block, Data, Effect, Merged, Send, Stopped, View
 
 from .refusing import assert_ignored, assert_refused
 from .views import (
@@ -317,8 +317,14 @@ def test_a_frame_that_comes_twice_is_refused() -> None:
 
 
 @pytest.mark.parametrize("message", [data("site-1", 1, 99, 0, 2), stopped("site-1", 1, 99), merged("site-1", 1, 99, 1)])
-def test_an_unknown_stint_is_refused(message: object) -> None:
-    assert_refused(consumer(), message, by=TITLE)
+def test_an_unknown_stint_is_refused(message: Data | Stopped | Merged) -> None:
+    for stint in (99, 0, -1):  # They begin at 1.
+        assert_refused(consumer(), replace(message, stint=stint), by=TITLE)
+
+
+@pytest.mark.parametrize("bodies", [(), ("one", "two")], ids=["none", "two"])
+def test_a_frame_has_one_body(bodies: tuple[str, ...]) -> None:
+    assert_refused(consumer(), replace(data("site-1", 1, 1, 0, 2), bodies=bodies), by=TITLE)
 
 
 @pytest.mark.parametrize("message", [data("site-2", 1, 1, 0, 2), stopped("site-2", 1, 1), merged("site-2", 1, 1, 1)])

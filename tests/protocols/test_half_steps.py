@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from flux.protocols.machine import Refused
-from flux.protocols.messages import Message
+from flux.protocols.messages import Complain, Message, Send, State, View
 from flux.protocols.node import Node
 from flux.protocols.pooler import Pooler
 
 from .good_input import GOOD, LAST, NODES, NOW, good, node_site
+from .refusing import assert_refused
 from .views import FIRST, ack, attach, data, stop, want
 
 NEXT = replace(LAST, number=NOW + 1)
@@ -37,11 +37,6 @@ def test_it_is_held_as_nobody_can_know_yet(bad: Message) -> None:
     assert list(node.held) == [bad]
 
 
-@pytest.mark.xfail(
-    reason="Node.adopt: a held message that is refused ends the step after the view was taken: "
-    "the effects of the view and all that was held behind it are lost",
-    raises=Refused,
-)
 @pytest.mark.parametrize("bad", HELD)
 def test_a_held_message_that_is_refused_takes_nothing_else_with_it(bad: Message) -> None:
     # Given a node that holds a good message, and one that holds a bad one in front of it,
@@ -50,9 +45,23 @@ def test_a_held_message_that_is_refused_takes_nothing_else_with_it(bad: Message)
     undisturbed.step(behind)
     node.step(bad)
     node.step(behind)
-    # when the view comes, then the same comes of it.
-    assert node.step(NEXT) == undisturbed.step(NEXT)
+    # when the view comes, then the same comes of it, and a complaint that names what was bad.
+    effects = node.step(NEXT)
+    [complaint] = [effect for effect in effects if isinstance(effect, Complain)]
+    assert f" refuses {bad!r}: " in complaint.text
+    effects.remove(complaint)
+    assert effects == undisturbed.step(NEXT)
     assert node.key() == undisturbed.key()
+
+
+def test_every_held_message_that_is_refused_is_complained_of_in_its_order() -> None:
+    node = node_site()
+    bad = [case.values[0] for case in HELD]
+    for message in bad:
+        node.step(message)
+    complaints = [effect.text for effect in node.step(NEXT) if isinstance(effect, Complain)]
+    for message, text in zip(bad, complaints, strict=True):
+        assert f" refuses {message!r}: " in text
 
 
 # A step that is refused on the way through several machines.
@@ -91,24 +100,28 @@ def test_after_a_refusal_everything_good_is_taken_as_if_it_had_not_been(node: st
 # Before the first view.
 
 
-@pytest.mark.xfail(reason="Node.follows takes any first view, also the plan, which nobody is to be sent")
+def unborn() -> Node:
+    """site-1 before its first view."""
+    return Node("site-1", [Pooler("site-1", stage, 99) for stage in (1, 2)])
+
+
 @pytest.mark.parametrize("number", [0, -1])
 def test_the_plan_is_no_view(number: int) -> None:
-    node: Any = Node("site-1", [Pooler("site-1", stage, 99) for stage in (1, 2)])
-    with pytest.raises(Refused):
-        node.step(replace(FIRST, number=number))
+    assert_refused(unborn(), replace(FIRST, number=number), by="node site-1")
 
 
-@pytest.mark.xfail(reason="Node.describe does not show the view: it is not a scalar")
+@pytest.mark.parametrize("view", [replace(FIRST, dead=frozenset({"site-1"})), replace(FIRST, nodes=("ingress",))])
+def test_a_first_view_in_which_the_node_is_dead_or_unknown_is_refused(view: View) -> None:
+    assert_refused(unborn(), view, by="node site-1")
+
+
 def test_the_error_names_the_view_in_which_it_was_refused() -> None:
-    with pytest.raises(Refused, match=rf"in state .*\b{NOW}\b"):
+    with pytest.raises(Refused, match=rf"in state .*view={NOW}\b"):
         node_site().step(ack("site-9", 1, 1))
 
 
-@pytest.mark.xfail(reason="StateMover.is_ours_to_give takes it again after the state was cut: the state is sent twice")
 def test_a_state_is_given_once() -> None:
     node = node_site()
     node.step(good("site-1", "Consumed"))
-    node.step(good("site-1", "Want"))
-    with pytest.raises(Refused):
-        node.step(good("site-1", "Want"))
+    assert [type(effect.message) for effect in node.step(good("site-1", "Want")) if isinstance(effect, Send)] == [State]
+    assert_refused(node, good("site-1", "Want"), by="State mover of stage 1 on site-1")

@@ -34,7 +34,6 @@ from .views import (
     SPARE,
     WITHOUT_1,
     WITHOUT_2,
-    WITHOUT_BOTH,
     ack,
     attach,
     consumed,
@@ -48,6 +47,8 @@ from .views import (
     want,
 )
 
+THIRD = replace(WITHOUT_2, number=3)
+
 
 def site(view: bool = True) -> Node:
     made = Node("site-1", [Pooler("site-1", stage, 10) for stage in (1, 2)])
@@ -58,16 +59,23 @@ def site(view: bool = True) -> Node:
 
 def test_a_node_that_comes_late_takes_any_view_as_its_first() -> None:
     made = site(view=False)
-    made.step(WITHOUT_BOTH)
+    made.step(THIRD)
     assert made.number == 3
 
 
 def test_views_are_taken_in_order_only() -> None:
     made = site()
     assert_refused(made, FIRST, by="node site-1")
-    assert_refused(made, WITHOUT_BOTH, by="node site-1")
+    assert_refused(made, THIRD, by="node site-1")
     made.step(WITHOUT_2)
     assert made.number == 2
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["as its first", "later"])
+def test_a_view_is_for_those_that_are_alive_in_it(first: bool) -> None:
+    made = site(view=not first)
+    assert_refused(made, WITHOUT_1, by="node site-1")
+    assert_refused(made, replace(WITHOUT_2, nodes=("ingress", "site-2", "egress")), by="node site-1")
 
 
 def test_a_message_of_a_later_view_waits_for_it() -> None:
@@ -227,7 +235,7 @@ def greeting(made: Node) -> Hello:
 def test_a_node_says_who_it_is_and_which_views_it_has_seen() -> None:
     made = site(view=False)
     assert greeting(made) == Hello(node="site-1")
-    made.step(WITHOUT_BOTH)
+    made.step(THIRD)
     assert greeting(made) == Hello(node="site-1", view=3)
 
 

@@ -22,9 +22,10 @@ COMING = replace(
         standby(5, 1, 1, 0, "site-3", "site-1"),
         standby(6, 2, 0, 0, "site-3", "site-1"),
     ),
+    versions=6,
 )
 WITHOUT_2 = replace(COMING, number=3, dead=frozenset({"site-2"}))
-NOTHING_COMING = replace(SPARE, number=3)
+NOTHING_COMING = replace(SPARE, number=3, versions=6)
 NONE_INSTALLED: tuple[int, ...] = ()
 
 
@@ -183,14 +184,31 @@ def test_the_donor_notes_what_it_is_asked_for_until_it_is_not_wanted_any_more() 
     assert mover.step(want("site-3", 1, 4, 7, view=2)) == []
     assert list(mover.wanted) == [4]
     mover.step(NOTHING_COMING)
-    assert not mover.wanted
+    assert not mover.wanted and not mover.given
     assert_ignored(mover, want("site-3", 1, 4, 7, view=2))
+
+
+def test_the_donor_is_asked_for_a_copy_once() -> None:
+    mover, asked = donor(), want("site-3", 1, 4, 7, view=2)
+    mover.step(asked)
+    assert_refused(mover, asked, by="State mover of stage 1 on site-2")
+    mover.wanted.clear()  # The pooler has cut it.
+    assert_refused(mover, asked, by="State mover of stage 1 on site-2")
+    mover.step(replace(COMING, number=3))
+    assert_refused(mover, replace(asked, view=3), by="State mover of stage 1 on site-2")
+
+
+@pytest.mark.parametrize("version", [7, 0, -1])
+def test_a_version_that_was_never_begun_is_refused(version: int) -> None:
+    assert_refused(donor(), want("site-3", 1, version, 7, view=2), by="State mover of stage 1 on site-2")
+    mover, _ = asking()
+    assert_refused(mover, came(version), by=TITLE)
 
 
 @pytest.mark.parametrize(
     "message",
-    [want("site-1", 1, 4, 7, view=2), want("site-3", 1, 5, 7, view=2)],
-    ids=["for another site", "of another donor"],
+    [want("site-1", 1, 4, 7, view=2), want("site-3", 1, 5, 7, view=2), want("site-3", 1, 4, -1, view=2)],
+    ids=["for another site", "of another donor", "of no position"],
 )
 def test_the_donor_gives_what_is_its_own_to_the_site_it_is_for(message: object) -> None:
     assert_refused(donor(), message, by="State mover of stage 1 on site-2")
