@@ -26,41 +26,36 @@ from flux.protocols.messages import (
 
 from .dataflow import END, Row
 
+LINES = {
+    "send": "    {name} -> {detail}: {what}",
+    "deliver": "{detail} takes {what} from {name}",
+    "answer": "{name} is through {what}",
+    "crash": "{name} crashes",
+    "notice": "controller notices that {name} is gone",
+    "restart": "{name} is started again",
+    "connect": "{name} is connected to the controller",
+    "suspect": "{name} does not answer the controller",
+    "cut": "{name} and {detail} cannot reach each other",
+    "report": "controller hears that {name} and {detail} cannot reach each other",
+    "mend": "{name} and {detail} reach each other again",
+    "move": "somebody moves {what}",
+    "arrive": "{name} appears",
+    "lost": "controller: no copy is left of {what}",
+}
+
 
 def describe(kind: str, name: str, detail: str | int | tuple[int, int], what: Any) -> str:
     """One event as a line; `what` is the message or the work it is about."""
-    if kind == "send":
-        return f"    {name} -> {detail}: {show(what)}"
-    if kind == "deliver":
-        return f"{detail} takes {show(what)} from {name}"
-    if kind == "answer":
-        return f"{name} is through {show(what)}"
-    if kind == "crash":
-        return f"{name} crashes"
-    if kind == "notice":
-        return f"controller notices that {name} is gone"
-    if kind == "move":
-        return f"somebody moves {show(what)}"
-    if kind == "restart":
-        return f"{name} is started again"
-    if kind == "connect":
-        return f"{name} is connected to the controller"
-    if kind == "suspect":
-        return f"controller takes {name} for dead"
-    if kind == "cut":
-        return f"{name} and {detail} cannot reach each other"
-    if kind == "report":
-        return f"controller hears that {name} and {detail} cannot reach each other"
-    if kind == "arrive":
-        return f"{name} appears"
-    if kind == "mend":
-        return f"{name} and {detail} reach each other again"
-    assert kind == "lost", f"no line for {kind}"
-    return f"controller: no copy is left of {list(what)}"
+    assert kind in LINES, f"no line for {kind}"
+    return LINES[kind].format(name=name, detail=detail, what=show(what))
 
 
 def show(what: Any) -> str:
-    """A message or a piece of work in few words."""
+    """A message, a piece of work or a list of partitions in few words; nothing is none."""
+    if what is None:
+        return ""
+    if isinstance(what, tuple):
+        return " ".join(f"s{stage}p{partition}" for stage, partition in what)
     if isinstance(what, View):
         building = "".join(f", v{s.version} s{s.stage}p{s.partition} {s.donor}=>{s.node}" for s in what.standby)
         return f"view {what.number}, dead: {', '.join(sorted(what.dead)) or 'none'}{building}"
@@ -88,7 +83,8 @@ def show(what: Any) -> str:
     if isinstance(what, Done | Failed):
         return f"{type(what).__name__.lower()} v{what.version}"
     if isinstance(what, Hello):
-        return f"hello, seen view {what.view}"
+        ends = "".join(f", number {what.incarnation} to serve stage {stage}" for stage in what.ends)
+        return f"hello, seen view {what.view}{ends}"
     if isinstance(what, Move):
         return f"s{what.stage}p{what.partition} slot {what.slot} to {what.to}"
     assert isinstance(what, Pull), f"no words for {what}"

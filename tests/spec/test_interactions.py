@@ -5,16 +5,26 @@ for the reader. `pytest --rewrite` writes what happens now; the diff is then rev
 
     world pool=10 source=1,2|3 stage=site-1+site-2   a new world; sources and partitions are cut by |
           [sites=3] [at_once=0]                      more sites than the stages use; nothing is rebuilt
-    settle [quietly] [without NODE ...]              the oldest choice, until none is left at other nodes
+          [edges=0-1,1-2,1-3] [unheard]              not a chain; the controller has not heard of anybody yet
+    remember ; again                                 all commands so far are done once more, in a new world
+    settle [quietly] [without NODE ...]              the oldest choice, until none is left at other nodes; `views`
+                                                     stands for the views that are on their way
+    views A B ...                                    the next view at A, and what follows; then at B
     deliver A B                                      the head of the link from A to B
     work A STAGE [COHORT]                            the operator, sink or source of A is through
     crash A ; notice A                               A is gone ; the controller sees it
+    restart A ; connect A                            A is started again ; A finds the controller that was
+    suspect A                                        A does not answer the controller, and lives
+    cut A B ; report A B ; mend A B                  a link breaks ; the controller hears of it ; the link is back
+    arrive A                                         a site that is not in the plan comes up
     move STAGE PARTITION SLOT NODE                   somebody asks the controller for a move
     view                                             who holds what in the controller's view
     copies                                           how far each copy has come, by stage and partition
     feeds                                            who feeds whom, by edge and partitions
     pools                                            what every live buffer keeps, and up to where it was acked
     check                                            settle, and check every invariant
+
+What a node refuses, because its sender is dead in its view, is marked.
 """
 
 from __future__ import annotations
@@ -25,16 +35,21 @@ from pathlib import Path
 
 import pytest
 
+from flux.protocols.buffer import Buffer
 from flux.protocols.egress import Egress
-from flux.protocols.messages import Move
+from flux.protocols.messages import Move, PeerMessage
 from flux.protocols.pooler import Pooler
 from flux.spec.dataflow import Scenario
-from flux.spec.invariants import RecoveryEnds, Violated, all_checkers
-from flux.spec.process import CONTROLLER
+from flux.spec.invariants import Checker, RecoveryEnds, Violated, all_checkers
+from flux.spec.process import CONTROLLER, Process
+from flux.spec.story import show
+from flux.spec.walk import is_possible
 from flux.spec.world import NO_DETAIL, Choice, World
 
 FILES = sorted((Path(__file__).parent.parent / "interactions").glob("*.txt"))
-CRASHES_MAX = 4
+FAULTS_MAX = 4  # Of each kind, in one file.
+VIOLATED = "=> "
+VIEWS = "views"  # Stands in the place of a node for the views on their way.
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -48,7 +63,18 @@ def test_interaction_goes_as_written(path: Path, request: pytest.FixtureRequest)
 
 
 def test_there_are_interactions() -> None:
-    assert len(FILES) >= 18
+    assert len(FILES) >= 50
+
+
+def test_a_file_that_breaks_an_invariant_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Buffer, "_release", lambda buffer: None)
+    assert "=> buffers drain" in play("world pool=10 source=1 stage=site-1+site-2\n\ncheck\n")
+
+
+def test_what_cannot_happen_cannot_be_commanded() -> None:
+    for command in ("deliver site-1 site-2", "notice site-1", "work ingress 0", "mend site-1 site-2"):
+        with pytest.raises(AssertionError, match="cannot happen now"):
+            play(f"world pool=10 source=1 stage=site-1+site-2\n\n{command}\n")
 
 
 def play(text: str) -> str:
@@ -66,18 +92,38 @@ def play(text: str) -> str:
     return "\n\n".join(out) + "\n"
 
 
+class Ear(Checker):
+    """Counts what nodes hear of each other, so that what is refused shows."""
+
+    def __init__(self) -> None:
+        self.heard_so_far = 0
+
+    def heard(self, process: Process, message: PeerMessage) -> None:
+        self.heard_so_far += 1
+
+
 class Stage:
     """The world that the commands of one file act on."""
 
     world: World
+    ear: Ear
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.remembered: list[str] = []
 
     def do(self, line: str) -> list[str]:
         """Carry out a command; return the lines it gives."""
+        self.done.append(line)
         verb, *words = line.split()
         acts: dict[str, Callable[[list[str]], list[str]]] = {
             "world": self.make,
+            "remember": self.remember,
+            "again": self.again,
             "settle": self.settle,
+            "views": self.views,
             "move": self.move,
+            "arrive": self.arrive,
             "view": self.view,
             "copies": self.copies,
             "feeds": self.feeds,
@@ -86,10 +132,12 @@ class Stage:
         }
         if verb in acts:
             return acts[verb](words)
-        return self._recorded(lambda: self.world.do(_choice(verb, words)))
+        choice = _choice(verb, words)
+        assert is_possible(self.world, choice), f"{line!r} cannot happen now"
+        return self._recorded(lambda: self._happen(choice))
 
     def make(self, words: list[str]) -> list[str]:
-        options = [word.split("=") for word in words]
+        options = [word.split("=") for word in words if "=" in word]
         given = dict(options)
         stages = tuple(
             tuple(tuple(copies.split("+")) for copies in value.split("|")) for name, value in options if name == "stage"
@@ -100,27 +148,45 @@ class Stage:
             copies=stages,
             batches=tuple(tuple(map(int, batch.split(","))) for batch in given["source"].split("|")),
             bound_rows=int(given["pool"]),
-            crashes=CRASHES_MAX,
             at_once=int(given.get("at_once", 1)),
+            edges=_edges(given.get("edges", "")),
+            crashes=FAULTS_MAX,
+            restarts=FAULTS_MAX,
+            suspicions=FAULTS_MAX,
+            cuts=FAULTS_MAX,
         )
+        self.ear = Ear()
         # Where nothing is to be rebuilt, recovery cannot end.
         checkers = [c for c in all_checkers() if scenario.at_once or not isinstance(c, RecoveryEnds)]
-        self.world = World(scenario, checkers, record=True)
+        self.world = World(scenario, [*checkers, self.ear], record=True)
+        if "unheard" not in words:
+            for node in scenario.nodes:
+                self.world.do(("deliver", node, CONTROLLER))
         return [f"{sites} sites, {len(stages)} stages"]
+
+    def remember(self, words: list[str]) -> list[str]:
+        self.remembered = self.done[:-1]
+        return ["..."]
+
+    def again(self, words: list[str]) -> list[str]:
+        assert self.remembered, "nothing is remembered"
+        for line in self.remembered:
+            self.do(line)
+        return ["..."]
 
     def settle(self, words: list[str]) -> list[str]:
         quietly = "quietly" in words
         without = words[words.index("without") + 1 :] if "without" in words else []
-
-        def go_on() -> None:
-            while True:
-                possible = [choice for choice in self.world.choices if _place(choice) not in without]
-                if not possible:
-                    return
-                self.world.do(possible[0])
-
-        lines = self._recorded(go_on)
+        lines = self._recorded(lambda: self._settle(without))
         return ["..."] if quietly else lines
+
+    def views(self, words: list[str]) -> list[str]:
+        def take_in_turn() -> None:
+            for node in words:
+                self._happen(("deliver", CONTROLLER, node))
+                self._settle([VIEWS])
+
+        return self._recorded(take_in_turn)
 
     def move(self, words: list[str]) -> list[str]:
         stage, partition, slot = map(int, words[:3])
@@ -128,7 +194,12 @@ class Stage:
         index = len(self.world.scenario.moves)
         self.world.scenario = replace(self.world.scenario, moves=(*self.world.scenario.moves, wanted))
         self.world._enable(("move", CONTROLLER, index))
-        return self._recorded(lambda: self.world.do(("move", CONTROLLER, index)))
+        return self._recorded(lambda: self._happen(("move", CONTROLLER, index)))
+
+    def arrive(self, words: list[str]) -> list[str]:
+        choice: Choice = ("arrive", words[0], NO_DETAIL)
+        self.world._enable(choice)
+        return self._recorded(lambda: self._happen(choice))
 
     def view(self, words: list[str]) -> list[str]:
         """Where copies live, the dead in brackets; and those on their way."""
@@ -142,6 +213,8 @@ class Stage:
             lines.append(
                 f"s{s.stage}p{s.partition}: v{s.version} on its way from {s.donor} to slot {s.slot} on {s.node}"
             )
+        for stage in view.vacant():
+            lines.append(f"s{stage}: nobody")
         return lines
 
     def copies(self, words: list[str]) -> list[str]:
@@ -173,17 +246,33 @@ class Stage:
                     buffer = machine.prod.buffer
                     if not machine.prod.produced and not buffer.rows:
                         continue  # No copy of the stage is here.
-                    floors = " ".join(f"{name}:{floor}" for name, floor in sorted(buffer.floors.items()))
-                    place = f"e{stage} {process.name}"
+                    floors = " ".join(f"e{edge}-{name}:{at}" for (edge, name), at in sorted(buffer.floors.items()))
                     produced = "/".join(map(str, machine.prod.produced.values())) or "nothing"
-                    lines.append(f"{place} produced {produced} keeps {buffer.rows} acked {floors or 'by nobody'}")
+                    done = f"s{stage} {process.name} produced {produced} keeps {buffer.rows}"
+                    lines.append(f"{done} acked {floors or 'by nobody'}")
         return lines
 
     def check(self, words: list[str]) -> list[str]:
-        self._recorded(self.world.finish)
-        if self.world.lost:
-            return [f"no copy is left of {list(self.world.lost)}"]
-        return ["all invariants hold"]
+        *_, last = self._recorded(self.world.finish)
+        if last.startswith(VIOLATED):
+            return [last]
+        return [f"no copy is left of {show(self.world.lost)}" if self.world.lost else "all invariants hold"]
+
+    def _happen(self, choice: Choice) -> None:
+        """Let a choice happen, and say so if it was a message that was refused."""
+        before = self.ear.heard_so_far
+        self.world.do(choice)
+        kind, sender, to = choice
+        if kind == "deliver" and CONTROLLER not in (sender, to) and self.ear.heard_so_far == before:
+            assert self.world.trace is not None
+            self.world.trace.append(f"    {to} refuses it")
+
+    def _settle(self, without: list[str]) -> None:
+        while True:
+            possible = [choice for choice in self.world.choices if not _is_at(choice, without)]
+            if not possible:
+                return
+            self._happen(possible[0])
 
     def _recorded(self, act: Callable[[], None]) -> list[str]:
         trace = self.world.trace
@@ -192,21 +281,29 @@ class Stage:
         try:
             act()
         except Violated as violation:
-            return [*trace[start:], f"=> {violation}"]
+            return [*trace[start:], f"{VIOLATED}{violation}"]
         return trace[start:] or ["nothing"]
+
+
+def _edges(text: str) -> tuple[tuple[int, int], ...]:
+    pairs = [edge.split("-") for edge in text.split(",") if edge]
+    return tuple((int(producer), int(consumer)) for producer, consumer in pairs)
 
 
 def _choice(verb: str, words: list[str]) -> Choice:
     """The choice that a command of one event names."""
-    if verb == "deliver":
-        return "deliver", words[0], words[1]
     if verb == "work":
         return "answer", words[0], (int(words[1]), int(words[2]) if len(words) > 2 else 0)
-    assert verb in ("crash", "notice"), f"there is no command {verb!r}"
+    if verb in ("report", "mend"):
+        words = sorted(words)
+    if len(words) == 2:
+        return verb, words[0], words[1]
     return verb, words[0], NO_DETAIL
 
 
-def _place(choice: Choice) -> str:
-    """The node at which a choice happens."""
+def _is_at(choice: Choice, places: list[str]) -> bool:
+    """Whether a choice happens at one of these nodes."""
     kind, name, detail = choice
-    return str(detail) if kind == "deliver" else CONTROLLER if kind == "notice" else name
+    if kind == "deliver":
+        return detail in places or (name == CONTROLLER and VIEWS in places)
+    return (CONTROLLER if kind in ("notice", "report", "move") else name) in places
