@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import doctest
+from dataclasses import replace
 
 import pytest
 
 import flux.spec.dataflow
-from flux.protocols.messages import Pull
+from flux.protocols.messages import Hello, Pull
 from flux.spec.dataflow import END, OperatorState, Row, Scenario, declustered, operate
 from flux.spec.story import describe, show
-from flux.spec.world import World
+from flux.spec.world import NO_DETAIL, World
 
 SCENARIO = Scenario(sites=3, copies=declustered(3, [3, 2]), batches=((1, 2, 3), (4, 5)), bound_rows=2)
+# What stage 1 emits goes to stage 2 and to the egress, which takes from both.
+JOIN = Scenario(
+    sites=2,
+    copies=declustered(2, [1, 1]),
+    batches=((1, 4),),
+    bound_rows=10,
+    edges=((0, 1), (1, 2), (1, 3), (2, 3)),
+)
 
 
 def test_copies_of_a_partition_are_on_different_sites() -> None:
@@ -48,7 +57,7 @@ def test_the_operator_does_not_depend_on_batches() -> None:
 
 
 def test_the_operator_emits_none_one_or_two_rows() -> None:
-    emitted = [len(operate(SCENARIO, 1, 0, OperatorState(), [Row(1, 0, 0, 0, value)])[1]) for value in (3, 4, 5)]
+    emitted = [len(operate(SCENARIO, 1, 0, OperatorState(), [Row(1, 0, 0, 0, 0, value)])[1]) for value in (3, 4, 5)]
     assert emitted == [1, 2, 0]
 
 
@@ -58,11 +67,47 @@ def test_the_egress_sees_the_end_of_every_producer() -> None:
     assert reference.state(3, 0, reference.last_sn - 1).ends == 0
 
 
+def test_a_row_goes_along_every_edge_out_of_its_stage() -> None:
+    first = JOIN.reference.rows(1, 0, 0, 1)
+    _, out = operate(JOIN, 1, 0, OperatorState(), first)
+    assert [(row.edge, row.sn, row.sub) for row in out] == [(1, 1, 0), (2, 1, 0), (1, 1, 1), (2, 1, 1)]
+    assert len({row.value for row in out if row.edge == 1} ^ {row.value for row in out if row.edge == 2}) == 0
+
+
+def test_a_join_merges_its_edges_by_number_and_ties_by_edge() -> None:
+    rows = JOIN.reference.rows(3, 0, 0, JOIN.reference.last_sn)
+    assert {row.edge for row in rows} == {2, 3}
+    assert [(row.sn, row.sub, row.edge) for row in rows] == sorted((row.sn, row.sub, row.edge) for row in rows)
+
+
+def test_a_join_ends_when_all_its_producers_have() -> None:
+    assert JOIN.producers == (0, 1, 1, 2)
+    assert JOIN.reference.state(3, 0, JOIN.reference.last_sn).ends == 2
+
+
 def test_a_world_may_crash_sites_as_often_as_its_scenario_says() -> None:
     world = World(SCENARIO)
     assert world.may_crash() == ["site-1", "site-2", "site-3"]
-    world.crash("site-2")
+    world.do(("crash", "site-2", NO_DETAIL))
     assert world.may_crash() == []
+    world.finish()
+
+
+@pytest.mark.parametrize(
+    ("allowed", "faults"),
+    [
+        ({"restarts": 1}, {("crash", "ingress"), ("crash", "egress"), ("crash", "controller")}),
+        ({"suspicions": 1}, {("suspect", "site-1"), ("suspect", "site-2")}),
+        ({"cuts": 1}, {("cut", "ingress"), ("cut", "site-1"), ("cut", "site-2")}),
+    ],
+)
+def test_a_world_allows_each_fault_as_often_as_its_scenario_says(
+    allowed: dict[str, int], faults: set[tuple[str, str]]
+) -> None:
+    world = World(replace(JOIN, crashes=0, **allowed))
+    assert {(kind, name) for kind, name, _ in world.faults()} == faults
+    world.do(world.faults()[0])
+    assert world.faults() == []
     world.finish()
 
 
@@ -73,5 +118,9 @@ def test_at_rest_is_said_of_worlds_at_rest() -> None:
 
 def test_only_events_have_lines() -> None:
     assert show(Pull(after=3)) == "pull after 3"
+    assert (
+        show(Hello(node="egress.2", view=0, ends=(3,), incarnation=2))
+        == "hello, seen view 0, number 2 to serve stage 3"
+    )
     with pytest.raises(AssertionError, match="no line for"):
         describe("sleep", "site-1", "", None)

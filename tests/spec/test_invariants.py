@@ -242,7 +242,7 @@ A_NUMBER_WITHOUT_ROWS = Scenario(
 )
 QUIET_PAIR = Scenario(sites=2, copies=declustered(2, [1]), batches=((1,), (4,)), bound_rows=10, crashes=0)
 TIGHT_PAIR = Scenario(sites=2, copies=declustered(2, [1]), batches=((1,), (4,)), bound_rows=1, crashes=0)
-SPARE_SITE = Scenario(sites=3, copies=declustered(2, [1]), batches=((1,),), bound_rows=10)
+SPARE_SITE = Scenario(sites=3, copies=declustered(2, [1]), batches=((),), bound_rows=10)
 TWO_CRASHES = Scenario(sites=3, copies=declustered(2, [1]), batches=((1, 4),), bound_rows=10, crashes=2)
 
 
