@@ -66,6 +66,10 @@ def _add_spec(spec: argparse.ArgumentParser) -> None:
     replay.add_argument("seed", type=int, metavar="SEED")
     replay.add_argument("--full", action="store_true", help="print the whole run, not a shrunk one")
     replay.set_defaults(command=_spec_replay)
+    rules = commands.add_parser("rules", help="take each rule of the protocol out; tell what goes wrong without it")
+    rules.add_argument("numbers", nargs="*", type=int, metavar="N", help="numbers of rules (default: all)")
+    rules.add_argument("--json", action="store_true", help="print one JSON document")
+    rules.set_defaults(command=_spec_rules)
     mutate = commands.add_parser("mutate", help="spoil one guard or state change at a time; does the check notice?")
     mutate.add_argument("machine", nargs="?", metavar="MACHINE", help="one module of protocols/ (default: all)")
     mutate.add_argument("--results", metavar="FILE", help="go on where an earlier run with this file stopped")
@@ -103,6 +107,21 @@ def _spec_replay(options: argparse.Namespace) -> int:
     from .spec.replay import main as replay
 
     return replay([str(options.seed), *(["--full"] if options.full else [])])
+
+
+def _spec_rules(options: argparse.Namespace) -> int:
+    from .spec.rules import RULES
+    from .spec.rules_report import report
+
+    unknown = set(options.numbers) - {rule.number for rule in RULES}
+    if unknown:
+        raise PlanError(f"no rule has the number {min(unknown)}; there are 1 to {RULES[-1].number}")
+    reports = report(options.numbers, lambda line: print(line, file=sys.stderr, flush=True))
+    if options.json:
+        print(json.dumps([dataclasses.asdict(rule) for rule in reports]))
+    else:
+        print("\n\n\n".join(map(str, reports)))
+    return 0 if all(rule.is_settled for rule in reports) else 1
 
 
 def _spec_mutate(options: argparse.Namespace) -> int:

@@ -261,6 +261,10 @@ class Process:
         assert view is not None
         [partition] = [s.partition for s in view.standby if s.version == message.version]
         place = (message.stage, partition)
+        at_work = [work for work in self.work.values() if isinstance(work, Consume) and work.stage == message.stage]
+        # Here an operator works in one instant, when it answers. In earnest it would be half way, and so its state.
+        torn = any(partition in work.partitions for work in at_work)
+        assert not torn, f"{self.name} reads the state of {place} while the operator is at work on it"
         bodies = [
             tuple(row for row in run.body if row.producer == partition and partition not in run.without)
             for run in message.runs

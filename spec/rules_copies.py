@@ -1,0 +1,174 @@
+"""What is taken out: rules about copies: how their state moves, and when the operator may run."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from dataclasses import replace
+
+from flux.protocols.buffer import Buffer
+from flux.protocols.fh_cons import FhCons
+from flux.protocols.fh_prod import FhProd
+from flux.protocols.messages import Done, Drop, Effect, Failed, State, Tell, Want
+from flux.protocols.node import Node
+from flux.protocols.pooler import Pooler
+from flux.protocols.state_mover import StateMover
+
+from .rules_patch import Patch, sending
+
+# --- the state and its position ---------------------------------------------------------------------------
+
+
+def acknowledge_beyond_the_request(patch: Patch) -> None:
+    """A site goes on acknowledging while the state of a copy is on its way to it."""
+    patch.put(Pooler, "_acknowledge", lambda pooler: pooler.cons.acknowledge())
+
+
+def ask_for_any_state(patch: Patch) -> None:
+    """A site asks for the state wherever the donor is, also behind what the site has acknowledged."""
+    own = StateMover.ask
+
+    def ask(mover: StateMover, installed: Container[int], consumed: int) -> Iterator[Effect]:
+        return own(mover, installed, 0)
+
+    patch.put(StateMover, "ask", ask)
+
+
+def cut_before_the_position_asked_for(patch: Patch) -> None:
+    """The donor cuts at once, wherever it is."""
+    own = Pooler._cut
+    patch.put(Pooler, "_cut", lambda pooler, want: own(pooler, replace(want, position=0)))
+
+
+def say_that_it_is_done_when_it_is_asked_for(patch: Patch) -> None:
+    """A copy is reported as built when its state is asked for."""
+    own = StateMover._want
+
+    def want(mover: StateMover, version: int, consumed: int) -> Iterator[Effect]:
+        yield from own(mover, version, consumed)
+        yield Tell(message=Done(node=mover.name, version=version))
+
+    patch.put(StateMover, "_want", want)
+
+
+def leave_the_output_behind(patch: Patch) -> None:
+    """The state moves without the partition's rows that are not acknowledged."""
+    patch.put(Pooler, "_cut", sending(State, lambda state: replace(state, runs=()), Pooler._cut))
+
+
+def cut_under_the_operator(patch: Patch) -> None:
+    """The state is read while the operator is at work on it."""
+    own = Pooler._cut
+
+    def cut(pooler: Pooler, want: Want) -> Iterator[Effect]:
+        cohorts = dict(pooler.cons.cohorts)
+        pooler.cons.cohorts.update({k: replace(c, working_upto=c.consumed) for k, c in cohorts.items()})
+        effects = list(own(pooler, want))
+        pooler.cons.cohorts.update(cohorts)
+        yield from effects
+
+    patch.put(Pooler, "_cut", cut)
+
+
+def drop_a_copy_under_the_operator(patch: Patch) -> None:
+    """The state of a copy that has left is dropped while the operator is at work on it."""
+    own = Pooler._go_on
+
+    def go_on(pooler: Pooler) -> Iterator[Effect]:
+        for partition in sorted(pooler.prod.leaving):
+            yield Drop(stage=pooler.stage, partition=partition)
+        pooler.prod.leaving = frozenset()
+        yield from own(pooler)
+
+    patch.put(Pooler, "_go_on", go_on)
+
+
+def keep_the_output_of_a_stage_that_was_left(patch: Patch) -> None:
+    """A site without a copy of the stage any more keeps what its copies had produced."""
+    patch.put(Buffer, "clear", lambda buffer: None)
+
+
+def count_the_output_of_copies_that_left(patch: Patch) -> None:
+    """The rows of a copy that has left still count; if it comes back, it brings them again."""
+    patch.put(Buffer, "forget", lambda buffer, partitions: None)
+
+
+def take_the_state_at_once(patch: Patch) -> None:
+    """A state is not held until its site has seen the view in which the donor cut it."""
+    hold = Node.hold
+    rows = tuple(rule for rule in Node.RULES if (rule.on, rule.action) != (State, hold))
+    patch.put(Node, "RULES", rows)
+    own = Node.is_from_a_member
+
+    def is_from_a_member(node: Node, message: State) -> bool:
+        return own(node, replace(message, view=0) if isinstance(message, State) else message)
+
+    patch.put(Node, "is_from_a_member", is_from_a_member)
+
+
+def say_nothing_of_a_dead_donor(patch: Patch) -> None:
+    """Nobody reports that the donor died before the state was there."""
+    own = StateMover.ask
+
+    def ask(mover: StateMover, installed: Container[int], consumed: int) -> Iterator[Effect]:
+        for effect in own(mover, installed, consumed):
+            if not (isinstance(effect, Tell) and isinstance(effect.message, Failed)):
+                yield effect
+
+    patch.put(StateMover, "ask", ask)
+
+
+def report_once(patch: Patch) -> None:
+    """A site does not repeat to a controller that was started again what it had told the last one."""
+    patch.put(StateMover, "report", lambda mover, installed: iter(()))
+
+
+# --- pools, cohorts and the operator ----------------------------------------------------------------------
+
+
+def work_with_a_full_pool(patch: Patch) -> None:
+    """The operator runs whether its output has room or not."""
+    patch.put(Buffer, "full", lambda buffer: False)
+
+
+def hold_who_is_behind_in_a_full_pool(patch: Patch) -> None:
+    """A full pool stops also the partitions whose rows it is waiting for."""
+    patch.put(Buffer, "newest", property(lambda buffer: 0))
+
+
+def fuse_cohorts_at_different_positions(patch: Patch) -> None:
+    """Partitions are consumed in one step wherever they are."""
+
+    def meeting(cons: FhCons) -> tuple[int, int] | None:
+        oldest, *younger = sorted(cons.cohorts) or [0]
+        return (younger[0], oldest) if younger else None
+
+    def fuse(prod: FhProd, cohort: int, into: int) -> None:
+        prod.cohorts[into] |= prod.cohorts.pop(cohort)
+        del prod.produced[cohort]
+
+    patch.put(FhCons, "meeting", meeting)
+    patch.put(FhProd, "fuse", fuse)
+
+
+def fuse_cohorts_at_work(patch: Patch) -> None:
+    """Two cohorts become one while the operator is busy with one of them."""
+
+    def meeting(cons: FhCons) -> tuple[int, int] | None:
+        oldest = min(cons.cohorts, default=0)
+        for cohort, own in cons.cohorts.items():
+            if cohort != oldest and own.consumed == cons.cohorts[oldest].consumed:
+                return cohort, oldest
+        return None
+
+    patch.put(FhCons, "meeting", meeting)
+
+
+def lose_what_was_pending_when_cohorts_fuse(patch: Patch) -> None:
+    """What the younger cohort has received and not consumed is forgotten."""
+    own = FhCons.fuse
+
+    def fuse(cons: FhCons, cohort: int, into: int) -> Iterator[Effect]:
+        cons.pending.pop(cohort, None)
+        yield from own(cons, cohort, into)
+
+    patch.put(FhCons, "fuse", fuse)

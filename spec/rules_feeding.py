@@ -1,0 +1,289 @@
+"""What is taken out: rules about acknowledgements, what producers keep, and who feeds whom from where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from flux.protocols.buffer import Buffer
+from flux.protocols.egress import Egress
+from flux.protocols.fh_cons import NOBODY, FhCons
+from flux.protocols.fh_prod import FhProd, LaneName, LaneOut
+from flux.protocols.messages import Ack, Attach, Data, Effect, Frame, Send, Stop, View
+from flux.protocols.pooler import Pooler
+
+from .rules_patch import Patch, sending
+
+# --- acknowledgements -------------------------------------------------------------------------------------
+
+
+def acknowledge_to_the_feeder_only(patch: Patch) -> None:
+    """A consumer acknowledges to the copy that feeds it, and not to the other one."""
+    own = FhCons.acknowledge
+
+    def acknowledge(cons: FhCons) -> Iterator[Effect]:
+        feeding = {lane.sender for lane in cons.lanes.values()}
+        return (effect for effect in own(cons) if isinstance(effect, Send) and effect.to in feeding)
+
+    patch.put(FhCons, "acknowledge", acknowledge)
+
+
+def release_what_was_sent(patch: Patch) -> None:
+    """A producer forgets a row when it has sent it, as if it were acknowledged."""
+    own = FhProd._feed
+
+    def feed(prod: FhProd, name: LaneName) -> Iterator[Effect]:
+        yield from own(prod, name)
+        if name in prod.lanes:
+            note(prod, name[:2], prod.lanes[name].cursor)
+
+    def note(prod: FhProd, dest: tuple[int, str], position: int) -> None:
+        prod.buffer.ack(dest, max(position, prod.buffer.floors[dest]))
+
+    def release(prod: FhProd, message: Ack) -> Iterator[Effect]:
+        note(prod, (message.edge, message.sender), message.position)
+        yield from ()
+
+    patch.put(FhProd, "_feed", feed)
+    patch.put(FhProd, "release", release)
+    patch.put(FhProd, "is_from_a_consumer_and_not_older", _is_from_a_consumer)
+
+
+def _is_from_a_consumer(prod: FhProd, message: Ack) -> bool:
+    return (message.edge, message.sender) in prod.buffer.floors
+
+
+def acknowledge_what_was_received(patch: Patch) -> None:
+    """A consumer acknowledges rows when it has received them, and not when it has consumed them."""
+    own = Pooler.receive
+
+    def acknowledge(cons: FhCons) -> Iterator[Effect]:
+        received = min((cons.frontier(cohort) for cohort in cons.cohorts), default=cons.acked)
+        position = received if cons.limit is None else min(received, cons.limit)
+        if position > cons.acked:
+            cons.acked = position
+            for edge, producers in cons.producers.items():
+                yield from (cons._ack(edge, producer) for producer in producers)
+
+    def receive(pooler: Pooler, message: Any) -> Iterator[Effect]:
+        yield from own(pooler, message)
+        yield from pooler._acknowledge()
+
+    patch.put(FhCons, "acknowledge", acknowledge)
+    patch.put(Pooler, "receive", receive)
+
+
+def say_nothing_to_a_new_producer(patch: Patch) -> None:
+    """A consumer acknowledges when its position changes, and does not state it to a producer copy that is new."""
+    patch.put(FhCons, "reconcile", sending(Ack, lambda ack: None, FhCons.reconcile))
+
+
+def state_a_position_of_nothing(patch: Patch) -> None:
+    """A consumer states its position to a new producer also if it has acknowledged nothing since it is here."""
+    own = FhCons.reconcile
+
+    def reconcile(cons: FhCons, view: View) -> Iterator[Effect]:
+        before = cons.producers
+        yield from own(cons, view)
+        for edge, producers in cons.producers.items():
+            for producer in producers:
+                if not cons.acked and producer not in before.get(edge, ()):
+                    yield cons._ack(edge, producer)
+
+    patch.put(FhCons, "reconcile", reconcile)
+
+
+def listen_to_what_was_said_before_the_sender_left(patch: Patch) -> None:
+    """A producer takes messages that a site sent before it left the stage and came back to it."""
+    patch.put(FhProd, "is_of_an_earlier_time_here", lambda prod, message: False)
+
+
+def go_on_acknowledging_from_where_it_left(patch: Patch) -> None:
+    """A site that comes back to a stage remembers what it had acknowledged; its producers have forgotten it."""
+    own = FhCons.reconcile
+
+    def reconcile(cons: FhCons, view: View) -> Iterator[Effect]:
+        acked = cons.acked
+        yield from own(cons, view)
+        cons.acked = max(cons.acked, acked)
+
+    patch.put(FhCons, "reconcile", reconcile)
+
+
+# --- what is kept, and for whom ---------------------------------------------------------------------------
+
+
+def drop_what_one_has_acknowledged(patch: Patch) -> None:
+    """A producer drops a row when the first of its consumer copies has acknowledged it."""
+
+    def release(buffer: Buffer) -> None:
+        buffer.dropped = max(buffer.floors.values(), default=buffer.dropped)
+        buffer.runs = [run for run in buffer.runs if run.upto > buffer.dropped]
+        buffer.rows = sum(run.rows for run in buffer.runs)
+
+    patch.put(Buffer, "_release", release)
+
+
+def keep_nothing_for_copies_on_their_way(patch: Patch) -> None:
+    """Only finished copies are entitled."""
+    patch.put(View, "entitled", lambda view, stage: view.holders(stage) or view.copies[stage][0])
+
+
+def take_silence_for_an_ack(patch: Patch) -> None:
+    """Who has not been heard from yet is taken to have all that is there."""
+    patch.put(
+        Buffer, "entitle", lambda buffer, dest: buffer.floors.setdefault(dest, max(buffer.dropped, buffer.newest))
+    )
+
+
+def keep_floors_by_place(patch: Patch) -> None:
+    """A copy that takes the place of another inherits what that one had acknowledged."""
+    own = FhProd.adopt
+
+    def adopt(prod: FhProd, view: View) -> Iterator[Effect]:
+        floors = prod.buffer.floors
+        for edge in view.outputs(prod.stage):
+            now = view.entitled(view.edges[edge][1])
+            left = [floor for (e, node), floor in floors.items() if e == edge and node not in now]
+            for node in now if left else ():
+                floors.setdefault((edge, node), max(left))
+        yield from own(prod, view)
+
+    patch.put(FhProd, "adopt", adopt)
+
+
+def keep_nothing_for_a_dead_egress(patch: Patch) -> None:
+    """While an egress is dead and not replaced, nobody is entitled in its place."""
+    patch.put(View, "entitled", View.members)
+
+
+# --- the frontier -----------------------------------------------------------------------------------------
+
+
+def merge_up_to_the_fastest_lane(patch: Patch) -> None:
+    """The frontier is where the first lane has come, not the last."""
+
+    def frontier(cons: FhCons, cohort: int) -> int:
+        positions = (lane.upto for lane in cons.lanes.values() if lane.cohort == cohort and lane.channels)
+        return max(positions, default=cons.cohorts[cohort].consumed)
+
+    patch.put(FhCons, "frontier", frontier)
+
+
+def forget_producers_that_nobody_sends(patch: Patch) -> None:
+    """The frontier is that of lanes with a sender: a partition whose last copy is gone does not hold it back."""
+
+    def frontier(cons: FhCons, cohort: int) -> int:
+        positions = (lane.upto for lane in cons.lanes.values() if lane.cohort == cohort and lane.sender != NOBODY)
+        return min(positions, default=cons.cohorts[cohort].consumed)
+
+    patch.put(FhCons, "frontier", frontier)
+
+
+# --- attach and stop --------------------------------------------------------------------------------------
+
+
+def skip_a_row_at_take_over(patch: Patch) -> None:
+    """A consumer attaches one position behind what it has received."""
+    _attach_elsewhere(patch, lambda cons, cohort, position: position + 1)
+
+
+def go_back_at_take_over(patch: Patch) -> None:
+    """A consumer attaches at what it has consumed, not at what it has received."""
+    _attach_elsewhere(patch, lambda cons, cohort, position: cons.cohorts[cohort].consumed)
+
+
+def _attach_elsewhere(patch: Patch, where: Any) -> None:
+    own = FhCons._attach
+
+    def attach(cons: FhCons, edge: int, cohort: int, sender: str, channels: Any, position: int) -> Iterator[Effect]:
+        assert cons.view is not None
+        at = position if cons.view.number == 1 else where(cons, cohort, position)
+        return own(cons, edge, cohort, sender, channels, at)
+
+    patch.put(FhCons, "_attach", attach)
+
+
+def feed_from_where_the_producer_is(patch: Patch) -> None:
+    """A producer copy that has produced less than an attach asks for begins at once, where it is."""
+
+    def open_lane(prod: FhProd, message: Attach) -> Iterator[Effect]:
+        lane = (message.edge, message.sender, message.stint)
+        produced = min(prod.produced.values(), default=0)
+        prod.lanes[lane] = LaneOut(channels=message.channels, cursor=min(message.position, produced))
+        yield from prod._feed(lane)
+
+    patch.put(FhProd, "open_lane", open_lane)
+
+
+def stay_with_a_dead_feeder(patch: Patch) -> None:
+    """Nobody is attached when the copy that feeds a consumer dies: there is no take-over."""
+    own = FhCons._senders
+
+    def senders(cons: FhCons, edge: int, producers: Any, slot: int, now: str = NOBODY) -> dict[str, tuple[int, ...]]:
+        chosen = own(cons, edge, producers, slot, now)
+        return chosen if now == NOBODY or now in chosen else {NOBODY: tuple(producers)}
+
+    patch.put(FhCons, "_senders", senders)
+
+
+def attach_without_a_stop(patch: Patch) -> None:
+    """A consumer attaches to another copy without a word to the one that feeds it."""
+    patch.put(FhCons, "_stop", sending(Stop, lambda stop: None, FhCons._stop))
+
+
+def take_what_was_stopped(patch: Patch) -> None:
+    """Frames that were sent before the stop was known count in full."""
+
+    def receive(cons: FhCons, message: Data) -> Iterator[Effect]:
+        lane = cons.lanes[message.stint]
+        cons.lanes[message.stint] = replace(lane, upto=message.upto)
+        frame = Frame(edge=lane.edge, after=message.after, upto=message.upto, channels=(), body=message.bodies[0])
+        cons.pending[lane.cohort] = (*cons.pending.get(lane.cohort, ()), frame)
+        yield from ()
+
+    patch.put(FhCons, "receive", receive)
+
+
+def take_frames_of_an_old_stint(patch: Patch) -> None:
+    """A frame counts for whatever lane its sender feeds now, if it begins where that lane is."""
+    in_a_site, at_the_egress = Pooler.receive, Egress.receive
+    patch.put(Pooler, "receive", lambda pooler, data: in_a_site(pooler, _of_this_stint(pooler.cons, data)))
+    patch.put(Egress, "receive", lambda egress, data: at_the_egress(egress, _of_this_stint(egress.cons, data)))
+
+
+def _of_this_stint(cons: FhCons, message: Any) -> Any:
+    if message.stint in cons.lanes or not isinstance(message, Data):
+        return message
+    for stint, lane in cons.lanes.items():
+        if (lane.edge, lane.sender, lane.upto) == (message.edge, message.sender, message.after):
+            return replace(message, stint=stint)
+    return message
+
+
+# --- lanes ------------------------------------------------------------------------------------------------
+
+
+def go_as_far_as_the_first_producer(patch: Patch) -> None:
+    """A lane goes as far as the first of its producers, and not as the last: a copy that still catches up."""
+    patch.put(FhProd, "_reached", lambda prod, lane: max(prod.produced.values(), default=lane.cursor))
+
+
+def merge_lanes_at_any_position(patch: Patch) -> None:
+    """Two lanes become one wherever they are."""
+    own = FhProd._merge
+
+    def merge(prod: FhProd, name: LaneName) -> Iterator[Effect]:
+        lane = prod.lanes[name]
+        target = prod.lanes.get(prod._merged_into((*name[:2], lane.into)))
+        if target is not None:
+            prod.lanes[name] = replace(lane, cursor=target.cursor)
+        yield from own(prod, name)
+
+    patch.put(FhProd, "_merge", merge)
+
+
+def forget_old_names_of_lanes(patch: Patch) -> None:
+    """A producer does not know any more which lane was merged into which, when its consumer speaks of the first."""
+    patch.put(FhProd, "_merged_into", lambda prod, lane: lane)

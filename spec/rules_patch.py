@@ -1,0 +1,54 @@
+"""How a rule is taken out of the production machines, for a while: a method or a row of a table is replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+from flux.protocols.machine import Machine
+from flux.protocols.messages import Effect, Send
+
+
+class Patch(ExitStack):
+    """What was replaced is put back when the patch ends."""
+
+    def put(self, owner: Any, name: str, other: Any) -> None:
+        """Put `other` in the place of an attribute; if it is a method of a machine, also in the machine's table."""
+        own = vars(owner)[name]
+        self.callback(setattr, owner, name, own)
+        setattr(owner, name, other)
+        if isinstance(owner, type) and issubclass(owner, Machine) and name != "RULES":
+            self._put_in_table(owner, own, other)
+
+    def leave_out(self, machine: type[Machine], on: type[Any], action: Callable[..., Any]) -> None:
+        """Take the rows for a message with this action out of a machine's table."""
+        kept = tuple(rule for rule in machine.RULES if (rule.on, rule.action) != (on, action))
+        assert len(kept) < len(machine.RULES), f"{machine.__name__} has no row for {on.__name__} with {action.__name__}"
+        self.put(machine, "RULES", kept)
+
+    def _put_in_table(self, machine: type[Machine], own: Any, other: Any) -> None:
+        rows = tuple(
+            replace(
+                rule,
+                guard=other if rule.guard is own else rule.guard,
+                action=other if rule.action is own else rule.action,
+            )
+            for rule in machine.RULES
+        )
+        if rows != machine.RULES:
+            self.put(machine, "RULES", rows)
+
+
+def sending(kind: type[Any], change: Callable[[Any], Any], method: Callable[..., Any]) -> Callable[..., Any]:
+    """The method, with every message of a kind that it sends changed; those that are changed to None stay unsent."""
+
+    def changed(*arguments: Any) -> Iterator[Effect]:
+        for effect in method(*arguments):
+            is_one = isinstance(effect, Send) and isinstance(effect.message, kind)
+            message = change(effect.message) if is_one else None
+            if not is_one or message is not None:
+                yield replace(effect, message=message) if is_one else effect
+
+    return changed

@@ -1,0 +1,66 @@
+"""What `flux spec rules` prints: every rule, and for each way to take it out the story of what fails."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from .rules import RULES, ProtocolRule, told
+
+WIDTH = 110
+
+
+@dataclass(frozen=True)
+class RemovalReport:
+    """What was taken out; without a counterexample `claim` and `story` are empty."""
+
+    name: str
+    what: str
+    world: str
+    claim: str
+    story: str
+
+
+@dataclass(frozen=True)
+class RuleReport:
+    """A rule and what became of it."""
+
+    number: int
+    title: str
+    text: str
+    argument: str
+    removals: tuple[RemovalReport, ...]
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every removal has its counterexample, and a rule without removals its argument."""
+        return all(removal.claim for removal in self.removals) and bool(self.removals or self.argument)
+
+    def __str__(self) -> str:
+        parts = [f"Rule {self.number}. {self.title}", textwrap.fill(self.text, WIDTH)]
+        for removal in self.removals:
+            head = textwrap.fill(f"Without it ({removal.name}): {removal.what}", WIDTH)
+            story = removal.story or "NO COUNTEREXAMPLE FOUND"
+            parts.append(f"{head}\n{textwrap.indent(story, '    ')}")
+        if self.argument:
+            parts.append(textwrap.fill(f"Not needed: {self.argument}", WIDTH))
+        return "\n\n".join(parts)
+
+
+def report(numbers: Sequence[int] = (), progress: Callable[[str], None] = lambda line: None) -> list[RuleReport]:
+    """Take out the rules with these numbers, all of them if none is given, one after the other."""
+    reports = []
+    for rule in [rule for rule in RULES if not numbers or rule.number in numbers]:
+        reports.append(_reported(rule))
+        progress(f"rule {rule.number}: {len(rule.removals)} ways to take it out")
+    return reports
+
+
+def _reported(rule: ProtocolRule) -> RuleReport:
+    removals = []
+    for removal in rule.removals:
+        found = told(removal)
+        claim, story = (found.claim, found.story) if found is not None else ("", "")
+        removals.append(RemovalReport(removal.name, removal.what, removal.world, claim, story))
+    return RuleReport(rule.number, rule.title, rule.text, rule.argument, tuple(removals))

@@ -1,0 +1,101 @@
+"""A failure as a short story: only the choices that matter, from the first view on.
+
+A sequence of choices that ends in a violation is shrunk. A claim that is broken by an event needs nothing behind it;
+one that is broken when nothing is left to happen needs all the rest to happen, and the story says so in one line. If
+it makes no difference, everybody has the first view before anything else happens, which is one line as well.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .dataflow import Scenario
+from .invariants import Violated
+from .process import CONTROLLER
+from .walk import Walked, _without, is_possible
+from .world import Choice, World
+
+CLAIM_CHARACTERS = 240
+THE_REST = "... and all the rest happens, in the order in which it became possible"
+LINES_MAX = 24  # A story that is told to its end may have so many; else its end is one line.
+TRIES_MAX = 400
+
+
+@dataclass(frozen=True)
+class Told:
+    """The claim that is violated, and the story of it, to be read."""
+
+    claim: str
+    story: str
+
+    @property
+    def lines(self) -> int:
+        return self.story.count("\n") + 1
+
+
+def tell(walked: Walked, tries_max: int = TRIES_MAX) -> Told:
+    """The story of a walk that failed."""
+    scenario = walked.scenario
+    setting, choices = _set_up(walked)
+    to_the_end = _run(scenario, setting, choices, to_the_end=False)[1] is None
+
+    def fails(tried: list[Choice]) -> bool:
+        return _is_same(walked, _run(scenario, setting, tried, to_the_end)[1])
+
+    world, violation = _run(scenario, setting, _without(choices, fails, tries_max), to_the_end)
+    claim = textwrap.shorten(str(violation), CLAIM_CHARACTERS, placeholder=" ...")
+    return Told(claim, "\n".join(_lines(world, bool(setting), claim)))
+
+
+def _is_same(walked: Walked, violation: Violated | None) -> bool:
+    """Whether it is the claim of the walk that is violated, wherever."""
+    return violation is not None and str(violation).partition(":")[0] == str(walked.violation).partition(":")[0]
+
+
+def _set_up(walked: Walked) -> tuple[list[Choice], list[Choice]]:
+    """The choices in two parts: everybody gets the first view, and the rest; the first is empty if it would matter."""
+    scenario = walked.scenario
+    setting: list[Choice] = [("deliver", node, CONTROLLER) for node in scenario.nodes]
+    setting += [("deliver", CONTROLLER, node) for node in scenario.nodes]
+    rest = list(walked.choices)
+    for choice in setting:
+        if choice in rest:
+            rest.remove(choice)
+    if _is_same(walked, _run(scenario, setting, rest, to_the_end=True)[1]):
+        return setting, rest
+    return [], list(walked.choices)
+
+
+def _run(
+    scenario: Scenario, setting: Sequence[Choice], choices: Sequence[Choice], to_the_end: bool
+) -> tuple[World, Violated | None]:
+    """Do `setting`, unrecorded, then what is possible of `choices`, and if the story needs it everything else."""
+    world = World(scenario)
+    try:
+        for choice in setting:
+            world.do(choice)
+        world.trace = []
+        for choice in choices:
+            if is_possible(world, choice):
+                world.do(choice)
+        if to_the_end:
+            world.trace.append(THE_REST)
+            world.finish()
+    except Violated as violation:
+        return world, violation
+    return world, None
+
+
+def _lines(world: World, is_set_up: bool, claim: str) -> list[str]:
+    """What is sent is left out: it is seen when it is taken."""
+    assert world.trace is not None
+    scenario = world.scenario
+    placed = "; ".join(f"stage {stage + 1} on {list(copies)}" for stage, copies in enumerate(scenario.copies))
+    lines = [f"{scenario.sites} sites, {scenario.bound_rows} rows per pool; {placed}; source {list(scenario.batches)}"]
+    lines += ["everybody has view 1"] if is_set_up else []
+    lines += [line for line in world.trace if not line.startswith(" ")]
+    if THE_REST in lines and len(lines) > LINES_MAX:
+        lines = lines[: lines.index(THE_REST) + 1]
+    return [*lines, f"=> {claim}"]

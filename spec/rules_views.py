@@ -1,0 +1,163 @@
+"""What is taken out: rules about views: who is a member, who is heard, what the controller may decide, restarts."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from flux.protocols import controller as controller_module
+from flux.protocols.controller import Controller
+from flux.protocols.egress import Egress
+from flux.protocols.messages import Effect, Hello, PeerMessage, Publish, Resend, View
+from flux.protocols.node import Node
+
+from .process import CONTROLLER
+from .rules_patch import Patch
+from .world import World
+
+# --- who is heard -----------------------------------------------------------------------------------------
+
+
+def discard_what_comes_too_early(patch: Patch) -> None:
+    """A message of a view that the receiver has not seen yet is thrown away."""
+    patch.put(Node, "hold", lambda node, message: iter(()))
+
+
+def hear_the_dead(patch: Patch) -> None:
+    """A message counts whether its sender is dead in the view or not."""
+    own = Node.is_from_a_member
+
+    def is_from_a_member(node: Node, message: PeerMessage) -> bool:
+        assert node.view is not None
+        return message.sender in node.view.dead or own(node, message)
+
+    patch.put(Node, "is_from_the_dead", lambda node, message: False)
+    patch.put(Node, "is_from_a_member", is_from_a_member)
+
+
+def keep_what_the_dead_had_said(patch: Patch) -> None:
+    """Messages that were held for a view count when it comes, also if it says that their sender is dead."""
+
+    def adopt(node: Node, view: View) -> Iterator[Effect]:
+        node.view = view
+        for stage in sorted(node.machines):
+            yield from node.machines[stage].step(view)
+        held, node.held = node.held, deque()
+        for message in held:
+            later = message.view > view.number
+            yield from node.hold(message) if later else node.hand_over(message)
+
+    patch.put(Node, "adopt", adopt)
+
+
+def begin_with_the_first_view_only(patch: Patch) -> None:
+    """A node begins with view 1, and not with the one in which it is first listed."""
+    patch.put(Node, "follows", lambda node, view: view.number == node.number + 1)
+
+
+# --- what the controller decides --------------------------------------------------------------------------
+
+
+def give_up_a_copy_on_its_way(patch: Patch) -> None:
+    """A partition is lost when its last finished copy is, whether another is on its way or not."""
+    own = View.lost
+    patch.put(View, "lost", lambda view: own(replace(view, standby=())))
+
+
+def go_on_with_a_dead_donor(patch: Patch) -> None:
+    """A copy whose donor died is not begun again from another copy."""
+    patch.put(controller_module, "_can_start_again", lambda view, standby: False)
+
+
+def keep_a_dead_standby(patch: Patch) -> None:
+    """A copy on its way to a site that died stays in the view."""
+    patch.put(controller_module, "_without", lambda view, node: replace(view, dead=view.dead | {node}))
+
+
+def declare_the_last_copy_dead(patch: Patch) -> None:
+    """A site that is slow or cut off is declared dead whatever it holds."""
+    patch.put(Controller, "_can_be_spared", lambda controller: controller_module._sites(controller.view))
+
+
+def move_to_a_site_that_has_a_copy(patch: Patch) -> None:
+    """A copy may be moved to any site that is alive."""
+    own = Controller.is_possible
+
+    def is_possible(controller: Controller, message: Any) -> bool:
+        return own(controller, message) or (controller.number > 0 and controller.view.alive(message.to))
+
+    patch.put(Controller, "is_possible", is_possible)
+
+
+def rebuild_where_the_other_copy_is(patch: Patch) -> None:
+    """A lost copy is rebuilt on the site of its donor."""
+    patch.put(controller_module, "_best_place", lambda view, stage, partition: view.live_copies(stage, partition)[0])
+
+
+def rebuild_from_destination_to_source(patch: Patch) -> None:
+    """Lost copies are rebuilt in the stage nearest to the egress first."""
+
+    def with_recovery(controller: Controller, view: View) -> View:
+        for stage in reversed(range(len(view.copies))):
+            for partition, copies in enumerate(() if view.is_end(stage) else view.copies[stage]):
+                building = {s.partition for s in view.standby if s.stage == stage}
+                dead = [slot for slot, node in enumerate(copies) if node in view.dead]
+                node = controller_module._best_place(view, stage, partition) if dead else None
+                if node is not None and partition not in building and len(building) < controller.at_once:
+                    view = controller_module._with_standby(view, stage, partition, dead[0], node)
+            if any(standby.stage == stage for standby in view.standby):
+                return view
+        return view
+
+    patch.put(Controller, "_with_recovery", with_recovery)
+
+
+# --- restarts ---------------------------------------------------------------------------------------------
+
+
+def send_a_view_before_it_is_in_the_journal(patch: Patch) -> None:
+    """The controller crashes when its last view is sent and not written yet."""
+    own = World._restart
+
+    def restart(world: World, name: str, detail: Any) -> None:
+        if name == CONTROLLER:
+            del world.journal[-1:]
+        own(world, name, detail)
+
+    patch.put(World, "_restart", restart)
+
+
+def send_views_to_everybody(patch: Patch) -> None:
+    """A view goes also to nodes that are not connected again and may lack the one before it."""
+    own = Controller._change
+
+    def change(controller: Controller, view: View) -> Iterator[Effect]:
+        for effect in own(controller, view):
+            if isinstance(effect, Publish):
+                effect = replace(effect, to=tuple(node for node in effect.view.nodes if effect.view.alive(node)))
+            yield effect
+
+    patch.put(Controller, "_change", change)
+
+
+def do_not_send_views_again(patch: Patch) -> None:
+    """A node that lacks views when it connects is not sent them."""
+    own = Controller.welcome
+
+    def welcome(controller: Controller, message: Hello) -> Iterator[Effect]:
+        return (effect for effect in own(controller, message) if not isinstance(effect, Resend))
+
+    patch.put(Controller, "welcome", welcome)
+
+
+def let_any_process_serve_an_end(patch: Patch) -> None:
+    """Whoever comes last to serve an end does, also if it was started before the one that does."""
+    patch.put(Controller, "is_late", lambda controller, message: False)
+
+
+def begin_the_output_anew(patch: Patch) -> None:
+    """An egress that is started again does not begin behind what its sink has made durable."""
+    own = Egress.__init__
+    patch.put(Egress, "__init__", lambda egress, name, stage, durable=0: own(egress, name, stage, 0))
