@@ -126,8 +126,8 @@ class FhCons(Machine):
     def acknowledge(self) -> Iterator[Effect]:
         """Tell every producer site up to where all cohorts have consumed (fig. 3.3 (3), rule 1)."""
         position = self.consumed if self.limit is None else min(self.consumed, self.limit)
-        if position <= self.acked:
-            return
+        if position <= self.acked or not self.producers:
+            return  # Nothing new, or what is finished here now counts elsewhere.
         self.acked = position
         for edge, producers in self.producers.items():
             for producer in producers:
@@ -240,6 +240,7 @@ class FhCons(Machine):
             # Who feeds it forgets its lanes and acks with this view too; if it comes back, it comes anew.
             self.lanes.clear()
             self.pending.clear()
+            self.producers = {}
             self.acked = 0
         yield from self._forget(gone)
         if self.acked:

@@ -28,7 +28,7 @@ from typing import Any
 
 from flux.protocols.controller import Controller
 from flux.protocols.machine import Refused
-from flux.protocols.messages import Closed, Hello, Publish, View
+from flux.protocols.messages import Closed, Connected, Publish, View
 from flux.protocols.node import Node
 
 from .dataflow import Scenario
@@ -216,7 +216,8 @@ class Explorer:
         controller = Controller(self.scenario.plan, self.scenario.at_once)
         views: list[View] = []
         for node in self.nodes:
-            effects = controller.step(Hello(node=node))
+            [(_, hello)] = Process(self.scenario, node, ()).deliver(Connected())
+            effects = controller.step(hello)
             views.extend(effect.view for effect in effects if isinstance(effect, Publish))
         processes = [self._process_number(Process(self.scenario, node, self.checkers)) for node in self.nodes]
         self._controller_number(controller)

@@ -61,7 +61,7 @@ def cut_under_the_operator(patch: Patch) -> None:
 
     def cut(pooler: Pooler, want: Want) -> Iterator[Effect]:
         cohorts = dict(pooler.cons.cohorts)
-        pooler.cons.cohorts.update({k: replace(c, working_upto=c.consumed) for k, c in cohorts.items()})
+        pooler.cons.cohorts.update({k: c._replace(working_upto=c.consumed) for k, c in cohorts.items()})
         effects = list(own(pooler, want))
         pooler.cons.cohorts.update(cohorts)
         yield from effects

@@ -238,7 +238,7 @@ def take_what_was_stopped(patch: Patch) -> None:
 
     def receive(cons: FhCons, message: Data) -> Iterator[Effect]:
         lane = cons.lanes[message.stint]
-        cons.lanes[message.stint] = replace(lane, upto=message.upto)
+        cons.lanes[message.stint] = lane._replace(upto=message.upto)
         frame = Frame(edge=lane.edge, after=message.after, upto=message.upto, channels=(), body=message.bodies[0])
         cons.pending[lane.cohort] = (*cons.pending.get(lane.cohort, ()), frame)
         yield from ()
@@ -278,7 +278,7 @@ def merge_lanes_at_any_position(patch: Patch) -> None:
         lane = prod.lanes[name]
         target = prod.lanes.get(prod._merged_into((*name[:2], lane.into)))
         if target is not None:
-            prod.lanes[name] = replace(lane, cursor=target.cursor)
+            prod.lanes[name] = lane._replace(cursor=target.cursor)
         yield from own(prod, name)
 
     patch.put(FhProd, "_merge", merge)

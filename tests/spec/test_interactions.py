@@ -154,14 +154,12 @@ class Stage:
             restarts=FAULTS_MAX,
             suspicions=FAULTS_MAX,
             cuts=FAULTS_MAX,
+            slow_start="unheard" in words,
         )
         self.ear = Ear()
         # Where nothing is to be rebuilt, recovery cannot end.
         checkers = [c for c in all_checkers() if scenario.at_once or not isinstance(c, RecoveryEnds)]
         self.world = World(scenario, [*checkers, self.ear], record=True)
-        if "unheard" not in words:
-            for node in scenario.nodes:
-                self.world.do(("deliver", node, CONTROLLER))
         return [f"{sites} sites, {len(stages)} stages"]
 
     def remember(self, words: list[str]) -> list[str]:
