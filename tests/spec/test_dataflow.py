@@ -22,6 +22,7 @@ JOIN = Scenario(
     bound_rows=10,
     edges=((0, 1), (1, 2), (1, 3), (2, 3)),
 )
+CALM = replace(JOIN, crashes=0)
 
 
 def test_copies_of_a_partition_are_on_different_sites() -> None:
@@ -94,17 +95,17 @@ def test_a_world_may_crash_sites_as_often_as_its_scenario_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("allowed", "faults"),
+    ("scenario", "faults"),
     [
-        ({"restarts": 1}, {("crash", "ingress"), ("crash", "egress"), ("crash", "controller")}),
-        ({"suspicions": 1}, {("suspect", "site-1"), ("suspect", "site-2")}),
-        ({"cuts": 1}, {("cut", "ingress"), ("cut", "site-1"), ("cut", "site-2")}),
+        (replace(CALM, restarts=1), {("crash", "ingress"), ("crash", "egress"), ("crash", "controller")}),
+        (replace(CALM, suspicions=1), {("suspect", "site-1"), ("suspect", "site-2")}),
+        (replace(CALM, cuts=1), {("cut", "ingress"), ("cut", "site-1"), ("cut", "site-2")}),
     ],
 )
 def test_a_world_allows_each_fault_as_often_as_its_scenario_says(
-    allowed: dict[str, int], faults: set[tuple[str, str]]
+    scenario: Scenario, faults: set[tuple[str, str]]
 ) -> None:
-    world = World(replace(JOIN, crashes=0, **allowed))
+    world = World(scenario)
     assert {(kind, name) for kind, name, _ in world.faults()} == faults
     world.do(world.faults()[0])
     assert world.faults() == []

@@ -63,7 +63,7 @@ def test_interaction_goes_as_written(path: Path, request: pytest.FixtureRequest)
 
 
 def test_there_are_interactions() -> None:
-    assert len(FILES) >= 50
+    assert len(FILES) >= 70
 
 
 def test_a_file_that_breaks_an_invariant_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
