@@ -65,17 +65,17 @@ class Controller(Machine):
         has_seen = 0 <= message.view <= self.number
         serves = tuple(stage for stage in self._ends() if message.node in self.view.copies[stage][0])
         is_known = message.node in self.view.nodes and message.ends == serves
-        return is_known and has_seen and self._may_join(message)
+        is_the_one = all(message.incarnation == self._incarnation(stage) for stage in serves)
+        return is_known and is_the_one and has_seen and self._may_join(message)
 
     def is_a_new_site(self, message: Hello) -> bool:
         return not message.ends and self._is_new(message)
 
     def is_a_new_end(self, message: Hello) -> bool:
-        is_end = bool(message.ends) and set(message.ends) <= set(self._ends())
-        return is_end and self._is_new(message) and not self._is_late(message)
+        return self._serves_an_end(message) and not self._is_late(message)
 
     def is_late(self, message: Hello) -> bool:
-        return self._is_new(message) and self._is_late(message)
+        return self._serves_an_end(message) and self._is_late(message)
 
     def is_alive(self, message: Closed) -> bool:
         return self.view.alive(message.node)
@@ -174,10 +174,16 @@ class Controller(Machine):
         is_unknown = message.node not in self.view.nodes and bool(message.node)
         return is_unknown and message.view == 0 and self._may_join(message)
 
+    def _serves_an_end(self, message: Hello) -> bool:
+        return self._is_new(message) and bool(message.ends) and set(message.ends) <= set(self._ends())
+
     def _is_late(self, message: Hello) -> bool:
         """Whether a later process serves its end, or the first one may still come."""
-        known = dict(self.view.incarnations)
-        return any(message.incarnation <= known.get(stage, 1) for stage in message.ends)
+        return any(message.incarnation <= self._incarnation(stage) for stage in message.ends)
+
+    def _incarnation(self, stage: int) -> int:
+        """Of who serves an end."""
+        return dict(self.view.incarnations).get(stage, 1)
 
     def _ends(self) -> list[int]:
         return [stage for stage in range(len(self.view.copies)) if self.view.is_end(stage)]

@@ -154,8 +154,9 @@ class FhProd(Machine):
 
     def note_merge(self, message: Merge) -> Iterator[Effect]:
         name = self._now(message)
-        self.lanes[name] = self.lanes[name]._replace(into=message.into)
-        yield from self._merge(name)
+        if name != self._merged_into((*name[:2], message.into)):
+            self.lanes[name] = self.lanes[name]._replace(into=message.into)
+            yield from self._merge(name)
 
     def adopt(self, view: View) -> Iterator[Effect]:
         self.view = view.number

@@ -28,7 +28,8 @@ class StateMover(Machine):
         self.name = name
         self.stage = stage
         self.view = 0
-        self.versions = 0  # How many copies were begun.
+        self.versions = 0  # How many copies were begun, of any stage.
+        self.building: frozenset[int] = frozenset()  # Those of them that are on their way.
         self.standby: dict[int, Standby] = {}  # Copies of this stage on their way, here or elsewhere.
         self.orphans: frozenset[int] = frozenset()  # Those of them whose donor is dead.
         self.awaited: dict[int, Position] = {}  # Those whose state we have asked for, at or behind a position.
@@ -73,7 +74,7 @@ class StateMover(Machine):
         return message.position >= 0 and message.version not in self.given
 
     def is_over(self, message: Want | State) -> bool:
-        return message.version not in self.standby and 0 < message.version <= self.versions
+        return message.version not in self.building and 0 < message.version <= self.versions
 
     def is_awaited(self, message: State) -> bool:
         awaited = self.awaited.get(message.version)
@@ -95,12 +96,13 @@ class StateMover(Machine):
 
     def adopt(self, view: View) -> Iterator[Effect]:
         self.view, self.versions = view.number, view.versions
+        self.building = frozenset(s.version for s in view.standby)
         self.standby = {s.version: s for s in view.standby if s.stage == self.stage}
         self.orphans = frozenset(v for v, standby in self.standby.items() if not view.alive(standby.donor))
         self.awaited = {version: position for version, position in self.awaited.items() if version in self.standby}
         self.arrived = {version: state for version, state in self.arrived.items() if version in self.standby}
         self.wanted = {version: want for version, want in self.wanted.items() if version in self.standby}
-        self.given &= self.standby.keys()
+        self.given = frozenset(version for version in self.given if version in self.standby)
         yield from ()
 
     # How it is done.

@@ -219,6 +219,7 @@ class World:
         self.crashed.discard(CONTROLLER)
         last = self.journal[-1] if self.journal else self.scenario.plan
         self.controller = Controller(last, self.scenario.at_once)
+        self.fenced = {node for node in self.fenced if not last.alive(node)}  # What is not in the journal is forgotten.
         for node in self.processes:
             if node in self.crashed:
                 if node in last.nodes and last.alive(node):

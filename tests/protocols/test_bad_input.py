@@ -196,7 +196,6 @@ def test_what_is_said_twice_is_refused_the_second_time(kind: str) -> None:
 # What is ignored today, and should be refused.
 
 
-@pytest.mark.xfail(reason="StateMover.is_over takes a version that is on its way to another stage for one that is over")
 @pytest.mark.parametrize("kind", ["Want", "State"])
 def test_a_version_that_is_on_its_way_to_another_stage_is_refused(kind: str) -> None:
     node, message = NODES["site-1"](), replace(good("site-1", kind), stage=2)

@@ -193,13 +193,11 @@ def test_the_error_names_the_view_in_which_it_was_refused() -> None:
 # What is taken or ignored today, and should be refused.
 
 
-@pytest.mark.xfail(reason="Controller.is_late looks at the incarnation first: no end of that number need exist")
 @pytest.mark.parametrize("ends", [(1,), (9,), (0, 9)], ids=repr)
 def test_an_early_incarnation_of_no_end_is_refused(ends: tuple[int, ...]) -> None:
     assert_refused(controller(), replace(NEW_END, ends=ends, incarnation=1), by="Controller")
 
 
-@pytest.mark.xfail(reason="Controller.is_expected does not compare the incarnation with the view")
 @pytest.mark.parametrize("incarnation", [0, 2])
 def test_an_end_that_is_expected_as_another_incarnation_is_refused(incarnation: int) -> None:
     assert_refused(controller(), replace(EXPECTED_END, incarnation=incarnation), by="Controller")

@@ -249,7 +249,6 @@ def test_a_lane_with_a_part_of_it_is_merged_as_a_whole() -> None:
     assert told("site-2", merged("site-1", 1, 2, 1)) in meeting_at_5().step(consumed(1, 5))
 
 
-@pytest.mark.xfail(reason="FhProd.note_merge notes the lane as its own target, and so forgets the one it waits for")
 def test_a_merge_that_is_asked_for_again_does_not_undo_one_that_waits() -> None:
     prod = meeting_at_5()
     assert_ignored(prod, merge("site-2", 1, 3, 2))

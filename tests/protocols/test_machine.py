@@ -64,12 +64,7 @@ def test_a_machine_without_rules_refuses_everything() -> None:
         Buffer(3).step(SourceEnded())
 
 
-CHANGEABLE = pytest.mark.xfail(
-    reason="StateMover.adopt: `frozenset &= dict.keys()` makes `given` a set", raises=TypeError
-)
-
-
-@pytest.mark.parametrize("node", [pytest.param("site-1", marks=CHANGEABLE), "ingress", "egress"])
+@pytest.mark.parametrize("node", NODES)
 def test_the_whole_state_is_one_hashable_value(node: str) -> None:
     # What can be changed in place cannot be hashed, and would be shared by a machine and its copies.
     for message in GOOD[node]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from flux.protocols.messages import (
     Ack,
     Attach,
@@ -361,7 +359,6 @@ def test_a_busy_operator_forgets_a_copy_when_it_is_through() -> None:
     assert [type(e) for e in effects if isinstance(e, Drop | Consume)] == [Drop, Consume]
 
 
-@pytest.mark.xfail(reason="Pooler.adopt acknowledges again from 0 for a busy cohort that has left (walks 1398, 1483)")
 def test_a_site_whose_last_copy_left_while_the_operator_is_busy_acknowledges_nothing_any_more() -> None:
     # Given a site through 3 and at work up to 5, when all its copies of the stage live elsewhere,
     made = donor(received=3)
