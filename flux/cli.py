@@ -111,7 +111,7 @@ def _spec_replay(options: argparse.Namespace) -> int:
 
 def _spec_rules(options: argparse.Namespace) -> int:
     from .spec.rules import RULES
-    from .spec.rules_report import report
+    from .spec.rules.report import report
 
     unknown = set(options.numbers) - {rule.number for rule in RULES}
     if unknown:

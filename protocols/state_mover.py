@@ -5,8 +5,8 @@ the position it has consumed or later, and until the state is here it acknowledg
 `limit` says up to where it may. The donor answers when it has come that far and its operator is between two
 steps, so that state, position and unacknowledged output are of one instant; nobody else waits for it.
 
-If the donor dies first, the site says so, and the controller starts again from another copy, or gives up. What
-is on its way when a view takes the copy back is ignored. What is said to the controller is said again to one that
+If the donor dies first, the site says so, and the controller starts again from another copy, or gives up. No view
+takes back a copy while its donor and its site live, so nothing is ever on its way for one that is not wanted. What is said to the controller is said again to one that
 was started again: it may not have heard.
 
 This machine keeps what is asked for and what has come; cutting and installing are the pooler's, which knows when
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 
-from .machine import Machine, Rule, always, ignore
+from .machine import Machine, Rule, always
 from .messages import Done, Effect, Failed, Position, Send, Standby, State, Tell, View, Want
 
 
@@ -28,8 +28,6 @@ class StateMover(Machine):
         self.name = name
         self.stage = stage
         self.view = 0
-        self.versions = 0  # How many copies were begun, of any stage.
-        self.building: frozenset[int] = frozenset()  # Those of them that are on their way.
         self.standby: dict[int, Standby] = {}  # Copies of this stage on their way, here or elsewhere.
         self.orphans: frozenset[int] = frozenset()  # Those of them whose donor is dead.
         self.awaited: dict[int, Position] = {}  # Those whose state we have asked for, at or behind a position.
@@ -73,9 +71,6 @@ class StateMover(Machine):
             return False
         return message.position >= 0 and message.version not in self.given
 
-    def is_over(self, message: Want | State) -> bool:
-        return message.version not in self.building and 0 < message.version <= self.versions
-
     def is_awaited(self, message: State) -> bool:
         awaited = self.awaited.get(message.version)
         if awaited is None or self.standby[message.version].donor != message.sender:
@@ -95,8 +90,7 @@ class StateMover(Machine):
         yield from ()
 
     def adopt(self, view: View) -> Iterator[Effect]:
-        self.view, self.versions = view.number, view.versions
-        self.building = frozenset(s.version for s in view.standby)
+        self.view = view.number
         self.standby = {s.version: s for s in view.standby if s.stage == self.stage}
         self.orphans = frozenset(v for v, standby in self.standby.items() if not view.alive(standby.donor))
         self.awaited = {version: position for version, position in self.awaited.items() if version in self.standby}
@@ -122,8 +116,6 @@ class StateMover(Machine):
 
 StateMover.RULES = (
     Rule(on=Want, guard=StateMover.is_ours_to_give, action=StateMover.note_want, cites="3.4.3.1: cu-start"),
-    Rule(on=Want, guard=StateMover.is_over, action=ignore, cites="rule 12: the copy is not wanted any more"),
     Rule(on=State, guard=StateMover.is_awaited, action=StateMover.note_state, cites="fig. 3.7; rules 10, 16"),
-    Rule(on=State, guard=StateMover.is_over, action=ignore, cites="rule 12: the copy is not wanted any more"),
     Rule(on=View, guard=always, action=StateMover.adopt, cites="3.4.3.1; rules 12, 17"),
 )

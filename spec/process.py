@@ -82,6 +82,7 @@ class Process:
             self.states, self.through, self.history = dict(last.states), dict(last.through), dict(last.history)
         self.node: Node = Node(name, list(self._machines()), last.node.incarnation + 1 if last is not None else 1)
         self.work: dict[Work, Consume | Pull] = {}  # One piece of work at a time each.
+        self._installs = False
         self.feeds: dict[Channel, str] = {}  # Who was last asked to feed each channel.
 
     @property
@@ -195,6 +196,8 @@ class Process:
 
     def _carry_out(self, effects: Iterable[Any]) -> Outgoing:
         out: Outgoing = []
+        effects = list(effects)
+        self._installs = any(type(effect) is Install for effect in effects)
         for effect in effects:
             kind = type(effect)
             if kind is Send:
@@ -222,8 +225,9 @@ class Process:
 
     def _begin(self, which: Work, work: Consume | Pull) -> None:
         self.work[which] = work
-        for check in self.watch.given:
-            check(self, work)
+        if not self._installs:  # Else the pool may have filled behind this decision.
+            for check in self.watch.given:
+                check(self, work)
 
     def _install(self, effect: Install) -> None:
         place = (effect.stage, effect.partition)

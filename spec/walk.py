@@ -179,10 +179,10 @@ def shrink(
 ) -> list[Choice]:
     """The shortest sequence found that still violates something; any claim counts as the same failure."""
     kept = tuple(checkers) if checkers is not None else None
-    return _without(list(choices), lambda tried: replay(scenario, tried, kept)[1] is not None, tries_max)
+    return leave_out(list(choices), lambda tried: replay(scenario, tried, kept)[1] is not None, tries_max)
 
 
-def _without(choices: list[Choice], fails: Callable[[list[Choice]], bool], tries_max: int) -> list[Choice]:
+def leave_out(choices: list[Choice], fails: Callable[[list[Choice]], bool], tries_max: int) -> list[Choice]:
     """Leave out blocks of choices, half as long each round, while it still fails."""
     tries = 0
     size = max(1, len(choices) // 2)

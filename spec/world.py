@@ -94,7 +94,7 @@ class World:
             self._doing[kind](name, detail)
         except Refused as error:
             raise Violated(f"no refusal between correct nodes: {error}") from error
-        except (AssertionError, LookupError, TypeError) as error:
+        except (AssertionError, LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise Violated(f"no assertion fails: {error!r}") from error
 
     # --- what a world looks like ----------------------------------------------------------------------

@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from . import rules_copies as copies
-from . import rules_feeding as feeding
-from . import rules_views as views
-from .rules_patch import Patch
-from .rules_stories import Told, tell
-from .walk import Walked
-from .wander import WORLDS, wander
+from ..walk import Walked
+from ..wander import WORLDS, wander
+from . import copies as copies
+from . import feeding as feeding
+from . import views as views
+from .patch import Patch
+from .stories import Told, tell
 
 SEEDS_MAX = 3_000  # Worlds tried for one removal.
 
@@ -175,7 +175,6 @@ RULES: tuple[ProtocolRule, ...] = (
         "A state names the view in which it was cut, and is held until its site has come as far.",
         argument="It is held because all messages are (rule 11), not because it must be. What moves has no floors and "
         "names no other copy, only absolute positions; so no later view can make it wrong.",
-        spare=(copies.take_the_state_at_once,),
     ),
     ProtocolRule(
         11,
@@ -186,8 +185,8 @@ RULES: tuple[ProtocolRule, ...] = (
     ProtocolRule(
         12,
         "The dead are mute",
-        "What a node says that is dead in the receiver's view is refused and changes nothing.",
-        (Removal(views.hear_the_dead, "pair to pair", 9),),
+        "What a node says that is dead in the view of the receiver is refused and changes nothing; it may live on.",
+        (Removal(views.hear_the_dead, "a spare, two crashes", 130),),
     ),
     ProtocolRule(
         13,
@@ -347,10 +346,12 @@ RULES: tuple[ProtocolRule, ...] = (
     ProtocolRule(
         29,
         "Lanes meet",
-        "Two lanes become one when both have been sent equally far; the old name goes on to be understood.",
+        "Two lanes become one when both have been sent equally far; the old name goes on to be understood. A lane goes "
+        "on when the producer that held it back is taken out.",
         (
             Removal(feeding.merge_lanes_at_any_position, "everything moves", 88),
             Removal(feeding.forget_old_names_of_lanes, "everything moves", 9),
+            Removal(feeding.wait_for_a_producer_that_was_taken_out, "one of two there and back", 2369),
         ),
     ),
 )

@@ -9,11 +9,10 @@ from flux.protocols.buffer import Buffer
 from flux.protocols.fh_cons import FhCons
 from flux.protocols.fh_prod import FhProd
 from flux.protocols.messages import Done, Drop, Effect, Failed, State, Tell, Want
-from flux.protocols.node import Node
 from flux.protocols.pooler import Pooler
 from flux.protocols.state_mover import StateMover
 
-from .rules_patch import Patch, sending
+from .patch import Patch, sending
 
 # --- the state and its position ---------------------------------------------------------------------------
 
@@ -90,19 +89,6 @@ def keep_the_output_of_a_stage_that_was_left(patch: Patch) -> None:
 def count_the_output_of_copies_that_left(patch: Patch) -> None:
     """The rows of a copy that has left still count; if it comes back, it brings them again."""
     patch.put(Buffer, "forget", lambda buffer, partitions: None)
-
-
-def take_the_state_at_once(patch: Patch) -> None:
-    """A state is not held until its site has seen the view in which the donor cut it."""
-    hold = Node.hold
-    rows = tuple(rule for rule in Node.RULES if (rule.on, rule.action) != (State, hold))
-    patch.put(Node, "RULES", rows)
-    own = Node.is_from_a_member
-
-    def is_from_a_member(node: Node, message: State) -> bool:
-        return own(node, replace(message, view=0) if isinstance(message, State) else message)
-
-    patch.put(Node, "is_from_a_member", is_from_a_member)
 
 
 def say_nothing_of_a_dead_donor(patch: Patch) -> None:

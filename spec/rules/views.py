@@ -13,9 +13,10 @@ from flux.protocols.egress import Egress
 from flux.protocols.messages import Effect, Hello, PeerMessage, Publish, Resend, View
 from flux.protocols.node import Node
 
-from .process import CONTROLLER
-from .rules_patch import Patch
-from .world import World
+from ..invariants import Checker, FencedIsMute
+from ..process import CONTROLLER
+from ..world import World
+from .patch import Patch
 
 # --- who is heard -----------------------------------------------------------------------------------------
 
@@ -26,7 +27,7 @@ def discard_what_comes_too_early(patch: Patch) -> None:
 
 
 def hear_the_dead(patch: Patch) -> None:
-    """A message counts whether its sender is dead in the view or not."""
+    """A message counts whether its sender is dead in the view or not; who would notice that at once looks away."""
     own = Node.is_from_a_member
 
     def is_from_a_member(node: Node, message: PeerMessage) -> bool:
@@ -35,6 +36,7 @@ def hear_the_dead(patch: Patch) -> None:
 
     patch.put(Node, "is_from_the_dead", lambda node, message: False)
     patch.put(Node, "is_from_a_member", is_from_a_member)
+    patch.put(FencedIsMute, "heard", Checker.heard)
 
 
 def keep_what_the_dead_had_said(patch: Patch) -> None:

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from .rules import RULES, ProtocolRule, told
+from . import RULES, ProtocolRule, told
 
 WIDTH = 110
 

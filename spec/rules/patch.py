@@ -22,12 +22,6 @@ class Patch(ExitStack):
         if isinstance(owner, type) and issubclass(owner, Machine) and name != "RULES":
             self._put_in_table(owner, own, other)
 
-    def leave_out(self, machine: type[Machine], on: type[Any], action: Callable[..., Any]) -> None:
-        """Take the rows for a message with this action out of a machine's table."""
-        kept = tuple(rule for rule in machine.RULES if (rule.on, rule.action) != (on, action))
-        assert len(kept) < len(machine.RULES), f"{machine.__name__} has no row for {on.__name__} with {action.__name__}"
-        self.put(machine, "RULES", kept)
-
     def _put_in_table(self, machine: type[Machine], own: Any, other: Any) -> None:
         rows = tuple(
             replace(

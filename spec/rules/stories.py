@@ -11,16 +11,16 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .dataflow import Scenario
-from .invariants import Violated
-from .process import CONTROLLER
-from .walk import Walked, _without, is_possible
-from .world import Choice, World
+from ..dataflow import Scenario
+from ..invariants import Violated
+from ..process import CONTROLLER
+from ..walk import Walked, is_possible, leave_out
+from ..world import Choice, World
 
 CLAIM_CHARACTERS = 240
 THE_REST = "... and all the rest happens, in the order in which it became possible"
 LINES_MAX = 24  # A story that is told to its end may have so many; else its end is one line.
-TRIES_MAX = 400
+TRIES_MAX = 1_000
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ def tell(walked: Walked, tries_max: int = TRIES_MAX) -> Told:
     def fails(tried: list[Choice]) -> bool:
         return _is_same(walked, _run(scenario, setting, tried, to_the_end)[1])
 
-    world, violation = _run(scenario, setting, _without(choices, fails, tries_max), to_the_end)
-    claim = textwrap.shorten(str(violation), CLAIM_CHARACTERS, placeholder=" ...")
+    world, violation = _run(scenario, setting, leave_out(choices, fails, tries_max), to_the_end)
+    claim = textwrap.shorten(str(violation).partition(": no rule accepts")[0], CLAIM_CHARACTERS, placeholder=" ...")
     return Told(claim, "\n".join(_lines(world, bool(setting), claim)))
 
 
@@ -93,7 +93,9 @@ def _lines(world: World, is_set_up: bool, claim: str) -> list[str]:
     assert world.trace is not None
     scenario = world.scenario
     placed = "; ".join(f"stage {stage + 1} on {list(copies)}" for stage, copies in enumerate(scenario.copies))
-    lines = [f"{scenario.sites} sites, {scenario.bound_rows} rows per pool; {placed}; source {list(scenario.batches)}"]
+    edges = f"; edges {list(scenario.edges)}" if scenario.edges else ""
+    source = f"source {list(scenario.batches)}"
+    lines = [f"{scenario.sites} sites, {scenario.bound_rows} rows per pool; {placed}{edges}; {source}"]
     lines += ["everybody has view 1"] if is_set_up else []
     lines += [line for line in world.trace if not line.startswith(" ")]
     if THE_REST in lines and len(lines) > LINES_MAX:

@@ -13,7 +13,7 @@ from flux.protocols.fh_prod import FhProd, LaneName, LaneOut
 from flux.protocols.messages import Ack, Attach, Data, Effect, Frame, Send, Stop, View
 from flux.protocols.pooler import Pooler
 
-from .rules_patch import Patch, sending
+from .patch import Patch, sending
 
 # --- acknowledgements -------------------------------------------------------------------------------------
 
@@ -287,3 +287,13 @@ def merge_lanes_at_any_position(patch: Patch) -> None:
 def forget_old_names_of_lanes(patch: Patch) -> None:
     """A producer does not know any more which lane was merged into which, when its consumer speaks of the first."""
     patch.put(FhProd, "_merged_into", lambda prod, lane: lane)
+
+
+def wait_for_a_producer_that_was_taken_out(patch: Patch) -> None:
+    """A lane does not go on when the producer that held it back is taken out of it."""
+    own = FhProd.take_out
+
+    def take_out(prod: FhProd, message: Stop) -> Iterator[Effect]:
+        yield next(iter(own(prod, message)))  # That it is stopped; what would be sent behind that is not.
+
+    patch.put(FhProd, "take_out", take_out)
