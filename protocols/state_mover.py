@@ -6,8 +6,8 @@ the position it has consumed or later, and until the state is here it acknowledg
 steps, so that state, position and unacknowledged output are of one instant; nobody else waits for it.
 
 If the donor dies first, the site says so, and the controller starts again from another copy, or gives up. No view
-takes back a copy while its donor and its site live, so nothing is ever on its way for one that is not wanted. What is said to the controller is said again to one that
-was started again: it may not have heard.
+takes back a copy while its donor and its site live, so nothing is ever on its way for one that is not wanted. What
+is said to the controller is said again to one that was started again: it may not have heard.
 
 This machine keeps what is asked for and what has come; cutting and installing are the pooler's, which knows when
 the operator is idle.

@@ -130,6 +130,11 @@ def _walks(seeds: range, scale: int = 1) -> bool:
     return any(walk(seed, scale=scale).violation is not None for seed in seeds)
 
 
+def _wanders(seeds: range) -> bool:
+    wander = importlib.import_module("flux.spec.wander")
+    return any(wander.wander(world, seed).violation is not None for seed in seeds for world in wander.WORLDS.values())
+
+
 def _probes(seeds: range) -> bool:
     probe = importlib.import_module("flux.spec.probe").probe
     return any(probe(seed) is not None for seed in seeds)
@@ -142,11 +147,13 @@ def _explored() -> bool:
 
 
 TRIALS: tuple[Callable[[], bool], ...] = (
-    lambda: _walks(range(100)),
-    lambda: _probes(range(30)),
+    lambda: _wanders(range(3)),
+    lambda: _walks(range(50)),
+    lambda: _probes(range(25)),
+    lambda: _wanders(range(3, 40)),
     lambda: _walks(range(100, 110), scale=10),
     _explored,
-    lambda: _walks(range(1_000, 1_700)),
+    lambda: _walks(range(1_000, 1_400)),
 )
 
 
