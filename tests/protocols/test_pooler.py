@@ -24,7 +24,7 @@ from flux.protocols.messages import (
 )
 from flux.protocols.pooler import Pooler
 
-from .refusing import assert_ignored, assert_refused
+from .refusing import assert_refused
 from .views import (
     FIRST,
     SPARE,
@@ -218,14 +218,14 @@ def test_a_dead_donor_is_reported_if_the_state_is_not_here() -> None:
     assert not [effect for effect in built.step(dead) if isinstance(effect, Tell)], "it is here, and stays"
 
 
-def test_a_state_that_is_not_wanted_any_more_is_ignored_and_one_that_comes_twice_is_refused() -> None:
+def test_a_state_that_was_not_asked_for_or_comes_twice_is_refused() -> None:
     made, _ = asking()
-    assert_ignored(made, state("site-2", 1, 2, 3, view=2))
+    assert_refused(made, state("site-2", 1, 2, 3, view=2), by=MOVER)
     assert_refused(made, state("site-2", 1, 6, 3, view=2), by=MOVER)  # It was never begun.
     made.step(state("site-2", 1, YOUNG, 3, view=2))
     assert_refused(made, state("site-2", 1, YOUNG, 3, view=2), by=MOVER)
     made.step(LIVE)
-    assert_ignored(made, state("site-2", 1, YOUNG, 3, view=2))
+    assert_refused(made, state("site-2", 1, YOUNG, 3, view=2), by=MOVER)
 
 
 def test_a_copy_that_is_not_wanted_any_more_limits_no_acks() -> None:
@@ -235,7 +235,7 @@ def test_a_copy_that_is_not_wanted_any_more_limits_no_acks() -> None:
     effects = made.step(replace(COMING, number=3, standby=()))
     assert [e.message.position for e in effects if isinstance(e, Send) and isinstance(e.message, Ack)] == [5]
     assert not made.mover.awaited
-    assert_ignored(made, state("site-2", 1, YOUNG, 3, view=2))
+    assert_refused(made, state("site-2", 1, YOUNG, 3, view=2), by=MOVER)
 
 
 def test_a_copy_given_up_after_it_was_installed_is_dropped() -> None:
@@ -321,7 +321,7 @@ def test_a_state_is_cut_by_its_donor_for_its_site_only() -> None:
 
 def test_a_copy_that_is_not_wanted_any_more_is_not_cut_for() -> None:
     made = donor()
-    assert_ignored(made, want("site-3", 1, 2, 0, view=2))
+    assert_refused(made, want("site-3", 1, 2, 0, view=2), by=MOVER)
     assert_refused(made, want("site-3", 1, 6, 0, view=2), by=MOVER)  # It was never begun.
     busy = donor(received=3)
     busy.step(want("site-3", 1, 4, 0, view=2))

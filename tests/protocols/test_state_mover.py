@@ -9,7 +9,7 @@ import pytest
 from flux.protocols.messages import Done, Effect, Failed, Send, State, Tell
 from flux.protocols.state_mover import StateMover
 
-from .refusing import assert_ignored, assert_refused
+from .refusing import assert_refused
 from .views import SPARE, standby, state, want
 
 TITLE = "State mover of stage 1 on site-3"
@@ -87,12 +87,12 @@ def test_a_state_that_is_installed_is_not_asked_for_again() -> None:
     assert [e.message.version for e in mover.ask((4,), 7) if isinstance(e, Send)] == [5]
 
 
-def test_what_is_not_wanted_any_more_is_forgotten_and_ignored_when_it_comes() -> None:
+def test_what_is_not_wanted_any_more_is_forgotten_and_refused_if_it_comes() -> None:
     mover, _ = asking()
     mover.step(came())
     mover.step(NOTHING_COMING)
     assert (mover.awaited, mover.arrived, mover.limit()) == ({}, {}, None)
-    assert_ignored(mover, came(5, donor="site-1"))
+    assert_refused(mover, came(5, donor="site-1"), by=TITLE)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_the_donor_notes_what_it_is_asked_for_until_it_is_not_wanted_any_more() 
     assert list(mover.wanted) == [4]
     mover.step(NOTHING_COMING)
     assert not mover.wanted and not mover.given
-    assert_ignored(mover, want("site-3", 1, 4, 7, view=2))
+    assert_refused(mover, want("site-3", 1, 4, 7, view=2), by="State mover of stage 1 on site-2")
 
 
 def test_the_donor_is_asked_for_a_copy_once() -> None:

@@ -167,7 +167,7 @@ RARE: dict[Row, tuple[str, int]] = {
     (Node, Stop, "is_from_the_dead"): ("a storm", 91),
     (Node, Stopped, "is_from_the_dead"): (RANDOM, 58),
     (Node, Merge, "is_from_the_dead"): (RANDOM, 23),
-    (Node, Merged, "is_from_the_dead"): ("a storm", 15),
+    (Node, Merged, "is_from_the_dead"): (RANDOM, 8),
     (Node, Want, "is_from_the_dead"): ("a suspicion", 17),
     (Node, State, "is_from_the_dead"): ("a storm", 32),
 }
