@@ -115,12 +115,6 @@ class View:
             return tuple(node for copies in self.copies[stage] for node in copies)
         return self.members(stage)
 
-    def vacant(self) -> tuple[int, ...]:
-        """The ends whose process is dead and not replaced yet."""
-        return tuple(
-            stage for stage in range(len(self.copies)) if self.is_end(stage) and not self.live_copies(stage, 0)
-        )
-
     def needs(self, node: str) -> bool:
         """Whether `node` has the only copy of a partition, or the only one on its way."""
         for stage, partitions in enumerate(self.copies):

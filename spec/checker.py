@@ -44,6 +44,9 @@ class Checker:
     def published(self, view: View) -> None:
         """The controller is about to publish `view`."""
 
+    def doubted(self, view: View, doubted: Sequence[str], removed: Sequence[str]) -> None:
+        """In `view`, the controller had reason to doubt some nodes that live, and has declared these dead."""
+
     def lost(self, live: Sequence[Process], view: View, places: Sequence[Place]) -> None:
         """The controller says that these places are lost; `view` is the last one published."""
 
@@ -70,4 +73,5 @@ class Watch:
             for c in everyone
             if not c.compares_with_the_plain_run and type(c).consumed is not Checker.consumed
         ]
+        self.doubted = who("doubted")
         self.published, self.lost, self.at_rest = who("published"), who("lost"), who("at_rest")

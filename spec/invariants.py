@@ -207,8 +207,9 @@ class RecoveryEnds(Checker):
     def at_rest(self, scenario: Scenario, live: Sequence[Process], view: View) -> None:
         if view.standby:
             raise self.violated(f"nothing is left to happen, and {view.standby} are not live")
-        if view.vacant():
-            raise self.violated(f"nothing is left to happen, and nobody serves the ends {view.vacant()}")
+        for stage in (0, len(view.copies) - 1):
+            if not view.live_copies(stage, 0):
+                raise self.violated(f"nothing is left to happen, and nobody serves the end {stage}")
         sites = {process.name for process in live if process.role not in (INGRESS, EGRESS)}
         for stage, partitions in enumerate(view.copies[1:-1], start=1):
             for partition, copies in enumerate(partitions):
@@ -227,11 +228,37 @@ class NothingGivenUp(Checker):
 
     def lost(self, live: Sequence[Process], view: View, places: Sequence[Place]) -> None:
         for stage, partition in places:
+            if stage in (0, len(view.copies) - 1):
+                raise self.violated(f"the end {stage} is started again, and needs no copy")
             coming = {s.node for s in view.standby if (s.stage, s.partition) == (stage, partition)}
             for process in live:
                 counts = process.name in coming or process.name in view.copies[stage][partition]
                 if counts and (stage, partition) in process.states:
                     raise self.violated(f"{process.name} has a copy of stage {stage}, partition {partition}")
+
+
+class LastCopyStays(Checker):
+    """Rule 19: of nodes that may be alive, one that can be spared is removed, and never the holder of a last copy."""
+
+    claim = "the last copy stays"
+
+    def doubted(self, view: View, doubted: Sequence[str], removed: Sequence[str]) -> None:
+        for node in removed:
+            if self._is_needed(view, node):
+                raise self.violated(f"{node} is declared dead in view {view.number}, and nobody else has what it has")
+        sites = [node for node in doubted if node not in (*view.copies[0][0], *view.copies[-1][0])]
+        spared = [node for node in sites if not self._is_needed(view, node)]
+        if spared and not removed and all(view.alive(node) for node in doubted):
+            raise self.violated(f"{spared} could be spared in view {view.number}, and none of them was removed")
+
+    def _is_needed(self, view: View, node: str) -> bool:
+        for stage, partitions in enumerate(view.copies[1:-1], start=1):
+            for partition, copies in enumerate(partitions):
+                others = {copy for copy in copies if copy not in view.dead and copy != node}
+                coming = {s.node for s in view.standby if (s.stage, s.partition) == (stage, partition)}
+                if not others and (node in copies or node in coming):
+                    return True
+        return False
 
 
 class FencedIsMute(Checker):
@@ -271,6 +298,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     OneCopyPerSite,
     RecoveryEnds,
     NothingGivenUp,
+    LastCopyStays,
     FencedIsMute,
     WithinBounds,
 )

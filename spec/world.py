@@ -200,13 +200,15 @@ class World:
 
     def _control_and_fence(self, message: Any, *names: str) -> None:
         """Who is declared dead and lives is cut off from the controller, and runs on."""
-        alive = [name for name in names if self.controller.view.alive(name)]
+        before = self.controller.view
         self._control(message)
-        for name in alive:
-            if not self.controller.view.alive(name):
-                self.fenced.add(name)
-                self._disable_if_there(("connect", name, NO_DETAIL))
-                self._empty(name, CONTROLLER)
+        removed = [name for name in names if before.alive(name) and not self.controller.view.alive(name)]
+        for check in self.watch.doubted:
+            check(before, names, removed)
+        for name in removed:
+            self.fenced.add(name)
+            self._disable_if_there(("connect", name, NO_DETAIL))
+            self._empty(name, CONTROLLER)
 
     def _restart(self, name: str, _: Any) -> None:
         self._disable(("restart", name, NO_DETAIL))

@@ -52,7 +52,7 @@ def test_the_dead_need_not_be_told_and_deaths_add_up() -> None:
 def test_an_end_that_died_is_vacant_and_not_lost(end: str, stage: int) -> None:
     # It has one copy, and what that knew is in a journal or in its sink.
     view = published(running(PLAN).step(Closed(node=end)))
-    assert (view.vacant(), view.lost()) == ((stage,), ())
+    assert (view.live_copies(stage, 0), view.lost()) == ((), ())
 
 
 def test_second_greetings_are_refused() -> None:

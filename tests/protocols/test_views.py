@@ -69,16 +69,8 @@ def test_an_end_that_is_dead_must_acknowledge_until_it_is_replaced() -> None:
     assert replaced.entitled(3) == ("egress-2",)
 
 
-def test_an_end_that_is_dead_is_vacant_until_it_is_replaced() -> None:
-    assert DIAMOND.vacant() == ()
-    assert without(DIAMOND, "ingress", "audit").vacant() == (0, 5)
-    replaced = replace(DIAMOND, nodes=(*DIAMOND.nodes, "audit-2"), copies=(*DIAMOND.copies[:5], (("audit-2",),)))
-    assert without(replaced, "audit").vacant() == ()
-
-
-def test_an_operator_without_a_copy_is_lost_and_not_vacant() -> None:
+def test_an_operator_without_a_copy_is_lost_and_an_end_is_not() -> None:
     assert WITHOUT_BOTH.lost() == ((1, 0), (2, 0))
-    assert WITHOUT_BOTH.vacant() == ()
     assert without(FIRST, "ingress", "egress").lost() == ()
 
 

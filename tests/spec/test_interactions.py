@@ -211,8 +211,8 @@ class Stage:
             lines.append(
                 f"s{s.stage}p{s.partition}: v{s.version} on its way from {s.donor} to slot {s.slot} on {s.node}"
             )
-        for stage in view.vacant():
-            lines.append(f"s{stage}: nobody")
+        ends = [stage for stage in range(len(view.copies)) if view.is_end(stage)]
+        lines += [f"s{stage}: nobody" for stage in ends if not view.live_copies(stage, 0)]
         return lines
 
     def copies(self, words: list[str]) -> list[str]:
