@@ -64,6 +64,7 @@ def _add_spec(spec: argparse.ArgumentParser) -> None:
     show.set_defaults(command=_spec_show)
     replay = commands.add_parser("replay", help="walk the world of a seed again; print the story of its failure")
     replay.add_argument("seed", type=int, metavar="SEED")
+    replay.add_argument("--scale", type=int, default=1, metavar="N", help="20 for a world of `check --deep`")
     replay.add_argument("--full", action="store_true", help="print the whole run, not a shrunk one")
     replay.set_defaults(command=_spec_replay)
     rules = commands.add_parser("rules", help="take each rule of the protocol out; tell what goes wrong without it")
@@ -86,7 +87,8 @@ def _spec_check(options: argparse.Namespace) -> int:
     else:
         print(
             f"{checked.worlds:,} worlds, {checked.states:,} states, {checked.transitions:,} transitions, "
-            f"{checked.events:,} random events, {checked.faults:,} faults, {checked.seconds:.0f} s: "
+            f"{checked.events:,} random events, {checked.faults:,} faults, {checked.probes:,} worlds with bad input, "
+            f"{checked.seconds:.0f} s: "
             f"{len(checked.violations)} violations"
         )
         for violation in checked.violations:
@@ -106,7 +108,8 @@ def _spec_show(options: argparse.Namespace) -> int:
 def _spec_replay(options: argparse.Namespace) -> int:
     from .spec.replay import main as replay
 
-    return replay([str(options.seed), *(["--full"] if options.full else [])])
+    scale = ["--scale", str(options.scale)]
+    return replay([str(options.seed), *scale, *(["--full"] if options.full else [])])
 
 
 def _spec_rules(options: argparse.Namespace) -> int:

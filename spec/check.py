@@ -1,4 +1,4 @@
-"""The check: small worlds explored to the end, and large ones at random.
+"""The check: small worlds explored to the end, large ones at random, and bad input.
 
 `quick` takes well under a minute and stands in the tests; `deep` takes minutes. What was explored is in
 the result, world by world; a violation comes with the one command that replays it.
@@ -7,15 +7,19 @@ the result, world by world; a violation comes with the one command that replays 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from typing import Any
 
 from flux.protocols.messages import Move
 
 from .dataflow import Scenario, declustered
 from .explore import Explorer
+from .probe import probe
 from .walk import story, walk
+from .world import FAULTS
 
 ROOMY, TIGHT = 10, 1  # Rows per pool: one that never fills in a small world, one that always does.
 ONE, TWO, TWO_BATCHES = ((1,),), ((1, 2),), ((1,), (2,))
@@ -53,6 +57,9 @@ DEEP: dict[str, Scenario] = {
     ),
 }
 QUICK_WALKS, DEEP_WALKS = 400, 5_000
+QUICK_SCALE, DEEP_SCALE = 1, 20  # Of the streams of random worlds: the long ones have 2,000 events each.
+QUICK_PROBES, DEEP_PROBES = 20, 200
+SEEDS_AT_ONCE = 25
 STATES_MAX = 8_000_000
 
 Progress = Callable[[str], None]
@@ -66,44 +73,100 @@ class Checked:
     states: int = 0
     transitions: int = 0
     events: int = 0
+    probes: int = 0
     faults: int = 0
     seconds: float = 0.0
     explored: dict[str, dict[str, Any]] = field(default_factory=dict)
     violations: list[dict[str, str]] = field(default_factory=list)
 
+    def add(self, other: Checked) -> None:
+        """Take in what a part of the check covered."""
+        for name in ("worlds", "states", "transitions", "events", "probes", "faults"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.explored |= other.explored
+        self.violations += other.violations
+
+
+@dataclass(frozen=True)
+class Part:
+    """One piece of a check, for one core: a small world to be explored, or some random ones."""
+
+    name: str
+    scenario: Scenario | None = None
+    walks: range = range(0)
+    probes: range = range(0)
+    scale: int = 1
+
+    def run(self) -> Checked:
+        checked = Checked()
+        if self.scenario is not None:
+            _explore(checked, self.name, self.scenario)
+        _walk(checked, self.walks, self.scale)
+        _probe(checked, self.probes)
+        return checked
+
 
 def check(deep: bool = False, seed: int = 0, progress: Progress = lambda line: None) -> Checked:
-    """Explore the small worlds to the end, then walk large ones from `seed` on."""
+    """Explore the small worlds to the end, walk large ones from `seed` on, and try bad input, on all cores."""
     began = time.perf_counter()
     checked = Checked()
-    for name, scenario in (DEEP if deep else QUICK).items():
-        _explore(checked, name, scenario, progress)
-    _walk(checked, range(seed, seed + (DEEP_WALKS if deep else QUICK_WALKS)), progress)
+    parts = list(_parts(deep, seed))
+    with ProcessPoolExecutor(mp_context=get_context("fork")) as cores:
+        # The results come in the order of the parts, whatever the order in which they are done.
+        for done, (part, found) in enumerate(zip(parts, cores.map(Part.run, parts), strict=True), start=1):
+            checked.add(found)
+            told = found.explored.get(part.name, {}).get("told", f"{checked.events:,} events so far")
+            progress(f"[{done}/{len(parts)}, {time.perf_counter() - began:.0f} s] {part.name}: {told}")
     checked.seconds = time.perf_counter() - began
     return checked
 
 
-def _explore(checked: Checked, name: str, scenario: Scenario, progress: Progress) -> None:
+def _parts(deep: bool, seed: int) -> Iterator[Part]:
+    for name, scenario in (DEEP if deep else QUICK).items():
+        yield Part(name, scenario)
+    for seeds in _cut(seed, DEEP_WALKS if deep else QUICK_WALKS):
+        scale = DEEP_SCALE if deep else QUICK_SCALE
+        yield Part(f"random worlds {seeds.start} to {seeds.stop - 1}", walks=seeds, scale=scale)
+    for seeds in _cut(seed, DEEP_PROBES if deep else QUICK_PROBES):
+        yield Part(f"bad input, worlds {seeds.start} to {seeds.stop - 1}", probes=seeds)
+
+
+def _cut(first: int, count: int) -> Iterator[range]:
+    for start in range(first, first + count, SEEDS_AT_ONCE):
+        yield range(start, min(start + SEEDS_AT_ONCE, first + count))
+
+
+def _explore(checked: Checked, name: str, scenario: Scenario) -> None:
     explored = Explorer(scenario).run(STATES_MAX)
     checked.worlds += 1
     checked.states += explored.states
     checked.transitions += explored.transitions
     checked.faults += scenario.crashes
-    checked.explored[name] = {"states": explored.states, "transitions": explored.transitions}
-    progress(f"{name}: {explored}")
+    checked.explored[name] = {
+        "states": explored.states,
+        "transitions": explored.transitions,
+        "seconds": round(explored.seconds, 1),
+        "told": str(explored),
+    }
     if explored.violation is not None:
         told = story(scenario, explored.path)
         checked.violations.append({"world": name, "claim": str(explored.violation), "story": told})
 
 
-def _walk(checked: Checked, seeds: Iterable[int], progress: Progress) -> None:
+def _walk(checked: Checked, seeds: range, scale: int) -> None:
     for seed in seeds:
-        walked = walk(seed)
+        walked = walk(seed, scale=scale)
         checked.worlds += 1
         checked.events += len(walked.choices)
-        checked.faults += sum(choice[0] == "crash" for choice in walked.choices)
+        checked.faults += sum(choice[0] in FAULTS for choice in walked.choices)
         if walked.violation is not None:
-            replay = f"flux spec replay {seed}"
+            replay = f"flux spec replay {seed}" + (f" --scale {scale}" if scale > 1 else "")
             checked.violations.append({"world": f"seed {seed}", "claim": str(walked.violation), "replay": replay})
-        if seed % 500 == 499:
-            progress(f"random worlds up to seed {seed}: {checked.events:,} events")
+
+
+def _probe(checked: Checked, seeds: range) -> None:
+    for seed in seeds:
+        checked.probes += 1
+        violation = probe(seed)
+        if violation is not None:
+            checked.violations.append({"world": f"bad input, seed {seed}", "claim": str(violation)})

@@ -12,9 +12,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Return 1 if the world of the seed fails."""
     parser = argparse.ArgumentParser(prog="python -m flux.spec.replay", description=__doc__)
     parser.add_argument("seed", type=int)
+    parser.add_argument("--scale", type=int, default=1, help="of the stream: 20 for a world of `check --deep`")
     parser.add_argument("--full", action="store_true", help="print the whole run, not a shrunk one")
     options = parser.parse_args(arguments)
-    walked = walk(options.seed)
+    walked = walk(options.seed, scale=options.scale)
     print(walked)
     if walked.violation is None and not options.full:
         return 0

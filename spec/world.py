@@ -44,6 +44,7 @@ from .story import describe
 
 Choice = tuple[str, str, str | int | Work]
 NO_DETAIL = ""
+FAULTS = ("crash", "suspect", "cut")
 
 
 class World:
