@@ -1,0 +1,46 @@
+"""The quick check, as the command runs it, is a part of the tests."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from flux.cli import main
+from flux.protocols.buffer import Buffer
+from flux.spec.check import DEEP, DEEP_WALKS, QUICK, QUICK_WALKS, check
+
+
+def test_the_quick_check_finds_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["spec", "check", "--quick", "--json"]) == 0
+    checked = json.loads(capsys.readouterr().out)
+    assert checked["violations"] == []
+    assert checked["worlds"] == len(QUICK) + QUICK_WALKS
+    assert set(checked["explored"]) == set(QUICK)
+    assert min(checked["states"], checked["transitions"], checked["events"], checked["faults"], checked["probes"]) > 0
+
+
+def test_what_it_finds_is_told_and_ends_the_command_with_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Given a buffer that never lets anything go, when it is checked, then a story and seeds to replay are given.
+    monkeypatch.setattr(Buffer, "_release", lambda buffer: None)
+    assert main(["spec", "check", "--seed", "7"]) == 1
+    out = capsys.readouterr().out
+    assert "=> buffers drain" in out
+    assert "flux spec replay 7" in out
+
+
+def test_the_same_seed_gives_the_same_result() -> None:
+    first, second = check(seed=3), check(seed=3)
+    assert (first.states, first.transitions, first.events, first.faults) == (
+        second.states,
+        second.transitions,
+        second.events,
+        second.faults,
+    )
+
+
+def test_the_deep_check_contains_the_quick_one() -> None:
+    assert QUICK.items() <= DEEP.items()
+    assert DEEP_WALKS >= 5_000

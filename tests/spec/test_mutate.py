@@ -1,0 +1,41 @@
+"""Mutants: what is spoilt is noticed, and what is said to be equivalent exists."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from flux.spec import mutate as mutation
+from flux.spec.mutants import MODULES, Mutant, mutants
+from flux.spec.mutate import arguments, mutate
+
+
+def everyone() -> list[Mutant]:
+    return [mutant for module in MODULES for mutant in mutants(module)]
+
+
+def test_every_mutant_has_a_name_and_a_source_of_its_own() -> None:
+    assert [name for name, count in Counter(mutant.name for mutant in everyone()).items() if count > 1] == []
+    assert len({(mutant.module, mutant.source) for mutant in everyone()}) > 0.99 * len(everyone())
+
+
+def test_what_is_argued_to_be_equivalent_exists_and_is_argued() -> None:
+    names = {mutant.name for mutant in everyone()}
+    assert set(arguments()) <= names, "a line of survivors.txt names no mutant: the machine has changed"
+    assert all(len(reason) > 20 for reason in arguments().values())
+
+
+def test_a_row_a_guard_and_a_state_change_that_are_spoilt_are_noticed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # Given three mutants of the buffer's neighbourhood, when they are tried, then each is noticed, and not tried again.
+    names = ("without `self._release()`", "always holds", "without row")
+    chosen = [next(m for m in mutants("fh_prod" if i else "buffer") if name in m.name) for i, name in enumerate(names)]
+    monkeypatch.setattr(mutation, "mutants", lambda module: [m for m in chosen if m.module == module])
+    results = tmp_path / "results.json"
+    mutated = mutate(["buffer", "fh_prod"], results, progress=lambda line: None)
+    assert (mutated.mutants, mutated.noticed, mutated.survivors) == (3, 3, [])
+    monkeypatch.setattr(mutation, "_start", lambda mutant: pytest.fail("it is known already"))
+    assert mutate(["buffer", "fh_prod"], results, progress=lambda line: None).noticed == 3
