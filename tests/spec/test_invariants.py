@@ -26,6 +26,7 @@ from flux.spec.invariants import (
     DupFree,
     FencedIsMute,
     InOrder,
+    LastCopyStays,
     LossFree,
     NoDeadlock,
     NothingGivenUp,
@@ -243,8 +244,20 @@ A_NUMBER_WITHOUT_ROWS = Scenario(
 QUIET_PAIR = Scenario(sites=2, copies=declustered(2, [1]), batches=((1,), (4,)), bound_rows=10, crashes=0)
 TIGHT_PAIR = Scenario(sites=2, copies=declustered(2, [1]), batches=((1,), (4,)), bound_rows=1, crashes=0)
 SPARE_SITE = Scenario(sites=3, copies=declustered(2, [1]), batches=((),), bound_rows=10)
+A_DOUBT = Scenario(sites=3, copies=declustered(2, [1]), batches=((1, 4),), bound_rows=10, suspicions=1)
 TWO_CRASHES = Scenario(sites=3, copies=declustered(2, [1]), batches=((1, 4),), bound_rows=10, crashes=2)
 
+
+def remove_the_holder_of_a_last_copy(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(View, "needs", lambda view, node: False)
+
+
+# The site with the only copy left does not answer for a while.
+_DOUBTED: tuple[Choice, ...] = (
+    ("crash", "site-1", NO_DETAIL),
+    ("notice", "site-1", NO_DETAIL),
+    ("suspect", "site-2", NO_DETAIL),
+)
 
 # The donor dies when the copy it gave is installed, and that is not reported yet.
 _UNREPORTED: tuple[Choice, ...] = (
@@ -277,6 +290,7 @@ CASES = (
     Case(give_a_new_copy_both_places, OneCopyPerSite, SPARE_SITE, only=True),
     Case(never_rebuild, RecoveryEnds, small_worlds.SPARE, only=True),
     Case(give_up_a_copy_that_was_not_reported, NothingGivenUp, TWO_CRASHES, only=True, tale=_UNREPORTED),
+    Case(remove_the_holder_of_a_last_copy, LastCopyStays, A_DOUBT, only=True, tale=_DOUBTED),
     Case(hear_frames_of_the_dead, FencedIsMute, small_worlds.PAIRS_ONE_BATCH, only=True),
     Case(work_with_a_full_pool, WithinBounds, TIGHT_PAIR, only=True),
 )
