@@ -35,7 +35,7 @@ class Sequences:
     """What a run gave: tuples as (sequence number, value), without ends of streams.
 
     A standby's `consumed` begins behind the `installed` tuples that were in the state it was given. `fired` counts the
-    rows that were taken, by role; those that two roles of one process share, in a stage between two others, are left out.
+    rows that were taken, by role; those that two roles of one process share, in a stage between others, are left out.
     """
 
     egress: tuple[Tuple, ...]
