@@ -41,10 +41,11 @@ from flux.protocols.messages import (
     View,
     Want,
 )
-from flux.protocols.node import Node
+from flux.protocols.node import HELD_MAX, Node
 from flux.protocols.pooler import Pooler
 
 from .checker import Violated
+from .dataflow import EGRESS, INGRESS
 from .process import CONTROLLER, PULL, Process
 from .walk import scenario_of, steps
 from .world import Choice, World
@@ -59,6 +60,7 @@ def probe(seed: int) -> Violated | None:
     rng, dice = random.Random(seed), random.Random(seed)
     world = World(scenario_of(rng))
     try:
+        _must_refuse(*_one_too_many(world))
         for choice in steps(world, rng):
             if dice.random() < TRIED:
                 for machine, message in _bad(world, choice):
@@ -67,6 +69,14 @@ def probe(seed: int) -> Violated | None:
     except Violated as violation:
         return violation
     return None
+
+
+def _one_too_many(world: World) -> tuple[Machine, Any]:
+    """A node that holds as many messages for a later view as it may, and one more."""
+    node = world.processes[INGRESS].node.clone()
+    early = Ack(sender=EGRESS, view=node.number + 1, edge=0, position=0)
+    node.held.extend([early] * HELD_MAX)
+    return node, early
 
 
 def _must_refuse(machine: Machine, message: Any) -> None:
@@ -163,6 +173,8 @@ def _for_a_node(node: Node, message: Any) -> Iterator[Any]:
         yield replace(message, nodes=tuple(name for name in message.nodes if name != node.name))
         return
     view = node.view
+    if view is None:
+        yield replace(message, view=0)
     if view is None or message.view > node.number or not view.alive(message.sender):
         return  # It is held, or refused anyway.
     yield replace(message, sender=STRANGER)
