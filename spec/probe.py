@@ -24,6 +24,7 @@ from flux.protocols.messages import (
     Ack,
     Attach,
     Closed,
+    Complain,
     Consumed,
     Cut,
     Data,
@@ -98,6 +99,29 @@ def _must_refuse(machine: Machine, message: Any) -> None:
         raise Violated(f"a refusal changes nothing: {machine.title} on {message}")
 
 
+def _must_complain(node: Node, view: Any) -> None:
+    """A message that was held for a view and should not have come is named, and changes nothing else."""
+    if not isinstance(view, View):
+        return
+    good, bad = node.clone(), node.clone()
+    bad.held.append(Ack(sender=STRANGER, view=view.number, edge=0, position=0))
+    expected, effects = good.step(view), bad.step(view)
+    complaints = [effect for effect in effects if isinstance(effect, Complain)]
+    if len(complaints) != 1 or STRANGER not in complaints[0].text:
+        raise Violated(f"bad input is refused: {node.title} took what it held of a stranger, or said nothing")
+    if [effect for effect in effects if effect not in complaints] != expected or good.key() != bad.key():
+        raise Violated(f"a refusal changes nothing: {node.title}, of what it held")
+
+
+def _unasked(node: Node) -> Iterator[Any]:
+    """Rows, or the end of them, for an ingress that has not asked."""
+    ingress = node.machines.get(0)
+    if isinstance(ingress, Ingress) and not (ingress.pulling and not ingress.ended):
+        after = ingress.prod.produced[0]
+        yield Sourced(after=after, upto=after + 1, rows=0, body=())
+        yield SourceEnded()
+
+
 def _dead(machine: Machine) -> frozenset[str]:
     view = machine.view if isinstance(machine, Node | Controller) else None
     return view.dead if view is not None else frozenset()
@@ -117,7 +141,9 @@ def _bad(world: World, choice: Choice) -> Iterator[tuple[Machine, Any]]:
             yield from ((world.controller, bad) for bad in _for_the_controller(world, message))
         else:
             node = world.processes[detail].node
+            _must_complain(node, message)
             yield from ((node, bad) for bad in _for_a_node(node, message))
+            yield from ((node, bad) for bad in _unasked(node))
     elif kind == "answer":
         yield from _answers(world.processes[name], detail)
 

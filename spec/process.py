@@ -82,6 +82,7 @@ class Process:
             self.states, self.through, self.history = dict(last.states), dict(last.through), dict(last.history)
         self.node: Node = Node(name, list(self._machines()), last.node.incarnation + 1 if last is not None else 1)
         self.work: dict[Work, Consume | Pull] = {}  # One piece of work at a time each.
+        self.ended = False
         self._installs = False
         self.feeds: dict[Channel, str] = {}  # Who was last asked to feed each channel.
 
@@ -158,6 +159,8 @@ class Process:
         """Whoever asks gets the same rows under the same numbers: they are in the journal."""
         body = next((body for body in self.scenario.source if body[-1].sn > pull.after), None)
         if body is None:
+            assert not self.ended, f"{self.name} asks a source that has ended"
+            self.ended = True
             return self._carry_out(self.node.step(SourceEnded()))
         body = tuple(row for row in body if row.sn > pull.after)
         sourced = Sourced(after=pull.after, upto=body[-1].sn, rows=len(body), body=body)
