@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 from multiprocessing import get_context
+from multiprocessing.queues import SimpleQueue
 from typing import Any
 
 from flux.protocols.messages import Move
@@ -23,44 +24,64 @@ from .world import FAULTS
 
 ROOMY, TIGHT = 10, 1  # Rows per pool: one that never fills in a small world, one that always does.
 ONE, TWO, TWO_BATCHES = ((1,),), ((1, 2),), ((1,), (2,))
+PAIR, PAIR_TO_PAIR = declustered(2, [1]), declustered(2, [1, 1])
+TWO_TO_ONE, ONE_TO_TWO = declustered(2, [2, 1]), declustered(2, [1, 2])
 
 # Each world is fixed by its scenario. Sites without copies are standbys, so a crash is followed by catch-up.
 QUICK: dict[str, Scenario] = {
-    "a pair, take-over": Scenario(sites=2, copies=declustered(2, [1]), batches=TWO_BATCHES, bound_rows=TIGHT),
-    "a pair and a standby": Scenario(sites=3, copies=declustered(2, [1]), batches=TWO, bound_rows=ROOMY),
+    "a pair, take-over": Scenario(sites=2, copies=PAIR, batches=TWO_BATCHES, bound_rows=TIGHT),
+    "a pair and a standby": Scenario(sites=3, copies=PAIR, batches=TWO, bound_rows=ROOMY),
     "pair to pair, take-over, small pools": Scenario(
-        sites=2, copies=declustered(2, [1, 1]), batches=TWO_BATCHES, bound_rows=TIGHT
+        sites=2, copies=PAIR_TO_PAIR, batches=TWO_BATCHES, bound_rows=TIGHT
     ),
 }
+# The ones that take longest come first, so that no core is idle at the end.
 DEEP: dict[str, Scenario] = {
-    **QUICK,
+    "pair to pair, two standbys, two crashes": Scenario(
+        sites=4, copies=PAIR_TO_PAIR, batches=ONE, bound_rows=ROOMY, crashes=2
+    ),
+    "pair to pair, a standby, two crashes": Scenario(
+        sites=3, copies=PAIR_TO_PAIR, batches=ONE, bound_rows=ROOMY, crashes=2
+    ),
+    "two to one, a standby": Scenario(sites=3, copies=TWO_TO_ONE, batches=ONE, bound_rows=ROOMY),
+    "pair to pair, a standby, small pools": Scenario(
+        sites=3, copies=PAIR_TO_PAIR, batches=TWO_BATCHES, bound_rows=TIGHT
+    ),
+    "a pair and two standbys, two crashes": Scenario(sites=4, copies=PAIR, batches=TWO, bound_rows=ROOMY, crashes=2),
+    "one to two, a standby": Scenario(sites=3, copies=ONE_TO_TWO, batches=ONE, bound_rows=ROOMY),
+    "pair to pair, a standby": Scenario(sites=3, copies=PAIR_TO_PAIR, batches=TWO, bound_rows=ROOMY),
+    "a pair and a standby, one row after the other": Scenario(
+        sites=3, copies=PAIR, batches=TWO_BATCHES, bound_rows=ROOMY
+    ),
+    "a pair and a standby, two crashes": Scenario(sites=3, copies=PAIR, batches=ONE, bound_rows=ROOMY, crashes=2),
+    "pair to pair, take-over": Scenario(sites=2, copies=PAIR_TO_PAIR, batches=TWO_BATCHES, bound_rows=ROOMY),
+    "two to one, take-over": Scenario(sites=2, copies=TWO_TO_ONE, batches=TWO, bound_rows=ROOMY),
+    "two to one, take-over, small pools": Scenario(sites=2, copies=TWO_TO_ONE, batches=TWO_BATCHES, bound_rows=TIGHT),
+    "one to two, take-over": Scenario(sites=2, copies=ONE_TO_TWO, batches=TWO, bound_rows=ROOMY),
     "a pair, a move by a third copy": Scenario(
         sites=3,
-        copies=declustered(2, [1]),
+        copies=PAIR,
         batches=ONE,
         bound_rows=ROOMY,
         crashes=0,
         moves=(Move(stage=1, partition=0, slot=0, to="site-3"),),
     ),
-    "pair to pair, take-over": Scenario(sites=2, copies=declustered(2, [1, 1]), batches=TWO_BATCHES, bound_rows=ROOMY),
-    "two to one, take-over": Scenario(sites=2, copies=declustered(2, [2, 1]), batches=TWO, bound_rows=ROOMY),
-    "one to two, take-over": Scenario(sites=2, copies=declustered(2, [1, 2]), batches=TWO, bound_rows=ROOMY),
-    "a pair and a standby, two crashes": Scenario(
-        sites=3, copies=declustered(2, [1]), batches=ONE, bound_rows=ROOMY, crashes=2
-    ),
     "a pair, a move and a crash": Scenario(
         sites=3,
-        copies=declustered(2, [1]),
+        copies=PAIR,
         batches=ONE,
         bound_rows=ROOMY,
         moves=(Move(stage=1, partition=0, slot=1, to="site-3"),),
     ),
+    **QUICK,
 }
 QUICK_WALKS, DEEP_WALKS = 400, 5_000
 QUICK_SCALE, DEEP_SCALE = 1, 20  # Of the streams of random worlds: the long ones have 2,000 events each.
 QUICK_PROBES, DEEP_PROBES = 20, 200
 SEEDS_AT_ONCE = 25
-STATES_MAX = 8_000_000
+STATES_MAX = 30_000_000
+
+PROGRESS_EVERY_S = 1.0
 
 Progress = Callable[[str], None]
 
@@ -103,6 +124,8 @@ class Part:
             _explore(checked, self.name, self.scenario)
         _walk(checked, self.walks, self.scale)
         _probe(checked, self.probes)
+        told = checked.explored.get(self.name, {}).get("told", f"{checked.events:,} events")
+        _tell(f"{self.name}: {told}")
         return checked
 
 
@@ -111,12 +134,18 @@ def check(deep: bool = False, seed: int = 0, progress: Progress = lambda line: N
     began = time.perf_counter()
     checked = Checked()
     parts = list(_parts(deep, seed))
-    with ProcessPoolExecutor(mp_context=get_context("fork")) as cores:
-        # The results come in the order of the parts, whatever the order in which they are done.
-        for done, (part, found) in enumerate(zip(parts, cores.map(Part.run, parts), strict=True), start=1):
-            checked.add(found)
-            told = found.explored.get(part.name, {}).get("told", f"{checked.events:,} events so far")
-            progress(f"[{done}/{len(parts)}, {time.perf_counter() - began:.0f} s] {part.name}: {told}")
+    context = get_context("fork")
+    lines: SimpleQueue[str] = context.SimpleQueue()
+    with ProcessPoolExecutor(mp_context=context, initializer=_tell_to, initargs=(lines,)) as cores:
+        results = [cores.submit(part.run) for part in parts]
+        waiting = set(results)
+        while waiting:
+            waiting = wait(waiting, timeout=PROGRESS_EVERY_S).not_done
+            while not lines.empty():
+                done = f"{len(parts) - len(waiting)}/{len(parts)}"
+                progress(f"[{done}, {time.perf_counter() - began:.0f} s] {lines.get()}")
+    for result in results:  # In the order of the parts, whatever the order in which they were done.
+        checked.add(result.result())
     checked.seconds = time.perf_counter() - began
     return checked
 
@@ -136,8 +165,18 @@ def _cut(first: int, count: int) -> Iterator[range]:
         yield range(start, min(start + SEEDS_AT_ONCE, first + count))
 
 
+# --- on one core ------------------------------------------------------------------------------------------
+
+_tell: Progress = print
+
+
+def _tell_to(lines: SimpleQueue[str]) -> None:
+    global _tell
+    _tell = lines.put
+
+
 def _explore(checked: Checked, name: str, scenario: Scenario) -> None:
-    explored = Explorer(scenario).run(STATES_MAX)
+    explored = Explorer(scenario).run(STATES_MAX, lambda line: _tell(f"{name}: {line}"))
     checked.worlds += 1
     checked.states += explored.states
     checked.transitions += explored.transitions

@@ -1,44 +1,64 @@
-"""Exhaustive exploration: every state a small world can reach, with a crash at every step.
+"""Exhaustive exploration: everything that may happen in a small world, with a crash at every step.
 
-The states are those of `World`, in a compact form. A process is a function of its own state and of what
-it is given, so each (process state, message) is stepped once, by the production machines, and remembered;
-a world is a row of small numbers that stand for process states and contents of links. The search is
-depth-first, so that the path to a violation is at hand, and it never enters a state twice.
+Every order of events is covered, but not every order is gone through: orders that differ by events that commute come
+to the same, and one of them is enough. What is explored is chosen so that (1) every step that any process can make in
+any order was made by the production machines and watched by the checkers, and (2) every state at which a world comes to
+rest was visited. That is all that checkers see, but for one: whether data are rightly said to be lost is a question to
+all processes at once, and is asked only where the exploration comes by. Why it is enough:
 
-Reduction: *sleep sets* (Godefroid 1996). Two choices at different nodes are independent: each changes its
-own node, takes the head of a link to it, and appends to links from it; so neither enables or disables the
-other, and both orders give the same state. A crash counts as a choice at its site and at the
-controller, because a world has a budget of crashes; it empties the links to its site, and whether a
-message is posted to them before (and vanishes) or after (and is not posted) is the same state as well. When a
-choice has been explored, and a later sibling is independent of it, exploring it again behind the sibling
-gives only states already seen: there it sleeps. Sleep sets alone leave out transitions, never states, so
-every reachable state is still checked; and they use nothing but the locality of processes, which no bug
-in a machine can break. A state met again with a smaller sleep set is entered again for the difference.
+**A crash is merged with its notice.** A site that crashes and is noticed later cannot be told from one that is just
+slow until then. So a death is one choice, at any time, and leaves out no run of the others.
 
-One more: messages from a node that is dead in the receiver's view are delivered at once when that changes
-nothing. They commute with all else because the dead stay dead.
+**A site dies only when it has nothing left to do.** Let it die earlier, with messages to take or work to finish. Let it
+do that first: its steps change only itself and add to the links from it, behind all that it has said. Everybody else
+may go on as before, and take no more of it than before. What is left on the links is met after the view that says the
+site is dead, and there it has no effect, or a checker says so ("a fenced site has no effect"). What it has said to the
+controller is lost with the connection in both runs. So each run is covered by one with a later death. That a site
+has nothing left to do at some time holds because worlds end, see below.
+
+**Stubborn sets** (Valmari 1989), found by trial. In each state a set of events is chosen at some nodes, and only these
+are followed, on the claim that nothing that may happen before the first of them at these nodes fails to
+commute with them. Let w be any run from the state. If it has a chosen event, the first of them can be moved to the
+front, and the rest of the run is shorter; if it has none, each of them can be put in front, and w is still
+possible behind it. A death commutes with events of others, and behind an event of the site that dies it is only
+later. So by induction over the length of runs, and over the states behind a chosen event, all steps of w are made in
+what is explored, or tried by `claims`, and if w ends at rest the same state at rest is visited. The same
+induction shows that a false claim is refuted: take the first event of w that does not commute with a
+chosen one; the run up to it, moved behind the chosen event, is covered, so that event was seen there, and tried.
+When a claim is refuted, the states that rest on it are gone through again without it. A choice that ends the world,
+because data are lost, is never claimed to commute. If no claim holds, all events are followed, and all deaths.
+
+The induction over states needs that no run goes round. That is checked, not assumed: every step makes something new of
+its process, or says nothing (`History.goes_round`). Should it fail, all states are gone through again without claims.
+
+None of this assumes anything of the machines, so a bug in them cannot hide behind it. It rests on what a process
+is: a function of its own state and its input, whose work is taken from it only by finishing it, and on FIFO links.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from array import array
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from flux.protocols.controller import Controller
-from flux.protocols.machine import Refused
-from flux.protocols.messages import Closed, Connected, Publish, View
 from flux.protocols.node import Node
 
+from .checker import Checker, Violated
+from .claims import NOBODY, Claim, Claims, Terms
+from .compact import DEAD, Action, Compact, Keeper, Posts, State, violation_of
 from .dataflow import Scenario
-from .invariants import Checker, Violated, all_checkers
-from .process import CONTROLLER, Process, Work
+from .invariants import all_checkers
+from .process import Process
 from .world import NO_DETAIL, Choice
 
-GlobalState = tuple[int, ...]
-EMPTY = 0  # The number of the empty link.
-COHORTS_MAX = 8  # Versions of copies that a small world may reach; more is an error, not a shorter search.
+STATES_MAX = 3_000_000
+PROGRESS_EVERY_S = 5.0
+START = -1  # The parent of the first state.
+
+Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -61,321 +81,263 @@ class Explored:
         )
 
 
-class _Numbers:
-    """Values and the small numbers that stand for them."""
-
-    def __init__(self) -> None:
-        self.values: list[Any] = []
-        self._numbers: dict[Any, int] = {}
-
-    def number(self, key: Any, value: Any) -> int:
-        known = self._numbers.get(key)
-        if known is None:
-            known = self._numbers[key] = len(self.values)
-            self.values.append(value)
-        return known
-
-
 class Explorer:
-    """Every state of `scenario`.
-
-    A state is a tuple: one number per process (0 when it has crashed), one for the controller, one per
-    link, then the moves asked for and the crashes not yet noticed, as bits.
-    """
+    """All that may happen in `scenario`, in as few states as claims allow."""
 
     def __init__(self, scenario: Scenario, checkers: Iterable[Checker] | None = None) -> None:
+        if scenario.restarts or scenario.suspicions or scenario.cuts or scenario.arrivals or scenario.slow_start:
+            raise ValueError(f"only crashes of sites are explored to the end; walk through the others: {scenario}")
         self.scenario = scenario
-        self.checkers = all_checkers() if checkers is None else tuple(checkers)
-        self.nodes = scenario.nodes
-        names = (*self.nodes, CONTROLLER)
-        ends = {0, len(self.nodes) - 1}  # Ingress and egress do not talk to each other or themselves.
-        self.links = [(a, b) for b in range(len(self.nodes)) for a in range(len(names)) if not {a, b} <= ends]
-        self.links += [(a, len(self.nodes)) for a in range(1, len(self.nodes) - 1)]
-        self._link_places = {link: i for i, link in enumerate(self.links)}
-        self._first_link = len(self.nodes) + 1
-        self._processes = _Numbers()
-        self._processes.number(None, None)
-        self._messages = _Numbers()
-        self._contents = _Numbers()
-        self._contents.number((), ())
-        self._controllers = _Numbers()
-        self._lost: list[bool] = []  # By controller number: whether a partition has no copy left.
-        self._steps: dict[tuple[int, int], tuple[int, tuple[tuple[int, int], ...]]] = {}
-        self._answers: dict[tuple[int, Work], tuple[int, tuple[tuple[int, int], ...]]] = {}
-        self._appended: dict[tuple[int, int], int] = {}
-        self._work_bits: list[int] = [0]  # By process number: the answers it has outstanding.
-        self._list_choices()
+        self.compact = Compact(scenario, all_checkers() if checkers is None else checkers)
+        self.claims = Claims(self.compact)
+        self.states: list[State] = []
+        self.ends: list[State] = []  # The states at rest.
+        self._numbers: dict[State, int] = {}
+        self._origins = (array("q"), array("q"), array("q"))  # By state: the one before it, a node, its event.
+        self._transitions = 0
+        self._todo: list[int] = []
+        self._makes_claims = True
+        self._singles: dict[tuple[int, int], list[Terms]] = {}
+        self._members: dict[tuple[int, int, int], Terms] = {}
 
-    def _list_choices(self) -> None:
-        """Number all choices, and say which are independent of which, as bits."""
-        sites = range(1, len(self.nodes) - 1)
-        self.choices: list[Choice] = []
-        places: list[set[int]] = []
-        controller = len(self.nodes)
-        names = (*self.nodes, CONTROLLER)
-        for a, b in self.links:
-            self.choices.append(("deliver", names[a], names[b]))
-            places.append({b})
-        self._answer_bits: dict[tuple[int, Work], int] = {}
-        for node in range(len(self.nodes)):
-            is_site = 0 < node < len(self.nodes) - 1
-            for stage in range(self.scenario.stages + 2):
-                for cohort in range(COHORTS_MAX if is_site else 1):
-                    self._answer_bits[node, (stage, cohort)] = len(self.choices)
-                    self.choices.append(("answer", names[node], (stage, cohort)))
-                    places.append({node})
-        self._move_bits = {}
-        for index in range(len(self.scenario.moves)):
-            self._move_bits[index] = len(self.choices)
-            self.choices.append(("move", CONTROLLER, index))
-            places.append({controller})
-        self._crash_bits = {}
-        self._notice_bits = {}
-        for node in sites:
-            self._crash_bits[node] = len(self.choices)
-            self.choices.append(("crash", names[node], NO_DETAIL))
-            places.append({node, controller})
-            self._notice_bits[node] = len(self.choices)
-            self.choices.append(("notice", names[node], NO_DETAIL))
-            places.append({controller})
-        self._crashes = sum(1 << bit for bit in self._crash_bits.values())
-        self._independent = [sum(1 << j for j, other in enumerate(places) if not (other & own)) for own in places]
-        self._indices = {name: i for i, name in enumerate(names)}
-
-    # --- the search ---------------------------------------------------------------------------------
-
-    def run(self, states_max: int = 3_000_000) -> Explored:
-        """Visit every reachable state; stop at the first violation."""
-        started = time.perf_counter()
-        start = self._start()
-        asleep: dict[GlobalState, int] = {start: 0}
-        transitions = ends = 0
-        path: list[int] = []
-        violation: Violated | None = None
-        # One entry per state on the path: the state, what is left to do there, what sleeps there.
-        stack: list[tuple[GlobalState, int, int]] = [(start, self._enabled(start), 0)]
+    def run(self, states_max: int = STATES_MAX, progress: Progress = lambda line: None) -> Explored:
+        """Come to the end of all that may happen, or to the first violation."""
+        began = told = time.perf_counter()
+        found = _Found(None)
+        start = self.compact.start()
+        self.claims.history.begin(start)
+        self._reach(start, START, 0, 0)
         try:
-            while stack:
-                state, todo, sleep = stack.pop()
-                if not todo:
-                    if path:
-                        path.pop()
-                    continue
-                bit = todo & -todo
-                index = bit.bit_length() - 1
-                stack.append((state, todo ^ bit, sleep | bit))
-                path.append(index)
-                after = self._successor(state, index)
-                transitions += 1
-                sleep_after = sleep & self._independent[index]
-                known = asleep.get(after)
-                if known is None:
-                    asleep[after] = sleep_after
-                    enabled = self._enabled(after)
-                    if not enabled & ~self._crashes:
-                        ends += 1
-                        self._at_rest(after)
-                    todo = enabled & ~sleep_after
-                    if len(asleep) > states_max:
-                        raise MemoryError(f"more than {states_max:,} states; choose a smaller world")
-                else:
-                    # What slept on every visit so far and is awake now has not been explored from here.
-                    todo = known & ~sleep_after
-                    sleep_after &= known
-                    if todo:
-                        asleep[after] = sleep_after
-                        todo &= self._enabled(after)
-                stack.append((after, todo, sleep_after))
-        except Refused as error:
-            violation = Violated(f"no refusal between correct nodes: {error}")
-        except AssertionError as error:
-            violation = Violated(f"no assertion fails: {error}")
-        except Violated as error:
-            violation = error
+            while self._todo or self._must_go_on_without_claims():
+                self._expand(self._todo.pop())
+                self._settle()
+                if len(self.states) > states_max:
+                    raise MemoryError(f"more than {states_max:,} states; choose a smaller world")
+                if time.perf_counter() > told + PROGRESS_EVERY_S:
+                    told = time.perf_counter()
+                    progress(f"{len(self.states):,} states, {self._transitions / (told - began):,.0f} transitions/s")
+        except _Found as violation:
+            found = violation
         return Explored(
-            states=len(asleep),
-            transitions=transitions,
-            ends=ends,
-            steps_of_machines=len(self._steps) + len(self._answers),
-            seconds=time.perf_counter() - started,
-            violation=violation,
-            path=tuple(self.choices[i] for i in path),
+            states=len(self.states),
+            transitions=self._transitions,
+            ends=len(self.ends),
+            steps_of_machines=self.compact.steps,
+            seconds=time.perf_counter() - began,
+            violation=found.violation,
+            path=found.path,
         )
 
     def nodes_seen(self) -> list[Node]:
-        """Every state of a node that was reached, for tests that try every message in it."""
-        return [process.node for process in self._processes.values if process is not None]
+        """Every state of a node that was reached or tried, for tests that try every message in it."""
+        return [process.node for process in self.compact.processes.values if isinstance(process, Process)]
+
+    def controllers_seen(self) -> list[Controller]:
+        """Every state of the controller that was reached or tried."""
+        return [process.controller for process in self.compact.processes.values if isinstance(process, Keeper)]
 
     def messages_seen(self) -> list[Any]:
         """Every message that was on a link."""
-        return list(self._messages.values)
+        return [mail.message for mail in self.compact.mail.values]
 
-    # --- one step -----------------------------------------------------------------------------------
+    # --- from one state to the next ---------------------------------------------------------------------
 
-    def _start(self) -> GlobalState:
-        controller = Controller(self.scenario.plan, self.scenario.at_once)
-        views: list[View] = []
-        for node in self.nodes:
-            [(_, hello)] = Process(self.scenario, node, ()).deliver(Connected())
-            effects = controller.step(hello)
-            views.extend(effect.view for effect in effects if isinstance(effect, Publish))
-        processes = [self._process_number(Process(self.scenario, node, self.checkers)) for node in self.nodes]
-        self._controller_number(controller)
-        state = [*processes, 0, *([EMPTY] * len(self.links)), 0, 0]
-        for view in views:
-            self._post_view(state, view)
-        return tuple(state)
-
-    def _enabled(self, state: GlobalState) -> int:
-        """The choices a state allows, as bits."""
-        if self._lost[state[len(self.nodes)]]:
-            return 0
-        bits, bit = 0, 1
-        for content in state[self._first_link : -2]:
-            if content:
-                bits |= bit
-            bit <<= 1
-        crashed = 0
-        for process in state[: len(self.nodes)]:
-            bits |= self._work_bits[process]
-            crashed += process == 0
-        unnoticed = state[-1]
-        for index, move in self._move_bits.items():
-            if not state[-2] >> index & 1:
-                bits |= 1 << move
-        for site, notice in self._notice_bits.items():
-            if unnoticed >> site & 1:
-                bits |= 1 << notice
-            if crashed < self.scenario.crashes and state[site]:
-                bits |= 1 << self._crash_bits[site]
-        return bits
-
-    def _successor(self, state: GlobalState, index: int) -> GlobalState:
-        kind, name, detail = self.choices[index]
-        after = list(state)
-        if kind == "deliver":
-            self._deliver(after, index)
-        elif kind == "answer":
-            assert isinstance(detail, tuple)
-            self._answer(after, self._indices[name], detail)
-        elif kind == "move":
-            assert isinstance(detail, int)
-            after[-2] |= 1 << detail
-            self._control(after, self.scenario.moves[detail])
-        elif kind == "crash":
-            self._crash(after, self._indices[name])
-        else:
-            self._notice(after, self._indices[name])
-        return tuple(after)
-
-    def _deliver(self, after: list[int], index: int) -> None:
-        to = self.links[index][1]
-        place = self._first_link + index
-        content = self._contents.values[after[place]]
-        after[place] = self._contents.number(content[1:], content[1:])
-        if to == len(self.nodes):
-            self._control(after, self._messages.values[content[0]])
+    def _expand(self, number: int) -> None:
+        """Follow the events that are chosen in a state."""
+        state = self.states[number]
+        if self.compact.keeper(state).lost:
             return
-        after[to], out = self._step(after[to], content[0])
-        self._post(after, out)
-        if isinstance(self._messages.values[content[0]], View):
-            self._drop_what_the_dead_said(after, to)
+        events = [(node, action) for node, cell in enumerate(state) for action in self.compact.actions(cell)]
+        for node, action in events:
+            if action.violation is not None:
+                raise _Found(action.violation, (*self._path(number), self.compact.choice(node, action.event)))
+        if not events:
+            self._rest(number)
+        claims = self._choose(state) if self._makes_claims else None
+        for claim in claims or ():
+            claim.states.append(number)
+        for node, action in events:
+            if claims is None or any(action.event in c.terms.chosen and self._is_of(c, node) for c in claims):
+                self._follow(number, node, action)
+        if claims is None and self._may_crash(state):
+            for site in self.compact.sites:
+                if state[site] and not self.compact.actions(state[site]):
+                    self._let_die(number, site)
 
-    def _drop_what_the_dead_said(self, after: list[int], to: int) -> None:
-        view = self._processes.values[after[to]].node.view
-        for name in view.dead:
-            place = self._first_link + self._link_places[self._indices[name], to]
-            for message in self._contents.values[after[place]]:
-                if self._step(after[to], message) != (after[to], ()):
-                    return
-            after[place] = EMPTY
+    def _is_of(self, claim: Claim, node: int) -> bool:
+        return self.compact.nodes[claim.terms.process] == node
 
-    def _answer(self, after: list[int], node: int, work: Work) -> None:
-        known = self._answers.get((after[node], work))
+    def _follow(self, number: int, node: int, action: Action) -> None:
+        state = self.states[number]
+        self.claims.see(self.compact.cells.values[state[node]].process, action.event)
+        after = list(state)
+        after[node] = action.cell
+        self._post(after, action.posts)
+        self._reach(tuple(after), number, node, action.event)
+
+    def _let_die(self, number: int, site: int) -> None:
+        controller = self.compact.controller
+        after = list(self.states[number])
+        keeper = self.compact.cells.values[after[controller]].process
+        try:
+            event, after[controller], posts = self.compact.death(after[controller], site)
+        except Exception as error:
+            raise _Found(violation_of(error), (*self._path(number), *self._death(site))) from error
+        self.claims.see(keeper, event)
+        after[site] = DEAD
+        self._post(after, posts)
+        self._reach(tuple(after), number, controller, event)
+
+    def _post(self, after: list[int], posts: Posts) -> None:
+        for to, batch in posts:
+            if after[to] != DEAD:
+                after[to] = self.compact.append(after[to], batch)
+
+    def _reach(self, state: State, *origin: int) -> None:
+        self._transitions += 1
+        if state in self._numbers:
+            return
+        self._numbers[state] = len(self.states)
+        self._todo.append(len(self.states))
+        self.states.append(state)
+        for values, value in zip(self._origins, origin, strict=True):
+            values.append(value)
+        lost = self.compact.keeper(state).lost
+        if lost:
+            published = self.compact.keeper(self.states[origin[0]]).view
+            self._check(len(self.states) - 1, self.compact.watch.lost, self.compact.live(state), published, lost)
+
+    def _rest(self, number: int) -> None:
+        state = self.states[number]
+        self.ends.append(state)
+        view = self.compact.keeper(state).view
+        self._check(number, self.compact.watch.at_rest, self.scenario, self.compact.live(state), view)
+
+    def _check(self, number: int, checks: Iterable[Callable[..., None]], *arguments: Any) -> None:
+        try:
+            for check in checks:
+                check(*arguments)
+        except Violated as violation:
+            raise _Found(violation, self._path(number)) from violation
+
+    def _may_crash(self, state: State) -> bool:
+        return state.count(DEAD) < self.scenario.crashes
+
+    # --- what to follow -----------------------------------------------------------------------------------
+
+    def _choose(self, state: State) -> list[Claim] | None:
+        """Claims that hold as far as is known, one for each node with chosen events; the fewer events the better."""
+        dead = sum(1 << node for node, cell in enumerate(state) if cell == DEAD)
+        # While sites may crash the controller may act at any time, and nothing is claimed of it.
+        nodes = range(self.compact.controller + (not self._may_crash(state)))
+        for node in nodes:
+            terms = self._single_terms(state[node], dead)
+            while terms:
+                claim = self.claims.claim(terms[-1])
+                if claim.blame is None:
+                    return [claim]
+                terms.pop()
+        starts = [node for node in nodes if self.compact.actions(state[node])]
+        groups = [group for node in starts if (group := self._group(state, node, dead)) is not None]
+        return min(groups, key=_size, default=None)
+
+    def _group(self, state: State, node: int, dead: int) -> list[Claim] | None:
+        """Nodes all of whose events are chosen: who is to blame that a claim does not hold is taken in."""
+        members, before = 1 << node, 0
+        while members != before:
+            before = members
+            nodes = [other for other, cell in enumerate(state) if cell != DEAD and members >> other & 1]
+            if self.compact.controller in nodes and self._may_crash(state):
+                return None
+            claims = [self.claims.claim(self._member_terms(state[other], members, dead)) for other in nodes]
+            for claim in claims:
+                if claim.blame == NOBODY:
+                    return None
+                members |= 0 if claim.blame is None else 1 << claim.blame
+        return claims
+
+    def _single_terms(self, cell: int, dead: int) -> list[Terms]:
+        """One event of the cell is chosen; those that were refuted are taken out of the list by and by."""
+        known = self._singles.get((cell, dead))
         if known is None:
-            process = self._processes.values[after[node]].clone()
-            out = process.answer(work)
-            known = self._answers[after[node], work] = self._outcome(node, process, out)
-        after[node] = known[0]
-        self._post(after, known[1])
-
-    def _crash(self, after: list[int], node: int) -> None:
-        after[node] = 0
-        after[-1] |= 1 << node
-        for i, link in enumerate(self.links):
-            if link[1] == node:
-                after[self._first_link + i] = EMPTY
-
-    def _notice(self, after: list[int], node: int) -> None:
-        after[-1] &= ~(1 << node)
-        after[self._first_link + self._link_places[node, len(self.nodes)]] = EMPTY
-        self._control(after, Closed(node=self.nodes[node]))
-
-    def _control(self, after: list[int], message: Any) -> None:
-        """One step of the controller."""
-        place = len(self.nodes)
-        controller = self._controllers.values[after[place]].clone()
-        effects = controller.step(message)
-        after[place] = self._controller_number(controller)
-        for effect in effects:
-            if isinstance(effect, Publish):
-                for checker in self.checkers:
-                    checker.published(effect.view)
-                self._post_view(after, effect.view)
-
-    def _step(self, number: int, message: int) -> tuple[int, tuple[tuple[int, int], ...]]:
-        known = self._steps.get((number, message))
-        if known is None:
-            process = self._processes.values[number].clone()
-            out = process.deliver(self._messages.values[message])
-            known = self._outcome(self._indices[process.name], process, out)
-            self._steps[number, message] = known
+            events = [action.event for action in self.compact.actions(cell)]
+            known = self._singles[cell, dead] = [self._terms_of_one(cell, event, dead) for event in events]
         return known
 
-    def _outcome(self, node: int, process: Process, out: Any) -> tuple[int, tuple[tuple[int, int], ...]]:
-        """A process and what it sends as numbers: its own, and (link, message) for each message."""
-        posts = tuple(
-            (self._link_places[node, self._indices[to]], self._messages.number(message, message)) for to, message in out
+    def _terms_of_one(self, cell: int, event: int, dead: int) -> Terms:
+        process, links = self.compact.cells.values[cell]
+        node, sender = self.compact.nodes[process], self.compact.sender(event)
+        others = [(other, messages) for other, messages in enumerate(links) if other not in (node, sender)]
+        return Terms(
+            process=process,
+            chosen=(event,),
+            last=tuple((other, ~messages[0]) for other, messages in others if messages),
+            own=None if sender == node else links[node],
+            silent=dead & ~sum(1 << other for other, messages in others if messages),
+            shut=0,
         )
-        return self._process_number(process), posts
 
-    def _process_number(self, process: Process) -> int:
-        number = self._processes.number(process.key(), process)
-        if number == len(self._work_bits):
-            node = self._indices[process.name]
-            self._work_bits.append(sum(1 << self._answer_bits[node, work] for work in process.work))
-        return number
+    def _member_terms(self, cell: int, members: int, dead: int) -> Terms:
+        """All events of the cell are chosen, and those of the other members."""
+        known = self._members.get((cell, members, dead))
+        if known is None:
+            process, links = self.compact.cells.values[cell]
+            node = self.compact.nodes[process]
+            known = self._members[cell, members, dead] = Terms(
+                process=process,
+                chosen=tuple(sorted(action.event for action in self.compact.actions(cell))),
+                last=(),
+                own=None if links[node] else (),
+                silent=members | dead,
+                shut=members & ~dead & ~(1 << node),
+            )
+        return known
 
-    def _controller_number(self, controller: Controller) -> int:
-        number = self._controllers.number(controller.key(), controller)
-        if number == len(self._lost):
-            self._lost.append(bool(controller.view.lost()))
-        return number
+    def _settle(self) -> None:
+        """Try the claims; what rested on one that is refuted is gone through again."""
+        self.claims.settle()
+        for claim in self.claims.refuted:
+            self._todo.extend(claim.states)
+            claim.states.clear()
+        self.claims.refuted.clear()
 
-    def _post(self, after: list[int], posts: tuple[tuple[int, int], ...]) -> None:
-        for link, message in posts:
-            to = self.links[link][1]
-            if to < len(self.nodes) and not after[to]:
-                continue  # To the dead.
-            place = self._first_link + link
-            known = self._appended.get((after[place], message))
-            if known is None:
-                content = (*self._contents.values[after[place]], message)
-                known = self._contents.number(content, content)
-                self._appended[after[place], message] = known
-            after[place] = known
+    def _must_go_on_without_claims(self) -> bool:
+        if self._makes_claims and self.claims.history.goes_round():
+            self._makes_claims = False
+            self._todo.extend(range(len(self.states)))
+            self.ends.clear()
+        return bool(self._todo)
 
-    def _post_view(self, after: list[int], view: View) -> None:
-        message = self._messages.number(view, view)
-        controller = len(self.nodes)
-        for node, name in enumerate(self.nodes):
-            if view.alive(name):
-                self._post(after, ((self._link_places[controller, node], message),))
+    # --- the way to a state ---------------------------------------------------------------------------------
 
-    def _at_rest(self, state: GlobalState) -> None:
-        if self._lost[state[len(self.nodes)]]:
-            return
-        live = [self._processes.values[number] for number in state[: len(self.nodes)] if number]
-        view = self._controllers.values[state[len(self.nodes)]].view
-        for checker in self.checkers:
-            checker.at_rest(self.scenario, live, view)
+    def _path(self, number: int) -> tuple[Choice, ...]:
+        """The choices of a world that lead to a state."""
+        return tuple(reversed(list(self._way_back(number))))
+
+    def _way_back(self, number: int) -> Iterator[Choice]:
+        parents, nodes, events = self._origins
+        while parents[number] != START:
+            before, after = self.states[parents[number]], self.states[number]
+            died = [site for site in self.compact.sites if before[site] != DEAD and after[site] == DEAD]
+            if died:
+                yield from reversed(self._death(died[0]))
+            else:
+                yield self.compact.choice(nodes[number], events[number])
+            number = parents[number]
+
+    def _death(self, site: int) -> tuple[Choice, Choice]:
+        name = self.compact.names[site]
+        return ("crash", name, NO_DETAIL), ("notice", name, NO_DETAIL)
+
+
+class _Found(Exception):
+    """A violation, and the way to it."""
+
+    def __init__(self, violation: Violated | None, path: tuple[Choice, ...] = ()) -> None:
+        super().__init__(str(violation))
+        self.violation = violation
+        self.path = path
+
+
+def _size(group: list[Claim]) -> int:
+    return sum(len(claim.terms.chosen) for claim in group)
