@@ -84,7 +84,7 @@ MOVE_BY_A_THIRD_COPY = Scenario(
 SPARE_TWO_CRASHES = Scenario(
     sites=3, copies=declustered(2, [1]), batches=NOTHING_BUT_THE_END, bound_rows=TIGHT, crashes=2
 )
-# Away and back, in any order and at any time.
+# Away and back, in any order and at any time: not explored to its end, random walks go there.
 MOVE_AND_BACK = Scenario(
     sites=2,
     copies=ALONE,
