@@ -158,7 +158,7 @@ def test_messages_to_the_controller_are_for_no_node(kind: type[Any], explorer: E
 
 @pytest.mark.parametrize("kind", get_args(Message))
 def test_the_controller_takes_what_is_for_it_and_refuses_the_rest(kind: type[Any], explorer: Explorer) -> None:
-    taken, refused = try_all(explorer._controllers.values, kind, explorer)
+    taken, refused = try_all(explorer.controllers_seen(), kind, explorer)
     assert bool(taken) == (kind in FOR_THE_CONTROLLER)
     # Who is gone already, or what somebody asks for too late, is no error (rule 12).
     assert bool(refused) == (kind not in (Closed, Move))
