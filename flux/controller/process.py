@@ -88,7 +88,7 @@ class ControllerProcess:
             elif isinstance(effect, Lost):
                 self._report_lost(effect)
             else:
-                # TODO(issue 4): the journal, and a controller that is started again.
+                # The journal, and a controller that is started again, come with issue 4.
                 raise AssertionError(f"this controller was never started again, and cannot {effect}")
 
     def _report_lost(self, lost: Lost) -> None:
