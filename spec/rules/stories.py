@@ -57,7 +57,7 @@ def _is_same(walked: Walked, violation: Violated | None) -> bool:
 def _set_up(walked: Walked) -> tuple[list[Choice], list[Choice]]:
     """The choices in two parts: everybody gets the first view, and the rest; the first is empty if it would matter."""
     scenario = walked.scenario
-    setting: list[Choice] = [("deliver", node, CONTROLLER) for node in scenario.nodes]
+    setting: list[Choice] = [("deliver", node, CONTROLLER) for node in scenario.nodes] if scenario.slow_start else []
     setting += [("deliver", CONTROLLER, node) for node in scenario.nodes]
     rest = list(walked.choices)
     for choice in setting:
