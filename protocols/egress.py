@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from .fh_cons import FhCons
 from .machine import Machine, Rule, always
-from .messages import Consume, Consumed, Data, Effect, Merged, Position, Stopped, View
+from .messages import Consumed, Data, Effect, Merged, Position, Stopped, View
 
 ONLY = 0  # The egress's one cohort.
 
@@ -57,15 +57,7 @@ class Egress(Machine):
     def _consume(self) -> Iterator[Effect]:
         own, upto = self.cons.cohorts[ONLY], self.cons.frontier(ONLY)
         if own.idle and upto > own.consumed:
-            frames = self.cons.take(ONLY, upto)
-            yield Consume(
-                stage=self.stage,
-                cohort=ONLY,
-                partitions=own.partitions,
-                after=own.consumed,
-                upto=upto,
-                frames=frames,
-            )
+            yield self.cons.begin(ONLY, upto)
 
 
 _ROWS = (

@@ -31,7 +31,22 @@ from typing import NamedTuple
 
 from .channels import Blocks, grouped, without
 from .machine import Machine, Rule, always, ignore
-from .messages import Ack, Attach, Block, Data, Effect, Frame, Merge, Merged, Position, Send, Stop, Stopped, View
+from .messages import (
+    Ack,
+    Attach,
+    Block,
+    Consume,
+    Data,
+    Effect,
+    Frame,
+    Merge,
+    Merged,
+    Position,
+    Send,
+    Stop,
+    Stopped,
+    View,
+)
 
 NOBODY = ""  # The sender of a lane whose producers have no copy left: it holds the frontier back.
 
@@ -116,6 +131,18 @@ class FhCons(Machine):
         self.pending[cohort] = tuple(frame for frame in pending if frame.upto > upto)
         self.cohorts[cohort] = own._replace(working_upto=upto)
         return tuple(frame for frame in pending if frame.after < upto)
+
+    def begin(self, cohort: int, upto: Position) -> Consume:
+        """Begin to consume up to `upto`: the work for the operator, or the sink."""
+        own = self.cohorts[cohort]
+        return Consume(
+            stage=self.stage,
+            cohort=cohort,
+            partitions=own.partitions,
+            after=own.consumed,
+            upto=upto,
+            frames=self.take(cohort, upto),
+        )
 
     def finish(self, cohort: int) -> None:
         """What was begun is consumed."""

@@ -23,7 +23,6 @@ from .messages import (
     Ack,
     Attach,
     Connected,
-    Consume,
     Consumed,
     Data,
     Done,
@@ -158,15 +157,7 @@ class Pooler(Machine):
         has_room = not self.prod.buffer.full() or own.consumed < self.prod.buffer.newest
         upto = self.cons.reach(cohort)
         if own.idle and upto > own.consumed and has_room:
-            frames = self.cons.take(cohort, upto)
-            yield Consume(
-                stage=self.stage,
-                cohort=cohort,
-                partitions=own.partitions,
-                after=own.consumed,
-                upto=upto,
-                frames=frames,
-            )
+            yield self.cons.begin(cohort, upto)
 
 
 _ROWS = (

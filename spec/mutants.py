@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 
 MODULES = (
-    "messages",
+    "view",
     "machine",
     "buffer",
     "channels",

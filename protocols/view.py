@@ -1,0 +1,130 @@
+"""Views: who is in the dataflow, and which copy of which partition lives where. Only the controller makes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standby:
+    """A copy on its way: partition `partition` of `stage` on `node`, built from the copy on `donor`.
+
+    When it is live it takes `slot` among the partition's copies: that of a dead copy, or of a live one
+    that it replaces (a move). `version` is never used twice.
+    """
+
+    version: int
+    stage: int
+    partition: int
+    slot: int
+    node: str
+    donor: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """Who is in the dataflow and which copy of which partition lives where (thesis 3.2.3.1).
+
+    `copies[stage][partition]` are the nodes of the partition's copies, primary first: a copy's place is
+    its *slot*. The node of a dead copy stays listed until another copy has its slot, and `dead` says that
+    it is gone. `standby` are the copies being built, of `versions` begun so far. `incarnations` are those of the
+    ends that were started again.
+
+    `edges[e]` are the producing and the consuming stage of exchange e, a producer before its consumers: any
+    DAG. Left out, the stages are a chain. Stage 0 is the ingress; stages without consumers are egresses.
+    """
+
+    number: int
+    nodes: tuple[str, ...]
+    dead: frozenset[str]
+    copies: tuple[tuple[tuple[str, ...], ...], ...]
+    edges: tuple[tuple[int, int], ...] = ()
+    standby: tuple[Standby, ...] = ()
+    versions: int = 0
+    incarnations: tuple[tuple[int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.edges:
+            object.__setattr__(self, "edges", tuple((e, e + 1) for e in range(len(self.copies) - 1)))
+
+    def inputs(self, stage: int) -> tuple[int, ...]:
+        """The edges into `stage`."""
+        return self._inputs[stage]
+
+    def outputs(self, stage: int) -> tuple[int, ...]:
+        """The edges out of `stage`."""
+        return self._outputs[stage]
+
+    def is_end(self, stage: int) -> bool:
+        """Whether `stage` is an ingress or an egress: it has one copy, which is started again when it dies."""
+        return not (self.inputs(stage) and self.outputs(stage))
+
+    def alive(self, node: str) -> bool:
+        """Whether `node` belongs to the dataflow and has not failed."""
+        return node in self.nodes and node not in self.dead
+
+    def live_copies(self, stage: int, partition: int) -> tuple[str, ...]:
+        """The nodes of the partition's surviving copies, primary first."""
+        return tuple(node for node in self.copies[stage][partition] if node not in self.dead)
+
+    def holders(self, stage: int) -> tuple[str, ...]:
+        """The live nodes with a copy of any partition of `stage`, each once, in a fixed order."""
+        return self._holders[stage]
+
+    def members(self, stage: int) -> tuple[str, ...]:
+        """The live nodes with a copy of `stage`, finished or on its way, each once, in a fixed order."""
+        return self._members[stage]
+
+    def held(self, stage: int, node: str) -> frozenset[int]:
+        """The partitions of `stage` of which `node` has a finished copy."""
+        return frozenset(p for p, copies in enumerate(self.copies[stage]) if node in copies)
+
+    def entitled(self, stage: int) -> tuple[str, ...]:
+        """Who must acknowledge what `stage` is sent: its members, and an end that is dead and not replaced yet."""
+        if self.is_end(stage):
+            return tuple(node for copies in self.copies[stage] for node in copies)
+        return self.members(stage)
+
+    def needs(self, node: str) -> bool:
+        """Whether `node` has the only copy of a partition, or the only one on its way."""
+        for stage, partitions in enumerate(self.copies):
+            coming = {s.partition for s in self.standby if (s.stage, s.node) == (stage, node)}
+            for partition in range(len(partitions)):
+                live = self.live_copies(stage, partition)
+                if live == (node,) or (not live and partition in coming):
+                    return True
+        return False
+
+    def lost(self) -> tuple[tuple[int, int], ...]:
+        """Every (stage, partition) of an operator without a surviving copy, finished or on its way."""
+        coming = {(standby.stage, standby.partition) for standby in self.standby}
+        return tuple(
+            (stage, partition)
+            for stage, partitions in enumerate(self.copies)
+            if not self.is_end(stage)
+            for partition in range(len(partitions))
+            if not self.live_copies(stage, partition) and (stage, partition) not in coming
+        )
+
+    # What every machine asks of a view is made once.
+
+    @cached_property
+    def _inputs(self) -> list[tuple[int, ...]]:
+        stages = range(len(self.copies))
+        return [tuple(e for e, (_, consumer) in enumerate(self.edges) if consumer == stage) for stage in stages]
+
+    @cached_property
+    def _outputs(self) -> list[tuple[int, ...]]:
+        stages = range(len(self.copies))
+        return [tuple(e for e, (producer, _) in enumerate(self.edges) if producer == stage) for stage in stages]
+
+    @cached_property
+    def _holders(self) -> list[tuple[str, ...]]:
+        held = ({node for copies in partitions for node in copies} for partitions in self.copies)
+        return [tuple(sorted(nodes - self.dead)) for nodes in held]
+
+    @cached_property
+    def _members(self) -> list[tuple[str, ...]]:
+        coming = [{s.node for s in self.standby if s.stage == stage} for stage in range(len(self.copies))]
+        return [tuple(sorted(nodes | set(held))) for nodes, held in zip(coming, self._holders, strict=True)]
