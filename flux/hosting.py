@@ -45,7 +45,10 @@ def host(step: OperatorStep) -> Hosted:
 
 
 class Hosted:
-    """An operator and the partitions of it that live here."""
+    """An operator and the partitions of it that live here.
+
+    Abstract: each form of operator has a subclass below that defines all of these methods.
+    """
 
     def __init__(self, step: OperatorStep) -> None:
         self.step = step

@@ -105,7 +105,7 @@ class Shell:
         """Start what else this process needs."""
 
     def perform(self, job: Consume) -> None:
-        """Do the work of a `Consume`; `tell` the machine when it is done."""
+        """Do the work of a `Consume`; `tell` the machine when it is done. Abstract: an ingress has none to do."""
         raise NotImplementedError
 
     def carry_out(self, effect: Effect) -> None:
