@@ -36,7 +36,7 @@ class Buffer(Machine):
     @property
     def newest(self) -> Position:
         """How far the furthest run goes, also of partitions that have left."""
-        return max((run.upto for run in self.runs), default=0)
+        return max([run.upto for run in self.runs], default=0)
 
     def entitle(self, dest: Dest) -> None:
         """`dest` must acknowledge from now on: nothing that is still here goes without it (rule 2)."""
@@ -75,6 +75,7 @@ class Buffer(Machine):
     def _release(self) -> None:
         # No destination at all means: drop nothing (rule 2).
         self.dropped = min(self.floors.values(), default=self.dropped)
-        if any(run.upto <= self.dropped for run in self.runs):
-            self.runs = [run for run in self.runs if run.upto > self.dropped]
-            self.rows = sum(run.rows for run in self.runs)
+        left = [run for run in self.runs if run.upto > self.dropped]
+        if len(left) < len(self.runs):
+            self.runs = left
+            self.rows = sum([run.rows for run in left])

@@ -236,14 +236,9 @@ class Controller(Machine):
 
 
 def _without(view: View, node: str) -> View:
-    """The view when `node` is dead. A copy that lost its donor is begun again if another can give it (rule 17)."""
-    view = replace(view, dead=view.dead | {node})
-    kept = tuple(s for s in view.standby if s.node != node and not _can_start_again(view, s))
-    return replace(view, standby=kept)
-
-
-def _can_start_again(view: View, standby: Standby) -> bool:
-    return standby.donor in view.dead and bool(view.live_copies(standby.stage, standby.partition))
+    """The view when `node` is dead. A copy that lost its donor stays: only its site knows if it has the state."""
+    kept = tuple(s for s in view.standby if s.node != node)
+    return replace(view, dead=view.dead | {node}, standby=kept)
 
 
 def _with_standby(view: View, stage: int, partition: int, slot: int, node: str) -> View:
@@ -260,10 +255,10 @@ def _with_standby(view: View, stage: int, partition: int, slot: int, node: str) 
 
 
 def _placed(view: View, done: Standby) -> tuple[tuple[tuple[str, ...], ...], ...]:
-    """The copies with `done` in its slot."""
+    """The copies with `done` in its slot, or in that of a copy that died since: no live one makes place for it then."""
     stage = list(view.copies[done.stage])
     copies = list(stage[done.partition])
-    copies[done.slot] = done.node
+    copies[next((slot for slot, node in enumerate(copies) if node in view.dead), done.slot)] = done.node
     stage[done.partition] = tuple(copies)
     return (*view.copies[: done.stage], tuple(stage), *view.copies[done.stage + 1 :])
 

@@ -102,7 +102,7 @@ class FhCons(Machine):
 
     def frontier(self, cohort: int) -> Position:
         """Up to here every row of every channel of the cohort has been received (rule 7)."""
-        positions = (lane.upto for lane in self.lanes.values() if lane.cohort == cohort and lane.channels)
+        positions = [lane.upto for lane in self.lanes.values() if lane.cohort == cohort and lane.channels]
         return min(positions, default=self.cohorts[cohort].consumed)
 
     @property
@@ -112,8 +112,10 @@ class FhCons(Machine):
 
     def reach(self, cohort: int) -> Position:
         """How far the cohort may be consumed now, so that cohorts meet."""
-        own, oldest = self.cohorts[cohort], min(self.cohorts)
         upto = self.frontier(cohort)
+        if len(self.cohorts) == 1:
+            return upto
+        own, oldest = self.cohorts[cohort], min(self.cohorts)
         if cohort != oldest:
             return min(upto, max(own.consumed, self.cohorts[oldest].consumed))
         for other, younger in self.cohorts.items():
@@ -174,7 +176,9 @@ class FhCons(Machine):
 
     def meeting(self) -> tuple[int, int] | None:
         """Two idle cohorts at one position, the older one last."""
-        oldest = min(self.cohorts, default=0)
+        if len(self.cohorts) < 2:
+            return None
+        oldest = min(self.cohorts)
         for cohort, own in self.cohorts.items():
             other = self.cohorts[oldest]
             if cohort != oldest and own.idle and other.idle and own.consumed == other.consumed:
@@ -235,7 +239,7 @@ class FhCons(Machine):
 
     # Actions.
 
-    def receive(self, message: Data) -> Iterator[Effect]:
+    def receive(self, message: Data) -> Iterable[Effect]:
         lane = self.lanes[message.stint]
         self.lanes[message.stint] = lane._replace(upto=message.upto)
         if lane.channels:
@@ -243,19 +247,19 @@ class FhCons(Machine):
             only = lane.channels if lane.stops else ()
             frame = Frame(edge=lane.edge, after=message.after, upto=message.upto, channels=only, body=body)
             self.pending[lane.cohort] = (*self.pending.get(lane.cohort, ()), frame)
-        yield from ()
+        return ()
 
-    def confirm_stop(self, message: Stopped) -> Iterator[Effect]:
+    def confirm_stop(self, message: Stopped) -> Iterable[Effect]:
         lane = self.lanes[message.stint]._replace(stops=self.lanes[message.stint].stops - 1)
         self.lanes[message.stint] = lane
         if not lane.channels and not lane.stops:
             del self.lanes[message.stint]
-        yield from ()
+        return ()
 
-    def join_lanes(self, message: Merged) -> Iterator[Effect]:
+    def join_lanes(self, message: Merged) -> Iterable[Effect]:
         lane, into = self.lanes.pop(message.stint), self.lanes[message.into]
         self.lanes[message.into] = into._replace(channels=into.channels + lane.channels, stops=into.stops + lane.stops)
-        yield from ()
+        return ()
 
     def reconcile(self, view: View) -> Iterator[Effect]:
         before, gone = self.producers, self.gone(view)
@@ -319,7 +323,7 @@ class FhCons(Machine):
         for block in lane.channels:
             slot = self._slot(block.consumers[0])
             for sender, producers in self._senders(lane.edge, block.producers, slot, lane.sender).items():
-                feeds.setdefault(sender, []).append(replace(block, producers=producers))
+                feeds.setdefault(sender, []).append(Block(producers=producers, consumers=block.consumers))
         for sender, channels in feeds.items():
             if sender != lane.sender:
                 yield from self._stop(stint, tuple(channels))

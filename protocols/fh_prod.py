@@ -16,7 +16,7 @@ Departure: `joined` is not a message. Every frame carries its stint and the posi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from typing import NamedTuple
 
 from .buffer import Buffer, Dest
@@ -95,7 +95,7 @@ class FhProd(Machine):
 
     def keep(self, cohorts: Set[int]) -> None:
         """Forget cohorts that are not among `cohorts`: nothing is left of them here."""
-        for cohort in self.cohorts.keys() - cohorts:
+        for cohort in [cohort for cohort in self.cohorts if cohort not in cohorts]:
             del self.cohorts[cohort], self.produced[cohort]
 
     # Guards.
@@ -132,9 +132,9 @@ class FhProd(Machine):
         for lane in list(self.lanes):
             yield from self._feed(lane)
 
-    def release(self, message: Ack) -> Iterator[Effect]:
+    def release(self, message: Ack) -> Iterable[Effect]:
         self.buffer.ack(_dest(message), message.position)
-        yield from ()
+        return ()
 
     def open_lane(self, message: Attach) -> Iterator[Effect]:
         lane = (*_dest(message), message.stint)

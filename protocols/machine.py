@@ -20,6 +20,8 @@ from .messages import Effect, View
 S = TypeVar("S", bound="Machine")
 M = TypeVar("M")
 
+Rows = tuple[tuple[Callable[[Any, Any], bool], Callable[[Any, Any], Iterable[Effect]]], ...]  # Guards and actions.
+
 
 class Refused(Exception):
     """A message that no rule of a machine accepts: the peer or the shell broke the protocol."""
@@ -61,7 +63,7 @@ class Machine:
     """A state machine driven by the rules of its class."""
 
     RULES: ClassVar[tuple[Rule[Any, Any], ...]] = ()
-    _rows: ClassVar[tuple[Any, dict[type[Any], tuple[Rule[Any, Any], ...]]]] = ((), {})  # The rules by message.
+    _rows: ClassVar[tuple[Any, dict[type[Any], Rows]]] = ((), {})  # Of which rules; these, by message.
 
     @property
     def title(self) -> str:
@@ -73,17 +75,19 @@ class Machine:
         of, rows = self._rows
         if of is not self.RULES:
             rows = self._index()
-        for rule in rows.get(type(message), ()):
-            if rule.guard(self, message):
-                return list(rule.action(self, message))
+        for guard, action in rows.get(type(message), ()):
+            if guard(self, message):
+                return list(action(self, message))
         raise Refused(
             f"{self.title} refuses {message!r}: no rule accepts it in state {self.describe()}. "
             "Sender and receiver disagree about the protocol; this is a bug or a foreign process."
         )
 
     @classmethod
-    def _index(cls) -> dict[type[Any], tuple[Rule[Any, Any], ...]]:
-        rows = {rule.on: tuple(other for other in cls.RULES if other.on is rule.on) for rule in cls.RULES}
+    def _index(cls) -> dict[type[Any], Rows]:
+        rows: dict[type[Any], Rows] = {}
+        for rule in cls.RULES:
+            rows[rule.on] = (*rows.get(rule.on, ()), (rule.guard, rule.action))
         cls._rows = (cls.RULES, rows)
         return rows
 

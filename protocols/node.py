@@ -10,7 +10,7 @@ it has seen, and what it had reported.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from .egress import Egress
@@ -102,20 +102,20 @@ class Node(Machine):
             if isinstance(machine, Pooler):
                 yield from machine.step(message)
 
-    def hold(self, message: PeerMessage) -> Iterator[Effect]:
+    def hold(self, message: PeerMessage) -> Iterable[Effect]:
         self.held.append(message)
-        yield from ()
+        return ()
 
-    def hand_over(self, message: PeerMessage) -> Iterator[Effect]:
+    def hand_over(self, message: PeerMessage) -> Iterable[Effect]:
         stage = self._stage(message)
         assert stage is not None
-        yield from self.machines[stage].step(message)
+        return self.machines[stage].step(message)
 
-    def hand_back(self, message: Consumed) -> Iterator[Effect]:
-        yield from self.machines[message.stage].step(message)
+    def hand_back(self, message: Consumed) -> Iterable[Effect]:
+        return self.machines[message.stage].step(message)
 
-    def source(self, message: Sourced | SourceEnded) -> Iterator[Effect]:
-        yield from self.machines[0].step(message)
+    def source(self, message: Sourced | SourceEnded) -> Iterable[Effect]:
+        return self.machines[0].step(message)
 
     def _step_held(self, message: PeerMessage) -> Iterator[Effect]:
         """A message that should not have come must not take the view and what else was held with it."""
@@ -127,12 +127,11 @@ class Node(Machine):
     def _stage(self, message: PeerMessage) -> int | None:
         """What travels with the data goes to the consumer of its edge, what travels against it to the producer."""
         assert self.view is not None
-        if isinstance(message, Want | State):
+        if isinstance(message, (Want, State)):
             return message.stage
         if not 0 <= message.edge < len(self.view.edges):
             return None
-        producer, consumer = self.view.edges[message.edge]
-        return consumer if isinstance(message, Data | Stopped | Merged) else producer
+        return self.view.edges[message.edge][isinstance(message, (Data, Stopped, Merged))]
 
 
 def _peer_rows(kind: type[Any]) -> tuple[Rule[Node, Any], ...]:

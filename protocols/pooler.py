@@ -104,12 +104,12 @@ class Pooler(Machine):
     def _go_on(self) -> Iterator[Effect]:
         """Whatever may happen now, between two steps of the operator, in an order that lets all of it happen."""
         self.prod.keep(self.cons.cohorts.keys())
-        if all(cohort.idle for cohort in self.cons.cohorts.values()):
+        if self.prod.leaving:
+            if not all(cohort.idle for cohort in self.cons.cohorts.values()):
+                return
             for partition in sorted(self.prod.leaving):
                 yield Drop(stage=self.stage, partition=partition)
             self.prod.leaving = frozenset()
-        if self.prod.leaving:
-            return
         for version in sorted(self.mover.arrived):
             yield from self._install(self.mover.arrived.pop(version))
         while (meeting := self.cons.meeting()) is not None:
@@ -153,10 +153,12 @@ class Pooler(Machine):
 
     def _consume(self, cohort: int) -> Iterator[Effect]:
         own = self.cons.cohorts[cohort]
+        if not own.idle:
+            return
         # Who is behind what the pool holds may exceed it: that may be stuck there until he has come after (rule 8).
         has_room = not self.prod.buffer.full() or own.consumed < self.prod.buffer.newest
         upto = self.cons.reach(cohort)
-        if own.idle and upto > own.consumed and has_room:
+        if upto > own.consumed and has_room:
             yield self.cons.begin(cohort, upto)
 
 

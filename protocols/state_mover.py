@@ -6,8 +6,8 @@ the position it has consumed or later, and until the state is here it acknowledg
 steps, so that state, position and unacknowledged output are of one instant; nobody else waits for it.
 
 If the donor dies first, the site says so, and the controller starts again from another copy, or gives up. No view
-takes back a copy while its donor and its site live, so nothing is ever on its way for one that is not wanted. What
-is said to the controller is said again to one that was started again: it may not have heard.
+takes back a copy before its site has said so or is dead, so what has arrived is always wanted. What is said to the
+controller is said again to one that was started again: it may not have heard.
 
 This machine keeps what is asked for and what has come; cutting and installing are the pooler's, which knows when
 the operator is idle.
@@ -15,7 +15,7 @@ the operator is idle.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 
 from .machine import Machine, Rule, always
 from .messages import Done, Effect, Failed, Position, Send, Standby, State, Tell, View, Want
@@ -79,25 +79,24 @@ class StateMover(Machine):
 
     # Actions.
 
-    def note_want(self, message: Want) -> Iterator[Effect]:
+    def note_want(self, message: Want) -> Iterable[Effect]:
         self.wanted[message.version] = message
         self.given |= {message.version}
-        yield from ()
+        return ()
 
-    def note_state(self, message: State) -> Iterator[Effect]:
+    def note_state(self, message: State) -> Iterable[Effect]:
         del self.awaited[message.version]
         self.arrived[message.version] = message
-        yield from ()
+        return ()
 
-    def adopt(self, view: View) -> Iterator[Effect]:
+    def adopt(self, view: View) -> Iterable[Effect]:
         self.view = view.number
         self.standby = {s.version: s for s in view.standby if s.stage == self.stage}
         self.orphans = frozenset(v for v, standby in self.standby.items() if not view.alive(standby.donor))
         self.awaited = {version: position for version, position in self.awaited.items() if version in self.standby}
-        self.arrived = {version: state for version, state in self.arrived.items() if version in self.standby}
         self.wanted = {version: want for version, want in self.wanted.items() if version in self.standby}
         self.given = frozenset(version for version in self.given if version in self.standby)
-        yield from ()
+        return ()
 
     # How it is done.
 

@@ -66,7 +66,7 @@ class View:
 
     def live_copies(self, stage: int, partition: int) -> tuple[str, ...]:
         """The nodes of the partition's surviving copies, primary first."""
-        return tuple(node for node in self.copies[stage][partition] if node not in self.dead)
+        return self._live[stage][partition]
 
     def holders(self, stage: int) -> tuple[str, ...]:
         """The live nodes with a copy of any partition of `stage`, each once, in a fixed order."""
@@ -118,6 +118,10 @@ class View:
     def _outputs(self) -> list[tuple[int, ...]]:
         stages = range(len(self.copies))
         return [tuple(e for e, (producer, _) in enumerate(self.edges) if producer == stage) for stage in stages]
+
+    @cached_property
+    def _live(self) -> list[list[tuple[str, ...]]]:
+        return [[tuple(n for n in copies if n not in self.dead) for copies in stage] for stage in self.copies]
 
     @cached_property
     def _holders(self) -> list[tuple[str, ...]]:

@@ -50,6 +50,9 @@ class Checker:
     def lost(self, live: Sequence[Process], view: View, places: Sequence[Place]) -> None:
         """The controller says that these places are lost; `view` is the last one published."""
 
+    def alone(self, scenario: Scenario, live: Sequence[Process]) -> None:
+        """Nothing is left to happen but the start of a controller, and nobody waits for one."""
+
     def at_rest(self, scenario: Scenario, live: Sequence[Process], view: View) -> None:
         """Nothing is left to happen, and no partition was lost; `view` is the last one."""
 
@@ -73,5 +76,5 @@ class Watch:
             for c in everyone
             if not c.compares_with_the_plain_run and type(c).consumed is not Checker.consumed
         ]
-        self.doubted = who("doubted")
+        self.doubted, self.alone = who("doubted"), who("alone")
         self.published, self.lost, self.at_rest = who("published"), who("lost"), who("at_rest")

@@ -130,14 +130,30 @@ class BuffersDrain(Checker):
                 )
         if not isinstance(machine, Ingress) and any(machine.cons.pending.values()):
             raise self.violated(f"{process.name}, stage {stage} has pending frames at {machine.cons.cohorts}")
+        if isinstance(machine, Pooler):
+            self._forgotten(process, machine)
+
+    def _forgotten(self, process: Process, pooler: Pooler) -> None:
+        """What is over is not remembered: a process that runs for a year must not grow."""
+        mover = pooler.mover
+        if over := {*mover.awaited, *mover.arrived, *mover.wanted, *mover.given} - mover.standby.keys():
+            raise self.violated(f"{process.name}, stage {pooler.stage} remembers copies not on their way: {over}")
+        if pooler.prod.cohorts.keys() != pooler.cons.cohorts.keys():
+            raise self.violated(f"{process.name}, stage {pooler.stage} remembers cohorts {pooler.prod.cohorts}")
 
 
 class NoDeadlock(Checker):
-    """Thesis 3.4.2: after any failures that leave a copy of each partition, the dataflow goes on."""
+    """Thesis 3.4.2: after any failures that leave a copy of each partition, the dataflow goes on.
+
+    So it does without a controller, if all that died are known to have died.
+    """
 
     claim = "no deadlock"
 
     def at_rest(self, scenario: Scenario, live: Sequence[Process], view: View) -> None:
+        self.alone(scenario, live)
+
+    def alone(self, scenario: Scenario, live: Sequence[Process]) -> None:
         for process in live:
             for place, state in process.states.items():
                 if state.ends != scenario.producers[place[0]]:

@@ -122,6 +122,19 @@ def _unasked(node: Node) -> Iterator[Any]:
         yield SourceEnded()
 
 
+def _again(node: Node) -> Iterator[Any]:
+    """What was asked for before, and a state that has come before."""
+    for pooler in node.machines.values():
+        if not isinstance(pooler, Pooler) or node.view is None:
+            continue
+        for version, standby in pooler.mover.standby.items():
+            place = {"view": node.number, "stage": pooler.stage, "version": version, "position": FAR}
+            if version in (*pooler.mover.given, *pooler.mover.wanted) and node.view.alive(standby.node):
+                yield Want(sender=standby.node, **place)
+            if version in (*pooler.mover.arrived, *pooler.cons.standing) and node.view.alive(standby.donor):
+                yield State(sender=standby.donor, **place, runs=(), body=None)
+
+
 def _dead(machine: Machine) -> frozenset[str]:
     view = machine.view if isinstance(machine, Node | Controller) else None
     return view.dead if view is not None else frozenset()
@@ -144,6 +157,7 @@ def _bad(world: World, choice: Choice) -> Iterator[tuple[Machine, Any]]:
             _must_complain(node, message)
             yield from ((node, bad) for bad in _for_a_node(node, message))
             yield from ((node, bad) for bad in _unasked(node))
+            yield from ((node, bad) for bad in _again(node))
     elif kind == "answer":
         yield from _answers(world.processes[name], detail)
 
@@ -283,8 +297,6 @@ def _to_a_mover(pooler: Pooler, message: Want | State) -> Iterator[Any]:
     if isinstance(message, Want):
         yield replace(message, sender=standby.donor)
         yield replace(message, position=-1)
-        if message.version in mover.given:
-            yield message
         return
     yield replace(message, sender=standby.node)
     awaited = mover.awaited.get(message.version)

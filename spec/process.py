@@ -100,7 +100,7 @@ class Process:
             effects = self.node.step(message)
         except Fenced:
             return []  # Its sender would be told; here it goes on, which is worse.
-        if not isinstance(message, View | Connected):
+        if not isinstance(message, (View, Connected)):
             for check in self.watch.heard:
                 check(self, message)
         out = self._carry_out(effects)
@@ -197,10 +197,9 @@ class Process:
         plain = self.scenario.reference
         return rows == plain.rows(*place, after, upto) and self.states[place] == plain.state(*place, after)
 
-    def _carry_out(self, effects: Iterable[Any]) -> Outgoing:
+    def _carry_out(self, effects: list[Any]) -> Outgoing:
         out: Outgoing = []
-        effects = list(effects)
-        self._installs = any(type(effect) is Install for effect in effects)
+        self._installs = len(effects) > 1 and any(type(effect) is Install for effect in effects)
         for effect in effects:
             kind = type(effect)
             if kind is Send:
@@ -260,7 +259,15 @@ class Process:
         for body, blocks in zip(data.bodies, channels, strict=True):
             pairs = _pairs(blocks)
             chosen += [r for r in body if r.edge == edge and after < r.sn <= upto and (r.producer, r.consumer) in pairs]
-        return replace(data, bodies=(tuple(sorted(chosen)),))
+        return Data(
+            sender=data.sender,
+            view=data.view,
+            edge=edge,
+            stint=data.stint,
+            after=after,
+            upto=upto,
+            bodies=(tuple(sorted(chosen)),),
+        )
 
     def _with_state(self, message: State) -> State:
         """What moves, all of one instant: state, position, and the partition's rows in the buffer (rule 16)."""

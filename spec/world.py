@@ -219,6 +219,9 @@ class World:
             again = f"{role}.{int(incarnation or 1) + 1}"
             self._start(Process(self.scenario, again, self.watch, self.processes[name]))
             return
+        if not self.choices and self._is_not_missed():
+            for check in self.watch.alone:
+                check(self.scenario, self.live())
         self.crashed.discard(CONTROLLER)
         last = self.journal[-1] if self.journal else self.scenario.plan
         self.controller = Controller(last, self.scenario.at_once)
@@ -279,6 +282,15 @@ class World:
             self._control_and_fence(Cut(a=a, b=b), a, b)
         if self._both_go_on(a, b) and not self.lost:
             self._enable(("mend", a, b))
+
+    def _is_not_missed(self) -> bool:
+        """Whether no node needs a controller that is not there: all are in the last view, and it says who is dead."""
+        if not self.journal or self.cut:
+            return False
+        last = self.journal[-1]
+        knows = all(process.node.number == last.number for process in self.live())
+        is_right = self.crashed - {CONTROLLER} <= last.dead and all(last.live_copies(s, 0) for s in (0, -1))
+        return knows and is_right and not any(standby.donor in last.dead for standby in last.standby)
 
     def _both_go_on(self, a: str, b: str) -> bool:
         return not {a, b} & (self.crashed | self.fenced)

@@ -111,6 +111,7 @@ RULES: tuple[ProtocolRule, ...] = (
             Removal(copies.acknowledge_beyond_the_request, "ahead", 17),
             Removal(copies.ask_for_any_state, "ahead", 278),
             Removal(copies.cut_before_the_position_asked_for, "ahead", 23),
+            Removal(copies.acknowledge_later_when_a_copy_is_here, "restarts and a move", 134),
         ),
         "An entitlement that is sent, and repeated to producer copies that come later, is not needed: a receiver that "
         "limits its own acknowledgements states the limited position to everybody, also to those.",
@@ -245,9 +246,8 @@ RULES: tuple[ProtocolRule, ...] = (
             Removal(views.give_up_a_copy_on_its_way, "a move and a crash", 306),
             Removal(views.keep_a_dead_standby, "a spare, two crashes", 17),
         ),
-        "That the controller begins again by itself when another copy lives only saves the question: without it the "
-        "site answers that it is done, or that it failed, and that is as good.",
-        spare=(views.go_on_with_a_dead_donor,),
+        "Whether the state was here when its donor died, only the site knows: the controller waits for its word, also "
+        "when another copy could give the state.",
     ),
     ProtocolRule(
         18,
@@ -321,6 +321,7 @@ RULES: tuple[ProtocolRule, ...] = (
             Removal(views.send_views_to_everybody, "restarts and a spare", 10),
             Removal(views.do_not_send_views_again, "restarts and a spare", 10),
             Removal(copies.report_once, "restarts and a spare", 230),
+            Removal(copies.report_a_dead_donor_once, "restarts and a move", 687),
             Removal(views.begin_with_the_first_view_only, "an arrival", 2),
         ),
     ),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from flux.protocols.buffer import Buffer
 from flux.protocols.fh_cons import FhCons
 from flux.protocols.fh_prod import FhProd
-from flux.protocols.messages import Done, Drop, Effect, Failed, State, Tell, Want
+from flux.protocols.messages import Ack, Done, Drop, Effect, Failed, Send, State, Tell, Want
 from flux.protocols.pooler import Pooler
 from flux.protocols.state_mover import StateMover
 
@@ -103,9 +103,34 @@ def say_nothing_of_a_dead_donor(patch: Patch) -> None:
     patch.put(StateMover, "ask", ask)
 
 
+def acknowledge_later_when_a_copy_is_here(patch: Patch) -> None:
+    """What was held back for a copy on its way is acknowledged with the next view, not when the copy is here."""
+    own = Pooler._install
+
+    def install(pooler: Pooler, state: State) -> Iterator[Effect]:
+        acked = pooler.cons.acked
+        for effect in own(pooler, state):
+            if isinstance(effect, Send) and isinstance(effect.message, Ack):
+                pooler.cons.acked = acked
+            else:
+                yield effect
+
+    patch.put(Pooler, "_install", install)
+
+
 def report_once(patch: Patch) -> None:
     """A site does not repeat to a controller that was started again what it had told the last one."""
     patch.put(StateMover, "report", lambda mover, installed: iter(()))
+
+
+def report_a_dead_donor_once(patch: Patch) -> None:
+    """A site repeats that copies are done, and not that their donor died."""
+    own = StateMover.report
+
+    def report(mover: StateMover, installed: Container[int]) -> Iterator[Effect]:
+        return (told for told in own(mover, installed) if isinstance(told, Tell) and isinstance(told.message, Done))
+
+    patch.put(StateMover, "report", report)
 
 
 # --- pools, cohorts and the operator ----------------------------------------------------------------------

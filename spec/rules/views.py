@@ -68,11 +68,6 @@ def give_up_a_copy_on_its_way(patch: Patch) -> None:
     patch.put(View, "lost", lambda view: own(replace(view, standby=())))
 
 
-def go_on_with_a_dead_donor(patch: Patch) -> None:
-    """A copy whose donor died is not begun again from another copy."""
-    patch.put(controller_module, "_can_start_again", lambda view, standby: False)
-
-
 def keep_a_dead_standby(patch: Patch) -> None:
     """A copy on its way to a site that died stays in the view."""
     patch.put(controller_module, "_without", lambda view, node: replace(view, dead=view.dead | {node}))

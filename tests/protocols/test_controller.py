@@ -208,6 +208,8 @@ def test_the_death_of_a_donor_starts_again_from_another_copy() -> None:
     controller.step(Move(stage=1, partition=0, slot=1, to="site-3"))
     assert building(controller.view) == [(1, 0, 1, "site-1", "site-3")]
     view = published(controller.step(Closed(node="site-1")))
+    assert view.standby == (standby(1, 1, 0, 1, "site-3", "site-1"),)  # It may have the state by now.
+    view = published(controller.step(Failed(node="site-3", version=1)))
     assert view.standby == (standby(2, 1, 0, 0, "site-3", "site-2"),)
 
 
@@ -227,6 +229,15 @@ def test_the_death_of_the_last_donor_leaves_the_answer_to_the_standby() -> None:
 
 
 # Moves.
+
+
+def test_a_copy_that_was_to_replace_a_live_one_takes_the_place_of_a_dead_one() -> None:
+    controller = running(laid_out(3, ["1 2"]))
+    controller.step(Move(stage=1, partition=0, slot=1, to="site-3"))
+    controller.step(Closed(node="site-1"))
+    view = published(controller.step(Done(node="site-3", version=1)))
+    assert view.copies[1][0] == ("site-3", "site-2")
+    assert not view.standby
 
 
 def test_a_move_builds_a_third_copy_and_then_replaces_one() -> None:

@@ -19,7 +19,6 @@ from flux.protocols.messages import (
     State,
     Stop,
     Tell,
-    View,
     Want,
 )
 from flux.protocols.pooler import Pooler
@@ -391,13 +390,3 @@ def test_a_state_that_waits_for_the_operator_limits_acks_too() -> None:
     # when the operator is through, then nothing beyond 3 is acknowledged: the new copy needs it.
     effects = made.step(consumed(1, 5))
     assert {e.message.position for e in effects if isinstance(e, Send) and isinstance(e.message, Ack)} == {3}
-
-
-def test_an_arrived_state_that_is_not_wanted_any_more_is_forgotten() -> None:
-    made = donor(received=3)
-    made.step(MOVED)
-    coming: View = replace(MOVED, number=4, standby=(standby(5, 1, 1, 1, "site-1", "site-2"),))
-    made.step(coming)
-    made.step(state("site-2", 1, 5, 3, view=4))
-    made.step(replace(MOVED, number=5))
-    assert not [effect for effect in made.step(consumed(1, 3)) if isinstance(effect, Install)]

@@ -89,9 +89,8 @@ def test_a_state_that_is_installed_is_not_asked_for_again() -> None:
 
 def test_what_is_not_wanted_any_more_is_forgotten_and_refused_if_it_comes() -> None:
     mover, _ = asking()
-    mover.step(came())
     mover.step(NOTHING_COMING)
-    assert (mover.awaited, mover.arrived, mover.limit()) == ({}, {}, None)
+    assert (mover.awaited, mover.limit()) == ({}, None)
     assert_refused(mover, came(5, donor="site-1"), by=TITLE)
 
 

@@ -147,14 +147,13 @@ NOT_IN_A_WORLD: dict[Row, str] = {
     (Controller, Move, "is_possible"): "a move is a wish as well",
     (Controller, Done, "is_from_the_dead"): "the connection of who was declared dead is closed",
     (Controller, Failed, "is_from_the_dead"): "the same",
-    (Controller, Failed, "is_over"): "when a donor dies without another copy, the first word of it ends the run",
     (Egress, Merged, "always"): "it has one cohort, and never asks for a merge",
 }
 RANDOM = "random"  # The world is that of the seed.
 # Rows that worlds need rarely, and where to begin to look.
 RARE: dict[Row, tuple[str, int]] = {
     (Controller, Hello, "is_late"): ("two restarts", 2956),
-    (Controller, Done, "is_over"): ("a storm", 107),
+    (Controller, Done, "is_over"): ("restarts and a spare", 362),
     (Controller, Suspected, "is_known"): ("a suspicion", 3),
     (FhCons, Merged, "is_of_a_lane_given_up"): ("everything moves", 56),
     (FhProd, Ack, "is_of_an_earlier_time_here"): ("joining", 2),
