@@ -81,7 +81,7 @@ class Controller(Machine):
         return self.view.alive(message.node)
 
     def can_be_spared(self, message: Suspected) -> bool:
-        return self.view.alive(message.node) and message.node in self._can_be_spared()
+        return message.node in self._can_be_spared()
 
     def is_known(self, message: Suspected) -> bool:
         return message.node in self.view.nodes
@@ -108,8 +108,7 @@ class Controller(Machine):
             return False
         copies = stages[message.stage][message.partition]
         building = any((s.stage, s.partition) == (message.stage, message.partition) for s in self.view.standby)
-        live = self.view.live_copies(message.stage, message.partition)
-        is_copy = 0 <= message.slot < len(copies) and bool(live) and not building
+        is_copy = 0 <= message.slot < len(copies) and self.view.alive(copies[message.slot]) and not building
         return is_copy and message.to in _sites(self.view) and message.to not in copies
 
     # Actions.

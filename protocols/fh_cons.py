@@ -204,11 +204,10 @@ class FhCons(Machine):
                 yield self._merge(lane, stint, target)
 
     def gone(self, view: View) -> frozenset[int]:
-        """The partitions that were here and that `view` has given to others, or does not want any more."""
-        building = {standby.version for standby in view.standby}
-        standing = {partition for version, partition in self.standing.items() if version in building}
+        """The partitions that were here and that `view` has given to others."""
+        coming = {s.partition for s in view.standby if (s.stage, s.node) == (self.stage, self.name)}
         here = frozenset(p for cohort in self.cohorts.values() for p in cohort.partitions)
-        return here - view.held(self.stage, self.name) - standing
+        return here - view.held(self.stage, self.name) - coming
 
     # Guards.
 

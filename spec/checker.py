@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from flux.protocols.messages import Attach, Consume, Data, PeerMessage, Pull, View
+from flux.protocols.messages import Attach, Consume, Data, Move, PeerMessage, Pull, View
 
 from .dataflow import OperatorState, Row, Scenario
 
@@ -41,8 +41,11 @@ class Checker:
     def installed(self, process: Process, place: Place) -> None:
         """`process` is about to install the state of a copy."""
 
-    def published(self, view: View) -> None:
-        """The controller is about to publish `view`."""
+    def published(self, before: View, view: View) -> None:
+        """The controller is about to publish `view`; `before` is the last one, or the plan."""
+
+    def asked(self, before: View, move: Move, view: View) -> None:
+        """Somebody has asked for a move in the view `before`, and now it is `view`."""
 
     def doubted(self, view: View, doubted: Sequence[str], removed: Sequence[str]) -> None:
         """In `view`, the controller had reason to doubt some nodes that live, and has declared these dead."""
@@ -76,5 +79,5 @@ class Watch:
             for c in everyone
             if not c.compares_with_the_plain_run and type(c).consumed is not Checker.consumed
         ]
-        self.doubted, self.alone = who("doubted"), who("alone")
+        self.doubted, self.asked, self.alone = who("doubted"), who("asked"), who("alone")
         self.published, self.lost, self.at_rest = who("published"), who("lost"), who("at_rest")

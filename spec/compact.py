@@ -93,6 +93,7 @@ class Keeper:
         return self.controller.view
 
     def deliver(self, message: Any) -> Outgoing:
+        before = self.controller.view
         try:
             effects = self.controller.step(message)
         except Fenced:
@@ -101,7 +102,7 @@ class Keeper:
         for effect in effects:
             if isinstance(effect, Publish):
                 for check in self.watch.published:
-                    check(effect.view)
+                    check(before, effect.view)
                 out.extend((node, effect.view) for node in effect.to)
             else:
                 assert isinstance(effect, Lost), f"the controller has no business with {effect}"

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from flux.protocols.egress import Egress
 from flux.protocols.ingress import Ingress
-from flux.protocols.messages import Attach, Consume, Data, PeerMessage, Pull, View
+from flux.protocols.messages import Attach, Consume, Data, Move, PeerMessage, Pull, View
 from flux.protocols.pooler import Pooler
 
 from .checker import Checker as Checker
@@ -202,7 +202,7 @@ class OneCopyPerSite(Checker):
 
     claim = "never two copies on one site"
 
-    def published(self, view: View) -> None:
+    def published(self, before: View, view: View) -> None:
         for stage, partitions in enumerate(view.copies):
             for partition, copies in enumerate(partitions):
                 coming = [s.node for s in view.standby if (s.stage, s.partition) == (stage, partition)]
@@ -237,6 +237,44 @@ class RecoveryEnds(Checker):
                         raise self.violated(f"{node} has no state of stage {stage}, partition {partition}")
 
 
+class LeastFirst(Checker):
+    """Section 3.4.3.3: a lost copy is rebuilt where the fewest copies are, of the sites that may have it."""
+
+    claim = "rebuilt where least is"
+
+    def published(self, before: View, view: View) -> None:
+        ends = {node for copies in (*view.copies[0], *view.copies[-1]) for node in copies}
+        for new in view.standby:
+            copies = view.copies[new.stage][new.partition]
+            if new.version <= before.versions or copies[new.slot] not in view.dead:
+                continue  # It was begun before, or it is a move, whose place is somebody's wish.
+            free = [node for node in view.nodes if view.alive(node) and node not in (*ends, *copies)]
+            load = {node: self._load(view, node, new.version) for node in free}
+            if load[new.node] > min(load.values()):
+                raise self.violated(f"version {new.version} is built on {new.node}, where {load} copies are")
+
+    def _load(self, view: View, node: str, version: int) -> int:
+        held = sum(copies.count(node) for partitions in view.copies for copies in partitions)
+        return held + sum(standby.node == node for standby in view.standby if standby.version < version)
+
+
+class MovesBegin(Checker):
+    """Section 5.1: a copy that is asked to move, and may, is on its way; else nothing changes."""
+
+    claim = "moves begin"
+
+    def asked(self, before: View, move: Move, view: View) -> None:
+        copies = before.copies[move.stage][move.partition]
+        ends = {node for partitions in (before.copies[0], before.copies[-1]) for node in partitions[0]}
+        is_free = before.alive(move.to) and move.to not in (*ends, *copies)
+        is_still = all((s.stage, s.partition) != (move.stage, move.partition) for s in before.standby)
+        may = before.number > 0 and is_free and is_still and before.alive(copies[move.slot])
+        begun = [s for s in view.standby if s not in before.standby]
+        wanted = [(move.stage, move.partition, move.slot, move.to)] if may else []
+        if wanted != [(s.stage, s.partition, s.slot, s.node) for s in begun[:1]] or (not may and view != before):
+            raise self.violated(f"{move} is asked for in view {before.number}, and {begun or 'nothing'} begins")
+
+
 class NothingGivenUp(Checker):
     """Rule 17: the controller says that a partition is lost only when no process has a copy that the view knows of."""
 
@@ -262,6 +300,8 @@ class LastCopyStays(Checker):
         for node in removed:
             if self._is_needed(view, node):
                 raise self.violated(f"{node} is declared dead in view {view.number}, and nobody else has what it has")
+        if removed and not all(view.alive(node) for node in doubted):
+            raise self.violated(f"of {doubted} one was dead in view {view.number}, and {removed} had to go as well")
         sites = [node for node in doubted if node not in (*view.copies[0][0], *view.copies[-1][0])]
         spared = [node for node in sites if not self._is_needed(view, node)]
         if spared and not removed and all(view.alive(node) for node in doubted):
@@ -313,6 +353,8 @@ CHECKERS: tuple[type[Checker], ...] = (
     OneSender,
     OneCopyPerSite,
     RecoveryEnds,
+    LeastFirst,
+    MovesBegin,
     NothingGivenUp,
     LastCopyStays,
     FencedIsMute,

@@ -33,6 +33,7 @@ from flux.protocols.messages import (
     Hello,
     Merge,
     Merged,
+    Move,
     Sourced,
     SourceEnded,
     State,
@@ -162,8 +163,36 @@ def _bad(world: World, choice: Choice) -> Iterator[tuple[Machine, Any]]:
         yield from _answers(world.processes[name], detail)
 
 
+def _must_ignore(controller: Controller, message: Any) -> None:
+    """A wish that cannot be granted changes nothing."""
+    twin = controller.clone()
+    before = twin.key()
+    try:
+        effects = twin.step(message)
+    except (AssertionError, LookupError, TypeError, AttributeError) as error:
+        raise Violated(f"bad input is ignored: {controller.title} fails on {message}: {error!r}") from error
+    if effects or twin.key() != before:
+        raise Violated(f"bad input is ignored: {controller.title} does {effects} on {message}")
+
+
+def _wishes(view: View) -> Iterator[Any]:
+    """What somebody may wish for who does not know the dataflow."""
+    move = Move(stage=1, partition=0, slot=0, to=view.nodes[1])
+    for stage in (-1, 0, len(view.copies) - 1, FAR):
+        yield replace(move, stage=stage)
+    for number in (-1, FAR):
+        yield replace(move, partition=number)
+        yield replace(move, slot=number)
+    for node in (STRANGER, *view.dead, *view.copies[0][0], *view.copies[1][0]):
+        yield replace(move, to=node)
+    for node in view.nodes:
+        yield Cut(a=node, b=node)
+
+
 def _for_the_controller(world: World, message: Any) -> Iterator[Any]:
     view = world.controller.view
+    for wish in _wishes(view):
+        _must_ignore(world.controller, wish)
     yield Suspected(node=STRANGER)
     yield Cut(a=STRANGER, b=view.nodes[0])
     yield Cut(a=view.nodes[0], b=STRANGER)
@@ -199,6 +228,8 @@ def _greetings(controller: Controller, message: Hello) -> Iterator[Hello]:
     yield replace(message, view=-1)
     if message.node in view.nodes:
         yield replace(message, ends=() if message.ends else (0,))
+        if message.ends:
+            yield replace(message, incarnation=message.incarnation + 1)
 
 
 def _for_a_node(node: Node, message: Any) -> Iterator[Any]:

@@ -58,6 +58,7 @@ WORLDS: dict[str, Scenario] = {
     "restarts and a spare": replace(_SPARE, restarts=1, crashes=1, bound_rows=10),
     "restarts and a move": replace(_SPARE, moves=(_move(1, 0, 0, 3),), restarts=1, crashes=1),
     "a suspicion of the last copy": replace(_PAIR, crashes=1, suspicions=1),
+    "a suspicion of a last copy on its way": replace(_PAIR, sites=4, crashes=2, suspicions=1),
     "a cut to the last copy": replace(_PAIR, crashes=1, cuts=1),
     "a suspicion": replace(_SPARE, crashes=1, suspicions=1),
     "a cut": replace(_SPARE, crashes=1, cuts=1),

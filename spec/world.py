@@ -262,7 +262,10 @@ class World:
         self._disable(("move", CONTROLLER, index))
         self._note("move", CONTROLLER, index, self.scenario.moves[index])
         if CONTROLLER not in self.crashed:
-            self._control(self.scenario.moves[index])
+            before, move = self.controller.view, self.scenario.moves[index]
+            self._control(move)
+            for check in self.watch.asked:
+                check(before, move, self.controller.view)
 
     def _cut(self, a: str, b: Any) -> None:
         a, b = sorted((a, b))
@@ -315,9 +318,11 @@ class World:
     def _carry_out(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Publish):
+                assert all(map(effect.view.alive, effect.to)), f"a view is sent to the dead among {effect.to}"
+                before = self.journal[-1] if self.journal else self.scenario.plan
                 self.journal.append(effect.view)
                 for check in self.watch.published:
-                    check(effect.view)
+                    check(before, effect.view)
                 self._post(CONTROLLER, [(node, effect.view) for node in effect.to])
             elif isinstance(effect, Resend):
                 views = [v for v in self.journal if v.number > effect.after and effect.to in v.nodes]

@@ -265,6 +265,8 @@ RULES: tuple[ProtocolRule, ...] = (
         (
             Removal(views.declare_the_last_copy_dead, "a suspicion of the last copy", 6),
             Removal(views.declare_the_last_copy_dead, "a cut to the last copy", 0),
+            Removal(views.forget_who_has_the_last_copy_on_its_way, "a suspicion of a last copy on its way", 6),
+            Removal(views.keep_everybody_while_a_last_copy_is_on_its_way, "a suspicion of a last copy on its way", 155),
         ),
     ),
     ProtocolRule(
@@ -302,7 +304,7 @@ RULES: tuple[ProtocolRule, ...] = (
         "A process that serves an end is replaced only by one that was started later. An egress goes on behind what "
         "its sink has made durable.",
         (
-            Removal(views.let_any_process_serve_an_end, "two restarts", 2956),
+            Removal(views.let_any_process_serve_an_end, "two restarts", 169),
             Removal(views.begin_the_output_anew, "restarts", 8),
         ),
     ),

@@ -78,6 +78,22 @@ def declare_the_last_copy_dead(patch: Patch) -> None:
     patch.put(Controller, "_can_be_spared", lambda controller: controller_module._sites(controller.view))
 
 
+def forget_who_has_the_last_copy_on_its_way(patch: Patch) -> None:
+    """A site may go that is to have the last copy of a partition, and may have it by now."""
+    own = View.needs
+    patch.put(View, "needs", lambda view, node: own(replace(view, standby=()), node))
+
+
+def keep_everybody_while_a_last_copy_is_on_its_way(patch: Patch) -> None:
+    """While the last copy of a partition is on its way, no site may go."""
+    own = View.needs
+
+    def needs(view: View, node: str) -> bool:
+        return own(view, node) or any(not view.live_copies(s.stage, s.partition) for s in view.standby)
+
+    patch.put(View, "needs", needs)
+
+
 def move_to_a_site_that_has_a_copy(patch: Patch) -> None:
     """A copy may be moved to any site that is alive."""
     own = Controller.is_possible

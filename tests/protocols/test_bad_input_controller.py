@@ -52,7 +52,7 @@ GOOD: list[Any] = [
     Cut(a="site-3", b="site-1"),
     DONE,
     FAILED,
-    Move(stage=2, partition=0, slot=1, to="site-3"),
+    Move(stage=2, partition=0, slot=0, to="site-3"),
 ]
 
 

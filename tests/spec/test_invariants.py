@@ -12,8 +12,8 @@ from flux.protocols import controller as controller_module
 from flux.protocols.buffer import Buffer
 from flux.protocols.controller import Controller
 from flux.protocols.fh_cons import NOBODY, FhCons
-from flux.protocols.machine import Rule
-from flux.protocols.messages import Attach, Block, Consume, Data, Standby, View
+from flux.protocols.machine import Rule, ignore
+from flux.protocols.messages import Attach, Block, Consume, Data, Move, Standby, View
 from flux.protocols.node import Node
 from flux.protocols.pooler import Pooler
 from flux.spec import dataflow
@@ -27,7 +27,9 @@ from flux.spec.invariants import (
     FencedIsMute,
     InOrder,
     LastCopyStays,
+    LeastFirst,
     LossFree,
+    MovesBegin,
     NoDeadlock,
     NothingGivenUp,
     OneCopyPerSite,
@@ -203,6 +205,17 @@ def never_rebuild(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Controller, "_with_recovery", lambda controller, view: view)
 
 
+def rebuild_on_the_last_site(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(controller_module, "_load", lambda view: {n: -i for i, n in enumerate(view.nodes)})
+
+
+def never_move(patch: pytest.MonkeyPatch) -> None:
+    def move(row: Rule[Any, Any]) -> Rule[Any, Any]:
+        return replace(row, action=ignore) if row.on is Move else row
+
+    patch.setattr(Controller, "RULES", tuple(move(row) for row in Controller.RULES))
+
+
 def give_up_a_copy_that_was_not_reported(patch: pytest.MonkeyPatch) -> None:
     def lost(view: View) -> tuple[tuple[int, int], ...]:
         return tuple((s, p) for s in (1,) for p in range(len(view.copies[s])) if not view.live_copies(s, p))
@@ -248,6 +261,21 @@ A_DOUBT = Scenario(sites=3, copies=declustered(2, [1]), batches=((1, 4),), bound
 TWO_CRASHES = Scenario(sites=3, copies=declustered(2, [1]), batches=((1, 4),), bound_rows=10, crashes=2)
 
 
+A_MOVE = Scenario(
+    sites=3,
+    copies=declustered(2, [1]),
+    batches=((1,),),
+    bound_rows=10,
+    moves=(Move(stage=1, partition=0, slot=0, to="site-3"),),
+)
+LOADED_AND_SPARE = Scenario(
+    sites=4,
+    copies=((("site-1", "site-2"), ("site-2", "site-4")),),
+    batches=((1,),),
+    bound_rows=10,
+)
+
+
 def remove_the_holder_of_a_last_copy(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(View, "needs", lambda view, node: False)
 
@@ -258,6 +286,8 @@ _DOUBTED: tuple[Choice, ...] = (
     ("notice", "site-1", NO_DETAIL),
     ("suspect", "site-2", NO_DETAIL),
 )
+
+_FIRST_DIES: tuple[Choice, ...] = (("crash", "site-1", NO_DETAIL), ("notice", "site-1", NO_DETAIL))
 
 # The donor dies when the copy it gave is installed, and that is not reported yet.
 _UNREPORTED: tuple[Choice, ...] = (
@@ -289,6 +319,8 @@ CASES = (
     Case(attach_again_without_a_stop, OneSender, small_worlds.PAIRS_ONE_BATCH, only=True),
     Case(give_a_new_copy_both_places, OneCopyPerSite, SPARE_SITE, only=True),
     Case(never_rebuild, RecoveryEnds, small_worlds.SPARE, only=True),
+    Case(rebuild_on_the_last_site, LeastFirst, LOADED_AND_SPARE, only=True, tale=_FIRST_DIES),
+    Case(never_move, MovesBegin, A_MOVE, only=True, tale=(("move", CONTROLLER, 0),)),
     Case(give_up_a_copy_that_was_not_reported, NothingGivenUp, TWO_CRASHES, only=True, tale=_UNREPORTED),
     Case(remove_the_holder_of_a_last_copy, LastCopyStays, A_DOUBT, only=True, tale=_DOUBTED),
     Case(hear_frames_of_the_dead, FencedIsMute, small_worlds.PAIRS_ONE_BATCH, only=True),

@@ -119,15 +119,6 @@ def merge_a_lane_into_itself(patch: pytest.MonkeyPatch) -> None:
     _act(patch, FhProd, note, note_any)
 
 
-def take_a_new_standby_for_the_old_one(patch: pytest.MonkeyPatch) -> None:
-    def gone(cons: FhCons, view: View) -> frozenset[int]:
-        coming = {s.partition for s in view.standby if (s.stage, s.node) == (cons.stage, cons.name)}
-        here = frozenset(p for cohort in cons.cohorts.values() for p in cohort.partitions)
-        return here - view.held(cons.stage, cons.name) - coming
-
-    patch.setattr(FhCons, "gone", gone)
-
-
 def stand_still_after_a_stop(patch: pytest.MonkeyPatch) -> None:
     take_out, feed = FhProd.take_out, FhProd._feed
 
@@ -306,21 +297,6 @@ TALES = (
         controller>site-2 controller>site-1 move:0 move:1 move:2 controller>site-1 controller>site-1
         controller>site-1 controller>site-2 controller>site-2 controller>site-2 site-2>site-1 site-2>site-1
         site-1>site-2 site-1>site-2 controller>site-3 controller>site-3 site-2>site-3
-        """,
-    ),
-    Tale(
-        "a standby was given up and built again on the same site, which still had the first",
-        take_a_new_standby_for_the_old_one,
-        Scenario(
-            sites=3,
-            copies=((("site-1", "site-2"), ("site-2", "site-1")),),
-            batches=((5,),),
-            bound_rows=1,
-            crashes=1,
-            moves=(_move(1, 0, "site-3"),),
-        ),
-        """
-        crash:site-1 notice:site-1 site-3>controller ingress>controller egress>controller site-2>controller
         """,
     ),
     Tale(
