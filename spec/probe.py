@@ -187,6 +187,8 @@ def _wishes(view: View) -> Iterator[Any]:
         yield replace(move, to=node)
     for node in view.nodes:
         yield Cut(a=node, b=node)
+    for node in (STRANGER, *view.dead):
+        yield Closed(node=node)
 
 
 def _for_the_controller(world: World, message: Any) -> Iterator[Any]:

@@ -332,9 +332,17 @@ class World:
                 self.lost = effect.partitions
                 for check in self.watch.lost:
                     check(self.live(), self.journal[-1] if self.journal else self.scenario.plan, self.lost)
+                self._must_stop()
                 self._note("lost", CONTROLLER, NO_DETAIL, self.lost)
                 self.choices.clear()
                 self._places.clear()
+
+    def _must_stop(self) -> None:
+        """Whoever else goes when data is lost, no view takes the dataflow on with a hole in it."""
+        twin = self.controller.clone()
+        for process in self.live():
+            effects = twin.step(Closed(node=process.name))
+            assert not any(isinstance(effect, Publish) for effect in effects), "a view follows on lost data"
 
     def _post(self, sender: str, out: Outgoing) -> None:
         for to, message in out:
