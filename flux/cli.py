@@ -86,7 +86,8 @@ def _spec_check(options: argparse.Namespace) -> int:
         print(json.dumps(dataclasses.asdict(checked)))
     else:
         print(
-            f"{checked.worlds:,} worlds, {checked.states:,} states, {checked.transitions:,} transitions, "
+            f"{checked.worlds:,} worlds ({checked.large:,} of them large), {checked.states:,} states, "
+            f"{checked.transitions:,} transitions, "
             f"{checked.events:,} random events, {checked.faults:,} faults, {checked.probes:,} worlds with bad input, "
             f"{checked.seconds:.0f} s: "
             f"{len(checked.violations)} violations"

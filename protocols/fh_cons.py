@@ -107,8 +107,8 @@ class FhCons(Machine):
 
     @property
     def consumed(self) -> Position:
-        """Up to here all cohorts have consumed."""
-        return min((cohort.consumed for cohort in self.cohorts.values()), default=self.acked)
+        """Up to here all cohorts have consumed; one whose partitions have left is only at work still."""
+        return min((cohort.consumed for cohort in self.cohorts.values() if cohort.partitions), default=self.acked)
 
     def reach(self, cohort: int) -> Position:
         """How far the cohort may be consumed now, so that cohorts meet."""
@@ -155,8 +155,8 @@ class FhCons(Machine):
     def acknowledge(self) -> Iterator[Effect]:
         """Tell every producer site up to where all cohorts have consumed (fig. 3.3 (3), rule 1)."""
         position = self.consumed if self.limit is None else min(self.consumed, self.limit)
-        if position <= self.acked or not self.producers:
-            return  # Nothing new, or what is finished here now counts elsewhere.
+        if position <= self.acked:
+            return
         self.acked = position
         for edge, producers in self.producers.items():
             for producer in producers:
@@ -186,22 +186,14 @@ class FhCons(Machine):
         return None
 
     def fuse(self, cohort: int, into: int) -> Iterator[Effect]:
-        """Make one cohort of two, and ask that each sender's lanes to them become one."""
+        """Make one cohort of two."""
         young, old = self.cohorts.pop(cohort), self.cohorts[into]
         self.cohorts[into] = old._replace(partitions=old.partitions | young.partitions)
         self.pending[into] = self.pending.get(into, ()) + self.pending.pop(cohort, ())
-        towards = {
-            (lane.edge, lane.sender): stint
-            for stint, lane in self.lanes.items()
-            if lane.cohort == into and lane.channels
-        }
-        for stint, lane in list(self.lanes.items()):
-            if lane.cohort != cohort:
-                continue
-            self.lanes[stint] = lane._replace(cohort=into)
-            target = towards.get((lane.edge, lane.sender))
-            if lane.channels and target is not None and lane.sender != NOBODY:
-                yield self._merge(lane, stint, target)
+        for stint, lane in self.lanes.items():
+            if lane.cohort == cohort:
+                self.lanes[stint] = lane._replace(cohort=into)
+        yield from self._gather()
 
     def gone(self, view: View) -> frozenset[int]:
         """The partitions that were here and that `view` has given to others."""
@@ -282,6 +274,7 @@ class FhCons(Machine):
                         yield self._ack(edge, producer)
         for stint in list(self.lanes):
             yield from self._change_senders(stint)
+        yield from self._gather()  # Also what was asked before: the lane it was to become a part of may be gone.
 
     # How it is done.
 
@@ -343,7 +336,9 @@ class FhCons(Machine):
                 del self.lanes[stint]
             return
         self.lanes[stint] = lane._replace(channels=left, stops=lane.stops + 1)
-        stop = Stop(sender=self.name, view=self.view.number, edge=lane.edge, stint=stint, channels=channels)
+        # Exactly what is in this lane: the sender may have merged another into it, which is stopped by its own name.
+        taken = without(lane.channels, left)
+        stop = Stop(sender=self.name, view=self.view.number, edge=lane.edge, stint=stint, channels=taken)
         yield Send(to=lane.sender, message=stop)
 
     def _attach(self, edge: int, cohort: int, sender: str, channels: Blocks, position: Position) -> Iterator[Effect]:
@@ -366,10 +361,17 @@ class FhCons(Machine):
         ack = Ack(sender=self.name, view=self.view.number, edge=edge, position=self.acked)
         return Send(to=producer, message=ack)
 
-    def _merge(self, lane: LaneIn, stint: int, into: int) -> Effect:
+    def _gather(self) -> Iterator[Effect]:
+        """Ask that what one sender sends to one cohort comes in one lane: the first, so that none waits for itself."""
         assert self.view is not None
-        merge = Merge(sender=self.name, view=self.view.number, edge=lane.edge, stint=stint, into=into)
-        return Send(to=lane.sender, message=merge)
+        first: dict[tuple[int, int, str], int] = {}
+        for stint, lane in self.lanes.items():
+            if not lane.channels or lane.sender == NOBODY:
+                continue
+            into = first.setdefault((lane.edge, lane.cohort, lane.sender), stint)
+            if into != stint:
+                merge = Merge(sender=self.name, view=self.view.number, edge=lane.edge, stint=stint, into=into)
+                yield Send(to=lane.sender, message=merge)
 
     def _slot(self, partition: int) -> int:
         """Which copy of `partition` this node has, or is going to have."""

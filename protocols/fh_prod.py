@@ -131,6 +131,7 @@ class FhProd(Machine):
             self.buffer.put(run)
         for lane in list(self.lanes):
             yield from self._feed(lane)
+        yield from self._join()
 
     def release(self, message: Ack) -> Iterable[Effect]:
         self.buffer.ack(_dest(message), message.position)
@@ -150,13 +151,15 @@ class FhProd(Machine):
             self.lanes[name] = lane._replace(channels=left)
         stopped = Stopped(sender=self.name, view=self.view, edge=message.edge, stint=name[2])
         yield Send(to=message.sender, message=stopped)
-        yield from self._feed(name)  # The producer that held the lane back may be the one taken out.
+        if left:
+            yield from self._feed(name)  # The producer that held the lane back may be the one taken out.
+            yield from self._join()
 
     def note_merge(self, message: Merge) -> Iterator[Effect]:
         name = self._now(message)
         if name != self._merged_into((*name[:2], message.into)):
             self.lanes[name] = self.lanes[name]._replace(into=message.into)
-            yield from self._merge(name)
+            yield from self._join()
 
     def adopt(self, view: View) -> Iterator[Effect]:
         self.view = view.number
@@ -186,9 +189,7 @@ class FhProd(Machine):
         return lane
 
     def _feed(self, name: LaneName) -> Iterator[Effect]:
-        lane = self.lanes.get(name)
-        if lane is None:
-            return  # It was merged into another a moment ago.
+        lane = self.lanes[name]
         reached = self._reached(lane)
         if reached > lane.cursor:  # Else the consumer is ahead: it had more from another copy (rule 14).
             runs = self.buffer.between(lane.cursor, reached)
@@ -203,7 +204,6 @@ class FhProd(Machine):
             )
             yield Send(to=name[1], message=data, channels=tuple(_counting(run, lane.channels) for run in runs))
             self.lanes[name] = lane._replace(cursor=reached)
-        yield from self._merge(name)
 
     def _reached(self, lane: LaneOut) -> Position:
         """How far the last of the lane's producers has come."""
@@ -213,17 +213,19 @@ class FhProd(Machine):
         reached = [self.produced[k] for k, members in self.cohorts.items() if members & producers]
         return min(reached, default=lane.cursor)
 
-    def _merge(self, name: LaneName) -> Iterator[Effect]:
-        lane = self.lanes[name]
-        into = self._merged_into((*name[:2], lane.into))
-        target = self.lanes.get(into)
-        if target is None or into == name or target.cursor != lane.cursor:
-            return
-        del self.lanes[name]
-        self.merged[name] = into[2]
-        self.lanes[into] = target._replace(channels=target.channels + lane.channels)
-        merged = Merged(sender=self.name, view=self.view, edge=name[0], stint=name[2], into=into[2])
-        yield Send(to=name[1], message=merged)
+    def _join(self) -> Iterator[Effect]:
+        """Merge the lanes that are to be merged and have come equally far."""
+        for name in [name for name, lane in self.lanes.items() if lane.into]:
+            lane = self.lanes[name]
+            into = self._merged_into((*name[:2], lane.into))
+            target = self.lanes.get(into)
+            if target is None or into == name or target.cursor != lane.cursor:
+                continue
+            del self.lanes[name]
+            self.merged[name] = into[2]
+            self.lanes[into] = target._replace(channels=target.channels + lane.channels)
+            merged = Merged(sender=self.name, view=self.view, edge=name[0], stint=name[2], into=into[2])
+            yield Send(to=name[1], message=merged)
 
 
 def _dest(message: Ack | Attach | Stop | Merge) -> Dest:

@@ -19,7 +19,8 @@ from flux.protocols.messages import Move
 from .dataflow import Scenario, declustered
 from .explore import Explorer
 from .probe import probe
-from .walk import story, walk
+from .walk import Walked, shrink, story, walk
+from .wander import WORLDS, wander
 from .world import FAULTS
 
 ROOMY, TIGHT = 10, 1  # Rows per pool: one that never fills in a small world, one that always does.
@@ -75,6 +76,7 @@ DEEP: dict[str, Scenario] = {
 QUICK_WALKS, DEEP_WALKS = 400, 5_000
 QUICK_SCALE, DEEP_SCALE = 1, 20  # Of the streams of random worlds: the long ones have 2,000 events each.
 QUICK_PROBES, DEEP_PROBES = 20, 200
+QUICK_WANDERS, DEEP_WANDERS = 10, 500  # Of each world of `wander`.
 SEEDS_AT_ONCE = 25
 STATES_MAX = 30_000_000
 
@@ -88,6 +90,7 @@ class Checked:
     """What a check covered, and what it found."""
 
     worlds: int = 0
+    large: int = 0
     states: int = 0
     transitions: int = 0
     events: int = 0
@@ -99,7 +102,7 @@ class Checked:
 
     def add(self, other: Checked) -> None:
         """Take in what a part of the check covered."""
-        for name in ("worlds", "states", "transitions", "events", "probes", "faults"):
+        for name in ("worlds", "large", "states", "transitions", "events", "probes", "faults"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.explored |= other.explored
         self.violations += other.violations
@@ -107,10 +110,11 @@ class Checked:
 
 @dataclass(frozen=True)
 class Part:
-    """One piece of a check, for one core: a small world to be explored, or some random ones."""
+    """One piece of a check, for one core: a small world to be explored or wandered through, or some random ones."""
 
     name: str
     scenario: Scenario | None = None
+    wanders: range = range(0)
     walks: range = range(0)
     probes: range = range(0)
     scale: int = 1
@@ -119,6 +123,8 @@ class Part:
         checked = Checked()
         if self.scenario is not None:
             _explore(checked, self.name, self.scenario)
+        if self.wanders:
+            _wander(checked, self.name, self.wanders)
         _walk(checked, self.walks, self.scale)
         _probe(checked, self.probes)
         told = checked.explored.get(self.name, {}).get("told", f"{checked.events:,} events")
@@ -150,6 +156,8 @@ def check(deep: bool = False, seed: int = 0, progress: Progress = lambda line: N
 def _parts(deep: bool, seed: int) -> Iterator[Part]:
     for name, scenario in (DEEP if deep else QUICK).items():
         yield Part(name, scenario)
+    for name in WORLDS:
+        yield Part(name, wanders=range(seed, seed + (DEEP_WANDERS if deep else QUICK_WANDERS)))
     for seeds in _cut(seed, DEEP_WALKS if deep else QUICK_WALKS):
         scale = DEEP_SCALE if deep else QUICK_SCALE
         yield Part(f"random worlds {seeds.start} to {seeds.stop - 1}", walks=seeds, scale=scale)
@@ -192,12 +200,26 @@ def _explore(checked: Checked, name: str, scenario: Scenario) -> None:
 def _walk(checked: Checked, seeds: range, scale: int) -> None:
     for seed in seeds:
         walked = walk(seed, scale=scale)
-        checked.worlds += 1
-        checked.events += len(walked.choices)
-        checked.faults += sum(choice[0] in FAULTS for choice in walked.choices)
+        checked.large += 1
+        _count(checked, walked)
         if walked.violation is not None:
             replay = f"flux spec replay {seed}" + (f" --scale {scale}" if scale > 1 else "")
             checked.violations.append({"world": f"seed {seed}", "claim": str(walked.violation), "replay": replay})
+
+
+def _wander(checked: Checked, name: str, seeds: range) -> None:
+    for seed in seeds:
+        walked = wander(WORLDS[name], seed)
+        _count(checked, walked)
+        if walked.violation is not None:
+            told = story(walked.scenario, shrink(walked.scenario, walked.choices))
+            checked.violations.append({"world": f"{name}, seed {seed}", "claim": str(walked.violation), "story": told})
+
+
+def _count(checked: Checked, walked: Walked) -> None:
+    checked.worlds += 1
+    checked.events += len(walked.choices)
+    checked.faults += sum(choice[0] in FAULTS for choice in walked.choices)
 
 
 def _probe(checked: Checked, seeds: range) -> None:

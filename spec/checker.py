@@ -35,6 +35,9 @@ class Checker:
     def heard(self, process: Process, message: PeerMessage) -> None:
         """`process` has taken a message of another node and has not refused it."""
 
+    def answered(self, process: Process, stage: int) -> None:
+        """The operator, sink or source of `stage` has finished a piece of work, and `process` has acted on it."""
+
     def consumed(self, process: Process, work: Consume, partition: int, rows: list[Row], state: OperatorState) -> None:
         """`process` has run `partition` over `rows` and is about to be in `state`."""
 
@@ -73,6 +76,7 @@ class Watch:
             return [getattr(c, moment) for c in everyone if getattr(type(c), moment) is not getattr(Checker, moment)]
 
         self.attached, self.delivered, self.given = who("attached"), who("delivered"), who("given")
+        self.answered = who("answered")
         self.heard, self.consumed, self.installed = who("heard"), who("consumed"), who("installed")
         self.consumed_as_plain = [
             c.consumed

@@ -15,6 +15,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from flux.protocols.egress import Egress
+from flux.protocols.fh_cons import FhCons
+from flux.protocols.fh_prod import FhProd
 from flux.protocols.ingress import Ingress
 from flux.protocols.messages import Attach, Consume, Data, Move, PeerMessage, Pull, View
 from flux.protocols.pooler import Pooler
@@ -122,6 +124,7 @@ class BuffersDrain(Checker):
 
     def _drained(self, process: Process, stage: int, machine: Ingress | Pooler | Egress) -> None:
         if not isinstance(machine, Egress):
+            self._known(process, stage, machine.prod)
             buffer = machine.prod.buffer
             if buffer.runs or buffer.rows:
                 raise self.violated(
@@ -130,15 +133,33 @@ class BuffersDrain(Checker):
                 )
         if not isinstance(machine, Ingress) and any(machine.cons.pending.values()):
             raise self.violated(f"{process.name}, stage {stage} has pending frames at {machine.cons.cohorts}")
+        if not isinstance(machine, Ingress):
+            self._joined(process, stage, machine.cons)
         if isinstance(machine, Pooler):
             self._forgotten(process, machine)
+
+    def _known(self, process: Process, stage: int, prod: FhProd) -> None:
+        """Nobody is fed who is not a consumer any more, and nobody by two names."""
+        view = process.node.view
+        assert view is not None
+        fed = {(edge, node) for edge in view.outputs(stage) for node in view.members(view.edges[edge][1])}
+        named = {lane[:2] for lane in (*prod.lanes, *prod.merged)} | prod.stints.keys()
+        if named - fed or prod.lanes.keys() & prod.merged.keys():
+            raise self.violated(f"{process.name}, stage {stage} has lanes {prod.lanes}, merged {prod.merged}")
+
+    def _joined(self, process: Process, stage: int, cons: FhCons) -> None:
+        """No lane waits for its end, and what one sender sends to one cohort comes in one lane."""
+        lanes = Counter((lane.edge, lane.sender, lane.cohort) for lane in cons.lanes.values())
+        if any(lane.stops or not lane.channels for lane in cons.lanes.values()) or any(n > 1 for n in lanes.values()):
+            raise self.violated(f"{process.name}, stage {stage} has lanes {cons.lanes}")
 
     def _forgotten(self, process: Process, pooler: Pooler) -> None:
         """What is over is not remembered: a process that runs for a year must not grow."""
         mover = pooler.mover
         if over := {*mover.awaited, *mover.arrived, *mover.wanted, *mover.given} - mover.standby.keys():
             raise self.violated(f"{process.name}, stage {pooler.stage} remembers copies not on their way: {over}")
-        if pooler.prod.cohorts.keys() != pooler.cons.cohorts.keys():
+        cohorts = pooler.cons.cohorts
+        if pooler.prod.cohorts.keys() != cohorts.keys() or not all(own.partitions for own in cohorts.values()):
             raise self.violated(f"{process.name}, stage {pooler.stage} remembers cohorts {pooler.prod.cohorts}")
 
 
@@ -162,6 +183,54 @@ class NoDeadlock(Checker):
                         f"nothing is left to happen, and {what} has not seen the end: "
                         f"it is through {process.through[place]} of {scenario.reference.last_sn}"
                     )
+
+
+class NoPause(Checker):
+    """Section 3.4.3: what is produced is sent, and what has come is consumed, also while a copy catches up.
+
+    Only rows of a producer that lags wait, for that one; and the oldest cohort, for one that has all it needs to meet.
+    """
+
+    claim = "no pause"
+
+    def answered(self, process: Process, stage: int) -> None:
+        machine = process.node.machines[stage]
+        if isinstance(machine, Ingress) or (isinstance(machine, Pooler) and not machine.cons.standing):
+            self._sends(process, stage, machine.prod)
+        if isinstance(machine, Pooler) and not machine.prod.leaving and not machine.prod.buffer.full():
+            self._consumes(process, stage, machine.cons)
+
+    def _consumes(self, process: Process, stage: int, cons: FhCons) -> None:
+        oldest = min(cons.cohorts, default=0)
+        consumed = {k: own.consumed for k, own in cons.cohorts.items()}
+        here = {k: min((lane.upto for lane in cons.lanes.values() if lane.cohort == k), default=0) for k in consumed}
+        if not cons.cohorts or (stage, oldest) in process.work or here[oldest] <= consumed[oldest]:
+            return
+        if not any(consumed[oldest] <= here[other] for other in consumed if other != oldest):
+            raise self.violated(f"{process.name}, stage {stage} has rows up to {here} and stands at {consumed}")
+
+    def _sends(self, process: Process, stage: int, prod: FhProd) -> None:
+        for name, lane in prod.lanes.items():
+            producers = {p for block in lane.channels for p in block.producers}
+            reached = min((prod.produced[k] for k, members in prod.cohorts.items() if members & producers), default=0)
+            if lane.cursor < reached:
+                raise self.violated(f"{process.name}, stage {stage}: lane {name} is at {lane.cursor} of {reached}")
+
+
+class CohortsMeet(Checker):
+    """Section 3.4.3.2: a copy that catches up and those that are there become one: none steps over another's place."""
+
+    claim = "cohorts meet"
+
+    def given(self, process: Process, work: Consume | Pull) -> None:
+        machine = process.node.machines[work.stage if isinstance(work, Consume) else 0]
+        if not isinstance(work, Consume) or not isinstance(machine, Pooler):
+            return
+        cohorts = machine.cons.cohorts
+        oldest = min(cohorts)
+        over = [k for k, own in cohorts.items() if work.after < own.consumed < work.upto and oldest in (k, work.cohort)]
+        if over or (work.cohort != oldest and work.upto > cohorts[oldest].consumed):
+            raise self.violated(f"{process.name} begins {work} with cohorts {cohorts}")
 
 
 class OneSender(Checker):
@@ -350,6 +419,8 @@ CHECKERS: tuple[type[Checker], ...] = (
     ReplicasIdentical,
     BuffersDrain,
     NoDeadlock,
+    NoPause,
+    CohortsMeet,
     OneSender,
     OneCopyPerSite,
     RecoveryEnds,

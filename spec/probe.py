@@ -292,6 +292,8 @@ def _to_a_consumer(cons: FhCons, message: Data | Stopped | Merged, view: View) -
         yield replace(message, upto=message.after)
         yield replace(message, upto=message.after - 1)
         yield replace(message, bodies=())
+        if not cons.lanes[message.stint].stops:
+            yield Stopped(sender=message.sender, view=message.view, edge=message.edge, stint=message.stint)
     elif isinstance(message, Stopped):
         for stint, lane in cons.lanes.items():
             if not lane.stops and lane.sender == message.sender:
@@ -314,6 +316,7 @@ def _to_a_producer(prod: FhProd, message: Ack | Attach | Stop | Merge) -> Iterat
     elif isinstance(message, Attach):
         yield replace(message, position=prod.buffer.dropped - 1)
         yield replace(message, stint=prod.stints.get(dest, 0))
+        yield from (replace(message, stint=lane[2]) for lane in prod.lanes if lane[:2] == dest)
     else:
         yield replace(message, stint=FAR)
         if isinstance(message, Merge):

@@ -112,12 +112,16 @@ class Process:
     def answer(self, which: Work) -> Outgoing:
         """Let the operator, the sink or the source finish a piece of work."""
         work = self.work.pop(which)
-        if isinstance(work, Pull):
-            return self._source(work)
-        out = self._operate(work)
         stage, cohort = which
-        consumed = Consumed(stage=stage, cohort=cohort, upto=work.upto, rows=len(out), body=tuple(out))
-        return self._carry_out(self.node.step(consumed))
+        if isinstance(work, Pull):
+            out = self._source(work)
+        else:
+            rows = self._operate(work)
+            consumed = Consumed(stage=stage, cohort=cohort, upto=work.upto, rows=len(rows), body=tuple(rows))
+            out = self._carry_out(self.node.step(consumed))
+        for check in self.watch.answered:
+            check(self, stage)
+        return out
 
     def clone(self) -> Process:
         """An independent copy; the scenario and the checkers are shared."""

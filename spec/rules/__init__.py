@@ -86,7 +86,7 @@ RULES: tuple[ProtocolRule, ...] = (
         (
             Removal(feeding.acknowledge_to_the_feeder_only, "pair to pair", 12),
             Removal(feeding.release_what_was_sent, "a move", 61),
-            Removal(feeding.acknowledge_what_was_received, "a move", 544),
+            Removal(feeding.acknowledge_what_was_received, "a move", 641),
         ),
     ),
     ProtocolRule(
@@ -96,8 +96,8 @@ RULES: tuple[ProtocolRule, ...] = (
         "not been heard from has acknowledged nothing.",
         (
             Removal(feeding.drop_what_one_has_acknowledged, "pair to pair", 2),
-            Removal(feeding.keep_nothing_for_copies_on_their_way, "a spare", 6),
-            Removal(feeding.take_silence_for_an_ack, "a move", 22),
+            Removal(feeding.keep_nothing_for_copies_on_their_way, "a spare", 7),
+            Removal(feeding.take_silence_for_an_ack, "a move", 26),
         ),
         "That nobody at all is entitled cannot be: a stage without a member is lost, and the place of a dead egress is "
         "entitled (rule 22). The buffer drops nothing then all the same.",
@@ -108,9 +108,9 @@ RULES: tuple[ProtocolRule, ...] = (
         "What a copy on its way will need is kept from before its state is cut. Here there is no message for it: the "
         "site asks for the state at its own position or later, and acknowledges nothing beyond until it has it.",
         (
-            Removal(copies.acknowledge_beyond_the_request, "ahead", 17),
+            Removal(copies.acknowledge_beyond_the_request, "ahead", 26),
             Removal(copies.ask_for_any_state, "ahead", 278),
-            Removal(copies.cut_before_the_position_asked_for, "ahead", 23),
+            Removal(copies.cut_before_the_position_asked_for, "ahead", 64),
             Removal(copies.acknowledge_later_when_a_copy_is_here, "restarts and a move", 134),
         ),
         "An entitlement that is sent, and repeated to producer copies that come later, is not needed: a receiver that "
@@ -126,7 +126,7 @@ RULES: tuple[ProtocolRule, ...] = (
         5,
         "Completion",
         "A copy is made live when its state is installed.",
-        (Removal(copies.say_that_it_is_done_when_it_is_asked_for, "a spare", 9),),
+        (Removal(copies.say_that_it_is_done_when_it_is_asked_for, "a spare", 15),),
         "Confirmations of its attaches by every producer copy are not waited for: the site has had a floor at each of "
         "them since the view that named the copy, so nothing that it will ask for can be dropped meanwhile.",
     ),
@@ -145,8 +145,8 @@ RULES: tuple[ProtocolRule, ...] = (
         "moment. A partition that changes its sender keeps its own position.",
         (
             Removal(feeding.merge_up_to_the_fastest_lane, "a shortcut", 1),
-            Removal(feeding.forget_producers_that_nobody_sends, "a shortcut, restarts", 9),
-            Removal(feeding.go_as_far_as_the_first_producer, "ahead", 4),
+            Removal(feeding.forget_producers_that_nobody_sends, "a shortcut, restarts", 75),
+            Removal(feeding.go_as_far_as_the_first_producer, "ahead", 13),
         ),
     ),
     ProtocolRule(
@@ -154,7 +154,7 @@ RULES: tuple[ProtocolRule, ...] = (
         "Room for who is furthest behind",
         "Nobody begins work whose output has no room, but for partitions that are behind what the full pool holds.",
         (
-            Removal(copies.hold_who_is_behind_in_a_full_pool, "two partitions meet", 4),
+            Removal(copies.hold_who_is_behind_in_a_full_pool, "two partitions meet", 6),
             Removal(copies.work_with_a_full_pool, "a pair", 1),
         ),
         "There are no credits, and so none to reserve. Acknowledgements are of what was consumed, so a consumer has "
@@ -166,8 +166,8 @@ RULES: tuple[ProtocolRule, ...] = (
         "An acknowledgement, attach, stop or merge that a site sent before it last became a consumer of the stage does "
         "not count. Who comes back begins anew on both sides.",
         (
-            Removal(feeding.listen_to_what_was_said_before_the_sender_left, "there and back", 11),
-            Removal(feeding.go_on_acknowledging_from_where_it_left, "to and fro", 256),
+            Removal(feeding.listen_to_what_was_said_before_the_sender_left, "there and back", 12),
+            Removal(feeding.go_on_acknowledging_from_where_it_left, "to and fro", 376),
         ),
     ),
     ProtocolRule(
@@ -187,7 +187,7 @@ RULES: tuple[ProtocolRule, ...] = (
         12,
         "The dead are mute",
         "What a node says that is dead in the view of the receiver is refused and changes nothing; it may live on.",
-        (Removal(views.hear_the_dead, "a spare, two crashes", 130),),
+        (Removal(views.hear_the_dead, "a spare, two crashes", 142),),
     ),
     ProtocolRule(
         13,
@@ -209,7 +209,7 @@ RULES: tuple[ProtocolRule, ...] = (
         "sends nothing until it has come past it.",
         (
             Removal(feeding.skip_a_row_at_take_over, "pair to pair", 3),
-            Removal(feeding.go_back_at_take_over, "two moves", 59),
+            Removal(feeding.go_back_at_take_over, "two moves", 63),
             Removal(feeding.feed_from_where_the_producer_is, "restarts", 9),
         ),
         "That an attach below what was dropped is refused is a check and not a rule: without any other mistake it "
@@ -219,7 +219,7 @@ RULES: tuple[ProtocolRule, ...] = (
         15,
         "Floors have names",
         "What was acknowledged is kept by the name of the site, never by its place.",
-        (Removal(feeding.keep_floors_by_place, "a spare, roomy", 31),),
+        (Removal(feeding.keep_floors_by_place, "a spare, roomy", 347),),
         "That a new copy feeds nobody until it is asked needs no rule: only an attach opens a lane.",
     ),
     ProtocolRule(
@@ -228,11 +228,12 @@ RULES: tuple[ProtocolRule, ...] = (
         "State, position and the output that is not acknowledged move together, cut between two steps of the operator. "
         "What has left a site does not count there any more.",
         (
-            Removal(copies.leave_the_output_behind, "a move of a producer", 23),
-            Removal(copies.cut_under_the_operator, "a move", 76),
+            Removal(copies.leave_the_output_behind, "a move of a producer", 24),
+            Removal(copies.cut_under_the_operator, "a move", 83),
             Removal(copies.drop_a_copy_under_the_operator, "a move", 180),
-            Removal(copies.keep_the_output_of_a_stage_that_was_left, "a move of a producer", 47),
-            Removal(copies.count_the_output_of_copies_that_left, "one of two there and back", 76),
+            Removal(copies.keep_the_output_of_a_stage_that_was_left, "a move of a producer", 50),
+            Removal(copies.count_the_output_of_copies_that_left, "one of two there and back", 105),
+            Removal(copies.count_what_was_put_before_a_copy_left, "one of two there and back", 49),
         ),
         "Rows received and not consumed do not move: they are not acknowledged, and the new copy is sent them again.",
     ),
@@ -243,7 +244,7 @@ RULES: tuple[ProtocolRule, ...] = (
         "not, its site says so, and it is begun again from another copy, or the partition is lost.",
         (
             Removal(copies.say_nothing_of_a_dead_donor, "a move and a crash", 115),
-            Removal(views.give_up_a_copy_on_its_way, "a move and a crash", 306),
+            Removal(views.give_up_a_copy_on_its_way, "a move and a crash", 395),
             Removal(views.keep_a_dead_standby, "a spare, two crashes", 17),
         ),
         "Whether the state was here when its donor died, only the site knows: the controller waits for its word, also "
@@ -263,8 +264,8 @@ RULES: tuple[ProtocolRule, ...] = (
         "A site that does not answer or cannot reach another is declared dead only if every partition on it has "
         "another copy. If neither of two may go, the link is resumed where it broke.",
         (
-            Removal(views.declare_the_last_copy_dead, "a suspicion of the last copy", 6),
-            Removal(views.declare_the_last_copy_dead, "a cut to the last copy", 0),
+            Removal(views.declare_the_last_copy_dead, "a suspicion of the last copy", 7),
+            Removal(views.declare_the_last_copy_dead, "a cut to the last copy", 7),
             Removal(views.forget_who_has_the_last_copy_on_its_way, "a suspicion of a last copy on its way", 6),
             Removal(views.keep_everybody_while_a_last_copy_is_on_its_way, "a suspicion of a last copy on its way", 155),
         ),
@@ -296,7 +297,7 @@ RULES: tuple[ProtocolRule, ...] = (
         23,
         "A position of nothing is not stated",
         "Who has acknowledged nothing since he became a consumer says nothing to a new producer: it may know more.",
-        (Removal(feeding.state_a_position_of_nothing, "restarts and a spare", 441),),
+        (Removal(feeding.state_a_position_of_nothing, "restarts and a spare", 458),),
     ),
     ProtocolRule(
         24,
@@ -305,7 +306,7 @@ RULES: tuple[ProtocolRule, ...] = (
         "its sink has made durable.",
         (
             Removal(views.let_any_process_serve_an_end, "two restarts", 169),
-            Removal(views.begin_the_output_anew, "restarts", 8),
+            Removal(views.begin_the_output_anew, "restarts", 66),
         ),
     ),
     ProtocolRule(
@@ -320,8 +321,8 @@ RULES: tuple[ProtocolRule, ...] = (
         "A view is sent to the nodes that are connected. Who connects says what he has seen, is sent the rest, and "
         "repeats what he had reported. A node begins with the first view that lists it.",
         (
-            Removal(views.send_views_to_everybody, "restarts and a spare", 10),
-            Removal(views.do_not_send_views_again, "restarts and a spare", 10),
+            Removal(views.send_views_to_everybody, "restarts and a spare", 24),
+            Removal(views.do_not_send_views_again, "restarts and a spare", 19),
             Removal(copies.report_once, "restarts and a spare", 230),
             Removal(copies.report_a_dead_donor_once, "restarts and a move", 687),
             Removal(views.begin_with_the_first_view_only, "an arrival", 2),
@@ -341,9 +342,11 @@ RULES: tuple[ProtocolRule, ...] = (
         "Cohorts meet",
         "Partitions are consumed in one step when they have come equally far and the operator is busy with none.",
         (
-            Removal(copies.fuse_cohorts_at_different_positions, "two partitions meet", 4),
-            Removal(copies.fuse_cohorts_at_work, "ahead", 8),
-            Removal(copies.lose_what_was_pending_when_cohorts_fuse, "ahead", 76),
+            Removal(copies.step_over_a_cohort, "ahead", 91),
+            Removal(copies.fuse_a_cohort_at_work, "everything moves", 749),
+            Removal(copies.fuse_cohorts_at_different_positions, "two partitions meet", 6),
+            Removal(copies.fuse_cohorts_at_work, "ahead", 11),
+            Removal(copies.lose_what_was_pending_when_cohorts_fuse, "ahead", 83),
         ),
     ),
     ProtocolRule(
@@ -352,7 +355,7 @@ RULES: tuple[ProtocolRule, ...] = (
         "Two lanes become one when both have been sent equally far; the old name goes on to be understood. A lane goes "
         "on when the producer that held it back is taken out.",
         (
-            Removal(feeding.merge_lanes_at_any_position, "everything moves", 88),
+            Removal(feeding.merge_lanes_at_any_position, "everything moves", 89),
             Removal(feeding.forget_old_names_of_lanes, "everything moves", 9),
             Removal(feeding.wait_for_a_producer_that_was_taken_out, "one of two there and back", 2369),
         ),

@@ -103,6 +103,34 @@ def say_nothing_of_a_dead_donor(patch: Patch) -> None:
     patch.put(StateMover, "ask", ask)
 
 
+def count_what_was_put_before_a_copy_left(patch: Patch) -> None:
+    """What a copy has produced before it left its site still counts there."""
+    patch.put(Buffer, "forget", lambda buffer, partitions: None)
+
+
+def step_over_a_cohort(patch: Patch) -> None:
+    """The oldest cohort goes on as far as it can, also over the place where a younger one stands."""
+    own = FhCons.reach
+
+    def reach(cons: FhCons, cohort: int) -> int:
+        return cons.frontier(cohort) if cohort == min(cons.cohorts) else own(cons, cohort)
+
+    patch.put(FhCons, "reach", reach)
+
+
+def fuse_a_cohort_at_work(patch: Patch) -> None:
+    """Two cohorts become one when they have come equally far, also while the operator is busy with the younger."""
+    own = FhCons.meeting
+
+    def meeting(cons: FhCons) -> tuple[int, int] | None:
+        twin = cons.clone()
+        oldest = min(cons.cohorts, default=0)
+        twin.cohorts = {k: c if k == oldest else c._replace(working_upto=c.consumed) for k, c in cons.cohorts.items()}
+        return own(twin)
+
+    patch.put(FhCons, "meeting", meeting)
+
+
 def acknowledge_later_when_a_copy_is_here(patch: Patch) -> None:
     """What was held back for a copy on its way is acknowledged with the next view, not when the copy is here."""
     own = Pooler._install

@@ -272,16 +272,16 @@ def go_as_far_as_the_first_producer(patch: Patch) -> None:
 
 def merge_lanes_at_any_position(patch: Patch) -> None:
     """Two lanes become one wherever they are."""
-    own = FhProd._merge
+    own = FhProd._join
 
-    def merge(prod: FhProd, name: LaneName) -> Iterator[Effect]:
-        lane = prod.lanes[name]
-        target = prod.lanes.get(prod._merged_into((*name[:2], lane.into)))
-        if target is not None:
-            prod.lanes[name] = lane._replace(cursor=target.cursor)
-        yield from own(prod, name)
+    def join(prod: FhProd) -> Iterator[Effect]:
+        for name, lane in prod.lanes.items():
+            target = prod.lanes.get(prod._merged_into((*name[:2], lane.into)))
+            if target is not None:
+                prod.lanes[name] = lane._replace(cursor=target.cursor)
+        return own(prod)
 
-    patch.put(FhProd, "_merge", merge)
+    patch.put(FhProd, "_join", join)
 
 
 def forget_old_names_of_lanes(patch: Patch) -> None:

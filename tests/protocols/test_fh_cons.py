@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from flux.protocols.fh_cons import FhCons
-from flux.protocols.messages import Ack, Attach, Block, Data, Effect, Merged, Send, Stopped, View
+from flux.protocols.messages import Ack, Attach, Block, Data, Effect, Merge, Merged, Send, Stopped, View
 
 from .refusing import assert_ignored, assert_refused
 from .views import (
@@ -30,10 +30,12 @@ TITLE = "FH-Cons of stage 2 on site-1"
 
 
 def fed(effects: list[Effect]) -> dict[tuple[str, int], list[tuple[int, int]]]:
-    """The channels asked for, by (sender, position)."""
+    """The channels asked for, by (sender, position); that lanes are to be one is said of each sender behind them."""
     asked: dict[tuple[str, int], list[tuple[int, int]]] = {}
     for effect in effects:
-        assert isinstance(effect, Send) and isinstance(effect.message, Attach)
+        assert isinstance(effect, Send) and isinstance(effect.message, Attach | Merge)
+        if isinstance(effect.message, Merge):
+            continue
         channels = asked.setdefault((effect.to, effect.message.position), [])
         for block in effect.message.channels:
             channels.extend((p, c) for p in block.producers for c in block.consumers)
@@ -240,8 +242,9 @@ def test_a_consumer_stays_with_the_copy_that_took_over() -> None:
     asked = fed(cons.step(replace(SPARE, number=2, dead=frozenset({"site-1"}))))
     assert asked == {("site-2", 5): [(0, 0)]}
     # The new copy is told the position, and nothing is asked of it.
-    [told] = cons.step(replace(MOVED, number=3, dead=frozenset({"site-1"})))
+    told, asked_again = cons.step(replace(MOVED, number=3, dead=frozenset({"site-1"})))
     assert told == Send(to="site-3", message=Ack(sender="egress", view=3, edge=2, position=3))
+    assert asked_again == Send(to="site-2", message=Merge(sender="egress", view=3, edge=2, stint=3, into=2))
 
 
 def test_frames_of_a_lane_without_channels_are_dropped_until_the_stop_is_confirmed() -> None:

@@ -9,14 +9,16 @@ import pytest
 
 from flux.cli import main
 from flux.protocols.buffer import Buffer
-from flux.spec.check import DEEP, DEEP_WALKS, QUICK, QUICK_WALKS, Part
+from flux.spec.check import DEEP, DEEP_WALKS, QUICK, QUICK_WALKS, QUICK_WANDERS, Part
+from flux.spec.wander import WORLDS
 
 
 def test_the_quick_check_finds_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["spec", "check", "--quick", "--json"]) == 0
     checked = json.loads(capsys.readouterr().out)
     assert checked["violations"] == []
-    assert checked["worlds"] == len(QUICK) + QUICK_WALKS
+    assert checked["worlds"] == len(QUICK) + QUICK_WALKS + len(WORLDS) * QUICK_WANDERS
+    assert checked["large"] == QUICK_WALKS
     assert set(checked["explored"]) == set(QUICK)
     assert min(checked["states"], checked["transitions"], checked["events"], checked["faults"], checked["probes"]) > 0
 

@@ -31,8 +31,8 @@ Undo = Callable[[pytest.MonkeyPatch], None]
 class Tale:
     """What was wrong, how to have it wrong again, and the world in which it showed.
 
-    In `choices`, a>b delivers the head of a link, work:a:s lets the operator of stage s on a finish, and the rest is
-    named like the choices of a world.
+    In `choices`, a>b delivers the head of a link, work:a:s[:c] lets the operator of stage s, cohort c, on a finish, and
+    the rest is named like the choices of a world.
     """
 
     bug: str
@@ -129,6 +129,13 @@ def stand_still_after_a_stop(patch: pytest.MonkeyPatch) -> None:
         return effects
 
     _act(patch, FhProd, take_out, only_take_out)
+
+
+def speak_for_partitions_that_left(patch: pytest.MonkeyPatch) -> None:
+    def consumed(cons: FhCons) -> int:
+        return min((cohort.consumed for cohort in cons.cohorts.values()), default=cons.acked)
+
+    patch.setattr(FhCons, "consumed", property(consumed))
 
 
 def state_a_position_of_0(patch: pytest.MonkeyPatch) -> None:
@@ -332,6 +339,26 @@ TALES = (
         site-2>ingress site-1>ingress crash:site-1 crash:ingress notice:site-1 restart:ingress
         """,
     ),
+    Tale(
+        "a site that left a stage and came back while its operator was at work spoke of positions of its earlier time",
+        speak_for_partitions_that_left,
+        Scenario(
+            sites=2,
+            copies=((("site-1",),), (("site-1",),)),
+            batches=((1,), (2,)),
+            bound_rows=10,
+            crashes=0,
+            moves=tuple(_move(0, 0, f"site-{to}") for to in 4 * (2, 1)),
+        ),
+        """
+        ingress>controller site-1>controller site-2>controller egress>controller controller>site-1
+        controller>site-2 site-1>site-1 site-1>ingress move:2 controller>site-1 controller>site-2
+        move:6 controller>ingress work:ingress:0 ingress>site-1 work:ingress:0 ingress>site-1
+        controller>ingress move:5 site-2>site-1 move:0 work:site-1:1 site-1>site-2 site-2>ingress
+        ingress>site-2 site-1>ingress site-2>controller work:site-2:1:1 controller>site-2
+        controller>site-1
+        """,
+    ),
 )
 
 
@@ -345,7 +372,7 @@ def _choice(word: str) -> Choice:
         return "deliver", sender, to
     kind, name, *rest = word.split(":")
     if kind == "work":
-        return "answer", name, (int(rest[0]), 0)
+        return "answer", name, (int(rest[0]), int(rest[1]) if rest[1:] else 0)
     return ("move", CONTROLLER, int(name)) if kind == "move" else (kind, name, NO_DETAIL)
 
 
