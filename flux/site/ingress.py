@@ -1,14 +1,22 @@
-"""The ingress process: it takes rows from the source, numbers them as its machine says, partitions them."""
+"""The ingress process: it takes rows from the source, numbers them as its machine says, partitions them.
+
+Every number that it gives is in the journal (`numbering`) before the rows go out. An ingress that takes the place of
+one that died gives again what the journal says, in the same ranges, and then numbers on.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import time
+import zlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import numpy as np
+import pyarrow as pa
 import trio
 
+from ..errors import FluxError
 from ..hashing import partition_of
 from ..plan.plan import INGRESS
 from ..protocols.ingress import Ingress
@@ -16,72 +24,182 @@ from ..protocols.messages import Effect, Pull, Released, Sourced, SourceEnded
 from ..protocols.node import Node
 from ..punctuation import Punctuation
 from ..sources import Source, SourceBatch, SourceContext
-from ..wire.rows import Rows
+from ..wire.rows import PARTITION, Rows
+from .numbering import Numbering, Replay, Span
 from .shell import Shell, Surroundings
+from .taking import Taking
 
+JOURNAL = "numbering.journal"
 _REPORT_EVERY_S = 0.05
 
 
 class IngressProcess(Shell):
-    """The process in front of the dataflow."""
+    """The process in front of the dataflow; the `incarnation`-th that is."""
 
-    def __init__(self, surroundings: Surroundings, source: Source) -> None:
-        super().__init__(surroundings, Node(INGRESS, [Ingress(INGRESS, surroundings.plan.pool_rows)]))
+    def __init__(self, surroundings: Surroundings, source: Source, incarnation: int = 1) -> None:
+        self._unusable: FluxError | None = None
+        self._numbering: Numbering | None = None
+        try:
+            self._numbering = Numbering.open(surroundings.directory / JOURNAL)
+        except FluxError as error:
+            self._unusable = error  # Told when there is a connection to tell it on.
+        released = 0 if self._numbering is None else self._numbering.released
+        name = INGRESS if incarnation == 1 else f"{INGRESS}.{incarnation}"
+        machine = Ingress(name, surroundings.plan.pool_rows, released)
+        super().__init__(surroundings, Node(name, [machine], incarnation))
         self._source = source
+        self._incarnation = incarnation
         self._pulls, self._pulled = trio.open_memory_channel[int](1)
         self._received: deque[tuple[int, Callable[[], None]]] = deque()
         self._numbered: list[tuple[float, int, int]] = []  # (when, upto, rows), for the report.
         self._reported_at = 0.0
 
     def start(self, nursery: trio.Nursery) -> None:
-        nursery.start_soon(self._pump)
+        if self._numbering is None:
+            assert self._unusable is not None
+            raise self._unusable
+        nursery.start_soon(self._pump, self._numbering)
 
     def carry_out(self, effect: Effect) -> None:
         if isinstance(effect, Pull):
             self._pulls.send_nowait(effect.after)
         elif isinstance(effect, Released):
-            while self._received and self._received[0][0] <= effect.upto:
-                self._received.popleft()[1]()
+            self._release(effect.upto)
         else:
             super().carry_out(effect)
 
-    async def _pump(self) -> None:
+    def _release(self, upto: int) -> None:
+        assert self._numbering is not None
+        # Written first: a source that was told to forget rows must not be asked for them again.
+        tells = bool(self._received) and self._received[0][0] <= upto
+        self._numbering.release(upto, at_once=tells)
+        self._tell_received(upto)
+
+    def _tell_received(self, upto: int) -> None:
+        while self._received and self._received[0][0] <= upto:
+            self._received.popleft()[1]()
+
+    async def _pump(self, numbering: Numbering) -> None:
         try:
-            async for batch in self._source.batches(SourceContext(self.surroundings.directory)):
-                if batch.rows.num_rows:
-                    self.tell(self._number(await self._pulled.receive(), batch))
-                elif batch.received is not None:
-                    batch.received()
-            after = await self._pulled.receive()
-            end = Rows(None, (Punctuation(after + 1, "end"),))
-            self.tell(Sourced(after=after, upto=after + 1, rows=0, body=end))
+            async with contextlib.aclosing(Taking(self._batches(numbering.replay))) as taking:
+                await self._give_again(numbering.replay, taking)
+                if not numbering.ended:
+                    await self._number_on(numbering, taking)
             await self._pulled.receive()
             self.tell(SourceEnded())
             self._report()
         except Exception as error:
             self.fail(error)
 
-    def _number(self, after: int, batch: SourceBatch) -> Sourced:
-        count = batch.rows.num_rows
-        upto = after + count
+    def _batches(self, replay: Replay) -> AsyncIterator[SourceBatch]:
+        """The source from where it is to go on."""
+        who = type(self._source).__name__
+        if self._incarnation > 1 and self._source.replays is None:
+            raise FluxError(
+                f"the ingress died, and source {who} does not say how another one is to go on: whether `batches` can "
+                "begin behind an offset (replays = True) or gives only what is new (replays = False)"
+            )
+        context = SourceContext(self.surroundings.directory)
+        if self._source.replays and replay.offset is not None:
+            return self._source.batches(context, replay.offset)
+        return self._source.batches(context)
+
+    async def _give_again(self, replay: Replay, taking: Taking) -> None:
+        """What the last ingress numbered and not every copy is known to have: the same rows, the same numbers."""
+        if self._source.replays:
+            skipped = await taking.take(replay.skip_rows)
+            self._expect(sum(piece.rows.num_rows for piece in skipped), replay.skip_rows, "rows that were received")
+            for piece in skipped:
+                if piece.received is not None:
+                    piece.received()
+        for span in replay.spans:
+            after = await self._pulled.receive()
+            assert after == span.after, f"{self.name} is asked for what is behind {after}, not {span.after}"
+            if span.mark is not None:
+                self._tell_mark(span.upto, span.mark, span.value)
+            else:
+                rows = span.kept_rows() if span.kept is not None else await self._taken_again(span, taking)
+                self._tell_rows(span.upto, self._partitioned(rows, span.upto, expected=span.digest), span.when)
+
+    async def _taken_again(self, span: Span, taking: Taking) -> pa.RecordBatch:
+        pieces = await taking.take(span.upto - span.after)
+        position = span.after
+        for piece in pieces:
+            position += piece.rows.num_rows
+            if piece.received is not None:
+                self._received.append((position, piece.received))
+        # The copies may have said that they have these before they were taken again.
+        assert self._numbering is not None
+        self._tell_received(self._numbering.released)
+        self._expect(position - span.after, span.upto - span.after, f"rows {span.after + 1:,} to {span.upto:,}")
+        return pa.concat_batches([piece.rows for piece in pieces])
+
+    def _expect(self, came: int, expected: int, which: str) -> None:
+        if came != expected:
+            raise FluxError(
+                f"the ingress was started again, and source {type(self._source).__name__} gave only {came:,} of the "
+                f"{expected:,} rows that it had given before ({which}). What it reads was cut or replaced meanwhile; "
+                "it must be the same when it is read again. Run the flow anew"
+            )
+
+    async def _number_on(self, numbering: Numbering, taking: Taking) -> None:
+        while (batch := await taking.next()) is not None:
+            count = batch.rows.num_rows
+            if not count:
+                if batch.received is not None:
+                    batch.received()
+                continue
+            if self._source.replays and batch.offset is None:
+                raise FluxError(
+                    f"source {type(self._source).__name__} says that it replays, and gave a batch without an offset; "
+                    "give SourceBatch(rows, offset=...), or say replays = False"
+                )
+            upto = await self._pulled.receive() + count
+            rows, when = self._partitioned(batch.rows, upto), time.monotonic()
+            kept = batch.rows if self._source.replays is False else None
+            numbering.number(upto, batch.offset, when=when, digest=_digest(rows), kept=kept)
+            if batch.received is not None:
+                self._received.append((upto, batch.received))
+            self._tell_rows(upto, rows, when)
+        await self._pulled.receive()
+        self._tell_mark(numbering.mark("end", when=time.monotonic()), "end")
+
+    def _tell_mark(self, sn: int, kind: str, value: int | None = None) -> None:
+        self.tell(Sourced(after=sn - 1, upto=sn, rows=0, body=Rows(None, (Punctuation(sn, kind, value),))))
+
+    def _tell_rows(self, upto: int, rows: Rows, when: float) -> None:
+        self._numbered.append((when, upto, len(rows)))
+        if time.monotonic() > self._reported_at + _REPORT_EVERY_S:
+            self._report()
+        self.tell(Sourced(after=upto - len(rows), upto=upto, rows=len(rows), body=rows))
+
+    def _partitioned(self, batch: pa.RecordBatch, upto: int, expected: int | None = None) -> Rows:
+        """The batch's rows with the numbers up to `upto`; if they were given before, they must look the same."""
+        count = batch.num_rows
         first = self.plan.segments[0]
-        columns = [batch.rows.column(name) for name in first.columns]
+        columns = [batch.column(name) for name in first.columns]
         rows = Rows.of(
-            batch.rows,
-            np.arange(after + 1, upto + 1, dtype=np.int64),
+            batch,
+            np.arange(upto - count + 1, upto + 1, dtype=np.int64),
             None,
             np.zeros(count, dtype=np.uint16),
             partition_of(columns, first.partitions),
         )
-        if batch.received is not None:
-            self._received.append((upto, batch.received))
-        self._numbered.append((time.monotonic(), upto, count))
-        if self._numbered[-1][0] > self._reported_at + _REPORT_EVERY_S:
-            self._report()
-        return Sourced(after=after, upto=upto, rows=count, body=rows)
+        if expected is not None and _digest(rows) != expected:
+            raise FluxError(
+                f"the ingress was started again, and source {type(self._source).__name__} gave other rows than before "
+                f"for the numbers {upto - count + 1:,} to {upto:,}. What it reads was changed meanwhile, or is made "
+                "anew each time; it must be the same when it is read again. Run the flow anew"
+            )
+        return rows
 
     def _report(self) -> None:
         if self._numbered:
-            self._reported_at = self._numbered[-1][0]
+            self._reported_at = time.monotonic()
             self.program.send({"kind": "inputs", "log": self._numbered})
             self._numbered = []
+
+
+def _digest(rows: Rows) -> int:
+    """Tells rows from others as far as their partitions differ: those are at hand, so it costs next to nothing."""
+    return zlib.crc32(rows.hidden(PARTITION))

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,8 @@ class Stream(Source):
 
         events = flow.source(flux.spark.Stream(spark.readStream.schema(schema).parquet(path)))
     """
+
+    replays = True
 
     def __init__(
         self,
@@ -187,8 +190,11 @@ class Stream(Source):
 
     # In the ingress process.
 
-    async def batches(self, context: SourceContext) -> AsyncIterator[SourceBatch]:
-        """Yield what Spark commits until the query ends; raise `FluxError` with its reason if it failed."""
+    async def batches(self, context: SourceContext, after: Any = None) -> AsyncIterator[SourceBatch]:
+        """Yield what Spark commits until the query ends; raise `FluxError` with its reason if it failed.
+
+        An offset is a micro-batch and how many of its rows: one that is not done is still staged.
+        """
         if self._listener is None:
             raise FluxError("flux.spark.Stream: batches was asked for before bind; a run calls both, in order")
         staging = Staging(context.directory, self._secret)
@@ -205,22 +211,28 @@ class Stream(Source):
         try:
             async with contextlib.aclosing(staging.committed()) as arriving:
                 async for committed in arriving:
-                    for batch in self._source_batches(committed):
+                    for batch in self._source_batches(committed, after):
                         yield batch
         finally:
             serving.cancel()
 
-    def _source_batches(self, committed: CommittedBatch) -> Iterator[SourceBatch]:
+    def _source_batches(self, committed: CommittedBatch, after: Any) -> Iterator[SourceBatch]:
         """Yield the rows of a micro-batch; the last record batch, or nobody, says that all were received."""
-        last: pa.RecordBatch | None = None
+        done_rows = _done_rows(committed, after)
+        last: SourceBatch | None = None
+        position = 0
         for rows in committed.batches():
+            rest = rows.slice(max(0, done_rows - position))
+            position += rows.num_rows
+            if not rest.num_rows:
+                continue
             if last is not None:
-                yield SourceBatch(self._as_declared(last))
-            last = rows
+                yield last
+            last = SourceBatch(self._as_declared(rest), offset=[committed.batch_id, position])
         if last is None:
             committed.done()
         else:
-            yield SourceBatch(self._as_declared(last), received=committed.done)
+            yield replace(last, received=committed.done)
 
     def _as_declared(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         columns = []
@@ -233,6 +245,17 @@ class Stream(Source):
                     f"{column.type} that does not fit: {error}; correct `types`"
                 ) from error
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def _done_rows(committed: CommittedBatch, after: Any) -> int:
+    """How many rows of a micro-batch are behind us, if we go on behind the offset `after`."""
+    if after is None:
+        return 0
+    batch_id, rows = after
+    if committed.batch_id == batch_id:
+        return int(rows)
+    # An ingress may die between noting that all copies have a batch and saying so here.
+    return committed.rows if committed.batch_id < batch_id else 0
 
 
 def _arrow_schema(df: Any, types: Mapping[str, pa.DataType]) -> pa.Schema:

@@ -1,0 +1,73 @@
+"""Source: what `flow.source(...)` takes, and how an ingress that is started again goes on with it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from ..plain import plain_batch
+
+
+@dataclass(frozen=True)
+class SourceBatch:
+    """Rows as they come from a source; `received` is called once every live copy has received them all.
+
+    `offset` says where the source stands behind them, as a small value of msgpack types.
+    """
+
+    rows: pa.RecordBatch
+    received: Callable[[], None] | None = None
+    offset: Any = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rows", plain_batch(self.rows))
+
+
+@dataclass(frozen=True)
+class SourceContext:
+    """What a source may use in the ingress process: a directory of its own, kept for the whole run."""
+
+    directory: Path
+
+
+class Source:
+    """What `flow.source(...)` takes. Subclasses set `schema` and write `batches`.
+
+    `schema` must be known before the run starts, because the plan is checked against it.
+
+    `replays` says how an ingress that was killed and started again goes on. True: every batch has an `offset`, and
+    `batches(context, after=offset)` gives the rows behind it, the same ones in the same order; batches may be cut
+    otherwise. False: the source is live, and `batches(context)` gives what comes from then on; Flux keeps the rows
+    it has numbered itself. None: the source does not say, and the run ends with an error when its ingress dies.
+    """
+
+    schema: pa.Schema
+    replays: bool | None = None
+
+    def bind(self, directory: Path) -> None:
+        """Prepare, in the user's program, before any process is forked; sockets made here are shared."""
+
+    def release(self) -> None:
+        """Let go of what `bind` made, in a forked process that is not the ingress.
+
+        A socket stays open until its last holder closes it, so each of them must.
+        """
+
+    def start(self) -> None:
+        """Begin, in the user's program, when all processes are up."""
+
+    def stop(self) -> None:
+        """End, in the user's program, when the run is over; also after a failed start."""
+
+    def batches(self, context: SourceContext, after: Any = None) -> AsyncIterator[SourceBatch]:
+        """Yield the batches behind the offset `after` in order, in the ingress process; usually an async generator.
+
+        `after` is left out for the beginning, so a source that does not replay need not take it.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} must define `async def batches(self, context, after=None)` that yields SourceBatch"
+        )

@@ -1,0 +1,112 @@
+"""`Table`: rows the program holds or can make."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from ..errors import PlanError
+from .pieces import (
+    Pace,
+    arriving,
+    at_hand,
+    batch_size,
+    behind,
+    checked_batches,
+    checked_rate,
+    checked_schema,
+    kind,
+    table_of_dicts,
+)
+from .source import Source, SourceBatch, SourceContext
+
+EXPECTED = "a pyarrow.Table, a pyarrow.RecordBatch, an iterable of either, or a list of dicts"
+
+_NOTHING = object()
+
+
+class Table(Source):
+    """Rows the program holds or can make: a Table, a RecordBatch, an iterable of either, or a list of dicts.
+
+    `rate` paces the rows, in rows per second. `batch_rows` is the size batches are cut to; consecutive
+    batches much smaller than it are put together. An iterable that is not a list or tuple is pulled in a
+    thread of the ingress process, so it may block; it is used up there, not in the user's program.
+
+    An ingress that is started again iterates anew, in a process that has not touched the iterator, and skips the rows
+    that are done with. So an iterator must give the same rows each time; one that reads from an open file, pipe or
+    socket does not, because the processes share its place: give a generator that opens the file itself.
+
+    >>> Table([{"src": 1, "app": "web"}]).schema.names
+    ['src', 'app']
+    """
+
+    replays = True
+
+    def __init__(self, data: Any, rate: float | None = None, batch_rows: int | None = None) -> None:
+        self.rate = checked_rate("Table", rate)
+        self.batch_rows = batch_size("Table", batch_rows, self.rate)
+        self.schema, self._pieces = _pieces_of(data)
+        self._is_list = isinstance(self._pieces, list | tuple)
+        self._used_up = False
+
+    def bind(self, directory: Path) -> None:
+        """Claim the data: an iterator is for one run, because a process of that run uses it up."""
+        if self._is_list:
+            return
+        # Noted in the user's program, since the iterator is advanced in another: here it would look untouched,
+        # while the file or socket it reads from is not.
+        if self._used_up:
+            raise PlanError(
+                "Table: data is an iterator and was used up by an earlier run. Give a list of batches or a "
+                "pyarrow.Table to run the flow again, or make a new flow with a new iterator"
+            )
+        self._used_up = True
+
+    async def batches(self, context: SourceContext, after: Any = None) -> AsyncIterator[SourceBatch]:
+        """Yield the rows behind the first `after`: the offset of a table is a number of rows."""
+        offset = after or 0
+        pace = Pace(self.rate)
+        async with contextlib.aclosing(self._pull(offset)) as pulled:
+            async for rows in pulled:
+                await pace.wait(rows.num_rows)
+                offset += rows.num_rows
+                yield SourceBatch(rows, offset=offset)
+
+    def _pull(self, after: int) -> AsyncGenerator[pa.RecordBatch, None]:
+        checked = behind(checked_batches("Table", self._pieces, self.schema), after, "Table")
+        return at_hand(checked, self.batch_rows) if self._is_list else arriving(checked, self.batch_rows)
+
+
+def _pieces_of(data: Any) -> tuple[pa.Schema, Iterable[Any]]:
+    """Return the schema of the data and an iterable of its Tables and RecordBatches."""
+    if isinstance(data, pa.Table | pa.RecordBatch):
+        return checked_schema("Table", data.schema), [data]
+    if isinstance(data, list) and data and isinstance(data[0], dict):
+        table = table_of_dicts("Table", data)
+        return checked_schema("Table", table.schema), [table]
+    if isinstance(data, str | bytes | dict) or not isinstance(data, Iterable):
+        raise PlanError(f"Table: data must be {EXPECTED}; it is {kind(data)}.{_hint(data)}")
+    iterator = iter(data)
+    first = next(iterator, _NOTHING)
+    if first is _NOTHING:
+        raise PlanError("Table: data is empty, so its columns are unknown; give a pyarrow.Table with a schema")
+    if not isinstance(first, pa.Table | pa.RecordBatch):
+        raise PlanError(f"Table: data must be {EXPECTED}; it is {kind(data)} that holds {kind(first)}.{_hint(data)}")
+    # The first item of an iterator is gone once looked at, so it is put back in front.
+    pieces = data if isinstance(data, list | tuple) else itertools.chain([first], iterator)
+    return checked_schema("Table", first.schema), pieces
+
+
+def _hint(data: Any) -> str:
+    if hasattr(data, "writeStream"):
+        return " For a Spark DataFrame use flux.spark.Stream(df)"
+    if hasattr(data, "iloc"):
+        return " For a pandas DataFrame use pyarrow.Table.from_pandas(df)"
+    if isinstance(data, dict):
+        return " For a dict of columns use pyarrow.table(data)"
+    return ""
