@@ -66,6 +66,9 @@ class Journal:
         if len(data) < len(MAGIC) and MAGIC.startswith(data):
             # New, or its process died as it began.
             append(fd, MAGIC, 0)
+            if fsync:
+                os.fsync(fd)
+                sync_directory(path.parent)
             return cls(path, fd, len(MAGIC), fsync), []
         found = list(_records(path, data))
         size = found[-1].position + _HEAD.size + len(found[-1].content) if found else len(MAGIC)

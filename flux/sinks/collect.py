@@ -1,0 +1,57 @@
+"""`Collect`: the output in the program that started the run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+
+from ..errors import PlanError
+from .sink import Sink, check_alike
+
+
+class Collect(Sink):
+    """Keep the output in the program that started the run, as `report.table`.
+
+    One run at a time uses it; what it has collected stays until the next one begins.
+
+    >>> sink = Collect()
+    >>> sink.write(pa.record_batch({"n": [1, 2]}), after=-1, upto=1)
+    >>> sink.table().to_pylist()
+    [{'n': 1}, {'n': 2}]
+    """
+
+    def __init__(self) -> None:
+        self.collected: list[pa.RecordBatch] = []
+        self._in_use = False
+
+    def open(self, directory: Path) -> int | None:
+        """Forget what an earlier run of the same flow left."""
+        if self._in_use:
+            raise PlanError(
+                "flux.sinks.Collect: this sink is in use by a run that has not ended, and the rows of both would be "
+                "mixed. Wait for that run or leave its `with` block; flows that run at the same time need a "
+                "Collect() each"
+            )
+        self._in_use = True
+        self.collected = []
+        return None
+
+    def write(self, rows: pa.RecordBatch, after: int, upto: int) -> None:
+        if not rows.num_rows:
+            return
+        if self.collected:
+            check_alike(self.collected[0].schema, rows.schema)
+        self.collected.append(rows)
+
+    def close(self) -> None:
+        """Give the sink back; what was collected stays."""
+        self._in_use = False
+
+    def table(self, schema: pa.Schema | None = None) -> pa.Table:
+        """Return everything collected as one table; if that is nothing, an empty one of `schema`."""
+        if not self.collected:
+            return (pa.schema([]) if schema is None else schema).empty_table()
+        whole = pa.Table.from_batches(self.collected)
+        # What was declared also says what rows do not: which columns have no nulls, and metadata.
+        return whole if schema is None else whole.cast(schema)

@@ -1,0 +1,130 @@
+"""`Jsonl`: the output as lines of JSON at the end of a file.
+
+A small file beside it says how many of its bytes count and up to which position they go. It is replaced when the lines
+are on the disk; what an egress wrote and did not note there is cut off by the next one.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..disk import append, disk_error, replace_file, sync_directory
+from ..errors import FluxError, PlanError
+from .claim import foreign_output, run_token
+from .sink import Sink
+
+_WHO = "flux.sinks.Jsonl"
+_KEPT = "The output that was written before is safe and whole"
+
+
+class Jsonl(Sink):
+    """Append each row as a line of JSON to the file `path`: in order, each exactly once.
+
+    Lines are on the disk (fsync) before they count as output; a reader may see some that do not yet. What JSON has
+    no form for: bytes are base64, times ISO 8601, decimals and others text; NaN and infinities are null.
+
+    A file that another run has written is an error unless `overwrite` is set. How far the output goes is kept
+    beside it, in ``.NAME.flux``.
+    """
+
+    blocks = True
+
+    def __init__(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
+        self._path = Path(path)
+        self._note = self._path.with_name(f".{self._path.name}.flux")
+        self._overwrite = overwrite
+        self._fd = -1
+        self._size = 0
+        self._upto = 0
+        self._run = ""
+
+    def open(self, directory: Path) -> int | None:
+        try:
+            self._run = run_token(directory)
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            noted = json.loads(self._note.read_bytes()) if self._note.exists() else {}
+            if noted.get("run") == self._run:
+                self._size, self._upto = noted["bytes"], noted["upto"]
+            else:
+                self._claim()
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            size = os.fstat(self._fd).st_size
+            if size < self._size:
+                raise FluxError(
+                    f"{_WHO}: {self._path} has {size:,} bytes, but {self._size:,} were written and acknowledged: "
+                    "somebody cut or replaced it during the run, and that output is gone. Run the flow again"
+                )
+            os.ftruncate(self._fd, self._size)
+            sync_directory(self._path.parent)  # Lines of a file whose name is not safe are not safe either.
+            self._write_note()
+        except OSError as error:
+            raise disk_error(_WHO, self._path, error, _KEPT) from error
+        return self._upto
+
+    def write(self, rows: pa.RecordBatch, after: int, upto: int) -> None:
+        lines = b"".join(_line(row) for row in _readable(rows).to_pylist())
+        try:
+            append(self._fd, lines, self._size)
+            os.fsync(self._fd)
+            self._size += len(lines)
+            self._upto = upto
+            self._write_note()
+        except OSError as error:
+            raise disk_error(_WHO, self._path, error, _KEPT) from error
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _claim(self) -> None:
+        if self._path.is_dir():
+            raise PlanError(f"{_WHO}: {self._path} is a directory; give the path of a file")
+        if self._path.exists() and self._path.stat().st_size:
+            if not self._overwrite:
+                raise foreign_output(_WHO, self._path, "is there already and not empty")
+            os.truncate(self._path, 0)
+
+    def _write_note(self) -> None:
+        # Not forced to the disk: it is for the next egress of this run, which a loss of power would end anyway.
+        note = {"run": self._run, "bytes": self._size, "upto": self._upto}
+        replace_file(self._note, json.dumps(note).encode(), fsync=False)
+
+
+def _readable(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Times of nanoseconds as text: Python has none that are so fine."""
+    for index, field in enumerate(rows.schema):
+        if pa.types.is_timestamp(field.type) and field.type.unit == "ns":
+            form = "%Y-%m-%dT%H:%M:%S%z" if field.type.tz is not None else "%Y-%m-%dT%H:%M:%S"
+            rows = rows.set_column(index, field.name, pc.strftime(rows.column(index), format=form))
+    return rows
+
+
+def _line(row: dict[str, Any]) -> bytes:
+    try:
+        text = json.dumps(row, default=_plain, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        text = json.dumps(_finite(row), default=_plain, ensure_ascii=False, allow_nan=False)
+    return text.encode() + b"\n"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value

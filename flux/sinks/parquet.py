@@ -1,0 +1,194 @@
+"""`Parquet`: the output as Parquet files in a directory.
+
+A Parquet file cannot grow, and one for each small batch would be many and slow to read. So `write` puts the rows at
+the end of a journal in the same directory, forces it to the disk, and is done. When enough rows are gathered, or they
+have waited long enough, they become a file: written under another name, forced to the disk, renamed, and only then is
+the journal begun anew. An egress that finds rows in the journal makes the file of them first: it has the same name and
+the same rows, whether the last egress had come that far or not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import msgpack
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..disk import disk_error, sync_directory
+from ..errors import FluxError, PlanError
+from ..journal import Journal, Record
+from .claim import foreign_output, run_token
+from .sink import Sink, check_alike
+
+_WHO = "flux.sinks.Parquet"
+_JOURNAL = ".flux-open"
+_KEPT = "The output that was written before is safe and whole"
+_JOURNAL_MAX_BYTES = 64 << 20  # Then what is gathered becomes a file, however few rows that are.
+
+# Sequence numbers are 64 bits: with as many digits, the order of names is the order of rows.
+_DIGITS = 19
+
+
+class Parquet(Sink):
+    """Write the rows to files ``part-<first sn>-<last sn>.parquet`` in `directory`: in order, each exactly once.
+
+    The order of names is the order of rows. A file has at most `file_rows` rows, and rows become readable within
+    `flush_every_s` seconds or so; they are safe on the disk (fsync) before they count as output. If the whole
+    run is killed, rows that were not readable yet are left in ``.flux-open``.
+
+    A directory that holds anything else is an error; with `overwrite`, the files of another run are removed.
+    """
+
+    blocks = True
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        file_rows: int = 256 * 1024,
+        flush_every_s: float = 1.0,
+        overwrite: bool = False,
+    ) -> None:
+        if isinstance(file_rows, bool) or not isinstance(file_rows, int) or file_rows < 1:
+            raise PlanError(f"{_WHO}: file_rows must be a whole number of rows above 0; it is {file_rows!r}")
+        if isinstance(flush_every_s, bool) or not isinstance(flush_every_s, int | float) or not flush_every_s > 0:
+            raise PlanError(f"{_WHO}: flush_every_s must be a number of seconds above 0; it is {flush_every_s!r}")
+        self.flush_every_s = float(flush_every_s)
+        self._directory = Path(directory)
+        self._file_rows = file_rows
+        self._overwrite = overwrite
+        self._run = ""
+        self._journal: Journal | None = None
+        self._upto = 0
+        self._flushed_upto = 0
+        self._gathered: list[pa.RecordBatch] = []
+        self._gathered_rows = 0
+        self._schema: pa.Schema | None = None
+
+    def open(self, directory: Path) -> int | None:
+        try:
+            self._run = run_token(directory)
+            self._directory.mkdir(parents=True, exist_ok=True)
+            self._take_up()
+        except OSError as error:
+            raise disk_error(_WHO, self._directory, error, _KEPT) from error
+        self.flush()
+        return self._upto
+
+    def write(self, rows: pa.RecordBatch, after: int, upto: int) -> None:
+        if self._schema is not None:
+            check_alike(self._schema, rows.schema)
+        self._schema = rows.schema
+        assert self._journal is not None
+        try:
+            self._journal.append(msgpack.packb([upto, _encoded(rows)]))
+        except FluxError as error:
+            raise FluxError(f"{_WHO}: {error}") from error
+        self._gather(rows, upto)
+        if self._gathered_rows >= self._file_rows or self._journal.size > _JOURNAL_MAX_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Make files of the rows that are gathered."""
+        if not self._gathered:
+            return
+        self._write_parts(pa.Table.from_batches(self._gathered))
+        assert self._journal is not None
+        self._journal.shorten([self._base(self._upto)], self._journal.size)
+        self._flushed_upto = self._upto
+        self._gathered, self._gathered_rows = [], 0
+
+    def close(self) -> None:
+        self.flush()
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+
+    # How an egress finds the directory.
+
+    def _take_up(self) -> None:
+        there = [path for path in self._directory.iterdir() if not path.name.startswith(_JOURNAL)]
+        journal_path = self._directory / _JOURNAL
+        if there and not journal_path.exists() and not self._overwrite:
+            raise foreign_output(_WHO, self._directory, f"holds {there[0].name!r} already")
+        self._journal, records = Journal.open(journal_path, fsync=True)
+        run, position = msgpack.unpackb(records[0].content) if records else ("", 0)
+        if run == self._run:
+            self._resume(position, records[1:])
+        else:
+            self._claim(there, rows_left=len(records) > 1)
+        for path in self._directory.glob(".part-*"):
+            path.unlink()  # Half written.
+
+    def _resume(self, position: int, records: list[Record]) -> None:
+        self._upto = self._flushed_upto = position
+        for record in records:
+            upto, encoded = msgpack.unpackb(record.content)
+            self._gather(_decoded(encoded), upto)
+
+    def _claim(self, there: list[Path], rows_left: bool) -> None:
+        assert self._journal is not None
+        if (there or rows_left) and not self._overwrite:
+            self._journal.close()
+            what = f"holds {there[0].name!r} of another run" if there else "holds rows of another run that was killed"
+            raise foreign_output(_WHO, self._directory, what)
+        for path in there:
+            if not path.name.startswith(("part-", ".part-")):
+                raise PlanError(
+                    f"{_WHO}: {self._directory} holds {path.name!r}, which no run of Flux wrote. overwrite=True "
+                    "removes only part-*.parquet; choose another directory"
+                )
+        for path in there:
+            path.unlink()
+        self._journal.shorten([self._base(0)], self._journal.size)
+
+    # How rows get there.
+
+    def _gather(self, rows: pa.RecordBatch, upto: int) -> None:
+        self._gathered.append(rows)
+        self._gathered_rows += rows.num_rows
+        self._upto = upto
+
+    def _base(self, position: int) -> bytes:
+        packed: bytes = msgpack.packb([self._run, position])
+        return packed
+
+    def _write_parts(self, table: pa.Table) -> None:
+        name = f"part-{self._flushed_upto + 1:0{_DIGITS}}-{self._upto:0{_DIGITS}}"
+        starts = range(0, table.num_rows, self._file_rows)
+        width = len(str(len(starts)))
+        for number, start in enumerate(starts):
+            of_several = f"-{number:0{width}}" if len(starts) > 1 else ""
+            self._write_part(self._directory / f"{name}{of_several}.parquet", table.slice(start, self._file_rows))
+        try:
+            sync_directory(self._directory)
+        except OSError as error:
+            raise disk_error(_WHO, self._directory, error, _KEPT) from error
+
+    def _write_part(self, path: Path, table: pa.Table) -> None:
+        fresh = path.with_name(f".{path.name}")
+        try:
+            with fresh.open("wb") as file:
+                pq.write_table(table, file)
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.rename(path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                fresh.unlink(missing_ok=True)
+            raise disk_error(_WHO, path, error, _KEPT) from error
+
+
+def _encoded(rows: pa.RecordBatch) -> bytes:
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, rows.schema) as writer:
+        writer.write_batch(rows)
+    encoded: bytes = out.getvalue().to_pybytes()
+    return encoded
+
+
+def _decoded(encoded: bytes) -> pa.RecordBatch:
+    with pa.ipc.open_stream(pa.py_buffer(encoded)) as reader:
+        return reader.read_next_batch()

@@ -1,0 +1,60 @@
+"""Sink: what `stream.sink(...)` takes, and how an egress that is started again goes on with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+
+from ..errors import OperatorError
+from ..plain import columns_of
+
+
+class Sink:
+    """What `stream.sink(...)` takes. `order` is set by it, from its own argument.
+
+    The egress acknowledges what a sink has taken, and then nobody keeps it any more. So what `write` returned from must
+    outlive the process. A sink that `blocks` is called in a thread, one call at a time, and the egress gathers
+    what comes meanwhile into the next one. One that has `flush_every_s` is flushed so often.
+    """
+
+    order: str = "sn"
+    blocks: bool = False
+    flush_every_s: float | None = None
+
+    def open(self, directory: Path) -> int | None:
+        """Make ready for rows; `directory` is the run's own. Return the last `upto` of a write that is durable, or 0.
+
+        None: the sink keeps no position. The egress then keeps one for it, noted when `write` returns: a write that
+        an egress died in is repeated by the next one.
+        """
+        return None
+
+    def write(self, rows: pa.RecordBatch, after: int, upto: int) -> None:
+        """Take all the output with after < sn <= upto; on return it is durable. Ranges without rows are left out."""
+        raise NotImplementedError(f"{type(self).__name__} must define `write(self, rows, after, upto)`")
+
+    def flush(self) -> None:
+        """Let readers see what was written, if `write` alone does not."""
+
+    def close(self) -> None:
+        """Finish: the stream has ended; nothing is written after it. It may be called again by another egress."""
+
+
+class Null(Sink):
+    """Throw the output away. It is still counted in the report."""
+
+    def write(self, rows: pa.RecordBatch, after: int, upto: int) -> None:
+        pass
+
+
+def check_alike(first: pa.Schema, now: pa.Schema) -> None:
+    """Raise if the output changed its columns.
+
+    Only an output that nobody declared can do that: each site takes it from the first rows it sees.
+    """
+    if now != first:
+        raise OperatorError(
+            f"the output came with the columns {columns_of(first)} at first and then with {columns_of(now)}. "
+            "Declare `output` with the operator before the sink"
+        )
