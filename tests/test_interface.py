@@ -124,6 +124,7 @@ ERRORS = ["PlanError", "OperatorError", "DataLost", "StateError", "AuthError", "
 NAMES = [
     *("Dataflow", "Operator", "KeyedOperator", "PooledOperator", "Batch"),
     *("sources.Table", "spark.Stream", "sinks.Collect", "sinks.Null"),
+    *("sources.Generator", "sources.Files", "sources.Lines"),
     *("sinks.Parquet", "sinks.Jsonl", "sinks.Callback"),
     *("operators.Sessions", "operators.CountWindow", "FluxError", *ERRORS),
 ]
@@ -360,16 +361,14 @@ def test_batch_boundaries_do_not_show_in_the_output() -> None:
         ("Lines", {"host", "port"}),
     ],
 )
-@to_be_built(4, "the other sources")
 def test_other_sources_take(source: str, taken: set[str]) -> None:
-    assert taken <= set(parameters_of(getattr(later.sources, source)))
+    assert taken <= set(parameters_of(getattr(flux.sources, source)))
 
 
-@to_be_built(4, "Files")
 def test_files_are_read_as_they_were_written(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "rows.parquet")
     flow = flux.Dataflow("files")
-    events: Any = flow.source(later.sources.Files(tmp_path / "rows.parquet", format="parquet"))
+    events: Any = flow.source(flux.sources.Files(tmp_path / "rows.parquet", format="parquet"))
     events.exchange("k", partitions=8).apply(counting()).sink(flux.sinks.Collect())
     assert flow.run(sites=2).table.to_pylist() == counted()
 

@@ -7,10 +7,14 @@ ingress gives them in the order the batches come.
 
 Whatever a source yields is decoded to plain types (`flux.plain`) as it enters.
 
-`Table` is the source of data the program already holds. Streams from Spark are in `flux.spark`.
+`Table` is the source of data the program already holds, `Generator` of data that a function makes; `Files` reads
+files and what is added to them, `Lines` what a server sends. Streams from Spark are in `flux.spark`.
 """
 
+from .files import Files
+from .generator import Generator
+from .lines import Lines
 from .source import Source, SourceBatch, SourceContext
 from .table import Table
 
-__all__ = ["Source", "SourceBatch", "SourceContext", "Table"]
+__all__ = ["Files", "Generator", "Lines", "Source", "SourceBatch", "SourceContext", "Table"]
