@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import secrets
 import shutil
+import socket
 import tempfile
-import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -17,8 +17,10 @@ import trio
 
 from .controller.process import CONTROLLER, ControllerProcess
 from .errors import FluxError, PlanError, SourceEnded
-from .local.launcher import Child, Lifeline, Runnable, fork, kill
+from .local.launcher import Runnable
+from .local.processes import Process
 from .local.program import Heard, LogEntry, Program
+from .local.spawner import Spawner
 from .plan import Plan
 from .plan.plan import EGRESS, INGRESS
 from .report import Failure, Report, build_timeline, output_gap
@@ -49,7 +51,6 @@ class Run:
         self._source = source
         self._sink = sink
         self._output = output
-        self._killed_at: dict[str, float] = {}
         self._report: Report | None = None
         self._stopped = False
         self._collecting = False
@@ -64,9 +65,7 @@ class Run:
             token=secrets.token_hex(16),
             record=None if record is None else Path(record),
         )
-        self._children: dict[str, Child] = {}
         self._program: Program | None = None
-        self._lifeline = Lifeline()
         try:
             self._launch()
             self._await(lambda heard: heard.started_at is not None, _START_TIMEOUT_S, "start")
@@ -82,19 +81,29 @@ class Run:
             self._collecting = True
         self._source.bind(self.directory)
         self._bound = True
-        listener = address.listen(surroundings.address("program"))
-        controller = address.listen(surroundings.address(CONTROLLER))
-        makers: dict[str, Callable[[], Runnable]] = {
-            CONTROLLER: partial(ControllerProcess, surroundings, controller),
-            INGRESS: partial(IngressProcess, surroundings, self._source),
-            EGRESS: partial(EgressProcess, surroundings, self._sink),
-        }
-        makers |= {name: partial(Worker, surroundings, name) for name in self._plan.site_names}
-        with controller:
-            for name, make in makers.items():
-                release = None if name == INGRESS else self._source.release
-                self._children[name] = fork(name, make, self._lifeline, release)
-        self._program = Program(surroundings, self._sink, listener, list(self._children.values()))
+        # The spawner keeps it open: who connects while the controller is down is served by the next one.
+        with address.listen(surroundings.address(CONTROLLER)) as controller:
+            spawner = Spawner(lambda name, incarnation: self._make(name, incarnation, controller))
+        try:
+            listener = address.listen(surroundings.address("program"))
+        except BaseException:
+            spawner.close()
+            raise
+        names = (CONTROLLER, INGRESS, EGRESS, *self._plan.site_names)
+        self._program = Program(surroundings, self._sink, listener, spawner, names, _restarts())
+
+    def _make(self, name: str, incarnation: int, controller: socket.socket) -> Runnable:
+        """In the new process: let go of what is another's, and say what this one does."""
+        if name != INGRESS:
+            self._source.release()
+        if name == CONTROLLER:
+            return ControllerProcess(self._surroundings, controller, **_told(incarnation))
+        controller.close()
+        if name == INGRESS:
+            return IngressProcess(self._surroundings, self._source, **_told(incarnation))
+        if name == EGRESS:
+            return EgressProcess(self._surroundings, self._sink, **_told(incarnation))
+        return Worker(self._surroundings, name)
 
     # What a user calls.
 
@@ -108,16 +117,8 @@ class Run:
 
     def kill(self, name: str) -> None:
         """SIGKILL the process `name` and return when it is gone."""
-        child = self._children.get(name)
-        if child is None:
-            raise ValueError(f"no process of this run is called {name!r}; there are {', '.join(self._children)}")
-        if child.exited is not None:
-            raise ValueError(f"{name} is dead already")
-        self._killed_at[name] = time.monotonic()
-        kill(child)
         assert self._program is not None
-        if not self._program.wait(lambda heard: child.exited is not None, _KILL_TIMEOUT_S):
-            raise FluxError(f"{name} (process {child.pid}) did not end {_KILL_TIMEOUT_S:g} s after SIGKILL")
+        self._program.kill(name, _KILL_TIMEOUT_S)
 
     def wait(self, timeout: float | None = None) -> Report:
         """Return the report when the source has ended and every row is durable at the sink."""
@@ -133,25 +134,25 @@ class Run:
             return
         self._stopped = True
         try:
-            if self._bound:  # Else it may be in use by another run.
-                self._source.stop()
+            self._stop_source()
         finally:
             self._end_processes()
             if self._collecting:
                 self._sink.close()
-            self._lifeline.cut()
             shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _stop_source(self) -> None:
+        if not self._bound:
+            return  # It may be in use by another run.
+        if self._program is not None and not self._program.is_up(INGRESS):
+            # A source asks its ingress to finish. One that is gone for good would be waited for, because the
+            # spawner holds its sockets open.
+            self._end_processes()
+        self._source.stop()
 
     def _end_processes(self) -> None:
         if self._program is not None:
             self._program.stop()
-        for child in self._children.values():
-            if child.exited is None:
-                kill(child)
-                if self._program is None:
-                    child.reap()
-        if self._program is not None:
-            self._program.wait(lambda heard: all(c.exited is not None for c in self._children.values()), 10)
             self._program.join()
 
     def __enter__(self) -> Self:
@@ -180,26 +181,11 @@ class Run:
         return self._program.heard
 
     def _make_report(self, heard: Heard) -> Report:
-        started_at = heard.started_at or 0.0
         inputs, outputs = self._since_start(heard.input_log), self._since_start(heard.output_log)
         ended_s = outputs[-1][0] if outputs else 0.0
-        failures = []
-        for site, closed_at in heard.closed_at.items():
-            if self._children[site].exited == 0:
-                continue  # It ended because the run did.
-            killed_at = self._killed_at.get(site, closed_at)
-            when_s = killed_at - started_at
-            whole_at = next((at for at in heard.whole_at if at > closed_at), None)
-            failures.append(
-                Failure(
-                    site=site,
-                    when_s=when_s,
-                    detected_after_s=closed_at - killed_at,
-                    output_gap_s=output_gap(outputs, when_s, end_s=ended_s),
-                    recovered_after_s=None if whole_at is None else whole_at - killed_at,
-                    bytes_moved=sum(size for when, _, size in heard.moved if closed_at <= when <= (whole_at or when)),
-                )
-            )
+        failures = sorted(
+            (self._failure(process, heard, outputs, ended_s) for process in heard.deaths), key=lambda f: f.when_s
+        )
         return Report(
             outputs=heard.outputs,
             table=self._sink.table(self._output) if isinstance(self._sink, Collect) else None,
@@ -211,6 +197,26 @@ class Run:
             name=self._plan.name,
             inputs=sum(rows for _, _, rows in inputs),
             duration_s=ended_s,
+        )
+
+    def _failure(self, process: Process, heard: Heard, outputs: list[LogEntry], ended_s: float) -> Failure:
+        assert process.gone_at is not None
+        told_at = heard.closed_at.get(process.node, process.gone_at)
+        # The controller's word counts for a site: only then are its copies rebuilt. The run itself starts the others.
+        noticed_at = told_at if process.is_site else min(told_at, process.gone_at)
+        died_at = process.killed_at or min(told_at, process.gone_at)
+        back_at = process.back_at
+        if process.is_site:
+            back_at = next((at for at in heard.whole_at if at > noticed_at), None)
+        moved = [size for at, _, size in heard.moved if process.is_site and noticed_at <= at <= (back_at or at)]
+        when_s = died_at - (heard.started_at or 0.0)
+        return Failure(
+            site=process.name,
+            when_s=when_s,
+            detected_after_s=max(0.0, noticed_at - died_at),
+            output_gap_s=output_gap(outputs, when_s, end_s=ended_s),
+            recovered_after_s=None if back_at is None else back_at - died_at,
+            bytes_moved=sum(moved),
         )
 
     def output_log(self) -> list[LogEntry]:
@@ -227,8 +233,20 @@ class Run:
 
     @property
     def cpu_s(self) -> dict[str, float]:
-        """Processor seconds of each process that has ended."""
-        return {name: child.cpu_s for name, child in self._children.items() if child.exited is not None}
+        """Processor seconds of each process that has ended, with all its incarnations."""
+        assert self._program is not None
+        return self._program.processes.cpu_s
+
+
+def _told(incarnation: int) -> dict[str, int]:
+    """The first incarnation is what a process is made as if nothing is said."""
+    return {} if incarnation == 1 else {"incarnation": incarnation}
+
+
+def _restarts() -> frozenset[str]:
+    """The processes that can be started again: they must know which incarnation they are."""
+    makers = {CONTROLLER: ControllerProcess, INGRESS: IngressProcess, EGRESS: EgressProcess}
+    return frozenset(name for name, maker in makers.items() if "incarnation" in inspect.signature(maker).parameters)
 
 
 def _refuse_inside_trio() -> None:

@@ -1,7 +1,7 @@
 """Program: the user's program's end of a run: what the processes tell it, in a thread of its own.
 
-The thread runs one trio loop: it hears the processes, takes over a `Collect`'s rows, and notices when a
-process ends. Everything it learns is in `Heard`, guarded by one condition that callers wait on.
+The thread runs one trio loop: it hears the processes, takes over a `Collect`'s rows, and has those that die
+started again. Everything it learns is in `Heard`, guarded by one condition that callers wait on.
 """
 
 from __future__ import annotations
@@ -23,9 +23,13 @@ from ..sinks import Collect, Sink
 from ..site.shell import Surroundings
 from ..wire import frames
 from ..wire.link import Link, accept_loop
-from .launcher import Child
+from .processes import Process
+from .spawner import Spawner
+from .supervisor import Supervisor
 
 log = logging.getLogger("flux")
+
+_LAST_WORDS_S = 5.0
 
 LogEntry = tuple[float, int, int]  # (when, upto, rows)
 
@@ -45,21 +49,33 @@ class Heard:
     whole_at: list[float] = field(default_factory=list)  # When every partition had all its copies (again).
     moved: list[tuple[float, str, int]] = field(default_factory=list)  # When state went to which site, bytes.
     byes: set[str] = field(default_factory=set)
+    deaths: list[Process] = field(default_factory=list)  # In the order in which they were noticed.
 
 
 class Program:
-    """The thread that hears the processes of one run."""
+    """The thread that hears the processes of one run, and has those started again that are named in `restarts`."""
 
     def __init__(
-        self, surroundings: Surroundings, sink: Sink, listener: socket.socket, children: Sequence[Child]
+        self,
+        surroundings: Surroundings,
+        sink: Sink,
+        listener: socket.socket,
+        spawner: Spawner,
+        names: Sequence[str],
+        restarts: frozenset[str],
     ) -> None:
         self.heard = Heard()
         self.changed = threading.Condition()
         self._surroundings = surroundings
         self._sink = sink
         self._listener = listener
-        self._children = {child.name: child for child in children}
-        self._links: dict[str, Link] = {}
+        self._spawner = spawner
+        self._names = names
+        self._restarts = restarts
+        self._supervisor = Supervisor(spawner, self.changed, self._died, self._fail)
+        self.processes = self._supervisor.processes
+        self._links: dict[str, Link] = {}  # By the names of processes, not of nodes.
+        self._over: dict[str, trio.Event] = {}  # Set when nothing more can come on the link.
         self._stopping = False
         self._token: trio.lowlevel.TrioToken | None = None
         self._up = threading.Event()
@@ -71,27 +87,42 @@ class Program:
         with self.changed:
             return self.changed.wait_for(lambda: until(self.heard), timeout_s)
 
+    def kill(self, name: str, timeout_s: float) -> None:
+        """SIGKILL the present incarnation of `name`; return when it is gone."""
+        deadline = time.monotonic() + timeout_s
+        with self.changed:
+            process = self.processes.live(name)
+            # One that was started again a moment ago may not have a number yet.
+            self.changed.wait_for(lambda: process.pid is not None or process.gone, timeout_s)
+            process.kill()
+            if not self.changed.wait_for(lambda: process.gone, deadline - time.monotonic()):
+                raise FluxError(f"{name} (process {process.pid}) did not end {timeout_s:g} s after SIGKILL")
+
+    def is_up(self, name: str) -> bool:
+        """Whether the process `name` runs and has connected, or is about to."""
+        with self.changed:
+            return any(process.name == name and not process.gone for process in self.processes)
+
     def stop(self, patience_s: float = 5.0) -> None:
-        """Tell every process to end, and wait until they have."""
+        """Tell every process to end, and wait until they have; those that do not are killed."""
         self._tell(self._stop)
-        self.wait(lambda heard: self._all_gone() or not self._thread.is_alive(), patience_s)
+        self.wait(lambda heard: self.processes.all_gone() or not self._thread.is_alive(), patience_s)
+        with self.changed:
+            for process in self.processes:
+                process.kill()
+        self.wait(lambda heard: self.processes.all_gone() or not self._thread.is_alive(), patience_s)
 
     def join(self) -> None:
-        """End the thread; every process must be gone by now."""
+        """End the spawner, with whatever is left, and the thread."""
         self._tell(lambda: self._cancel.cancel())
         self._thread.join()
-        for child in self._children.values():
-            if child.exited is None:
-                child.reap()  # The thread died before it could.
+        self._spawner.close()
 
     def _tell(self, what: Callable[[], None]) -> None:
         self._up.wait()
         with contextlib.suppress(trio.RunFinishedError):
             assert self._token is not None
             self._token.run_sync_soon(what)
-
-    def _all_gone(self) -> bool:
-        return all(child.exited is not None for child in self._children.values())
 
     # In the thread.
 
@@ -111,8 +142,7 @@ class Program:
             self._up.set()
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
-                for child in self._children.values():
-                    nursery.start_soon(self._watch, child)
+                nursery.start_soon(self._supervisor.run, self._names, nursery)
                 with self._listener:
                     await accept_loop(self._listener, self._accepted)
 
@@ -120,37 +150,66 @@ class Program:
         self._nursery.start_soon(self._serve, sock)
 
     async def _serve(self, sock: socket.socket) -> None:
-        link = Link("a process that has not greeted", sock)
+        link, over = Link("a process that has not greeted", sock), trio.Event()
         self._nursery.start_soon(link.write)
         try:
+            frame = await link.receive()
+            if frame is not None:
+                await self._greeted(link, over, frame[0])
             while (frame := await link.receive()) is not None:
-                header, body = frame
-                if link.peer in self._links:
-                    self._hear(link, header, body)
-                elif self._surroundings.greets(header):
-                    link.peer = header["node"]
-                    self._links[link.peer] = link
-                else:
-                    raise frames.BadFrame("it does not know this run's token")
+                self._hear(link, *frame)
         except frames.BadFrame as error:
             log.warning("closed the connection to %s: %s", link.peer, error)
         finally:
+            over.set()
             link.close()
 
-    async def _watch(self, child: Child) -> None:
-        await trio.lowlevel.wait_readable(child.pidfd)
+    async def _greeted(self, link: Link, over: trio.Event, header: dict[str, Any]) -> None:
+        if not self._surroundings.greets(header):
+            raise frames.BadFrame("it does not know this run's token")
+        link.peer = header["node"]
+        process = self.processes.of_node(link.peer)
+        if process is None:
+            raise frames.BadFrame("it is not a process that this run has started, or it is dead")
+        await self._hear_out(process.name)
         with self.changed:
-            child.reap()
-            if not self._stopping and not child.name.startswith("site-"):
-                self._fail(
-                    FluxError(
-                        f"the {child.name} process ended with {_exit(child.exited)}, and it cannot be "
-                        "restarted yet: the run ends here. Output up to now is right"
-                    )
-                )
-            elif not self._stopping and self.heard.started_at is None:
-                self._fail(FluxError(f"{child.name} ended with {_exit(child.exited)} before the run had started"))
+            self._links[process.name], self._over[process.name] = link, over
+            process.greeted()
+            if process.name == EGRESS and EGRESS in self._restarts and isinstance(self._sink, Collect):
+                link.send({"kind": "collected", "upto": self.heard.safe_upto})
+            if self._stopping:
+                link.send({"kind": "stop"})
             self.changed.notify_all()
+
+    async def _hear_out(self, name: str) -> None:
+        """Before the next incarnation is heard, hear what the last one had sent: then the two do not mix."""
+        if name in self._links:
+            with trio.move_on_after(_LAST_WORDS_S):  # A fork of it may hold the connection.
+                await self._over[name].wait()
+            self._links[name].close()
+
+    def _died(self, process: Process) -> None:
+        if self._stopping or process.drained:
+            return
+        self.heard.deaths.append(process)
+        if self.heard.started_at is None:
+            how = process.how_it_ended()
+            self._fail(FluxError(f"{process.name} ended before the run had started, with {how}"))
+        elif process.is_site or self.heard.ended:
+            return  # The controller has the copies of a site rebuilt; behind the end nothing is needed.
+        elif process.name not in self._restarts:
+            how = process.how_it_ended()
+            self._fail(
+                FluxError(
+                    f"the {process.name} process ended, and it cannot be restarted yet: the run ends here. Output up "
+                    f"to now is right. It ended with {how}"
+                )
+            )
+        elif (error := self.processes.check_restart(process)) is not None:
+            self._fail(error)
+        else:
+            log.warning("%s ended with %s; it is started again", process.node, process.how_it_ended())
+            self._supervisor.start(process.name)
 
     def _hear(self, link: Link, header: dict[str, Any], body: Any) -> None:
         now = time.monotonic()
@@ -183,15 +242,27 @@ class Program:
 
     def _take_rows(self, link: Link, header: dict[str, Any], body: Any, now: float) -> None:
         heard = self.heard
+        upto = header["upto"]
+        after = header.get("after", heard.safe_upto)
         rows = link.decode_batch(header, body)
+        if isinstance(self._sink, Collect) and upto > heard.safe_upto != after:
+            self._fail(
+                FluxError(
+                    f"{link.peer} sent the output from {after} to {upto}, and the program has it up to "
+                    f"{heard.safe_upto}: some would be lost or be there twice, so the run ends here. This is an error "
+                    "of Flux; please report it"
+                )
+            )
+            return
+        if upto > heard.safe_upto:  # Else the last egress had sent it, and was killed before it knew that it had come.
+            if isinstance(self._sink, Collect) and rows is not None:
+                self._sink.write(rows, after, upto)
+            heard.outputs += header["count"]
+            heard.safe_upto = upto
+            if header["count"]:
+                heard.output_log.append((now, upto, header["count"]))
         if isinstance(self._sink, Collect):
-            if rows is not None:
-                self._sink.write(rows, heard.safe_upto, header["upto"])
-            self._links[EGRESS].send({"kind": "durable", "upto": header["upto"]})
-        heard.outputs += header["count"]
-        heard.safe_upto = header["upto"]
-        if header["count"]:
-            heard.output_log.append((now, header["upto"], header["count"]))
+            link.send({"kind": "durable", "upto": upto})
         heard.ended = heard.ended or header["end"]
 
     def _fail(self, error: BaseException) -> None:
@@ -212,7 +283,3 @@ def _as_one(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
-
-
-def _exit(status: int | None) -> str:
-    return f"signal {-status}" if status is not None and status < 0 else f"exit status {status}"

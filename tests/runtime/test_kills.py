@@ -164,7 +164,7 @@ def test_a_replayed_recording_gives_the_same_effects(
 def test_a_stopped_run_leaves_no_process_and_no_file(packets: list[pa.RecordBatch]) -> None:
     with dmz.flow(packets, rate=10_000).start(sites=2) as run:
         run.wait_for_output(1)
-        pids = [child.pid for child in run._children.values()]
+        pids = [process.pid for process in run._program.processes]
     assert not run.directory.exists()
     for pid in pids:
         with pytest.raises(ProcessLookupError):
@@ -177,7 +177,7 @@ def test_processes_end_when_their_program_is_killed(packets: list[pa.RecordBatch
     if program == 0:
         try:
             run = dmz.flow(packets, rate=1_000).start(sites=2)
-            listed.write_text(" ".join(str(child.pid) for child in run._children.values()))
+            listed.write_text(" ".join(str(process.pid) for process in run._program.processes))
             time.sleep(60)
         finally:
             os._exit(1)

@@ -1,0 +1,127 @@
+"""Processes of a run that only talk to the program: enough to see what the run does when they die.
+
+The egress makes the output up: row n at position n, one after the other, as the program acknowledges them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import trio
+
+import flux
+from flux.site.shell import Surroundings
+from flux.wire import address
+from flux.wire.link import Link
+
+ROWS = 200
+
+
+class Fake:
+    """A process that greets the program, and leaves when it says stop."""
+
+    def __init__(self, surroundings: Surroundings, name: str, incarnation: int = 1) -> None:
+        self.surroundings = surroundings
+        self.name = name if incarnation == 1 or name == "controller" else f"{name}.{incarnation}"
+        self.incarnation = incarnation
+        self.program = Link("program")
+
+    def begin(self) -> None:
+        """What it does first."""
+
+    def hear(self, header: dict[str, Any]) -> None:
+        """What it does when the program says something."""
+
+    async def run(self) -> None:
+        where = self.surroundings.address("program")
+        self.program.connect(await address.connect(where), self.surroundings.greeting(self.name))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.program.write)
+            self.begin()
+            while (frame := await self.program.receive()) is not None:
+                header, _ = frame
+                if header["kind"] == "stop":
+                    break
+                self.hear(header)
+            os._exit(0)
+
+
+class FakeController(Fake):
+    """Everybody is always there."""
+
+    def __init__(self, surroundings: Surroundings, listener: Any, incarnation: int = 1) -> None:
+        super().__init__(surroundings, "controller", incarnation)
+
+    def begin(self) -> None:
+        self.program.send({"kind": "view", "number": 1, "whole": True, "at": time.monotonic()})
+
+    def hear(self, header: dict[str, Any]) -> None:
+        assert header["kind"] == "drain"
+        self.program.send({"kind": "drained", "site": header["site"]})
+
+
+class FakeIngress(Fake):
+    """It has numbered all rows at once."""
+
+    def __init__(self, surroundings: Surroundings, source: Any, incarnation: int = 1) -> None:
+        super().__init__(surroundings, "ingress", incarnation)
+
+    def begin(self) -> None:
+        if self.incarnation == 1:
+            self.program.send({"kind": "inputs", "log": [(time.monotonic(), ROWS, ROWS)]})
+
+
+class FakeEgress(Fake):
+    """It goes on behind what the program has collected, and waits at each position for which a gate is missing."""
+
+    def __init__(self, surroundings: Surroundings, sink: Any, incarnation: int = 1) -> None:
+        super().__init__(surroundings, "egress", incarnation)
+
+    def hear(self, header: dict[str, Any]) -> None:
+        after = header["upto"]
+        gate = self.gate(after)
+        while gate is not None and not gate.exists():
+            time.sleep(0.005)
+        if after < ROWS:
+            self.give(after, after + 1)
+
+    def gate(self, position: int) -> Path | None:
+        """The file without which nothing is given behind `position`."""
+        return None
+
+    def give(self, after: int, upto: int) -> None:
+        rows = pa.record_batch({"n": list(range(after + 1, upto + 1))})
+        header = {"kind": "rows", "after": after, "upto": upto, "count": len(rows), "end": upto == ROWS}
+        self.program.send_batch(header, rows)
+
+
+class FakeWorker(Fake):
+    """A site without partitions."""
+
+
+def gated(directory: Path, positions: tuple[int, ...]) -> type[FakeEgress]:
+    """An egress that waits at `positions` for the files named after them."""
+
+    class Gated(FakeEgress):
+        def gate(self, position: int) -> Path | None:
+            return directory / str(position) if position in positions else None
+
+    return Gated
+
+
+class Passing(flux.Operator):
+    output: ClassVar = {"n": "int64"}
+
+    def process(self, batch: Any) -> Any:
+        return batch.emit({"n": batch["n"]})
+
+
+def flow() -> flux.Dataflow:
+    """A dataflow of which the fakes take only the output's columns."""
+    made = flux.Dataflow("fake")
+    made.source(flux.sources.Table([{"n": 1}])).exchange("n", partitions=4).apply(Passing).sink(flux.sinks.Collect())
+    return made

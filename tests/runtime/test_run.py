@@ -1,0 +1,196 @@
+"""What a run does when its processes die: real processes, real SIGKILL, fakes that only talk to the program."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import flux
+from flux.local.processes import DEATHS_MAX, Process
+
+from .fakes import ROWS, FakeController, FakeEgress, FakeIngress, flow, gated
+from .waiting import DEADLINE_S, is_gone, wait_until
+
+ALL = [{"n": n} for n in range(1, ROWS + 1)]
+
+
+def process(run: flux.Run, name: str) -> Process:
+    assert run._program is not None
+    with run._program.changed:
+        return run._program.processes.live(name)
+
+
+def up(run: flux.Run, name: str, incarnation: int) -> Process:
+    """Wait for an incarnation of a process to connect."""
+
+    def is_up() -> bool:
+        present = process(run, name)
+        return present.incarnation == incarnation and present.state == "up" and present.pid is not None
+
+    wait_until(is_up, f"incarnation {incarnation} of {name} did not come up")
+    return process(run, name)
+
+
+@pytest.mark.parametrize("name", ["ingress", "egress", "controller"])
+def test_a_killed_process_is_started_again_under_the_next_incarnation(
+    fake: Callable[..., None], name: str, tmp_path: Path
+) -> None:
+    fake(EgressProcess=gated(tmp_path, (ROWS // 2,)))
+    with flow().start(sites=2) as run:
+        run.wait_for_output(10)
+        first = process(run, name)
+        run.kill(name)
+        assert first.pid is not None and is_gone(first.pid)
+        second = up(run, name, 2)
+        assert second.node == ("controller" if name == "controller" else f"{name}.2")
+        run.kill(name)
+        up(run, name, 3)
+        (tmp_path / str(ROWS // 2)).touch()
+        report = run.wait(timeout=DEADLINE_S)
+    assert report.table.to_pylist() == ALL
+    assert [failure.site for failure in report.failures] == [name, name]
+    for failure in report.failures:
+        assert failure.recovered_after_s is not None
+        assert 0 <= failure.detected_after_s <= failure.recovered_after_s
+    assert report.failures[0].when_s < report.failures[1].when_s
+
+
+def test_a_process_killed_from_outside_is_started_again_too(fake: Callable[..., None], tmp_path: Path) -> None:
+    fake(EgressProcess=gated(tmp_path, (10,)))
+    with flow().start(sites=2) as run:
+        pid = process(run, "ingress").pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        up(run, "ingress", 2)
+        (tmp_path / "10").touch()
+        report = run.wait(timeout=DEADLINE_S)
+    assert [failure.site for failure in report.failures] == ["ingress"]
+
+
+def test_kills_that_the_program_asks_for_are_never_too_many(fake: Callable[..., None], tmp_path: Path) -> None:
+    fake(EgressProcess=gated(tmp_path, (10,)))
+    with flow().start(sites=2) as run:
+        for _ in range(DEATHS_MAX + 2):
+            run.kill("controller")
+        up(run, "controller", DEATHS_MAX + 3)
+        (tmp_path / "10").touch()
+        assert len(run.wait(timeout=DEADLINE_S).failures) == DEATHS_MAX + 2
+
+
+def test_a_process_that_dies_again_and_again_ends_the_run_with_its_last_words(fake: Callable[..., None]) -> None:
+    class Crashing(FakeIngress):
+        def begin(self) -> None:
+            if self.incarnation > 1:
+                print(f"incarnation {self.incarnation} has no file to read", file=sys.stderr)
+                os._exit(3)
+
+    class Silent(FakeEgress):
+        def hear(self, header: dict[str, Any]) -> None:
+            pass
+
+    fake(IngressProcess=Crashing, EgressProcess=Silent)
+    with flow().start(sites=2) as run:
+        run.kill("ingress")
+        with pytest.raises(flux.FluxError, match="ingress process died 5 times within 10 s") as caught:
+            run.wait(timeout=DEADLINE_S)
+    assert "exit status 3" in str(caught.value)
+    assert f"incarnation {DEATHS_MAX + 1} has no file to read" in str(caught.value)
+
+
+def test_a_process_that_dies_before_the_run_has_started_ends_it_with_its_last_words(fake: Callable[..., None]) -> None:
+    class Crashing(FakeController):
+        def begin(self) -> None:
+            raise ZeroDivisionError("in the controller")
+
+    fake(ControllerProcess=Crashing)
+    with pytest.raises(flux.FluxError, match=r"controller ended before the run had started[^$]*ZeroDivisionError"):
+        flow().start(sites=2)
+
+
+def test_a_site_is_not_started_again(fake: Callable[..., None]) -> None:
+    with flow().start(sites=3) as run:
+        run.kill("site-2")
+        with pytest.raises(ValueError, match="site-2 is dead already"):
+            run.kill("site-2")
+        report = run.wait(timeout=DEADLINE_S)
+    assert [failure.site for failure in report.failures] == ["site-2"]
+
+
+@pytest.mark.parametrize("name", ["site-9", "ingress.2", "spawner", ""])
+def test_an_unknown_name_is_refused(fake: Callable[..., None], name: str) -> None:
+    with flow().start(sites=2) as run, pytest.raises(ValueError, match=f"{name!r}; there are controller, ingress"):
+        run.kill(name)
+
+
+def test_output_the_program_has_already_is_not_collected_twice(fake: Callable[..., None]) -> None:
+    class Repeating(FakeEgress):
+        given = 0
+
+        def give(self, after: int, upto: int) -> None:
+            super().give(after, upto)
+            super().give(after, upto)
+
+        def hear(self, header: dict[str, Any]) -> None:
+            if header["kind"] == "collected" or header["upto"] > self.given:
+                self.given = header["upto"]
+                super().hear(header)
+
+    fake(EgressProcess=Repeating)
+    with flow().start(sites=2) as run:
+        report = run.wait(timeout=DEADLINE_S)
+    assert report.table.to_pylist() == ALL
+    assert report.outputs == ROWS
+
+
+def test_a_gap_in_the_output_ends_the_run(fake: Callable[..., None]) -> None:
+    class Skipping(FakeEgress):
+        def give(self, after: int, upto: int) -> None:
+            super().give(after + (after == 50), upto + (after == 50))
+
+    fake(EgressProcess=Skipping)
+    with (
+        flow().start(sites=2) as run,
+        pytest.raises(flux.FluxError, match="egress sent the output from 51 to 52, and the program has it up to 50"),
+    ):
+        run.wait(timeout=DEADLINE_S)
+
+
+def test_rows_that_a_killed_egress_had_sent_are_taken_before_the_next_is_told_where_to_go_on(
+    fake: Callable[..., None],
+) -> None:
+    class Ahead(FakeEgress):
+        """It sends twenty positions without waiting to be told that one has come, and dies of it."""
+
+        def hear(self, header: dict[str, Any]) -> None:
+            if self.incarnation > 1:
+                super().hear(header)
+                return
+            for after in range(20):
+                self.give(after, after + 1)
+            self.program._write_some(self.program._sock)  # type: ignore[arg-type]
+            os._exit(1)
+
+    fake(EgressProcess=Ahead)
+    with flow().start(sites=2) as run:
+        report = run.wait(timeout=DEADLINE_S)
+    assert report.table.to_pylist() == ALL
+
+
+def test_when_the_spawner_is_killed_the_run_ends_and_nothing_is_left(fake: Callable[..., None], tmp_path: Path) -> None:
+    fake(EgressProcess=gated(tmp_path, (10,)))
+    with flow().start(sites=2) as run:
+        assert run._program is not None
+        names = ("controller", "ingress", "egress", "site-1", "site-2")
+        pids = [up(run, name, 1).pid for name in names]
+        spawner = run._program._spawner.pid
+        os.kill(spawner, signal.SIGKILL)
+        with pytest.raises(flux.FluxError, match=f"process {spawner}\\) was killed"):
+            run.wait(timeout=DEADLINE_S)
+        assert all(pid is not None and is_gone(pid) for pid in [*pids, spawner])
+    assert not run.directory.exists()
