@@ -16,24 +16,26 @@ import pyarrow as pa
 import trio
 
 from .controller.process import CONTROLLER, ControllerProcess
-from .errors import FluxError, PlanError, SourceEnded
+from .errors import FluxError, NoSites, PlanError, SourceEnded
 from .local.launcher import Runnable
-from .local.processes import Process
 from .local.program import Heard, LogEntry, Program
+from .local.reporting import make_report, make_status, since_start
 from .local.spawner import Spawner
 from .plan import Plan
 from .plan.plan import EGRESS, INGRESS
-from .report import Failure, Report, build_timeline, output_gap
+from .report import Report
 from .sinks import Collect, Sink
 from .site.egress import EgressProcess
 from .site.ingress import IngressProcess
 from .site.shell import Surroundings
 from .site.worker import Worker
 from .sources import Source
+from .status import Status
 from .wire import address
 
 _START_TIMEOUT_S = 60.0
 _KILL_TIMEOUT_S = 10.0
+_ADD_TIMEOUT_S = 60.0
 
 
 class Run:
@@ -116,16 +118,55 @@ class Run:
             )
 
     def kill(self, name: str) -> None:
-        """SIGKILL the process `name` and return when it is gone."""
+        """SIGKILL the process `name` and return when it is gone; an unknown or dead one is a `ValueError`.
+
+        Names are the sites, "ingress", "egress" and "controller". The run starts the last three again at once,
+        so that a second call kills the next incarnation; it does not start sites again.
+        """
         assert self._program is not None
         self._program.kill(name, _KILL_TIMEOUT_S)
+
+    def add_site(self) -> str:
+        """Start a further site and return its name when the process is up; the numbering continues."""
+        assert self._program is not None
+        site = self._program.start_site()
+        self._await(lambda heard: site.state == "up" or site.gone, _ADD_TIMEOUT_S, f"{site.name} to come up")
+        if site.gone:
+            raise FluxError(f"{site.name}, which add_site() started, ended with {site.how_it_ended()}")
+        return site.name
+
+    def drain(self, site: str, timeout: float = 60) -> None:
+        """Move everything off `site` and stop it; return when its process is gone.
+
+        `ValueError` if there is no such site or it is dead, `NoSites` if the others could not hold what is on it,
+        `TimeoutError` if it takes longer than `timeout` seconds; the site is then still being emptied.
+        """
+        assert self._program is not None
+        copies = 2 if any(segment.availability == "pairs" for segment in self._plan.segments) else 1
+        others = self._program.sites_without(site)
+        if len(others) < copies:
+            raise NoSites(
+                f"drain({site!r}): its partitions need {copies} other sites to live on, and there are {len(others)}. "
+                "Call add_site() first"
+            )
+        process = self._program.drain(site)
+        self._await(lambda heard: process.gone, timeout, f"{site} to be drained")
+        if not process.drained:
+            raise FluxError(f"{site} died before everything had been moved off it, with {process.how_it_ended()}")
+
+    def status(self) -> Status:
+        """A snapshot: processes, whether all partitions have their copies, rows, rates and failures so far."""
+        assert self._program is not None
+        with self._program.changed:
+            return make_status(self._plan.name, self._heard, self._program.processes)
 
     def wait(self, timeout: float | None = None) -> Report:
         """Return the report when the source has ended and every row is durable at the sink."""
         if self._report is None:
             self._await(lambda heard: heard.ended, timeout, "the end of the stream")
             self.stop()
-            self._report = self._make_report(self._heard)
+            table = self._sink.table(self._output) if isinstance(self._sink, Collect) else None
+            self._report = make_report(self._plan.name, self._heard, table)
         return self._report
 
     def stop(self) -> None:
@@ -180,56 +221,13 @@ class Run:
         assert self._program is not None, "the run has not started"
         return self._program.heard
 
-    def _make_report(self, heard: Heard) -> Report:
-        inputs, outputs = self._since_start(heard.input_log), self._since_start(heard.output_log)
-        ended_s = outputs[-1][0] if outputs else 0.0
-        failures = sorted(
-            (self._failure(process, heard, outputs, ended_s) for process in heard.deaths), key=lambda f: f.when_s
-        )
-        return Report(
-            outputs=heard.outputs,
-            table=self._sink.table(self._output) if isinstance(self._sink, Collect) else None,
-            failures=failures,
-            moves=[],
-            timeline=build_timeline(
-                inputs, outputs, events=[(failure.when_s, f"{failure.site} died") for failure in failures]
-            ),
-            name=self._plan.name,
-            inputs=sum(rows for _, _, rows in inputs),
-            duration_s=ended_s,
-        )
-
-    def _failure(self, process: Process, heard: Heard, outputs: list[LogEntry], ended_s: float) -> Failure:
-        assert process.gone_at is not None
-        told_at = heard.closed_at.get(process.node, process.gone_at)
-        # The controller's word counts for a site: only then are its copies rebuilt. The run itself starts the others.
-        noticed_at = told_at if process.is_site else min(told_at, process.gone_at)
-        died_at = process.killed_at or min(told_at, process.gone_at)
-        back_at = process.back_at
-        if process.is_site:
-            back_at = next((at for at in heard.whole_at if at > noticed_at), None)
-        moved = [size for at, _, size in heard.moved if process.is_site and noticed_at <= at <= (back_at or at)]
-        when_s = died_at - (heard.started_at or 0.0)
-        return Failure(
-            site=process.name,
-            when_s=when_s,
-            detected_after_s=max(0.0, noticed_at - died_at),
-            output_gap_s=output_gap(outputs, when_s, end_s=ended_s),
-            recovered_after_s=None if back_at is None else back_at - died_at,
-            bytes_moved=sum(moved),
-        )
-
     def output_log(self) -> list[LogEntry]:
         """When the sink took which rows: (seconds since the start, up to which sequence number, rows)."""
-        return self._since_start(self._heard.output_log)
+        return since_start(self._heard, self._heard.output_log)
 
     def input_log(self) -> list[LogEntry]:
         """When the ingress numbered which rows, likewise."""
-        return self._since_start(self._heard.input_log)
-
-    def _since_start(self, log: list[LogEntry]) -> list[LogEntry]:
-        started_at = self._heard.started_at or 0.0
-        return [(when - started_at, upto, rows) for when, upto, rows in log]
+        return since_start(self._heard, self._heard.input_log)
 
     @property
     def cpu_s(self) -> dict[str, float]:

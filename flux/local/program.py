@@ -13,10 +13,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 
+from ..controller.process import CONTROLLER
 from ..errors import DataLost, FluxError, from_dict
 from ..plan.plan import EGRESS
 from ..sinks import Collect, Sink
@@ -26,6 +27,8 @@ from ..wire.link import Link, accept_loop
 from .processes import Process
 from .spawner import Spawner
 from .supervisor import Supervisor
+
+T = TypeVar("T")
 
 log = logging.getLogger("flux")
 
@@ -47,6 +50,8 @@ class Heard:
     input_log: list[LogEntry] = field(default_factory=list)
     closed_at: dict[str, float] = field(default_factory=dict)
     whole_at: list[float] = field(default_factory=list)  # When every partition had all its copies (again).
+    whole: bool = False  # Whether it is so now.
+    draining: set[str] = field(default_factory=set)  # Sites that the controller is to empty.
     moved: list[tuple[float, str, int]] = field(default_factory=list)  # When state went to which site, bytes.
     byes: set[str] = field(default_factory=set)
     deaths: list[Process] = field(default_factory=list)  # In the order in which they were noticed.
@@ -98,6 +103,30 @@ class Program:
             if not self.changed.wait_for(lambda: process.gone, deadline - time.monotonic()):
                 raise FluxError(f"{name} (process {process.pid}) did not end {timeout_s:g} s after SIGKILL")
 
+    def start_site(self) -> Process:
+        """Start a further site."""
+        return self._in_thread(self._start_site)
+
+    def drain(self, name: str) -> Process:
+        """Have the controller empty a site; when it has, the site is stopped."""
+        with self.changed:
+            process = self._live_site(name)
+        self._in_thread(lambda: self._ask_to_drain(name))
+        return process
+
+    def sites_without(self, name: str) -> list[str]:
+        """The live sites besides `name` that are to stay; `ValueError` if `name` is none."""
+        with self.changed:
+            self._live_site(name)
+            sites = [process.name for process in self.processes if process.is_site and not process.gone]
+            return [site for site in sites if site != name and site not in self.heard.draining]
+
+    def _live_site(self, name: str) -> Process:
+        process = self.processes.live(name)
+        if not process.is_site:
+            raise ValueError(f"{name} is no site: it holds no partitions that could be moved")
+        return process
+
     def is_up(self, name: str) -> bool:
         """Whether the process `name` runs and has connected, or is about to."""
         with self.changed:
@@ -123,6 +152,13 @@ class Program:
         with contextlib.suppress(trio.RunFinishedError):
             assert self._token is not None
             self._token.run_sync_soon(what)
+
+    def _in_thread(self, what: Callable[[], T]) -> T:
+        self._up.wait()
+        try:
+            return trio.from_thread.run_sync(what, trio_token=self._token)
+        except trio.RunFinishedError:
+            raise self.heard.error or FluxError("the run has ended: its processes are gone") from None
 
     # In the thread.
 
@@ -177,6 +213,9 @@ class Program:
             process.greeted()
             if process.name == EGRESS and EGRESS in self._restarts and isinstance(self._sink, Collect):
                 link.send({"kind": "collected", "upto": self.heard.safe_upto})
+            if process.name == CONTROLLER:
+                for site in self.heard.draining:
+                    link.send({"kind": "drain", "site": site})
             if self._stopping:
                 link.send({"kind": "stop"})
             self.changed.notify_all()
@@ -188,7 +227,25 @@ class Program:
                 await self._over[name].wait()
             self._links[name].close()
 
+    def _start_site(self) -> Process:
+        with self.changed:
+            return self._supervisor.start(self.processes.next_site())
+
+    def _ask_to_drain(self, site: str) -> None:
+        with self.changed:
+            self.heard.draining.add(site)
+            self._links[CONTROLLER].send({"kind": "drain", "site": site})
+
+    def _let_go(self, site: str) -> None:
+        """Nothing is on the site any more."""
+        self.heard.draining.discard(site)
+        process = self.processes.of_node(site)
+        if process is not None:  # It may have died meanwhile.
+            process.drained = True
+            self._links[site].send({"kind": "stop"})
+
     def _died(self, process: Process) -> None:
+        self.heard.draining.discard(process.name)
         if self._stopping or process.drained:
             return
         self.heard.deaths.append(process)
@@ -223,12 +280,15 @@ class Program:
             elif kind == "view":
                 if heard.started_at is None:
                     heard.started_at = header["at"]
-                if header["whole"]:
+                heard.whole = header["whole"]
+                if heard.whole:
                     heard.whole_at.append(header["at"])
             elif kind == "moved":
                 heard.moved.append((now, header["to"], header["bytes"]))
             elif kind == "closed":
                 heard.closed_at.setdefault(header["node"], header["at"])
+            elif kind == "drained":
+                self._let_go(header["site"])
             elif kind == "error":
                 error = from_dict(header["error"])
                 self._fail(error)

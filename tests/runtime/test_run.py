@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -13,8 +14,9 @@ import pytest
 
 import flux
 from flux.local.processes import DEATHS_MAX, Process
+from flux.local.reporting import RATE_WINDOW_S, rate
 
-from .fakes import ROWS, FakeController, FakeEgress, FakeIngress, flow, gated
+from .fakes import ROWS, FakeController, FakeEgress, FakeIngress, FakeWorker, flow, gated
 from .waiting import DEADLINE_S, is_gone, wait_until
 
 ALL = [{"n": n} for n in range(1, ROWS + 1)]
@@ -194,3 +196,137 @@ def test_when_the_spawner_is_killed_the_run_ends_and_nothing_is_left(fake: Calla
             run.wait(timeout=DEADLINE_S)
         assert all(pid is not None and is_gone(pid) for pid in [*pids, spawner])
     assert not run.directory.exists()
+
+
+# Sites that come and go.
+
+
+def test_add_site_continues_the_numbering_also_behind_dead_sites(fake: Callable[..., None]) -> None:
+    with flow().start(sites=2, standby=1) as run:
+        assert run.add_site() == "site-4"
+        run.kill("site-4")
+        assert run.add_site() == "site-5"
+        assert process(run, "site-5").state == "up"
+        run.kill("site-5")
+
+
+def test_a_site_that_does_not_come_up_is_an_error_with_its_last_words(fake: Callable[..., None]) -> None:
+    class Broken(FakeWorker):
+        async def run(self) -> None:
+            if self.name == "site-3":
+                raise ZeroDivisionError("in the new site")
+            await super().run()
+
+    fake(Worker=Broken)
+    with flow().start(sites=2) as run:
+        with pytest.raises(flux.FluxError, match=r"site-3, which add_site\(\) started[^$]*ZeroDivisionError"):
+            run.add_site()
+        run.wait(timeout=DEADLINE_S)
+
+
+def test_add_site_to_a_run_that_is_over_is_an_error(fake: Callable[..., None]) -> None:
+    with flow().start(sites=2) as run:
+        run.wait(timeout=DEADLINE_S)
+        with pytest.raises(flux.FluxError, match="the run has ended"):
+            run.add_site()
+
+
+def test_a_drained_site_ends_and_is_no_failure(fake: Callable[..., None]) -> None:
+    with flow().start(sites=3) as run:
+        pid = up(run, "site-2", 1).pid
+        run.drain("site-2")
+        assert pid is not None and is_gone(pid)
+        with pytest.raises(ValueError, match="site-2 was drained"):
+            run.kill("site-2")
+        states = {each.name: each.state for each in run.status().processes}
+        assert (states["site-1"], states["site-2"]) == ("up", "drained")
+        assert run.wait(timeout=DEADLINE_S).failures == []
+
+
+def test_a_controller_that_is_started_again_is_asked_again_to_drain(fake: Callable[..., None]) -> None:
+    class Forgetful(FakeController):
+        def hear(self, header: dict[str, Any]) -> None:
+            if self.incarnation == 1:
+                os._exit(1)
+            super().hear(header)
+
+    fake(ControllerProcess=Forgetful)
+    with flow().start(sites=3) as run:
+        run.drain("site-1")
+        assert [failure.site for failure in run.wait(timeout=DEADLINE_S).failures] == ["controller"]
+
+
+def test_a_site_that_dies_while_it_is_drained_is_an_error(fake: Callable[..., None]) -> None:
+    class Murderous(FakeController):
+        def hear(self, header: dict[str, Any]) -> None:
+            os.kill(int((self.surroundings.directory / header["site"]).read_text()), signal.SIGKILL)
+
+    fake(ControllerProcess=Murderous)
+    with flow().start(sites=3) as run:
+        (run.directory / "site-1").write_text(str(up(run, "site-1", 1).pid))
+        with pytest.raises(flux.FluxError, match="site-1 died before everything had been moved off it, with signal 9"):
+            run.drain("site-1")
+
+
+def test_drain_refuses_what_is_no_site_and_what_leaves_too_few(fake: Callable[..., None]) -> None:
+    with flow().start(sites=2) as run:
+        with pytest.raises(ValueError, match="ingress is no site"):
+            run.drain("ingress")
+        with pytest.raises(ValueError, match="site-9"):
+            run.drain("site-9")
+        with pytest.raises(flux.NoSites, match="need 2 other sites to live on, and there are 1"):
+            run.drain("site-1")
+
+
+def test_drain_gives_up_after_its_time(fake: Callable[..., None]) -> None:
+    class Deaf(FakeController):
+        def hear(self, header: dict[str, Any]) -> None:
+            pass
+
+    fake(ControllerProcess=Deaf)
+    with flow().start(sites=3) as run, pytest.raises(TimeoutError, match="site-1 to be drained"):
+        run.drain("site-1", timeout=0.05)
+
+
+# The snapshot.
+
+
+def test_a_status_tells_processes_rows_and_failures(fake: Callable[..., None], tmp_path: Path) -> None:
+    fake(EgressProcess=gated(tmp_path, (20,)))
+    with flow().start(sites=2) as run:
+        run.wait_for_output(20)
+        for name in ("egress", "site-1", "site-2"):
+            up(run, name, 1)
+        run.kill("ingress")
+        ingress = up(run, "ingress", 2)
+        status = run.status()
+        (tmp_path / "20").touch()
+    assert [(each.name, each.state, each.incarnation) for each in status.processes] == [
+        ("controller", "up", 1),
+        ("ingress", "up", 2),
+        ("egress", "up", 1),
+        ("site-1", "up", 1),
+        ("site-2", "up", 1),
+    ]
+    assert status.processes[1].pid == ingress.pid
+    assert all(each.cpu_s >= 0 for each in status.processes)
+    assert (status.name, status.whole, status.ended) == ("fake", True, False)
+    assert (status.inputs, status.outputs) == (ROWS, 20)
+    assert [failure.site for failure in status.failures] == ["ingress"]
+    assert json.loads(json.dumps(status)) == json.loads(json.dumps(status.to_dict()))
+
+
+def test_rates_are_those_of_the_last_seconds() -> None:
+    log = [(100.0, 10, 10), (107.0, 30, 20), (109.0, 60, 30)]
+    assert rate(log, started_at=100.0, now=110.0) == 50 / RATE_WINDOW_S
+    assert rate(log[:1], started_at=99.5, now=101.5) == 5.0
+    assert rate(log, started_at=100.0, now=120.0) == 0
+
+
+def test_the_status_of_a_run_that_is_over_says_so(fake: Callable[..., None]) -> None:
+    with flow().start(sites=2) as run:
+        run.wait(timeout=DEADLINE_S)
+        status = run.status()
+    assert status.ended
+    assert {each.state for each in status.processes} == {"dead"}
+    assert all(each.cpu_s > 0 for each in status.processes)

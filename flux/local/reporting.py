@@ -1,0 +1,88 @@
+"""Reporting: what the program has heard of a run, as its report and as a snapshot."""
+
+from __future__ import annotations
+
+import time
+
+import pyarrow as pa
+
+from ..report import Failure, Report, build_timeline, output_gap
+from ..status import ProcessStatus, Status
+from .processes import Process, Processes
+from .program import Heard, LogEntry
+
+RATE_WINDOW_S = 5.0  # A snapshot's rates are those of this last time.
+
+
+def make_report(name: str, heard: Heard, table: pa.Table | None) -> Report:
+    """The report of a run that is over."""
+    inputs, outputs = since_start(heard, heard.input_log), since_start(heard, heard.output_log)
+    failures = failures_of(heard)
+    events = [(failure.when_s, f"{failure.site} died") for failure in failures]
+    return Report(
+        outputs=heard.outputs,
+        table=table,
+        failures=failures,
+        moves=[],
+        timeline=build_timeline(inputs, outputs, events=events),
+        name=name,
+        inputs=sum(rows for _, _, rows in inputs),
+        duration_s=outputs[-1][0] if outputs else 0.0,
+    )
+
+
+def make_status(name: str, heard: Heard, processes: Processes) -> Status:
+    """What the run is doing now."""
+    now = time.monotonic()
+    started_at = heard.started_at or now
+    return Status(
+        name=name,
+        t_s=now - started_at,
+        processes=[ProcessStatus(p.name, p.pid, p.state, p.incarnation, p.cpu_s) for p in processes],
+        whole=heard.whole,
+        inputs=sum(rows for _, _, rows in heard.input_log),
+        outputs=heard.outputs,
+        input_rate=rate(heard.input_log, started_at, now),
+        output_rate=rate(heard.output_log, started_at, now),
+        failures=failures_of(heard),
+        ended=heard.ended,
+    )
+
+
+def failures_of(heard: Heard) -> list[Failure]:
+    """The deaths so far, in their order, and what each cost."""
+    outputs = since_start(heard, heard.output_log)
+    return sorted((_failure(process, heard, outputs) for process in heard.deaths), key=lambda failure: failure.when_s)
+
+
+def _failure(process: Process, heard: Heard, outputs: list[LogEntry]) -> Failure:
+    assert process.gone_at is not None
+    told_at = heard.closed_at.get(process.node, process.gone_at)
+    # The controller's word counts for a site: only then are its copies rebuilt. The run itself starts the others.
+    noticed_at = told_at if process.is_site else min(told_at, process.gone_at)
+    died_at = process.killed_at or min(told_at, process.gone_at)
+    back_at = process.back_at
+    if process.is_site:
+        back_at = next((at for at in heard.whole_at if at > noticed_at), None)
+    moved = [size for at, _, size in heard.moved if process.is_site and noticed_at <= at <= (back_at or at)]
+    when_s = died_at - (heard.started_at or 0.0)
+    return Failure(
+        site=process.name,
+        when_s=when_s,
+        detected_after_s=max(0.0, noticed_at - died_at),
+        output_gap_s=output_gap(outputs, when_s, end_s=outputs[-1][0] if outputs else 0.0),
+        recovered_after_s=None if back_at is None else back_at - died_at,
+        bytes_moved=sum(moved),
+    )
+
+
+def since_start(heard: Heard, log: list[LogEntry]) -> list[LogEntry]:
+    """A log with the times that users see."""
+    started_at = heard.started_at or 0.0
+    return [(when - started_at, upto, rows) for when, upto, rows in log]
+
+
+def rate(log: list[LogEntry], started_at: float, now: float) -> float:
+    """Rows per second over the last seconds, or since the start if that is less."""
+    rows = sum(rows for when, _, rows in log if when > now - RATE_WINDOW_S)
+    return rows / max(min(RATE_WINDOW_S, now - started_at), 1e-3)

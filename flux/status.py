@@ -1,0 +1,65 @@
+"""What a run is doing at one moment."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from .report import Failure
+
+__all__ = ["ProcessStatus", "Status"]
+
+
+@dataclass(frozen=True)
+class ProcessStatus:
+    """One process: a site, "ingress", "egress" or "controller"."""
+
+    name: str
+    # None: it was asked for and does not run yet.
+    pid: int | None
+    # "starting" until it has connected, "up", "dead", or "drained": it was emptied and has ended.
+    state: str
+    incarnation: int
+    cpu_s: float
+
+
+@dataclass(eq=False)
+class Status(dict[str, Any]):
+    """A snapshot of a run. It is a document too, as `to_dict()` gives it: `json.dumps(run.status())` works.
+
+    >>> Status("words", 1.5, [ProcessStatus("site-1", 77, "up", 1, 0.25)], True, 20, 10, 5.0, 2.5, [], False)["outputs"]
+    10
+    """
+
+    name: str
+    # Seconds since the start.
+    t_s: float
+    processes: list[ProcessStatus]
+    # Whether every partition has all its copies.
+    whole: bool
+    inputs: int
+    outputs: int
+    # Rows per second, over the last seconds.
+    input_rate: float
+    output_rate: float
+    failures: list[Failure]
+    # Whether the source has ended and every row is durable at the sink.
+    ended: bool
+
+    def __post_init__(self) -> None:
+        self.update(self.to_dict())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the snapshot as JSON types."""
+        return {
+            "name": self.name,
+            "t_s": self.t_s,
+            "processes": [asdict(process) for process in self.processes],
+            "whole": self.whole,
+            "inputs": self.inputs,
+            "outputs": self.outputs,
+            "input_rate": self.input_rate,
+            "output_rate": self.output_rate,
+            "failures": [asdict(failure) for failure in self.failures],
+            "ended": self.ended,
+        }
