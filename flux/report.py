@@ -24,6 +24,8 @@ __all__ = ["Failure", "Interval", "Report", "build_timeline", "output_gap"]
 # (t_s, upto_sn, rows): at t_s, everything up to upto_sn was numbered or taken, with this many rows.
 LogEntry = tuple[float, int, int]
 
+GAP_WINDOW_S = 2.0  # The cost of a death is looked for in this time behind it.
+
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
@@ -116,7 +118,7 @@ def build_timeline(
     times = np.concatenate([in_s, out_s, event_s])
     if not len(times):
         return []
-    count = int(times.max() // interval_s) + 1
+    count = int(max(times.max(), 0.0) // interval_s) + 1
     in_bin, out_bin, event_bin = (_bins(t_s, interval_s) for t_s in (in_s, out_s, event_s))
 
     which, latency_ms, weight = _latencies_ms(in_s, in_upto, in_rows, out_s, out_upto, out_rows)
@@ -140,7 +142,9 @@ def build_timeline(
     ]
 
 
-def output_gap(outputs: Sequence[LogEntry], when_s: float, window_s: float = 2.0, end_s: float | None = None) -> float:
+def output_gap(
+    outputs: Sequence[LogEntry], when_s: float, window_s: float = GAP_WINDOW_S, end_s: float | None = None
+) -> float:
     """Return the longest time without a row at the sink within `window_s` of `when_s`, in seconds.
 
     The first gap begins at `when_s` itself and the last ends with the window. A stream that ended at `end_s`
@@ -280,7 +284,7 @@ def _title(report: Report) -> str:
 def _edges(timeline: list[Interval]) -> list[float]:
     """Return where the intervals begin, and where the last one ends."""
     starts = [interval.t_s for interval in timeline]
-    width_s = starts[1] - starts[0] if len(starts) > 1 else 1.0
+    width_s = starts[-1] - starts[-2] if len(starts) > 1 else 1.0  # Those of long ago may be longer.
     return [*starts, starts[-1] + width_s]
 
 

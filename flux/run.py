@@ -17,13 +17,14 @@ import trio
 
 from .controller.process import CONTROLLER, ControllerProcess
 from .errors import FluxError, NoSites, PlanError, SourceEnded
+from .local.heard import Heard
 from .local.launcher import Runnable
-from .local.program import Heard, LogEntry, Program
+from .local.program import Program
 from .local.reporting import make_report, make_status, since_start
 from .local.spawner import Spawner
 from .plan import Plan
 from .plan.plan import EGRESS, INGRESS
-from .report import Report
+from .report import LogEntry, Report
 from .sinks import Collect, Sink
 from .site.egress import EgressProcess
 from .site.ingress import IngressProcess
@@ -222,12 +223,15 @@ class Run:
         return self._program.heard
 
     def output_log(self) -> list[LogEntry]:
-        """When the sink took which rows: (seconds since the start, up to which sequence number, rows)."""
-        return since_start(self._heard, self._heard.output_log)
+        """When the sink took which rows: (seconds since the start, up to which sequence number, rows).
+
+        Of a long run, the last minute at least; the report's timeline tells the whole.
+        """
+        return [entry for entry in since_start(self._heard, self._heard.history.outputs) if entry[2]]
 
     def input_log(self) -> list[LogEntry]:
         """When the ingress numbered which rows, likewise."""
-        return since_start(self._heard, self._heard.input_log)
+        return since_start(self._heard, self._heard.history.inputs)
 
     @property
     def cpu_s(self) -> dict[str, float]:

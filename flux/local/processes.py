@@ -52,6 +52,7 @@ class Process:
     drained: bool = False  # Nothing is on it any more: its end is no failure.
     gone_at: float | None = None
     back_at: float | None = None  # When the next incarnation was up.
+    output_gap_s: float | None = None  # After its death, once the time for it is over and the output of it still known.
     exited: int | None = None  # The status; None also if it is gone and nobody knows.
     _pidfd: int | None = None
     _cpu_s: float = 0.0

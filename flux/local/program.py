@@ -12,7 +12,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import trio
@@ -24,7 +23,9 @@ from ..sinks import Collect, Sink
 from ..site.shell import Surroundings
 from ..wire import frames
 from ..wire.link import Link, accept_loop
+from .heard import Heard
 from .processes import Process
+from .reporting import note_output_gaps
 from .spawner import Spawner
 from .supervisor import Supervisor
 
@@ -33,28 +34,6 @@ T = TypeVar("T")
 log = logging.getLogger("flux")
 
 _LAST_WORDS_S = 5.0
-
-LogEntry = tuple[float, int, int]  # (when, upto, rows)
-
-
-@dataclass
-class Heard:
-    """What the program knows of the run. Times are of the monotonic clock."""
-
-    outputs: int = 0
-    safe_upto: int = 0
-    started_at: float | None = None
-    ended: bool = False
-    error: BaseException | None = None
-    output_log: list[LogEntry] = field(default_factory=list)
-    input_log: list[LogEntry] = field(default_factory=list)
-    closed_at: dict[str, float] = field(default_factory=dict)
-    whole_at: list[float] = field(default_factory=list)  # When every partition had all its copies (again).
-    whole: bool = False  # Whether it is so now.
-    draining: set[str] = field(default_factory=set)  # Sites that the controller is to empty.
-    moved: list[tuple[float, str, int]] = field(default_factory=list)  # When state went to which site, bytes.
-    byes: set[str] = field(default_factory=set)
-    deaths: list[Process] = field(default_factory=list)  # In the order in which they were noticed.
 
 
 class Program:
@@ -276,7 +255,7 @@ class Program:
             if kind == "rows":
                 self._take_rows(link, header, body, now)
             elif kind == "inputs":
-                heard.input_log.extend(header["log"])
+                heard.history.add_inputs(header["log"])
             elif kind == "view":
                 if heard.started_at is None:
                     heard.started_at = header["at"]
@@ -298,7 +277,14 @@ class Program:
                 log.info("%s: %s", header["node"], header["text"])
             else:
                 raise frames.BadFrame(f"{link.peer} sent an unknown {kind!r}")
+            self._settle_history(now)
             self.changed.notify_all()
+
+    def _settle_history(self, now: float) -> None:
+        heard = self.heard
+        if heard.started_at is not None and heard.history.is_due(heard.started_at, now):
+            note_output_gaps(heard, now)
+            heard.history.settle(heard.started_at, now)
 
     def _take_rows(self, link: Link, header: dict[str, Any], body: Any, now: float) -> None:
         heard = self.heard
@@ -319,8 +305,7 @@ class Program:
                 self._sink.write(rows, after, upto)
             heard.outputs += header["count"]
             heard.safe_upto = upto
-            if header["count"]:
-                heard.output_log.append((now, upto, header["count"]))
+            heard.history.add_output((now, upto, header["count"]))
         if isinstance(self._sink, Collect):
             link.send({"kind": "durable", "upto": upto})
         heard.ended = heard.ended or header["end"]

@@ -6,17 +6,16 @@ import time
 
 import pyarrow as pa
 
-from ..report import Failure, Report, build_timeline, output_gap
+from ..report import GAP_WINDOW_S, Failure, LogEntry, Report, output_gap
 from ..status import ProcessStatus, Status
+from .heard import Heard
 from .processes import Process, Processes
-from .program import Heard, LogEntry
 
 RATE_WINDOW_S = 5.0  # A snapshot's rates are those of this last time.
 
 
 def make_report(name: str, heard: Heard, table: pa.Table | None) -> Report:
     """The report of a run that is over."""
-    inputs, outputs = since_start(heard, heard.input_log), since_start(heard, heard.output_log)
     failures = failures_of(heard)
     events = [(failure.when_s, f"{failure.site} died") for failure in failures]
     return Report(
@@ -24,10 +23,10 @@ def make_report(name: str, heard: Heard, table: pa.Table | None) -> Report:
         table=table,
         failures=failures,
         moves=[],
-        timeline=build_timeline(inputs, outputs, events=events),
+        timeline=heard.history.timeline(heard.started_at or 0.0, events),
         name=name,
-        inputs=sum(rows for _, _, rows in inputs),
-        duration_s=outputs[-1][0] if outputs else 0.0,
+        inputs=heard.history.input_rows,
+        duration_s=_last_output_s(heard),
     )
 
 
@@ -40,10 +39,10 @@ def make_status(name: str, heard: Heard, processes: Processes) -> Status:
         t_s=now - started_at,
         processes=[ProcessStatus(p.name, p.pid, p.state, p.incarnation, p.cpu_s) for p in processes],
         whole=heard.whole,
-        inputs=sum(rows for _, _, rows in heard.input_log),
+        inputs=heard.history.input_rows,
         outputs=heard.outputs,
-        input_rate=rate(heard.input_log, started_at, now),
-        output_rate=rate(heard.output_log, started_at, now),
+        input_rate=rate(heard.history.inputs, started_at, now),
+        output_rate=rate(heard.history.outputs, started_at, now),
         failures=failures_of(heard),
         ended=heard.ended,
     )
@@ -51,8 +50,22 @@ def make_status(name: str, heard: Heard, processes: Processes) -> Status:
 
 def failures_of(heard: Heard) -> list[Failure]:
     """The deaths so far, in their order, and what each cost."""
-    outputs = since_start(heard, heard.output_log)
+    outputs = since_start(heard, heard.history.outputs)
     return sorted((_failure(process, heard, outputs) for process in heard.deaths), key=lambda failure: failure.when_s)
+
+
+def note_output_gaps(heard: Heard, now: float) -> None:
+    """Work out what cannot be once the history of the output is cut."""
+    outputs = since_start(heard, heard.history.outputs)
+    for process in heard.deaths:
+        died_at = _died_at(process, heard)
+        if process.output_gap_s is None and died_at + GAP_WINDOW_S < now:
+            process.output_gap_s = output_gap(outputs, died_at - (heard.started_at or 0.0))
+
+
+def _died_at(process: Process, heard: Heard) -> float:
+    assert process.gone_at is not None
+    return process.killed_at or min(process.gone_at, heard.closed_at.get(process.node, process.gone_at))
 
 
 def _failure(process: Process, heard: Heard, outputs: list[LogEntry]) -> Failure:
@@ -60,20 +73,28 @@ def _failure(process: Process, heard: Heard, outputs: list[LogEntry]) -> Failure
     told_at = heard.closed_at.get(process.node, process.gone_at)
     # The controller's word counts for a site: only then are its copies rebuilt. The run itself starts the others.
     noticed_at = told_at if process.is_site else min(told_at, process.gone_at)
-    died_at = process.killed_at or min(told_at, process.gone_at)
+    died_at = _died_at(process, heard)
     back_at = process.back_at
     if process.is_site:
         back_at = next((at for at in heard.whole_at if at > noticed_at), None)
     moved = [size for at, _, size in heard.moved if process.is_site and noticed_at <= at <= (back_at or at)]
     when_s = died_at - (heard.started_at or 0.0)
+    gap_s = process.output_gap_s
+    if gap_s is None:
+        gap_s = output_gap(outputs, when_s, end_s=_last_output_s(heard))
     return Failure(
         site=process.name,
         when_s=when_s,
         detected_after_s=max(0.0, noticed_at - died_at),
-        output_gap_s=output_gap(outputs, when_s, end_s=outputs[-1][0] if outputs else 0.0),
+        output_gap_s=gap_s,
         recovered_after_s=None if back_at is None else back_at - died_at,
         bytes_moved=sum(moved),
     )
+
+
+def _last_output_s(heard: Heard) -> float:
+    last_at = heard.history.last_output_at
+    return 0.0 if last_at is None else last_at - (heard.started_at or 0.0)
 
 
 def since_start(heard: Heard, log: list[LogEntry]) -> list[LogEntry]:

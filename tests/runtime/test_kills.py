@@ -12,7 +12,7 @@ import pytest
 
 import flux
 from experiments import dmz
-from flux.local.program import Heard
+from flux.local.heard import Heard
 from flux.plan import Plan
 from flux.site.recording import SUFFIX, replay
 

@@ -1,0 +1,27 @@
+"""Heard: everything the program's thread has learnt of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .history import History
+from .processes import Process
+
+
+@dataclass
+class Heard:
+    """What the program knows of the run. Times are of the monotonic clock."""
+
+    outputs: int = 0
+    safe_upto: int = 0
+    started_at: float | None = None
+    ended: bool = False
+    error: BaseException | None = None
+    history: History = field(default_factory=History)
+    closed_at: dict[str, float] = field(default_factory=dict)
+    whole_at: list[float] = field(default_factory=list)  # When every partition had all its copies (again).
+    whole: bool = False  # Whether it is so now.
+    draining: set[str] = field(default_factory=set)  # Sites that the controller is to empty.
+    moved: list[tuple[float, str, int]] = field(default_factory=list)  # When state went to which site, bytes.
+    byes: set[str] = field(default_factory=set)
+    deaths: list[Process] = field(default_factory=list)  # In the order in which they were noticed.

@@ -1,0 +1,108 @@
+"""The history of a run's rows: told whole, however long it runs, and kept in bounded memory."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from flux.local.heard import Heard
+from flux.local.history import INTERVAL_S, RECENT_S, SETTLED_MAX, History
+from flux.local.processes import Process
+from flux.local.reporting import failures_of, note_output_gaps
+from flux.report import LogEntry, build_timeline
+
+STARTED_AT = 1_000.0
+LATENCY_S = 0.07
+
+
+def logs(until_s: float, every_s: float, rows: int = 10) -> tuple[list[LogEntry], list[LogEntry]]:
+    """Rows numbered every so often, of which the half comes out a little later."""
+    numbered = [(i * every_s, (i + 1) * rows, rows) for i in range(int(until_s / every_s))]
+    return numbered, [(t_s + LATENCY_S, upto, rows // 2) for t_s, upto, rows in numbered]
+
+
+def lived(numbered: list[LogEntry], taken: list[LogEntry]) -> History:
+    """A history that heard of the entries in their order, and settled whenever that was due."""
+    history = History()
+    entries = sorted([(entry, True) for entry in numbered] + [(entry, False) for entry in taken])
+    for (t_s, upto, rows), is_input in entries:
+        at = STARTED_AT + t_s
+        if is_input:
+            history.add_inputs([(at, upto, rows)])
+        else:
+            history.add_output((at, upto, rows))
+        if history.is_due(STARTED_AT, at):
+            history.settle(STARTED_AT, at)
+    return history
+
+
+@pytest.mark.parametrize("every_s", [0.05, 0.4, 7.0])
+def test_what_was_settled_is_told_as_if_every_entry_were_still_there(every_s: float) -> None:
+    numbered, taken = logs(7 * RECENT_S, every_s)
+    events = [(3.0, "site-1 died"), (6.5 * RECENT_S, "site-2 died")]
+    history = lived(numbered, taken)
+    assert history.settled_s > 4 * RECENT_S
+    assert len(history.inputs) < len(numbered)
+    told, expected = history.timeline(STARTED_AT, events), build_timeline(numbered, taken, INTERVAL_S, events)
+    assert [interval.t_s for interval in told] == [interval.t_s for interval in expected]
+    for interval, wanted in zip(told, expected, strict=True):
+        assert interval.events == wanted.events
+        assert interval.input_rate == pytest.approx(wanted.input_rate)
+        assert interval.output_rate == pytest.approx(wanted.output_rate)
+        assert interval.latency_p50_ms == pytest.approx(wanted.latency_p50_ms)
+        assert interval.latency_p99_ms == pytest.approx(wanted.latency_p99_ms)
+
+
+def test_of_a_very_long_run_the_memory_is_bounded_and_every_row_is_told() -> None:
+    every_s = 3.0
+    numbered, taken = logs(5.3 * SETTLED_MAX * INTERVAL_S, every_s)
+    history = lived(numbered, taken)
+    assert len(history.inputs) + len(history.outputs) <= 2 * (2 * RECENT_S / every_s + 2)
+    events = [(history.settled_s / 2, "site-1 died")]
+    timeline = history.timeline(STARTED_AT, events)
+    assert len(timeline) <= SETTLED_MAX + 2 * RECENT_S / INTERVAL_S + 2
+    edges = [*(interval.t_s for interval in timeline), timeline[-1].t_s + INTERVAL_S]
+    lengths = [end - begin for begin, end in pairwise(edges)]
+    assert min(lengths) > 0 and max(lengths) > INTERVAL_S
+    told = sum(interval.input_rate * length for interval, length in zip(timeline, lengths, strict=True))
+    assert told == pytest.approx(history.input_rows) == pytest.approx(10 * len(numbered))
+    out = sum(interval.output_rate * length for interval, length in zip(timeline, lengths, strict=True))
+    assert out == pytest.approx(5 * len(taken))
+    medians = [interval.latency_p50_ms for interval in timeline if interval.latency_p50_ms is not None]
+    assert medians == pytest.approx([LATENCY_S * 1000] * len(medians))
+    [event] = [interval for interval in timeline if interval.events]
+    assert event.t_s <= history.settled_s / 2 < event.t_s + max(lengths)
+
+
+def test_a_run_without_output_keeps_no_inputs_that_were_taken() -> None:
+    numbered, taken = logs(7 * RECENT_S, every_s=1.0)
+    history = lived(numbered, [(t_s, upto, 0) for t_s, upto, _ in taken])
+    assert len(history.inputs) <= 2 * RECENT_S + 2
+    assert all(interval.output_rate == 0 for interval in history.timeline(STARTED_AT))
+    assert history.last_output_at is None
+
+
+def test_rows_told_too_late_are_counted() -> None:
+    numbered, taken = logs(3 * RECENT_S, every_s=1.0)
+    history = lived(numbered, taken)
+    history.add_inputs([(STARTED_AT + 1.5, 99_999, 7)])
+    rows = sum(interval.input_rate * INTERVAL_S for interval in history.timeline(STARTED_AT))
+    assert rows == pytest.approx(10 * len(numbered) + 7)
+
+
+def test_the_output_gap_of_a_death_long_ago_is_still_known() -> None:
+    numbered, taken = logs(RECENT_S, every_s=0.25)
+    taken = [entry for entry in taken if not 10.0 < entry[0] < 11.0]
+    heard = Heard(started_at=STARTED_AT)
+    site = Process("site-1", killed_at=STARTED_AT + 10.0, gone_at=STARTED_AT + 10.0)
+    heard.deaths.append(site)
+    heard.history.add_inputs([(STARTED_AT + t_s, upto, rows) for t_s, upto, rows in numbered])
+    for t_s, upto, rows in taken:
+        heard.history.add_output((STARTED_AT + t_s, upto, rows))
+    [before] = failures_of(heard)
+    assert before.output_gap_s > 1.0
+    note_output_gaps(heard, STARTED_AT + 3 * RECENT_S)
+    heard.history.settle(STARTED_AT, STARTED_AT + 3 * RECENT_S)
+    assert heard.history.outputs == []
+    assert failures_of(heard) == [before]
