@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import operators, sinks, sources
 from .batch import Batch
+from .cluster import Cluster, open_cluster
 from .dataflow import Dataflow, Stream
 from .errors import (
     AuthError,
@@ -20,6 +21,7 @@ from .operator import Context, KeyedOperator, Operator, PooledOperator
 from .punctuation import Punctuation
 from .report import Report
 from .run import Run
+from .status import Status
 
 if TYPE_CHECKING:
     from . import spark
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AuthError",
     "Batch",
+    "Cluster",
     "Context",
     "DataLost",
     "Dataflow",
@@ -42,7 +45,9 @@ __all__ = [
     "Run",
     "SourceEnded",
     "StateError",
+    "Status",
     "Stream",
+    "open_cluster",
     "operators",
     "sinks",
     "sources",

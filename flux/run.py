@@ -7,6 +7,7 @@ import secrets
 import shutil
 import socket
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +20,7 @@ from .controller.process import CONTROLLER, ControllerProcess
 from .errors import FluxError, NoSites, PlanError, SourceEnded
 from .local.heard import Heard
 from .local.launcher import Runnable
+from .local.processes import Process
 from .local.program import Program
 from .local.reporting import make_report, make_status, since_start
 from .local.spawner import Spawner
@@ -56,6 +58,7 @@ class Run:
         self._output = output
         self._report: Report | None = None
         self._stopped = False
+        self._ending = threading.RLock()
         self._collecting = False
         self._bound = False
         _refuse_inside_trio()
@@ -142,18 +145,7 @@ class Run:
         `ValueError` if there is no such site or it is dead, `NoSites` if the others could not hold what is on it,
         `TimeoutError` if it takes longer than `timeout` seconds; the site is then still being emptied.
         """
-        assert self._program is not None
-        copies = 2 if any(segment.availability == "pairs" for segment in self._plan.segments) else 1
-        others = self._program.sites_without(site)
-        if len(others) < copies:
-            raise NoSites(
-                f"drain({site!r}): its partitions need {copies} other sites to live on, and there are {len(others)}. "
-                "Call add_site() first"
-            )
-        process = self._program.drain(site)
-        self._await(lambda heard: process.gone, timeout, f"{site} to be drained")
-        if not process.drained:
-            raise FluxError(f"{site} died before everything had been moved off it, with {process.how_it_ended()}")
+        self._await_drained(self._begin_drain(site), timeout)
 
     def status(self) -> Status:
         """A snapshot: processes, whether all partitions have their copies, rows, rates and failures so far."""
@@ -172,16 +164,17 @@ class Run:
 
     def stop(self) -> None:
         """End every process of the run, now; nothing is left behind."""
-        if self._stopped:
-            return
-        self._stopped = True
-        try:
-            self._stop_source()
-        finally:
-            self._end_processes()
-            if self._collecting:
-                self._sink.close()
-            shutil.rmtree(self.directory, ignore_errors=True)
+        with self._ending:  # Who comes second returns when all is done, too.
+            if self._stopped:
+                return
+            self._stopped = True
+            try:
+                self._stop_source()
+            finally:
+                self._end_processes()
+                if self._collecting:
+                    self._sink.close()
+                shutil.rmtree(self.directory, ignore_errors=True)
 
     def _stop_source(self) -> None:
         if not self._bound:
@@ -216,6 +209,23 @@ class Run:
             return
         self.stop()
         raise heard.error or FluxError(f"the run was stopped before {what} had come")
+
+    def _begin_drain(self, site: str) -> Process:
+        assert self._program is not None
+        copies = 2 if any(segment.availability == "pairs" for segment in self._plan.segments) else 1
+        others = self._program.sites_without(site)
+        if len(others) < copies:
+            raise NoSites(
+                f"drain({site!r}): its partitions need {copies} other sites to live on, and there are {len(others)}. "
+                "Call add_site() first"
+            )
+        return self._program.drain(site)
+
+    def _await_drained(self, process: Process, timeout: float) -> None:
+        self._await(lambda heard: process.gone, timeout, f"{process.name} to be drained")
+        if not process.drained:
+            how = process.how_it_ended()
+            raise FluxError(f"{process.name} died before everything had been moved off it, with {how}")
 
     @property
     def _heard(self) -> Heard:
@@ -252,9 +262,12 @@ def _restarts() -> frozenset[str]:
 
 
 def _refuse_inside_trio() -> None:
-    """A fork of a running trio loop cannot run one of its own."""
+    """They would block the caller's loop, and a fork of it cannot run one of its own."""
     try:
         trio.lowlevel.current_task()
     except RuntimeError:
         return
-    raise PlanError("start() and run() cannot be called inside a trio program: call them from a plain function")
+    raise PlanError(
+        "start() and run() cannot be called inside a trio program, whose loop they would block: write "
+        "`async with flux.open_cluster(flow, ...) as run` and await its methods"
+    )

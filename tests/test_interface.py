@@ -206,7 +206,6 @@ def test_start_holds_the_run_open_and_a_killed_site_changes_no_output() -> None:
     assert failure.when_s > 0
 
 
-@to_be_built(4, "open_cluster")
 def test_open_cluster_is_the_same_for_trio_with_methods_awaited() -> None:
     async def main() -> Any:
         async with later.open_cluster(flow_of(counting()), sites=2) as run:

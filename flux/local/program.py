@@ -125,6 +125,10 @@ class Program:
         self._tell(lambda: self._cancel.cancel())
         self._thread.join()
         self._spawner.close()
+        with self.changed:
+            for process in self.processes:
+                if not process.gone:
+                    self.processes.end(process, None)  # The thread died before it could hear how.
 
     def _tell(self, what: Callable[[], None]) -> None:
         self._up.wait()

@@ -63,5 +63,6 @@ class Stderr:
     def _end(self) -> None:
         if not self._closed:
             self._closed = True
-            trio.lowlevel.notify_closing(self._reading)
+            with suppress(RuntimeError):  # Without a loop nobody waits for it.
+                trio.lowlevel.notify_closing(self._reading)
             os.close(self._reading)

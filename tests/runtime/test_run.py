@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import flux
@@ -196,6 +197,38 @@ def test_when_the_spawner_is_killed_the_run_ends_and_nothing_is_left(fake: Calla
             run.wait(timeout=DEADLINE_S)
         assert all(pid is not None and is_gone(pid) for pid in [*pids, spawner])
     assert not run.directory.exists()
+
+
+def test_when_the_programs_own_thread_fails_the_run_ends_and_nothing_is_left(fake: Callable[..., None]) -> None:
+    class Changing(FakeEgress):
+        def give(self, after: int, upto: int) -> None:
+            if after < 50:
+                super().give(after, upto)
+                return
+            header = {"kind": "rows", "after": after, "upto": upto, "count": 1, "end": False}
+            self.program.send_batch(header, pa.record_batch({"other": ["text"]}))
+
+    fake(EgressProcess=Changing)
+    with flow().start(sites=2) as run:
+        assert run._program is not None
+        with pytest.raises(flux.OperatorError, match="other"):
+            run.wait(timeout=DEADLINE_S)
+        pids = [each.pid for each in run._program.processes]
+        assert all(pid is not None and is_gone(pid) for pid in pids)
+        assert {each.state for each in run.status().processes} == {"dead"}
+
+
+def test_a_system_that_refuses_to_fork_ends_the_run(fake: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    forks: list[Callable[[], int]] = [os.fork]  # The first is the spawner's; it inherits an empty list.
+
+    def fork_once() -> int:
+        if not forks:
+            raise BlockingIOError("no more processes today")
+        return forks.pop()()
+
+    monkeypatch.setattr(os, "fork", fork_once)
+    with pytest.raises(flux.FluxError, match=r"refuses to start controller[^$]*no more processes today"):
+        flow().start(sites=2)
 
 
 # Sites that come and go.
