@@ -19,7 +19,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias
@@ -77,10 +77,15 @@ class Spawner:
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()  # Else what waits in them would be written by each process.
-        self.pid = os.fork()
-        if self.pid == 0:
-            ours.close()
-            _Forking(make, theirs, program).live()
+        # Not one of them may come between the fork and the moment at which the spawner ignores them.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _NOT_FOR_US)
+        try:
+            self.pid = os.fork()
+            if self.pid == 0:
+                ours.close()
+                _Forking(make, theirs, program).live(mask)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         theirs.close()
         os.close(program)
         self._pidfd = os.pidfd_open(self.pid)
@@ -148,11 +153,12 @@ class _Forking:
         self._children: dict[int, _Child] = {}  # By the descriptor of each.
         self._poll = select.poll()
 
-    def live(self) -> NoReturn:
-        """Fork and reap until the program is gone, or wants no more."""
+    def live(self, mask: Iterable[int]) -> NoReturn:
+        """Fork and reap until the program is gone, or wants no more; `mask` are the signals it had blocked."""
         code = 0
         try:
             self._prepare()
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             self._serve()
         except BaseException:
             traceback.print_exc()

@@ -67,7 +67,7 @@ def test_a_killed_process_is_started_again_under_the_next_incarnation(
 def test_a_process_killed_from_outside_is_started_again_too(fake: Callable[..., None], tmp_path: Path) -> None:
     fake(EgressProcess=gated(tmp_path, (10,)))
     with flow().start(sites=2) as run:
-        pid = process(run, "ingress").pid
+        pid = up(run, "ingress", 1).pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
         up(run, "ingress", 2)
@@ -213,8 +213,9 @@ def test_when_the_programs_own_thread_fails_the_run_ends_and_nothing_is_left(fak
         assert run._program is not None
         with pytest.raises(flux.OperatorError, match="other"):
             run.wait(timeout=DEADLINE_S)
-        pids = [each.pid for each in run._program.processes]
-        assert all(pid is not None and is_gone(pid) for pid in pids)
+        # Of some it may not have heard that they run; the spawner, which has, ends last.
+        pids = [run._program._spawner.pid, *(each.pid for each in run._program.processes)]
+        assert all(is_gone(pid) for pid in pids if pid is not None)
         assert {each.state for each in run.status().processes} == {"dead"}
 
 
@@ -229,6 +230,36 @@ def test_a_system_that_refuses_to_fork_ends_the_run(fake: Callable[..., None], m
     monkeypatch.setattr(os, "fork", fork_once)
     with pytest.raises(flux.FluxError, match=r"refuses to start controller[^$]*no more processes today"):
         flow().start(sites=2)
+
+
+def test_ctrl_c_reaches_every_process_and_only_the_program_acts_on_it(
+    fake: Callable[..., None], tmp_path: Path
+) -> None:
+    fake(EgressProcess=gated(tmp_path, (10,)))
+    listed = tmp_path / "pids"
+    program = os.fork()
+    if program == 0:
+        try:
+            os.setsid()  # A group of its own, as a shell gives a command.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            with flow().start(sites=2) as run:
+                assert run._program is not None
+                names = ("controller", "ingress", "egress", "site-1", "site-2")
+                pids = [run._program._spawner.pid, *(up(run, name, 1).pid for name in names)]
+                (tmp_path / "part").write_text(" ".join(map(str, pids)))
+                (tmp_path / "part").rename(listed)
+                try:
+                    run.wait()
+                except KeyboardInterrupt:
+                    (tmp_path / "10").touch()
+                    assert run.wait(timeout=DEADLINE_S).failures == []
+            os._exit(7)
+        finally:
+            os._exit(1)
+    wait_until(listed.exists, "the program did not start")
+    os.killpg(program, signal.SIGINT)
+    assert os.waitstatus_to_exitcode(os.waitpid(program, 0)[1]) == 7
+    assert all(is_gone(int(pid)) for pid in listed.read_text().split())
 
 
 # Sites that come and go.
