@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import secrets
 import shutil
 import socket
@@ -16,7 +15,7 @@ from typing import Self
 import pyarrow as pa
 import trio
 
-from .controller.process import CONTROLLER, ControllerProcess
+from .controller.process import ControllerProcess
 from .errors import FluxError, NoSites, PlanError, SourceEnded
 from .local.heard import Heard
 from .local.launcher import Runnable
@@ -25,7 +24,7 @@ from .local.program import Program
 from .local.reporting import make_report, make_status, since_start
 from .local.spawner import Spawner
 from .plan import Plan
-from .plan.plan import EGRESS, INGRESS
+from .plan.plan import CONTROLLER, EGRESS, INGRESS
 from .report import LogEntry, Report
 from .sinks import Collect, Sink
 from .site.egress import EgressProcess
@@ -96,19 +95,21 @@ class Run:
             spawner.close()
             raise
         names = (CONTROLLER, INGRESS, EGRESS, *self._plan.site_names)
-        self._program = Program(surroundings, self._sink, listener, spawner, names, _restarts())
+        self._program = Program(
+            surroundings, self._sink, listener, spawner, names, frozenset({CONTROLLER, INGRESS, EGRESS})
+        )
 
     def _make(self, name: str, incarnation: int, controller: socket.socket) -> Runnable:
         """In the new process: let go of what is another's, and say what this one does."""
         if name != INGRESS:
             self._source.release()
         if name == CONTROLLER:
-            return ControllerProcess(self._surroundings, controller, **_told(incarnation))
+            return ControllerProcess(self._surroundings, controller, incarnation)
         controller.close()
         if name == INGRESS:
-            return IngressProcess(self._surroundings, self._source, **_told(incarnation))
+            return IngressProcess(self._surroundings, self._source, incarnation)
         if name == EGRESS:
-            return EgressProcess(self._surroundings, self._sink, **_told(incarnation))
+            return EgressProcess(self._surroundings, self._sink, incarnation)
         return Worker(self._surroundings, name)
 
     # What a user calls.
@@ -248,17 +249,6 @@ class Run:
         """Processor seconds of each process that has ended, with all its incarnations."""
         assert self._program is not None
         return self._program.processes.cpu_s
-
-
-def _told(incarnation: int) -> dict[str, int]:
-    """The first incarnation is what a process is made as if nothing is said."""
-    return {} if incarnation == 1 else {"incarnation": incarnation}
-
-
-def _restarts() -> frozenset[str]:
-    """The processes that can be started again: they must know which incarnation they are."""
-    makers = {CONTROLLER: ControllerProcess, INGRESS: IngressProcess, EGRESS: EgressProcess}
-    return frozenset(name for name, maker in makers.items() if "incarnation" in inspect.signature(maker).parameters)
 
 
 def _refuse_inside_trio() -> None:

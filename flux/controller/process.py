@@ -1,4 +1,12 @@
-"""The controller process: it hears from every node, and tells its machine when a connection breaks."""
+"""The controller process: it hears from every node, and tells its machine what it hears.
+
+Every view is in the journal before anybody is sent it. A controller that is started again begins with the last view,
+waits for the nodes in it to come back, and sends each what it has not seen. Nodes carry on while there is none.
+
+A node is gone when its connection closes; it is suspected when its heart does not beat; two nodes are cut off from
+each other when one of them says so and both are alive a moment later. What follows from that is the machine's to say.
+Who is declared dead and still lives is told so, and ends.
+"""
 
 from __future__ import annotations
 
@@ -8,31 +16,47 @@ from typing import Any
 
 import trio
 
-from ..errors import DataLost
+from ..errors import DataLost, FluxError
+from ..plan.plan import CONTROLLER, EGRESS, INGRESS
 from ..protocols.controller import Controller
-from ..protocols.messages import Closed, Done, Failed, Hello, Lost, Publish
+from ..protocols.machine import Fenced, Refused
+from ..protocols.messages import Closed, Cut, Done, Failed, Hello, Lost, Publish, Resend, Suspected, ToController, View
 from ..site.recording import SUFFIX, Recorder
 from ..site.shell import Surroundings, leave
 from ..wire import address, frames
 from ..wire.codec import from_plain, to_plain
 from ..wire.link import Link, accept_loop
+from .drain import is_empty, moves_off
+from .pulse import LOOK_EVERY_S, Pulse
+from .views import Views
 
-CONTROLLER = "controller"
+JOURNAL = "controller.journal"
+RETURN_S = 5.0  # Who does not come back to a controller that was started again within this time is dead.
 
 
 class ControllerProcess:
-    """The process that owns the view."""
+    """The process that owns the view; the `incarnation`-th that does."""
 
-    def __init__(self, surroundings: Surroundings, listener: socket.socket) -> None:
+    def __init__(self, surroundings: Surroundings, listener: socket.socket, incarnation: int = 1) -> None:
         self.surroundings = surroundings
-        self.machine = Controller(surroundings.plan.view(), surroundings.plan.rebuild_at_once)
         self.program = Link("program")
         self._listener = listener
+        self._incarnation = incarnation
         self._links: dict[str, Link] = {}
-        self._addresses: dict[str, str] = {}
+        self._pulse = Pulse()
+        self._draining: set[str] = set()
+        self._unusable: FluxError | None = None
+        try:
+            self._views = Views(surroundings.directory / JOURNAL)
+        except FluxError as error:
+            self._unusable = error  # Told when there is a connection to tell it on.
+            return
+        plan = surroundings.plan
+        self.machine = Controller(self._views.last or plan.view(), plan.rebuild_at_once)
         self._recorder: Recorder | None = None
         if surroundings.record is not None:
-            self._recorder = Recorder(surroundings.record / f"{CONTROLLER}{SUFFIX}", self.machine)
+            name = CONTROLLER if incarnation == 1 else f"{CONTROLLER}.{incarnation}"
+            self._recorder = Recorder(surroundings.record / f"{name}{SUFFIX}", self.machine)
 
     async def run(self) -> None:
         """Live until the program says stop."""
@@ -42,7 +66,16 @@ class ControllerProcess:
             self.program.connect(await address.connect(where), self.surroundings.greeting(CONTROLLER))
             nursery.start_soon(self.program.write)
             nursery.start_soon(self._read_program)
+            if self._unusable is not None:
+                self.program.send({"kind": "error", "node": CONTROLLER, "error": self._unusable.to_dict()})
+                return
             nursery.start_soon(accept_loop, self._listener, self._accepted)
+            nursery.start_soon(self._listen_to_hearts)
+            if self.machine.number:
+                self._report_view(self.machine.view)
+                nursery.start_soon(self._miss_those_who_do_not_return)
+
+    # What it hears.
 
     def _accepted(self, sock: socket.socket) -> None:
         self._nursery.start_soon(self._serve, sock)
@@ -51,24 +84,40 @@ class ControllerProcess:
         link = Link("a process that has not greeted", sock)
         self._nursery.start_soon(link.write)
         try:
-            while (frame := await link.receive()) is not None:
-                header, _ = frame
-                self._hear(link, header)
-        except frames.BadFrame as error:
+            if (frame := await link.receive()) is not None:
+                beats = self._greeted(link, frame[0])
+                while (frame := await link.receive()) is not None:
+                    if beats:
+                        self._pulse.beat(link.peer, time.monotonic())
+                    else:
+                        self._hear(link, frame[0])
+        except (frames.BadFrame, Refused) as error:
             self._log(f"closed the connection to {link.peer}: {error}")
         link.close()
-        if self._links.pop(link.peer, None) is not None:
+        if self._links.get(link.peer) is link:
+            del self._links[link.peer]
+            self._pulse.forget(link.peer)
             self._step(Closed(node=link.peer))
 
+    def _greeted(self, link: Link, header: dict[str, Any]) -> bool:
+        """Take in who has greeted; whether it is only his heart."""
+        if not self.surroundings.greets(header):
+            raise frames.BadFrame("it does not know this run's token")
+        link.peer = header["node"]
+        if header.get("beats"):
+            return True
+        if link.peer in self._links:
+            raise frames.BadFrame("a process of this name is connected already")
+        self._links[link.peer] = link
+        return False
+
     def _hear(self, link: Link, header: dict[str, Any]) -> None:
-        if link.peer not in self._links:
-            if not self.surroundings.greets(header) or header["node"] in self._links:
-                raise frames.BadFrame("it does not know this run's token, or is there already")
-            link.peer = header["node"]
-            self._links[link.peer] = link
-        elif header.get("kind") == "here":
-            self._addresses[link.peer] = header["address"]
-        elif header.get("kind") == "tell":
+        kind = header.get("kind")
+        if kind == "here":
+            self._views.addresses[link.peer] = header["address"]
+        elif kind == "cut":
+            self._doubt(link.peer, header["peer"])
+        elif kind == "tell":
             message = from_plain(header["m"], lambda body: body)
             if not isinstance(message, Hello | Done | Failed) or message.node != link.peer:
                 raise frames.BadFrame(f"expected a message of {link.peer}, got {message!r:.200}")
@@ -76,34 +125,97 @@ class ControllerProcess:
         else:
             raise frames.BadFrame(f"expected what a node tells, got {header!r:.200}")
 
-    def _step(self, message: Hello | Closed | Done | Failed) -> None:
-        if isinstance(message, Closed):
+    def _doubt(self, a: str, b: str) -> None:
+        """Two nodes cannot reach each other: if neither has died, one of them has to go."""
+        if {a, b} <= set(self.machine.view.nodes) and {a, b} <= self._links.keys():
+            self._step(Cut(a=a, b=b))
+
+    async def _listen_to_hearts(self) -> None:
+        while True:
+            await trio.sleep(LOOK_EVERY_S)
+            for node in self._pulse.silent(list(self._links), time.monotonic()):
+                if self.machine.view.alive(node):
+                    self._step(Suspected(node=node))
+
+    async def _miss_those_who_do_not_return(self) -> None:
+        await trio.sleep(RETURN_S)
+        view = self.machine.view
+        for node in view.nodes:
+            if view.alive(node) and node not in self._links:
+                self._step(Closed(node=node))
+
+    # What it does.
+
+    def _step(self, message: ToController) -> None:
+        before = self.machine.view
+        try:
+            effects = self.machine.step(message)
+        except Fenced as fenced:
+            assert isinstance(message, Hello | Done | Failed)
+            self._dismiss(message.node, str(fenced))
+            return
+        if isinstance(message, Closed) and before.alive(message.node):
             self.program.send({"kind": "closed", "node": message.node, "at": time.monotonic()})
-        effects = self.machine.step(message)
         if self._recorder is not None:
             self._recorder.record(message, effects)
         for effect in effects:
             if isinstance(effect, Publish):
                 self._publish(effect)
-            elif isinstance(effect, Lost):
-                self._report_lost(effect)
+            elif isinstance(effect, Resend):
+                for view in self._views.behind(effect.after, effect.to):
+                    self._send_view(effect.to, view)
             else:
-                # The journal, and a controller that is started again, come with issue 4.
-                raise AssertionError(f"this controller was never started again, and cannot {effect}")
+                assert isinstance(effect, Lost), f"the controller cannot {effect}"
+                self._report_lost(effect)
+        self._after(before)
+
+    def _after(self, before: View) -> None:
+        """Let those go that were declared dead, and go on with what is drained."""
+        view = self.machine.view
+        for node in view.dead - before.dead:
+            if node in self._links:
+                self.program.send({"kind": "closed", "node": node, "at": time.monotonic()})
+                self._dismiss(node, f"it was declared dead in view {view.number}: it did not answer, or was cut off")
+        if view is not before:
+            self._drain()
+
+    def _dismiss(self, node: str, why: str) -> None:
+        link = self._links.pop(node, None)
+        self._pulse.forget(node)
+        if link is not None:
+            self._log(f"{node} is dismissed: {why}")
+            link.send({"kind": "fenced", "text": why})
+            self._nursery.start_soon(_see_off, link)
+
+    def _publish(self, publish: Publish) -> None:
+        self._views.append(publish.view)
+        for node in publish.to:
+            self._send_view(node, publish.view)
+        self._report_view(publish.view)
+
+    def _send_view(self, node: str, view: View) -> None:
+        if node in self._links:
+            plain = to_plain(view, lambda body: body)
+            self._links[node].send({"kind": "view", "view": plain, "addresses": self._views.addresses})
+
+    def _drain(self) -> None:
+        view = self.machine.view
+        for site in sorted(self._draining):
+            if not view.alive(site) or is_empty(view, site):
+                self._draining.discard(site)
+                self.program.send({"kind": "drained", "site": site})
+        roles = (INGRESS, EGRESS)
+        sites = [node for node in view.nodes if view.alive(node) and node.partition(".")[0] not in roles]
+        for move in list(moves_off(view, self._draining, sites)):
+            self._step(move)
+
+    # What the program hears.
 
     def _report_lost(self, lost: Lost) -> None:
         error = DataLost([_name(self.surroundings, *place) for place in lost.partitions]).to_dict()
         self.program.send({"kind": "error", "node": CONTROLLER, "error": error})
 
-    def _publish(self, publish: Publish) -> None:
-        view = publish.view
-        header = {
-            "kind": "view",
-            "view": to_plain(view, lambda body: body),
-            "addresses": self._addresses,
-        }
-        for node in publish.to:
-            self._links[node].send(header)
+    def _report_view(self, view: View) -> None:
         whole = not view.standby and not any(
             node in view.dead for partitions in view.copies for copies in partitions for node in copies
         )
@@ -112,6 +224,9 @@ class ControllerProcess:
     async def _read_program(self) -> None:
         while (frame := await self.program.receive()) is not None:
             header, _ = frame
+            if header["kind"] == "drain":
+                self._draining.add(header["site"])
+                self._drain()
             if header["kind"] == "stop":
                 self.program.send({"kind": "bye"})
                 await self.program.drain()
@@ -120,6 +235,13 @@ class ControllerProcess:
 
     def _log(self, text: str) -> None:
         self.program.send({"kind": "log", "node": CONTROLLER, "text": text})
+
+
+async def _see_off(link: Link) -> None:
+    """Close a link when what was said on it has gone out."""
+    with trio.move_on_after(1.0):
+        await link.drain()
+    link.close()
 
 
 def _name(surroundings: Surroundings, stage: int, partition: int) -> list[Any]:

@@ -20,8 +20,8 @@ from typing import Literal
 
 import trio
 
-from ..controller.process import CONTROLLER
 from ..errors import FluxError
+from ..plan.plan import CONTROLLER
 from .spawner import Exited, Report, Started
 from .stderr import Stderr
 

@@ -16,9 +16,8 @@ from typing import Any, TypeVar
 
 import trio
 
-from ..controller.process import CONTROLLER
 from ..errors import DataLost, FluxError, from_dict
-from ..plan.plan import EGRESS
+from ..plan.plan import CONTROLLER, EGRESS
 from ..sinks import Collect, Sink
 from ..site.shell import Surroundings
 from ..wire import frames

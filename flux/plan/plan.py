@@ -14,7 +14,7 @@ from ..operator import OperatorStep
 from ..protocols.messages import View
 
 Availability = Literal["pairs", "none"]
-INGRESS, EGRESS = "ingress", "egress"
+INGRESS, EGRESS, CONTROLLER = "ingress", "egress", "controller"
 
 
 @dataclass(frozen=True, kw_only=True)

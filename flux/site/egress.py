@@ -50,11 +50,9 @@ class EgressProcess(Shell):
                 self._progress = self._open(surroundings)
             except Exception as error:
                 self._unusable = error  # Told when there is a connection to tell it on.
-        durable = 0 if self._progress is None else self._progress.upto
-        name = EGRESS if incarnation == 1 else f"{EGRESS}.{incarnation}"
         self._stage = surroundings.plan.egress_stage
-        super().__init__(surroundings, Node(name, [Egress(name, self._stage, durable)], incarnation))
         self._incarnation = incarnation
+        super().__init__(surroundings, self._node(0 if self._progress is None else self._progress.upto))
         self._jobs, self._given = trio.open_memory_channel[_Job](1)
         self._sink_in_use = threading.Lock()
 
@@ -62,6 +60,15 @@ class EgressProcess(Shell):
         progress = Progress(surroundings.directory / JOURNAL)
         progress.resume(self._sink.open(surroundings.directory))
         return progress
+
+    def _node(self, durable: int) -> Node:
+        name = EGRESS if self._incarnation == 1 else f"{EGRESS}.{self._incarnation}"
+        return Node(name, [Egress(name, self._stage, durable)], self._incarnation)
+
+    async def prepare(self) -> None:
+        """What was collected is held by the program: an egress that is started again goes on behind that."""
+        if self._collects and (frame := await self.program.receive()) is not None:
+            self.node = self._node(frame[0]["upto"])
 
     def start(self, nursery: trio.Nursery) -> None:
         if self._unusable is not None:

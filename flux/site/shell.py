@@ -23,6 +23,7 @@ import trio
 
 from ..errors import FluxError
 from ..plan import Plan
+from ..plan.plan import CONTROLLER
 from ..protocols.machine import Fenced
 from ..protocols.messages import (
     Block,
@@ -44,9 +45,14 @@ from ..wire import address, frames
 from ..wire.codec import from_plain, to_plain
 from ..wire.link import Link, accept_loop
 from ..wire.rows import Channels, Rows, merge
+from .heartbeat import Heartbeat
 from .recording import SUFFIX, Recorder
 
-_DEATH_NOTICE_S = 10.0
+FENCED = 3  # The exit status of a process that was taken for dead.
+
+_INTRODUCTION_S = 30.0  # How long somebody who greets may be ahead of our view.
+_CUT_PATIENCE_S = 0.5  # A connection that broke, and nobody is dead: then the controller is told.
+_RETRY_S = 0.02
 _ERROR_MAX_CHARS = 100_000
 
 
@@ -90,16 +96,17 @@ class Shell:
         self.inbox: deque[Message] = deque()
         self.jobs: deque[Consume] = deque()
         self.program = Link("program")
-        self.controller = Link("controller")
+        self.controller = Link(CONTROLLER)
         self._working = trio.CancelScope()
         self._wake = trio.Event()
-        self._linked = trio.Event()
+        self._viewed = trio.Event()  # Set, and made anew, with each view.
         self._channels: dict[int, Channels] = {}
         self._recorder: Recorder | None = None
-        if surroundings.record is not None:
-            self._recorder = Recorder(surroundings.record / f"{self.name}{SUFFIX}", node)
 
     # What a particular process does.
+
+    async def prepare(self) -> None:
+        """Learn from the program what this process needs before its machine begins."""
 
     def start(self, nursery: trio.Nursery) -> None:
         """Start what else this process needs."""
@@ -131,15 +138,15 @@ class Shell:
         listener = address.listen(self.surroundings.address(self.name))
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            for link in (self.program, self.controller):
-                where = self.surroundings.address(link.peer)
-                link.connect(await address.connect(where), self.surroundings.greeting(self.name))
-                nursery.start_soon(link.write)
+            where = self.surroundings.address(self.program.peer)
+            self.program.connect(await address.connect(where), self.surroundings.greeting(self.name))
+            nursery.start_soon(self.program.write)
+            await self.prepare()
+            if self.surroundings.record is not None:
+                self._recorder = Recorder(self.surroundings.record / f"{self.name}{SUFFIX}", self.node)
             nursery.start_soon(self._read_program)
-            nursery.start_soon(self._read_controller)
+            nursery.start_soon(self._keep_controller, address.bound(listener))
             nursery.start_soon(accept_loop, listener, self._accepted)
-            self.controller.send({"kind": "here", "address": address.bound(listener)})
-            self.tell(Connected())
             nursery.start_soon(self._guarded_loop)
 
     async def _guarded_loop(self) -> None:
@@ -182,6 +189,7 @@ class Shell:
             elif isinstance(effect, Complain):
                 self.fail(FluxError(effect.text))
             elif isinstance(effect, Tell):
+                # If there is no controller now, the next one will ask.
                 self.controller.send({"kind": "tell", "m": to_plain(effect.message, _left_out)})
             else:
                 self.carry_out(effect)
@@ -195,7 +203,7 @@ class Shell:
         elif effect.to == self.name:
             self.inbox.append(message)
         else:
-            self.links[effect.to].send({"kind": "peer", "m": to_plain(message, _left_out)})
+            self._link_to(effect.to).send({"kind": "peer", "m": to_plain(message, _left_out)})
 
     def _send_rows(self, to: str, message: Data, channels: tuple[tuple[Block, ...], ...]) -> None:
         parts = [body.between(message.after, message.upto) for body in message.bodies]
@@ -209,7 +217,11 @@ class Shell:
             "m": to_plain(message, _left_out),
             "marks": [(mark.sn, mark.kind, mark.value) for mark in rows.marks],
         }
-        self.links[to].send_batch(header, rows.wide, rows.encode())
+        self._link_to(to).send_batch(header, rows.wide, rows.encode())
+
+    def _link_to(self, peer: str) -> Link:
+        """The link to a node; one that a later view says is dead has none, and what it is sent goes nowhere."""
+        return self.links.get(peer) or _nowhere(peer)
 
     def send_state(self, to: str, message: State) -> None:
         """Send a copy's state, as it is now, to the site that is to hold it."""
@@ -223,7 +235,7 @@ class Shell:
             self._channels[id(channels)] = known  # It keeps the tuple, so the id stays taken.
         return known
 
-    # Connections.
+    # Connections to other nodes.
 
     def _accepted(self, sock: socket.socket) -> None:
         self._nursery.start_soon(self._serve, sock)
@@ -233,8 +245,7 @@ class Shell:
         try:
             frame = await guest.receive()
             if frame is not None:
-                await self._linked.wait()
-                link = self._greeted(frame[0])
+                link = await self._greeted(frame[0])
                 link.connect(sock)
                 await self._read_peer(link)
                 return
@@ -242,12 +253,17 @@ class Shell:
             self.log(f"closed a connection from {guest.peer}: {error}")
         guest.close()
 
-    def _greeted(self, header: dict[str, Any]) -> Link:
+    async def _greeted(self, header: dict[str, Any]) -> Link:
+        """The link of who has greeted; he may know of a view, and of us, before we know of him."""
         if not self.surroundings.greets(header):
             raise frames.BadFrame("it does not know this run's token")
-        link = self.links.get(header["node"])
+        peer = header["node"]
+        with trio.move_on_after(_INTRODUCTION_S):
+            while peer not in self.links:
+                await self._viewed.wait()
+        link = self.links.get(peer)
         if link is None or link.connected:
-            raise frames.BadFrame(f"{header['node']!r} is not in the plan, or is connected already")
+            raise frames.BadFrame(f"{peer!r} is not in the view, or is connected already")
         return link
 
     async def _dial(self, link: Link, where: str) -> None:
@@ -270,17 +286,25 @@ class Shell:
         await self._expect_death_of(link.peer)
 
     async def _expect_death_of(self, peer: str) -> None:
-        """A connection breaks when a process dies; one that breaks between the living must not pass unseen."""
-        with trio.move_on_after(_DEATH_NOTICE_S):
-            while self.node.view is None or self.node.view.alive(peer):
-                await trio.sleep(0.05)
-            return
-        self.fail(
-            FluxError(
-                f"{self.name} lost its connection to {peer}, and the controller has not declared it dead within "
-                f"{_DEATH_NOTICE_S:g} s. Both are alive and cannot talk; the run ends, because it could only stall"
-            )
-        )
+        """A connection breaks when a process dies. If both live, the controller decides which of them goes."""
+        while self.node.view is None or self.node.view.alive(peer):
+            with trio.move_on_after(_CUT_PATIENCE_S):
+                await self._viewed.wait()
+                continue
+            self.controller.send({"kind": "cut", "peer": peer})
+
+    def _link_up(self, view: View, addresses: dict[str, str]) -> None:
+        """One connection to each other live node; of two, the one listed first in the view dials."""
+        mine = view.nodes.index(self.name)
+        for index, peer in enumerate(view.nodes):
+            if not view.alive(peer):
+                if peer in self.links:
+                    self.links.pop(peer).close()
+            elif index != mine and peer not in self.links:
+                link = self.links[peer] = Link(peer)
+                self._nursery.start_soon(link.write)
+                if mine < index:
+                    self._nursery.start_soon(self._dial, link, addresses[peer])
 
     def _decode(self, link: Link, header: dict[str, Any], body: Any) -> PeerMessage:
         marks = tuple(Punctuation(*mark) for mark in header.get("marks", ()))
@@ -296,26 +320,50 @@ class Shell:
         """The state that came behind `message`."""
         raise frames.BadFrame(f"{self.name} holds no partitions and was sent state")
 
-    async def _read_controller(self) -> None:
-        while (frame := await self.controller.receive()) is not None:
-            header, _ = frame
-            view = from_plain(header["view"], lambda body: body)
-            assert isinstance(view, View), f"the controller sent {view!r}"
-            if not self._linked.is_set():
-                self._link_up(view, header["addresses"])
-            self.tell(view)
+    # The controller. Without one a node carries on.
 
-    def _link_up(self, view: View, addresses: dict[str, str]) -> None:
-        """One connection to each other node; of two, the one listed first in the view dials."""
-        mine = view.nodes.index(self.name)
-        for index, peer in enumerate(view.nodes):
-            if index == mine:
-                continue
-            link = self.links[peer] = Link(peer)
-            self._nursery.start_soon(link.write)
-            if mine < index:
-                self._nursery.start_soon(self._dial, link, addresses[peer])
-        self._linked.set()
+    async def _keep_controller(self, here: str) -> None:
+        """Be connected to the controller, or to the next one that is started in its place."""
+        heartbeat = Heartbeat(self.surroundings.address(CONTROLLER), self.surroundings.greeting(self.name))
+        heartbeat.start()
+        while True:
+            sock = await self._find_controller()
+            link = self.controller = Link(CONTROLLER)
+            link.connect(sock, self.surroundings.greeting(self.name))
+            link.send({"kind": "here", "address": here})
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(link.write)
+                self.tell(Connected())
+                try:
+                    await self._read_controller(link)
+                except (frames.BadFrame, ValueError, TypeError, KeyError) as error:
+                    self.fail(FluxError(f"{self.name} cannot read what the controller sent: {error}"))
+                link.close()
+
+    async def _find_controller(self) -> socket.socket:
+        while True:
+            try:
+                return await address.connect(self.surroundings.address(CONTROLLER))
+            except OSError:
+                await trio.sleep(_RETRY_S)
+
+    async def _read_controller(self, link: Link) -> None:
+        while (frame := await link.receive()) is not None:
+            header, _ = frame
+            if header["kind"] == "fenced":
+                self._end_as_dead(header["text"])
+            view = from_plain(header["view"], lambda body: body)
+            if not isinstance(view, View):
+                raise frames.BadFrame(f"expected a view, got {view!r:.200}")
+            self._link_up(view, header["addresses"])
+            self.tell(view)
+            self._viewed.set()
+            self._viewed = trio.Event()
+
+    def _end_as_dead(self, why: str) -> NoReturn:
+        """Others have taken this process for dead and go on without it: it can only end."""
+        sys.stderr.write(f"flux: {self.name} ends: {why}\n")
+        leave(FENCED)
 
     async def _read_program(self) -> None:
         while (frame := await self.program.receive()) is not None:
@@ -339,6 +387,12 @@ def leave(code: int) -> NoReturn:
         with contextlib.suppress(Exception):
             stream.flush()  # What an operator printed; all that was the parent's went out before the fork.
     os._exit(code)
+
+
+def _nowhere(peer: str) -> Link:
+    link = Link(peer)
+    link.close()
+    return link
 
 
 def _left_out(body: Any) -> None:

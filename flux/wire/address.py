@@ -61,6 +61,19 @@ async def connect(address: str) -> socket.socket:
         raise
 
 
+def connect_blocking(address: str, timeout_s: float) -> socket.socket:
+    """A plain blocking connection, for a thread."""
+    family, target = _parse(address)
+    sock = socket.socket(family)
+    sock.settimeout(timeout_s)
+    try:
+        sock.connect(target)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
 def _parse(address: str) -> tuple[socket.AddressFamily, str | tuple[str, int]]:
     scheme, _, rest = address.partition(":")
     if scheme == "unix" and rest:
