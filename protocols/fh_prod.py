@@ -215,7 +215,7 @@ class FhProd(Machine):
 
     def _join(self) -> Iterator[Effect]:
         """Merge the lanes that are to be merged and have come equally far."""
-        for name in [name for name, lane in self.lanes.items() if lane.into]:
+        for name in list(self.lanes):
             lane = self.lanes[name]
             into = self._merged_into((*name[:2], lane.into))
             target = self.lanes.get(into)

@@ -203,7 +203,8 @@ class NoPause(Checker):
     def _consumes(self, process: Process, stage: int, cons: FhCons) -> None:
         oldest = min(cons.cohorts, default=0)
         consumed = {k: own.consumed for k, own in cons.cohorts.items()}
-        here = {k: min((lane.upto for lane in cons.lanes.values() if lane.cohort == k), default=0) for k in consumed}
+        lanes = [lane for lane in cons.lanes.values() if lane.channels]
+        here = {k: min((lane.upto for lane in lanes if lane.cohort == k), default=0) for k in consumed}
         if not cons.cohorts or (stage, oldest) in process.work or here[oldest] <= consumed[oldest]:
             return
         if not any(consumed[oldest] <= here[other] for other in consumed if other != oldest):

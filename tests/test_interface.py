@@ -30,7 +30,7 @@ import pytest
 import trio
 
 import flux
-from flux.errors import DataLost, FluxError, PlanError
+from flux.errors import DataLost, PlanError
 
 ROOT = Path(__file__).parent.parent
 DEADLINE_S = 60
@@ -763,7 +763,6 @@ def test_a_run_can_be_stopped_before_its_source_has_ended() -> None:
 
 
 @pytest.mark.parametrize("name", ["ingress", "egress", "controller"])
-@to_be_built(4, "restart of ingress, egress, controller", FluxError)
 def test_a_killed_process_that_is_no_site_is_restarted_by_the_run(name: str) -> None:
     with flow_of(counting(), rate=150).start(sites=2) as run:
         run.wait_for_output(30)
@@ -771,7 +770,6 @@ def test_a_killed_process_that_is_no_site_is_restarted_by_the_run(name: str) -> 
         assert run.wait().table.to_pylist() == counted()
 
 
-@to_be_built(4, "drain: the controller's part", TimeoutError)
 def test_add_site_returns_the_new_name_and_drain_empties_a_site() -> None:
     with flow_of(counting(), rate=150).start(sites=2) as run:
         assert run.add_site() == "site-3"

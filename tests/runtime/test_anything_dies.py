@@ -1,0 +1,113 @@
+"""Any process may die, or seem to, at any moment: the output is exact, and the next death is survived too."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+
+import flux
+from experiments import dmz
+from flux.site.shell import FENCED
+
+ROWS = 150_000
+ROWS_PER_S = 60_000
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def packets() -> list[pa.RecordBatch]:
+    return dmz.packets(ROWS, batch_rows=4_096)
+
+
+@pytest.fixture(scope="module")
+def expected(packets: list[pa.RecordBatch]) -> pa.Table:
+    return dmz.plain_table(packets)
+
+
+Fault = Callable[[flux.run.Run], None]
+
+
+def kill(*names: str) -> Fault:
+    def fault(run: flux.run.Run) -> None:
+        for name in names:
+            run.kill(name)
+
+    return fault
+
+
+def each(*names: str) -> Fault:
+    """One after the other, each when some output has come since the last."""
+
+    def fault(run: flux.run.Run) -> None:
+        for name in names:
+            run.wait_for_output(run.status().outputs + 500)
+            run.kill(name)
+
+    return fault
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        kill("controller"),
+        kill("ingress"),
+        kill("egress"),
+        kill("ingress", "egress", "controller"),
+        kill("site-1", "controller"),
+        kill("controller", "site-1"),
+        kill("site-1", "ingress"),
+        kill("egress", "site-2"),
+        each("controller", "controller", "controller"),
+        each("ingress", "egress", "ingress", "egress"),
+        each("site-1", "controller", "ingress"),
+    ],
+    ids=[
+        "controller",
+        "ingress",
+        "egress",
+        "all three",
+        "a site, then the controller",
+        "the controller, then a site",
+        "a site and the ingress",
+        "the egress and a site",
+        "the controller thrice",
+        "ends in turn",
+        "a site, and those who see to it",
+    ],
+)
+def test_the_output_is_exact(packets: list[pa.RecordBatch], expected: pa.Table, fault: Fault) -> None:
+    with dmz.flow(packets, partitions=6, rate=ROWS_PER_S).start(sites=3, standby=1) as run:
+        run.wait_for_output(2_000)
+        fault(run)
+        report = run.wait(timeout=PATIENCE_S)
+    assert report.table.equals(expected)
+
+
+def test_a_site_that_was_stopped_too_long_ends_when_it_wakes(packets: list[pa.RecordBatch], expected: pa.Table) -> None:
+    with dmz.flow(packets, partitions=6, rate=ROWS_PER_S).start(sites=3) as run:
+        run.wait_for_output(2_000)
+        site = run._program.processes.live("site-2")
+        os.kill(site.pid, signal.SIGSTOP)
+        assert run._program.wait(lambda heard: "site-2" in heard.closed_at or heard.error is not None, PATIENCE_S)
+        os.kill(site.pid, signal.SIGCONT)
+        assert run._program.wait(lambda heard: site.gone, PATIENCE_S)
+        report = run.wait(timeout=PATIENCE_S)
+    assert site.exited == FENCED
+    assert report.table.equals(expected)
+    assert [failure.site for failure in report.failures] == ["site-2"]
+
+
+def test_a_site_that_comes_later_takes_the_lost_copies(packets: list[pa.RecordBatch], expected: pa.Table) -> None:
+    with dmz.flow(packets, partitions=6, rate=ROWS_PER_S).start(sites=2) as run:
+        run.wait_for_output(2_000)
+        run.kill("site-1")
+        assert run.add_site() == "site-3"
+        whole = run._program.wait(lambda heard: heard.whole and "site-1" in heard.closed_at, PATIENCE_S)
+        assert whole
+        run.kill("site-2")
+        report = run.wait(timeout=PATIENCE_S)
+    assert report.table.equals(expected)
