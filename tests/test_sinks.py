@@ -289,6 +289,61 @@ def test_a_file_that_somebody_cut_during_the_run_is_an_error(tmp_path: Path) -> 
         Jsonl(out).open(run)
 
 
+def test_a_partial_line_does_not_stay(tmp_path: Path) -> None:
+    run, out = folders(tmp_path)
+    sink = Jsonl(out)
+    sink.open(run)
+    sink.write(numbers(0, 2), 0, 2)
+    with out.open("a") as file:
+        file.write('{"n": 2}\n{"n": ')
+    assert Jsonl(out).open(run) == 2
+    assert out.read_text() == '{"n": 0}\n{"n": 1}\n'
+
+
+# What the egress notes.
+
+
+def test_what_was_given_and_not_taken_is_not_counted_and_ends_nothing(tmp_path: Path) -> None:
+    progress = Progress(tmp_path / "progress")
+    progress.give(5, rows=3, end=False)
+    progress.take()
+    progress.give(9, rows=4, end=True)
+    progress.close()
+    progress = Progress(tmp_path / "progress")
+    assert (progress.upto, progress.rows, progress.ended) == (5, 3, False)
+    progress.resume(5)
+    assert (progress.upto, progress.rows, progress.ended) == (5, 3, False)
+    progress.resume(9)
+    assert (progress.upto, progress.rows, progress.ended) == (9, 7, True), "the sink knows better"
+
+
+def test_ranges_without_rows_are_noted_though_the_sink_does_not_see_them(tmp_path: Path) -> None:
+    progress = Progress(tmp_path / "progress")
+    for upto, rows in ((5, 3), (7, 0), (9, 0)):
+        progress.give(upto, rows, end=False)
+        progress.take()
+    progress.give(11, rows=0, end=True)
+    progress.close()
+    progress = Progress(tmp_path / "progress")
+    progress.resume(5)
+    assert (progress.upto, progress.rows, progress.ended) == (9, 3, False)
+    for wrong in (0, 4, 6, 12):
+        with pytest.raises(FluxError, match=f"the sink says that it has the output up to {wrong}, .* up to 5"):
+            progress.resume(wrong)
+
+
+def test_the_notes_of_an_endless_stream_do_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flux.site.progress._SHORTEN_AT_BYTES", 1_000)
+    progress = Progress(tmp_path / "progress")
+    for upto in range(1, 500):
+        progress.give(upto, rows=2, end=False)
+        assert (tmp_path / "progress").stat().st_size < 1_200
+        progress.take()
+    progress.close()
+    again = Progress(tmp_path / "progress")
+    assert (again.upto, again.rows) == (499, 998)
+
+
 # A full disk.
 
 

@@ -7,6 +7,7 @@ the end of its tasks at any point.
 from __future__ import annotations
 
 import secrets
+import shutil
 import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ from flux.errors import FluxError, from_dict
 from flux.plan import Plan, Segment
 from flux.protocols.messages import Ack, Attach, Block, Data, View
 from flux.site.ingress import JOURNAL, IngressProcess
+from flux.site.numbering import Numbering
 from flux.site.shell import Surroundings
 from flux.sources import Source, SourceBatch, SourceContext, Table
 
@@ -237,6 +239,37 @@ def test_received_is_called_once_all_copies_have_the_rows_also_when_they_said_so
     second = Played(tmp_path, Told([]), copies, 2)
     trio.run(lambda: live(second, [], crash=False))
     assert called == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_source_is_told_to_forget_rows_only_when_the_journal_has_them_released(tmp_path: Path) -> None:
+    journaled: list[tuple[int, int]] = []
+
+    class Forgetting(Live):
+        replays = True
+
+        def __init__(self, size: int) -> None:
+            self.size = size
+
+        async def batches(self, context: SourceContext, after: Any = None) -> AsyncIterator[SourceBatch]:
+            for first in range(after or 0, 12, self.size):
+                rows = pa.record_batch({"n": range(first, first + self.size)})
+                upto = first + self.size
+                yield SourceBatch(rows, received=lambda upto=upto: self.forget(upto), offset=upto)
+
+        def forget(self, upto: int) -> None:
+            # As an ingress finds it that takes over at this very moment.
+            shutil.copy(tmp_path / JOURNAL, tmp_path / "copy")
+            found = Numbering.open(tmp_path / "copy")
+            journaled.append((upto, found.released))
+            found.close()
+
+    copies = {site: Copy() for site in SITES}
+    trio.run(lambda: live(Played(tmp_path, Forgetting(6), copies, 1), [("site-1", 7), ("site-2", 7)], crash=True))
+    # Ranges of 6 rows, which now come in batches of 2: some end within a range.
+    steps = [(site, 2) for _ in range(3) for site in SITES]
+    trio.run(lambda: live(Played(tmp_path, Forgetting(2), copies, 2), steps, crash=False))
+    assert [upto for upto, _ in journaled] == [6, 8, 10, 12]
+    assert all(released >= upto for upto, released in journaled), journaled
 
 
 def test_names_follow_the_incarnation(tmp_path: Path) -> None:
