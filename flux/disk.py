@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from pathlib import Path
 
@@ -52,9 +53,11 @@ def sync_directory(path: Path) -> None:
 def disk_error(who: str, path: Path, error: OSError, kept: str) -> FluxError:
     """What to raise when the disk did not take something; `kept` says what is safe all the same.
 
-    >>> import errno
     >>> print(disk_error("flux.sinks.Jsonl", Path("out"), OSError(errno.ENOSPC, "No space left on device"), "All is"))
     flux.sinks.Jsonl cannot write out: No space left on device. All is. Make room there or choose another disk
     """
-    reason = error.strerror or str(error)
-    return FluxError(f"{who} cannot write {path}: {reason}. {kept}. Make room there or choose another disk")
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    advice = (
+        "Make room there or choose another disk" if is_full else "See that it can be written or choose another path"
+    )
+    return FluxError(f"{who} cannot write {path}: {error.strerror or error}. {kept}. {advice}")

@@ -300,6 +300,13 @@ def test_a_partial_line_does_not_stay(tmp_path: Path) -> None:
     assert out.read_text() == '{"n": 0}\n{"n": 1}\n'
 
 
+@pytest.mark.parametrize("make", [Jsonl, Parquet])
+def test_a_path_that_cannot_be_is_said_plainly(make: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FluxError, match=rf"{make.__name__} cannot write {tmp_path / 'file' / 'out'}: .*another path"):
+        make(tmp_path / "file" / "out").open(tmp_path)
+
+
 # What the egress notes.
 
 

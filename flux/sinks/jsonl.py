@@ -70,7 +70,7 @@ class Jsonl(Sink):
         return self._upto
 
     def write(self, rows: pa.RecordBatch, after: int, upto: int) -> None:
-        lines = b"".join(_line(row) for row in _readable(rows).to_pylist())
+        lines = _lines(_readable(rows))
         try:
             append(self._fd, lines, self._size)
             os.fsync(self._fd)
@@ -108,12 +108,18 @@ def _readable(rows: pa.RecordBatch) -> pa.RecordBatch:
     return rows
 
 
-def _line(row: dict[str, Any]) -> bytes:
+def _lines(rows: pa.RecordBatch) -> bytes:
+    names = rows.schema.names
+    columns = [column.to_pylist() for column in rows.columns]
+    texts = [_text(dict(zip(names, values, strict=True))) for values in zip(*columns, strict=True)]
+    return "\n".join([*texts, ""]).encode()
+
+
+def _text(row: dict[str, Any]) -> str:
     try:
-        text = json.dumps(row, default=_plain, ensure_ascii=False, allow_nan=False)
+        return _ENCODER.encode(row)
     except ValueError:
-        text = json.dumps(_finite(row), default=_plain, ensure_ascii=False, allow_nan=False)
-    return text.encode() + b"\n"
+        return _ENCODER.encode(_finite(row))
 
 
 def _plain(value: Any) -> Any:
@@ -128,3 +134,7 @@ def _finite(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _finite(item) for name, item in value.items()}
     return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+# Made once: to make one costs more than to encode a row.
+_ENCODER = json.JSONEncoder(default=_plain, ensure_ascii=False, allow_nan=False)
