@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,13 @@ from .fakes import ROWS, FakeController, FakeEgress, FakeIngress, FakeWorker, fl
 from .waiting import DEADLINE_S, is_gone, wait_until
 
 ALL = [{"n": n} for n in range(1, ROWS + 1)]
+
+
+class Silent(FakeEgress):
+    """An egress without output: the stream does not end before the test has seen what it waits for."""
+
+    def hear(self, header: dict[str, Any]) -> None:
+        pass
 
 
 def process(run: flux.Run, name: str) -> Process:
@@ -93,10 +101,6 @@ def test_a_process_that_dies_again_and_again_ends_the_run_with_its_last_words(fa
                 print(f"incarnation {self.incarnation} has no file to read", file=sys.stderr)
                 os._exit(3)
 
-    class Silent(FakeEgress):
-        def hear(self, header: dict[str, Any]) -> None:
-            pass
-
     fake(IngressProcess=Crashing, EgressProcess=Silent)
     with flow().start(sites=2) as run:
         run.kill("ingress")
@@ -111,7 +115,7 @@ def test_a_process_that_dies_before_the_run_has_started_ends_it_with_its_last_wo
         def begin(self) -> None:
             raise ZeroDivisionError("in the controller")
 
-    fake(ControllerProcess=Crashing)
+    fake(ControllerProcess=Crashing, EgressProcess=Silent)
     with pytest.raises(flux.FluxError, match=r"controller ended before the run had started[^$]*ZeroDivisionError"):
         flow().start(sites=2)
 
@@ -168,16 +172,26 @@ def test_rows_that_a_killed_egress_had_sent_are_taken_before_the_next_is_told_wh
     fake: Callable[..., None],
 ) -> None:
     class Ahead(FakeEgress):
-        """It sends twenty positions without waiting to be told that one has come, and dies of it."""
+        """It dies while a fork of it holds the connection, and sends on it when the next incarnation is there."""
+
+        def begin(self) -> None:
+            (self.surroundings.directory / f"begun-{self.incarnation}").touch()
 
         def hear(self, header: dict[str, Any]) -> None:
             if self.incarnation > 1:
                 super().hear(header)
                 return
-            for after in range(20):
-                self.give(after, after + 1)
-            self.program._write_some(self.program._sock)  # type: ignore[arg-type]
+            if os.fork() == 0:
+                while not (self.surroundings.directory / "begun-2").exists():
+                    time.sleep(0.005)
+                time.sleep(0.1)  # So that the next one would be well on its way, were it not made to wait.
+                self.give(0, 20)
+                self.program._write_some(self.program._sock)  # type: ignore[arg-type]
+                (self.surroundings.directory / "sent").touch()
             os._exit(1)
+
+        def gate(self, position: int) -> Path | None:
+            return self.surroundings.directory / "sent" if position == 10 else None
 
     fake(EgressProcess=Ahead)
     with flow().start(sites=2) as run:

@@ -211,8 +211,10 @@ def test_when_the_program_is_killed_the_spawner_ends_and_takes_all_with_it(tmp_p
     bystander, *pids = map(int, listed.read_text().split())
     os.kill(program, signal.SIGKILL)
     os.waitpid(program, 0)
-    wait_until(lambda: all(is_gone(pid) for pid in pids), "processes outlived their program")
-    os.kill(bystander, signal.SIGKILL)
+    try:
+        wait_until(lambda: all(is_gone(pid) for pid in pids), "processes outlived their program")
+    finally:
+        os.kill(bystander, signal.SIGKILL)
 
 
 def test_a_process_holds_nothing_of_the_spawner_or_of_another_process(tmp_path: Path) -> None:
