@@ -68,16 +68,19 @@ class History:
         self.inputs: list[LogEntry] = []
         self.outputs: list[LogEntry] = []
         self.input_rows = 0
+        self.input_upto = 0
         self.last_output_at: float | None = None  # When the last row came.
         self.settled_s = 0.0  # Everything before is in intervals.
         self._settled: list[_Settled] = []
         self._length_s = INTERVAL_S
 
     def add_inputs(self, entries: Iterable[LogEntry]) -> None:
-        """The ingress has numbered rows; it tells that some time later."""
+        """The ingress has numbered rows; it tells that some time later. One that was started again repeats some."""
         for entry in entries:
-            self.inputs.append(entry)
-            self.input_rows += entry[2]
+            if entry[1] > self.input_upto:
+                self.inputs.append(entry)
+                self.input_rows += entry[2]
+                self.input_upto = entry[1]
 
     def add_output(self, entry: LogEntry) -> None:
         """The sink has taken everything up to a position, with rows or without."""

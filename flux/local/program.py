@@ -193,7 +193,7 @@ class Program:
         with self.changed:
             self._links[process.name], self._over[process.name] = link, over
             process.greeted()
-            if process.name == EGRESS and EGRESS in self._restarts and isinstance(self._sink, Collect):
+            if process.name == EGRESS and isinstance(self._sink, Collect):
                 link.send({"kind": "collected", "upto": self.heard.safe_upto})
             if process.name == CONTROLLER:
                 for site in self.heard.draining:
@@ -306,9 +306,11 @@ class Program:
         if upto > heard.safe_upto:  # Else the last egress had sent it, and was killed before it knew that it had come.
             if isinstance(self._sink, Collect) and rows is not None:
                 self._sink.write(rows, after, upto)
-            heard.outputs += header["count"]
+            # A sink outlives its egress: what one had not told any more is in the total of the next.
+            count = header["total"] - heard.outputs if "total" in header else header["count"]
+            heard.outputs += count
             heard.safe_upto = upto
-            heard.history.add_output((now, upto, header["count"]))
+            heard.history.add_output((now, upto, count))
         if isinstance(self._sink, Collect):
             link.send({"kind": "durable", "upto": upto})
         heard.ended = heard.ended or header["end"]
