@@ -261,8 +261,6 @@ class FhCons(Machine):
         if self.name not in view.members(self.stage):
             # Who feeds it forgets its lanes and acks with this view too; if it comes back, it comes anew.
             self.lanes.clear()
-            self.pending.clear()
-            self.producers = {}
             self.acked = 0
         yield from self._forget(gone)
         if self.acked:

@@ -156,7 +156,8 @@ class BuffersDrain(Checker):
     def _forgotten(self, process: Process, pooler: Pooler) -> None:
         """What is over is not remembered: a process that runs for a year must not grow."""
         mover = pooler.mover
-        if over := {*mover.awaited, *mover.arrived, *mover.wanted, *mover.given} - mover.standby.keys():
+        known = {*mover.awaited, *mover.arrived, *mover.wanted, *mover.given, *pooler.cons.standing}
+        if over := known - mover.standby.keys():
             raise self.violated(f"{process.name}, stage {pooler.stage} remembers copies not on their way: {over}")
         cohorts = pooler.cons.cohorts
         if pooler.prod.cohorts.keys() != cohorts.keys() or not all(own.partitions for own in cohorts.values()):

@@ -30,7 +30,7 @@ import pytest
 import trio
 
 import flux
-from flux.errors import DataLost, PlanError
+from flux.errors import PlanError
 
 ROOT = Path(__file__).parent.parent
 DEADLINE_S = 60
@@ -876,7 +876,6 @@ def test_on_error_skip_counts_instead() -> None:
     assert [row["v"] for row in report.table.to_pylist()] == [v for v in range(300) if v != 150]
 
 
-@to_be_built(4, "poison tuples", DataLost)
 def test_a_row_that_kills_both_copies_is_named_before_a_third_is_spent() -> None:
     def on_tuple(key: Any, row: Any, state: Any) -> Any:
         if row.v == 150:

@@ -23,6 +23,7 @@ from ..site.shell import Surroundings
 from ..wire import frames
 from ..wire.link import Link, accept_loop
 from .heard import Heard
+from .post_mortem import PostMortem
 from .processes import Process
 from .reporting import note_output_gaps
 from .spawner import Spawner
@@ -33,6 +34,7 @@ T = TypeVar("T")
 log = logging.getLogger("flux")
 
 _LAST_WORDS_S = 5.0
+_POST_MORTEM_S = 0.3  # In this time the system has told how a process ended.
 
 
 class Program:
@@ -59,6 +61,7 @@ class Program:
         self.processes = self._supervisor.processes
         self._links: dict[str, Link] = {}  # By the names of processes, not of nodes.
         self._over: dict[str, trio.Event] = {}  # Set when nothing more can come on the link.
+        self._post_mortem = PostMortem(surroundings.plan, surroundings.directory)
         self._stopping = False
         self._token: trio.lowlevel.TrioToken | None = None
         self._up = threading.Event()
@@ -231,6 +234,8 @@ class Program:
         if self._stopping or process.drained:
             return
         self.heard.deaths.append(process)
+        if process.is_site and process.killed_at is None and (poison := self._post_mortem.examine(process)):
+            self._fail(poison)
         if self.heard.started_at is None:
             how = process.how_it_ended()
             self._fail(FluxError(f"{process.name} ended before the run had started, with {how}"))
@@ -249,6 +254,13 @@ class Program:
         else:
             log.warning("%s ended with %s; it is started again", process.node, process.how_it_ended())
             self._supervisor.start(process.name)
+
+    async def _fail_when_the_dead_are_known(self, error: BaseException) -> None:
+        """Both copies are gone; why may be known in a moment."""
+        await trio.sleep(_POST_MORTEM_S)
+        with self.changed:
+            self._fail(error)
+            self.changed.notify_all()
 
     def _hear(self, link: Link, header: dict[str, Any], body: Any) -> None:
         now = time.monotonic()
@@ -273,7 +285,10 @@ class Program:
                 self._let_go(header["site"])
             elif kind == "error":
                 error = from_dict(header["error"])
-                self._fail(error)
+                if isinstance(error, DataLost):
+                    self._nursery.start_soon(self._fail_when_the_dead_are_known, error)
+                else:
+                    self._fail(error)
             elif kind == "bye":
                 heard.byes.add(link.peer)
             elif kind == "log":

@@ -203,7 +203,7 @@ class Shell:
         elif effect.to == self.name:
             self.inbox.append(message)
         else:
-            self._link_to(effect.to).send({"kind": "peer", "m": to_plain(message, _left_out)})
+            self.link_to(effect.to).send({"kind": "peer", "m": to_plain(message, _left_out)})
 
     def _send_rows(self, to: str, message: Data, channels: tuple[tuple[Block, ...], ...]) -> None:
         parts = [body.between(message.after, message.upto) for body in message.bodies]
@@ -217,9 +217,9 @@ class Shell:
             "m": to_plain(message, _left_out),
             "marks": [(mark.sn, mark.kind, mark.value) for mark in rows.marks],
         }
-        self._link_to(to).send_batch(header, rows.wide, rows.encode())
+        self.link_to(to).send_batch(header, rows.wide, rows.encode())
 
-    def _link_to(self, peer: str) -> Link:
+    def link_to(self, peer: str) -> Link:
         """The link to a node; one that a later view says is dead has none, and what it is sent goes nowhere."""
         return self.links.get(peer) or _nowhere(peer)
 

@@ -27,6 +27,7 @@ from ..punctuation import Punctuation
 from ..wire.codec import to_plain
 from ..wire.rows import PARTITION, SN, SUB, Rows, merge
 from ..wire.state import Parcel, decode, encode
+from .at_work import SUFFIX, AtWork, Job
 from .shell import Shell, Surroundings
 
 
@@ -38,6 +39,7 @@ class Worker(Shell):
         stages = range(1, plan.egress_stage)
         super().__init__(surroundings, Node(name, [Pooler(name, stage, plan.pool_rows) for stage in stages]))
         self._segments: dict[int, list[Hosted]] = {}
+        self._at_work = AtWork(surroundings.directory / f"{name}{SUFFIX}")
 
     def start(self, nursery: trio.Nursery) -> None:
         placed = self.plan.view()
@@ -56,7 +58,9 @@ class Worker(Shell):
 
     def perform(self, job: Consume) -> None:
         whole = merge([self._rows(job, frame) for frame in job.frames])
+        self._at_work.begin(Job(stage=job.stage, after=job.after, upto=job.upto, partitions=job.partitions))
         outputs = [batch for batch in self._outputs(job, whole) if batch is not None]
+        self._at_work.end()
         body = self._partitioned(job.stage, outputs, whole.marks)
         self.tell(Consumed(stage=job.stage, cohort=job.cohort, upto=job.upto, rows=len(body), body=body))
 
@@ -84,7 +88,7 @@ class Worker(Shell):
         whose = f"stage {message.stage}, partition {partition}, on {self.name}"
         packed = encode([states, [_packed(rows) for rows in bodies]], whose)
         header = {"kind": "peer", "m": to_plain(replace(message, runs=runs), lambda body: None)}
-        self.links[to].send(header, pa.py_buffer(packed))
+        self.link_to(to).send(header, pa.py_buffer(packed))
         self.program.send({"kind": "moved", "version": message.version, "to": to, "bytes": len(packed)})
 
     def decode_state(self, message: State, body: Any) -> State:

@@ -1,0 +1,43 @@
+"""Post mortem: what sites were busy with when they died, and whether it was the input that killed them.
+
+The copies of a partition are given the same rows. When two of them die, unasked, while they work on the same rows of
+the same partition, it is those rows, not bad luck: a third copy would die of them too.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..errors import OperatorError
+from ..plan import Plan
+from ..site.at_work import SUFFIX, Job, last_job
+from .processes import Process
+
+
+class PostMortem:
+    """The deaths of a run whose processes note in `directory` what they are at."""
+
+    def __init__(self, plan: Plan, directory: Path) -> None:
+        self._plan = plan
+        self._directory = directory
+        self._jobs: dict[str, Job] = {}
+
+    def examine(self, process: Process) -> OperatorError | None:
+        """The error, if this site died of what another had died of."""
+        job = last_job(self._directory / f"{process.name}{SUFFIX}")
+        if job is None:
+            return None
+        before = next((name for name, other in self._jobs.items() if other.overlaps(job)), None)
+        self._jobs[process.name] = job
+        if before is None:
+            return None
+        other = self._jobs[before]
+        after, upto = max(job.after, other.after), min(job.upto, other.upto)
+        steps = " or ".join(step.name for step in self._plan.segments[job.stage - 1].steps)
+        return OperatorError(
+            f"{before} and {process.name} both died while they worked on rows {after + 1:,} to {upto:,}, "
+            f"{process.name} with {process.how_it_ended()}. One of these rows kills the operator's process; no third "
+            "copy is given them. Take the rows out of the source, or mend the operator (native code, memory)",
+            step=steps,
+            row=after + 1,
+        )

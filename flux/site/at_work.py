@@ -1,0 +1,72 @@
+"""At work: what a site's operator is busy with, in a file that outlives the process.
+
+An operator may kill its process: a bug in native code, or more memory than there is. Its other copy is given the same
+rows and dies of them too. To tell that from bad luck, a site notes what it is about to work on; whoever finds it dead
+reads it. The file is mapped into memory: a note costs no call into the system.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+_HEAD = struct.Struct("<qqqq")  # Whether it is at work, the stage, after, upto.
+_PARTITIONS_BYTES = 65_536 // 8
+SUFFIX = ".work"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """Rows (after, upto] of some partitions of a stage."""
+
+    stage: int
+    after: int
+    upto: int
+    partitions: frozenset[int]
+
+    def overlaps(self, other: Job) -> bool:
+        """Whether some row is in both, for a partition in both."""
+        same = self.stage == other.stage and bool(self.partitions & other.partitions)
+        return same and self.after < other.upto and other.after < self.upto
+
+
+class AtWork:
+    """The note of the site that works in `path`."""
+
+    def __init__(self, path: Path) -> None:
+        with path.open("w+b") as file:
+            file.truncate(_HEAD.size + _PARTITIONS_BYTES)
+            self._map = mmap.mmap(file.fileno(), 0)
+        self._noted: frozenset[int] = frozenset()
+
+    def begin(self, job: Job) -> None:
+        """From now on the operator is busy with `job`."""
+        if job.partitions != self._noted:
+            self._noted = job.partitions
+            bits = bytearray(_PARTITIONS_BYTES)
+            for partition in job.partitions:
+                bits[partition >> 3] |= 1 << (partition & 7)
+            self._map[_HEAD.size :] = bytes(bits)
+        _HEAD.pack_into(self._map, 0, 1, job.stage, job.after, job.upto)
+
+    def end(self) -> None:
+        """The operator is idle."""
+        _HEAD.pack_into(self._map, 0, 0, 0, 0, 0)
+
+
+def last_job(path: Path) -> Job | None:
+    """What the site that worked in `path` was busy with when it died; None if with nothing."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    if len(content) < _HEAD.size + _PARTITIONS_BYTES:
+        return None
+    busy, stage, after, upto = _HEAD.unpack_from(content)
+    if not busy:
+        return None
+    bits = content[_HEAD.size :]
+    partitions = frozenset(8 * i + bit for i, byte in enumerate(bits) if byte for bit in range(8) if byte >> bit & 1)
+    return Job(stage=stage, after=after, upto=upto, partitions=partitions)
