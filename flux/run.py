@@ -159,6 +159,8 @@ class Run:
         if self._report is None:
             self._await(lambda heard: heard.ended, timeout, "the end of the stream")
             self.stop()
+            if self._heard.diverged is not None:
+                raise self._heard.diverged
             table = self._sink.table(self._output) if isinstance(self._sink, Collect) else None
             self._report = make_report(self._plan.name, self._heard, table)
         return self._report

@@ -26,6 +26,7 @@ from ..site.shell import Surroundings, leave
 from ..wire import address, frames
 from ..wire.codec import from_plain, to_plain
 from ..wire.link import Link, accept_loop
+from .divergence import Divergence
 from .drain import is_empty, moves_off
 from .pulse import LOOK_EVERY_S, Pulse
 from .views import Views
@@ -45,6 +46,7 @@ class ControllerProcess:
         self._links: dict[str, Link] = {}
         self._pulse = Pulse()
         self._draining: set[str] = set()
+        self._divergence = Divergence(surroundings.plan)
         self._unusable: FluxError | None = None
         try:
             self._views = Views(surroundings.directory / JOURNAL)
@@ -115,6 +117,10 @@ class ControllerProcess:
         kind = header.get("kind")
         if kind == "here":
             self._views.addresses[link.peer] = header["address"]
+        elif kind == "digests":
+            where = (header["stage"], header["position"], header["partitions"], header["digests"])
+            if error := self._divergence.compare(link.peer, *where):
+                self.program.send({"kind": "error", "node": CONTROLLER, "error": error.to_dict()})
         elif kind == "cut":
             self._doubt(link.peer, header["peer"])
         elif kind == "tell":

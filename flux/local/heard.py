@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ..errors import OperatorError
 from .history import History
 from .processes import Process
 
@@ -24,4 +25,5 @@ class Heard:
     draining: set[str] = field(default_factory=set)  # Sites that the controller is to empty.
     moved: list[tuple[float, str, int]] = field(default_factory=list)  # When state went to which site, bytes.
     byes: set[str] = field(default_factory=set)
+    diverged: OperatorError | None = None  # Two copies had emitted different rows when the run ended.
     deaths: list[Process] = field(default_factory=list)  # In the order in which they were noticed.

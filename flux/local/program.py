@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import trio
 
+from ..controller.divergence import Divergence
 from ..errors import DataLost, FluxError, from_dict
 from ..plan.plan import CONTROLLER, EGRESS
 from ..sinks import Collect, Sink
@@ -61,6 +62,7 @@ class Program:
         self.processes = self._supervisor.processes
         self._links: dict[str, Link] = {}  # By the names of processes, not of nodes.
         self._over: dict[str, trio.Event] = {}  # Set when nothing more can come on the link.
+        self._divergence = Divergence(surroundings.plan)
         self._post_mortem = PostMortem(surroundings.plan, surroundings.directory)
         self._stopping = False
         self._token: trio.lowlevel.TrioToken | None = None
@@ -291,6 +293,8 @@ class Program:
                     self._fail(error)
             elif kind == "bye":
                 heard.byes.add(link.peer)
+                for place in header.get("digests", ()):
+                    heard.diverged = self._divergence.compare(link.peer, *place) or heard.diverged
             elif kind == "log":
                 log.info("%s: %s", header["node"], header["text"])
             else:

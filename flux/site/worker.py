@@ -28,6 +28,7 @@ from ..wire.codec import to_plain
 from ..wire.rows import PARTITION, SN, SUB, Rows, merge
 from ..wire.state import Parcel, decode, encode
 from .at_work import SUFFIX, AtWork, Job
+from .digests import Digests
 from .shell import Shell, Surroundings
 
 
@@ -39,6 +40,7 @@ class Worker(Shell):
         stages = range(1, plan.egress_stage)
         super().__init__(surroundings, Node(name, [Pooler(name, stage, plan.pool_rows) for stage in stages]))
         self._segments: dict[int, list[Hosted]] = {}
+        self._digests = {stage: Digests(plan.partitions(stage)) for stage in stages}
         self._at_work = AtWork(surroundings.directory / f"{name}{SUFFIX}")
 
     def start(self, nursery: trio.Nursery) -> None:
@@ -54,7 +56,17 @@ class Worker(Shell):
                     step.close()
                 except Exception as error:
                     self.log(f"closing {step.step.name}: {error}")
-        return {}
+        return {"digests": self._final_digests()}
+
+    def _final_digests(self) -> list[Any]:
+        """Where each cohort stands and what it has emitted: at the end of a run all copies are at one place."""
+        final = []
+        for stage, pooler in self.node.machines.items():
+            assert isinstance(pooler, Pooler)
+            for cohort in pooler.cons.cohorts.values():
+                held = sorted(cohort.partitions)
+                final.append([stage, cohort.consumed, held, [self._digests[stage].get(p) for p in held]])
+        return final
 
     def perform(self, job: Consume) -> None:
         whole = merge([self._rows(job, frame) for frame in job.frames])
@@ -62,10 +74,26 @@ class Worker(Shell):
         outputs = [batch for batch in self._outputs(job, whole) if batch is not None]
         self._at_work.end()
         body = self._partitioned(job.stage, outputs, whole.marks)
+        self._compare(job, body)
         self.tell(Consumed(stage=job.stage, cohort=job.cohort, upto=job.upto, rows=len(body), body=body))
+
+    def _compare(self, job: Consume, body: Rows) -> None:
+        """Have what was emitted compared with what the other copies emit."""
+        partitions = sorted(job.partitions)
+        for position, sums in self._digests[job.stage].add(body, job.after, job.upto):
+            self.controller.send(
+                {
+                    "kind": "digests",
+                    "stage": job.stage,
+                    "position": position,
+                    "partitions": partitions,
+                    "digests": sums[partitions].tolist(),
+                }
+            )
 
     def carry_out(self, effect: Effect) -> None:
         if isinstance(effect, Install):
+            self._digests[effect.stage].put(effect.partition, effect.body.digest)
             for step, pieces in zip(self._segments[effect.stage], effect.body.states, strict=True):
                 for piece in pieces:
                     step.install_partition_state(effect.partition, piece)
@@ -86,15 +114,16 @@ class Worker(Shell):
         runs = tuple(replace(run, rows=len(rows), without=frozenset()) for run, rows in zip(kept, bodies, strict=True))
         states = [_pieces(step.get_partition_state(partition)) for step in self._segments[message.stage]]
         whose = f"stage {message.stage}, partition {partition}, on {self.name}"
-        packed = encode([states, [_packed(rows) for rows in bodies]], whose)
+        digest = self._digests[message.stage].get(partition)
+        packed = encode([states, [_packed(rows) for rows in bodies], digest], whose)
         header = {"kind": "peer", "m": to_plain(replace(message, runs=runs), lambda body: None)}
         self.link_to(to).send(header, pa.py_buffer(packed))
         self.program.send({"kind": "moved", "version": message.version, "to": to, "bytes": len(packed)})
 
     def decode_state(self, message: State, body: Any) -> State:
-        states, packed = decode(body)
+        states, packed, digest = decode(body)
         runs = tuple(replace(run, body=_unpacked(rows)) for run, rows in zip(message.runs, packed, strict=True))
-        return replace(message, runs=runs, body=Parcel(states))
+        return replace(message, runs=runs, body=Parcel(states, digest))
 
     def _rows(self, job: Consume, frame: Frame) -> Rows:
         rows: Rows = frame.body.between(job.after, job.upto)

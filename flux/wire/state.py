@@ -21,12 +21,13 @@ _tokens = itertools.count(1)
 
 
 class Parcel:
-    """The state of one partition, for each step of its segment, as a body of the protocol."""
+    """The state of one partition, for each step of its segment, as a body of the protocol; and its digest."""
 
-    __slots__ = ("states", "token")
+    __slots__ = ("digest", "states", "token")
 
-    def __init__(self, states: Any) -> None:
+    def __init__(self, states: Any, digest: int) -> None:
         self.states = states
+        self.digest = digest
         self.token = next(_tokens)  # Stands for it in a recording.
 
 

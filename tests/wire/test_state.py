@@ -160,5 +160,5 @@ def test_bytes_that_are_no_state_are_a_state_error(packed: bytes) -> None:
 
 
 def test_each_parcel_has_a_number_of_its_own() -> None:
-    assert Parcel([b"state"]).states == [b"state"]
-    assert Parcel(None).token != Parcel(None).token
+    assert Parcel([b"state"], 0).states == [b"state"]
+    assert Parcel(None, 0).token != Parcel(None, 0).token

@@ -1,0 +1,49 @@
+"""Divergence: two copies of a partition that have emitted different rows for the same input.
+
+Then the operator is not deterministic: it reads the clock, draws random numbers, depends on the order of a set, or on
+how its input was cut into batches. Nothing that follows could be trusted, so the run ends and says where it began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..errors import OperatorError
+from ..plan import Plan
+from ..site.digests import EVERY
+
+KEPT_MAX = 64  # Positions for which digests wait for those of the other copy: more, and there is none.
+
+
+class Divergence:
+    """Compares the digests of copies as they come."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._waiting: dict[int, dict[int, dict[int, tuple[str, int]]]] = {}  # Stage, position, partition.
+
+    def compare(
+        self, node: str, stage: int, position: int, partitions: Sequence[int], digests: Sequence[int]
+    ) -> OperatorError | None:
+        """The error, if another copy of one of the partitions has another digest at the same position."""
+        positions = self._waiting.setdefault(stage, {})
+        waiting = positions.setdefault(position, {})
+        for partition, digest in zip(partitions, digests, strict=True):
+            other = waiting.setdefault(partition, (node, digest))
+            if other[1] != digest:
+                return self._error(stage, partition, position, other[0], node)
+        while len(positions) > KEPT_MAX:
+            del positions[min(positions)]
+        return None
+
+    def _error(self, stage: int, partition: int, position: int, first: str, second: str) -> OperatorError:
+        steps = " or ".join(step.name for step in self._plan.segments[stage - 1].steps)
+        begin = max(1, (position - 1) // EVERY * EVERY + 1)
+        return OperatorError(
+            f"its copies on {first} and {second} emitted different rows for the input {begin:,} to {position:,}: the "
+            "operator is not deterministic. It must not read the clock, draw random numbers, depend on the order of a "
+            "set or on where batches begin; flux.testing.check_operator finds out which",
+            step=steps,
+            partition=partition,
+            row=begin,
+        )
