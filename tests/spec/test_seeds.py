@@ -16,7 +16,7 @@ import pytest
 from flux.protocols.buffer import Buffer
 from flux.protocols.channels import without
 from flux.protocols.fh_cons import FhCons
-from flux.protocols.fh_prod import FhProd, LaneName
+from flux.protocols.fh_prod import FhProd
 from flux.protocols.machine import Machine, ignore
 from flux.protocols.messages import Attach, Consumed, Effect, Merge, Merged, Move, Send, Stop, View
 from flux.spec.dataflow import Scenario
@@ -100,22 +100,21 @@ def remember_acks_of_an_earlier_time(patch: pytest.MonkeyPatch) -> None:
 
 
 def merge_a_lane_into_itself(patch: pytest.MonkeyPatch) -> None:
-    merge, note = FhProd._merge, FhProd.note_merge
+    join, note = FhProd._join, FhProd.note_merge
 
-    def also_itself(prod: FhProd, name: LaneName) -> Iterator[Effect]:
-        lane = prod.lanes[name]
-        if lane.into and prod._merged_into((*name[:2], lane.into)) == name:
-            merged = Merged(sender=prod.name, view=prod.view, edge=name[0], stint=name[2], into=name[2])
-            yield Send(to=name[1], message=merged)
-        else:
-            yield from merge(prod, name)
+    def also_itself(prod: FhProd) -> Iterator[Effect]:
+        for name, lane in list(prod.lanes.items()):
+            if lane.into and prod._merged_into((*name[:2], lane.into)) == name:
+                merged = Merged(sender=prod.name, view=prod.view, edge=name[0], stint=name[2], into=name[2])
+                yield Send(to=name[1], message=merged)
+        yield from join(prod)
 
     def note_any(prod: FhProd, message: Merge) -> Iterator[Effect]:
         name = prod._now(message)
         prod.lanes[name] = prod.lanes[name]._replace(into=message.into)
-        yield from prod._merge(name)
+        yield from prod._join()
 
-    patch.setattr(FhProd, "_merge", also_itself)
+    patch.setattr(FhProd, "_join", also_itself)
     _act(patch, FhProd, note, note_any)
 
 
@@ -278,10 +277,12 @@ TALES = (
             batches=((1,), (2,)),
             bound_rows=10,
             crashes=0,
-            moves=tuple(_move(0, 0, to) for to in ("site-2", "site-1", "site-2", "site-1")),
+            moves=tuple(_move(0, 0, to) for to in 4 * ("site-2", "site-1")),
         ),
         """
-        ingress>controller site-1>controller site-2>controller egress>controller
+        ingress>controller site-1>controller site-2>controller egress>controller controller>site-2 controller>egress
+        move:6 controller>site-2 controller>ingress site-2>site-1 controller>egress move:2 work:ingress:0
+        controller>site-1 controller>site-1 site-1>ingress
         """,
     ),
     Tale(
