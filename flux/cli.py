@@ -15,6 +15,7 @@ from pathlib import Path
 from .dataflow import Dataflow
 from .errors import FluxError, PlanError
 from .report import Report
+from .site.crash import crash_points
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,6 +47,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--plot", metavar="FILE", help="draw rates, latency and failures to FILE")
     run.add_argument("--json", action="store_true", help="print the report as one JSON document")
     run.set_defaults(command=_run)
+    points = commands.add_parser("crash-points", help="list where FLUX_CRASH_AT can kill a process of a run")
+    points.add_argument("--json", action="store_true", help="print one JSON document")
+    points.set_defaults(command=_crash_points)
     _add_spec(commands.add_parser("spec", help="check the protocol's machines against their specification"))
     return parser
 
@@ -147,6 +151,16 @@ def _spec_mutate(options: argparse.Namespace) -> int:
 def _progress(quiet: bool) -> Callable[[str], None]:
     """Lines for people on the error output; nothing beside a JSON document."""
     return (lambda line: None) if quiet else (lambda line: print(line, file=sys.stderr, flush=True))
+
+
+def _crash_points(options: argparse.Namespace) -> int:
+    points = crash_points()
+    if options.json:
+        print(json.dumps(points))
+    else:
+        for kind, of_kind in points.items():
+            print("\n".join([f"{kind}:", *(f"  {point}" for point in of_kind)]))
+    return 0
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -21,6 +21,7 @@ from ..plan.plan import CONTROLLER, EGRESS, INGRESS
 from ..protocols.controller import Controller
 from ..protocols.machine import Fenced, Refused
 from ..protocols.messages import Closed, Cut, Done, Failed, Hello, Lost, Publish, Resend, Suspected, ToController, View
+from ..site import crash
 from ..site.recording import SUFFIX, Recorder
 from ..site.shell import Surroundings, leave
 from ..wire import address, frames
@@ -47,6 +48,7 @@ class ControllerProcess:
         self._pulse = Pulse()
         self._draining: set[str] = set()
         self._divergence = Divergence(surroundings.plan)
+        self._crashes = crash.watch(CONTROLLER, self._flush)
         self._unusable: FluxError | None = None
         try:
             self._views = Views(surroundings.directory / JOURNAL)
@@ -154,6 +156,8 @@ class ControllerProcess:
 
     def _step(self, message: ToController) -> None:
         before = self.machine.view
+        if self._crashes is not None:
+            self._crashes.step(message)
         try:
             effects = self.machine.step(message)
         except Fenced as fenced:
@@ -164,7 +168,7 @@ class ControllerProcess:
             self.program.send({"kind": "closed", "node": message.node, "at": time.monotonic()})
         if self._recorder is not None:
             self._recorder.record(message, effects)
-        for effect in effects:
+        for effect in effects if self._crashes is None else self._crashes.along(effects):
             if isinstance(effect, Publish):
                 self._publish(effect)
             elif isinstance(effect, Resend):
@@ -198,6 +202,10 @@ class ControllerProcess:
         for node in publish.to:
             self._send_view(node, publish.view)
         self._report_view(publish.view)
+
+    def _flush(self) -> None:
+        for link in (self.program, *self._links.values()):
+            link.flush()
 
     def _send_view(self, node: str, view: View) -> None:
         if node in self._links:

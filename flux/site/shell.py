@@ -15,6 +15,7 @@ import socket
 import sys
 import traceback
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -45,6 +46,7 @@ from ..wire import address, frames
 from ..wire.codec import from_plain, to_plain
 from ..wire.link import Link, accept_loop
 from ..wire.rows import Channels, Rows, merge
+from . import crash
 from .heartbeat import Heartbeat
 from .recording import SUFFIX, Recorder
 
@@ -64,6 +66,8 @@ class Surroundings:
     directory: Path
     token: str  # Every process of the run knows it; a connection that does not is refused.
     record: Path | None = None
+    # Tests put a relay between two nodes: from the one that dials, its peer and the peer's address, to the relay's.
+    route: Callable[[str, str, str], str] | None = None
 
     def address(self, name: str) -> str:
         """Where the process `name` of this run listens."""
@@ -102,6 +106,7 @@ class Shell:
         self._viewed = trio.Event()  # Set, and made anew, with each view.
         self._channels: dict[int, Channels] = {}
         self._recorder: Recorder | None = None
+        self._crashes = crash.watch(self.name, self._flush)
 
     # What a particular process does.
 
@@ -166,7 +171,7 @@ class Shell:
             while self.inbox:
                 self._step(self.inbox.popleft())
             if self.jobs:
-                self.perform(self.jobs.popleft())
+                self._perform(self.jobs.popleft())
                 # Twice, so that readers and writers woken by the first turn have run by the second.
                 await trio.lowlevel.checkpoint()
                 await trio.lowlevel.checkpoint()
@@ -174,14 +179,23 @@ class Shell:
                 self._wake = trio.Event()
                 await self._wake.wait()
 
+    def _perform(self, job: Consume) -> None:
+        if self._crashes is not None:
+            self._crashes.before(job)
+        self.perform(job)
+        if self._crashes is not None:
+            self._crashes.after(job)
+
     def _step(self, message: Message) -> None:
+        if self._crashes is not None:
+            self._crashes.step(message)
         try:
             effects = self.node.step(message)
         except Fenced:
             return  # What the dead had sent. One that lives learns it from the controller.
         if self._recorder is not None:
             self._recorder.record(message, effects)
-        for effect in effects:
+        for effect in effects if self._crashes is None else self._crashes.along(effects):
             if isinstance(effect, Send):
                 self._send(effect)
             elif isinstance(effect, Consume):
@@ -218,6 +232,10 @@ class Shell:
             "marks": [(mark.sn, mark.kind, mark.value) for mark in rows.marks],
         }
         self.link_to(to).send_batch(header, rows.wide, rows.encode())
+
+    def _flush(self) -> None:
+        for link in (self.program, self.controller, *self.links.values()):
+            link.flush()
 
     def link_to(self, peer: str) -> Link:
         """The link to a node; one that a later view says is dead has none, and what it is sent goes nowhere."""
@@ -304,7 +322,11 @@ class Shell:
                 link = self.links[peer] = Link(peer)
                 self._nursery.start_soon(link.write)
                 if mine < index:
-                    self._nursery.start_soon(self._dial, link, addresses[peer])
+                    self._nursery.start_soon(self._dial, link, self._route(peer, addresses[peer]))
+
+    def _route(self, peer: str, where: str) -> str:
+        route = self.surroundings.route
+        return where if route is None else route(self.name, peer, where)
 
     def _decode(self, link: Link, header: dict[str, Any], body: Any) -> PeerMessage:
         marks = tuple(Punctuation(*mark) for mark in header.get("marks", ()))

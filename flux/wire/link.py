@@ -119,6 +119,12 @@ class Link:
             if sent:
                 self._out[0] = self._out[0][sent:]
 
+    def flush(self) -> None:
+        """Send what is queued, as far as the system takes it at once."""
+        if self._sock is not None and not self._closed:
+            with contextlib.suppress(OSError):
+                self._write_some(self._sock)
+
     async def drain(self) -> None:
         """Return when everything queued has gone out, or the link is closed."""
         while self._out and not self._closed:
