@@ -186,7 +186,10 @@ class _Forking:
 
     def _obey(self) -> bool:
         """Fork what is asked for; false if nothing ever will be again."""
-        packet, descriptors, _, _ = socket.recv_fds(self._sock, _PACKET_MAX_BYTES, 1)
+        try:
+            packet, descriptors, _, _ = socket.recv_fds(self._sock, _PACKET_MAX_BYTES, 1)
+        except ConnectionResetError:
+            return False  # The program was killed, and had not read all that it was told.
         if not packet:
             return False
         name, incarnation = msgpack.unpackb(packet)
