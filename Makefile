@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: venv demo test coverage lint types format bench clean
+.PHONY: venv demo test coverage lint types format bench soak clean
 
 venv: .venv/ready
 
@@ -36,6 +36,11 @@ format: venv
 
 bench: venv
 	$(BIN)/python -m experiments.bench
+
+# Random faults for MINUTES, the output checked as it comes.
+MINUTES ?= 10
+soak: venv
+	$(BIN)/python -m experiments.soak --minutes $(MINUTES)
 
 clean:
 	rm -rf .venv build *.egg-info

@@ -1,0 +1,257 @@
+"""Random faults on an endless stream, for minutes or days: is the output exact, and how long is there none?
+
+A fault is the SIGKILL of any process, a SIGSTOP past the detection time, or two at once when no partition can lose both
+copies. Sites that are gone are replaced, so that it can go on for ever. The output is compared with a plain run's as it
+comes. A run that stalls, loses, repeats or reorders ends with exit status 1; `--record` keeps what its processes did.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import random
+import signal
+import statistics
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import flux
+from experiments import results
+from experiments.soak.stream import Checked, Mismatch, Packets, flow
+from experiments.soak.watching import Stalled, Watch
+from flux.plan.plan import CONTROLLER, EGRESS, INGRESS
+
+PROGRESS_EVERY_S = 10.0
+STOPPED_S = 1.5  # Past the time after which a silent site is taken for dead.
+POOL_ROWS = 32_768
+PATIENCE_S = 120.0
+ENDS = (INGRESS, EGRESS, CONTROLLER)
+
+
+@dataclass
+class Tally:
+    """What has come of a soak so far: faults that were survived, by kind, and the last one that was begun."""
+
+    last: str = ""
+    faults: Counter[str] = field(default_factory=Counter)
+    gaps_s: list[float] = field(default_factory=list)
+    memory_max_mb: float = 0.0
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Soak, and print the figures."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.soak", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10.0, metavar="N")
+    parser.add_argument("--sites", type=int, default=4, help="sites that hold partitions; one more is spare")
+    parser.add_argument("--partitions", type=int, default=8)
+    parser.add_argument("--rate", type=float, default=50_000, help="rows per second")
+    parser.add_argument("--seed", type=int, default=None, help="of the faults; default: drawn, and printed")
+    parser.add_argument("--record", metavar="DIR", help="record every process's messages and effects there; it grows")
+    parser.add_argument("--quick", action="store_true", help="half a minute")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    options = parser.parse_args(arguments)
+    seed = random.SystemRandom().randrange(1_000_000) if options.seed is None else options.seed
+    minutes = 0.5 if options.quick else options.minutes
+    tell = (lambda line: None) if options.json else (lambda line: print(line, flush=True))
+    tell(f"soak of {minutes:g} minutes, seed {seed}")
+    figures = soak(minutes, options.sites, options.partitions, options.rate, random.Random(seed), options.record, tell)
+    figures = {"seed": seed, **figures}
+    path = results.write("soak", "soak", [figures], seed=seed)
+    print(json.dumps(figures) if options.json else f"{figures}\nwritten to {path}")
+    if figures["wrong"] is not None:
+        raise SystemExit(1)
+
+
+def soak(
+    minutes: float,
+    sites: int,
+    partitions: int,
+    rate: float,
+    draw: random.Random,
+    record: str | None,
+    tell: Callable[[str], None],
+) -> dict[str, Any]:
+    """Fault after fault for so long; return the figures, with what went wrong, if anything did."""
+    tally = Tally()
+    wrong: str | None = None
+    with tempfile.TemporaryDirectory(prefix="soak-") as directory:
+        packets, sink = Packets(Path(directory) / "end"), Checked()
+        dataflow = flow(packets, sink, partitions, rate=rate)
+        began = time.monotonic()
+        with dataflow.start(sites=sites, standby=1, pool_rows=POOL_ROWS, record=record) as run:
+            sink.start()
+            soaking = Soak(run, sink, draw, sites + 1, tally, tell)
+            try:
+                soaking.go_on_until(began + 60 * minutes)
+                packets.end(soaking.watch.numbered() + 8 * POOL_ROWS)
+                run.wait(timeout=PATIENCE_S)
+                last = packets.last()
+                assert last is not None
+                sink.finish(last)
+            except (Mismatch, Stalled, TimeoutError, flux.FluxError) as error:
+                wrong = f"{type(error).__name__} in the fault {tally.last!r}: {error}"
+                tell(wrong)
+            status = run.status()
+    return {
+        "minutes": (time.monotonic() - began) / 60,
+        "faults": dict(tally.faults),
+        "faults_survived": sum(tally.faults.values()),
+        "gap_s": _spread(tally.gaps_s),
+        "outputs": status.outputs,
+        "outputs_checked": sink.checked,
+        "memory_max_mb": round(tally.memory_max_mb, 1),
+        "wrong": wrong,
+    }
+
+
+class Soak:
+    """Faults to the run `run`, one after the other."""
+
+    def __init__(
+        self, run: flux.Run, sink: Checked, draw: random.Random, sites: int, tally: Tally, tell: Callable[[str], None]
+    ) -> None:
+        self.watch = Watch(run, PATIENCE_S)
+        self._run = run
+        self._sink = sink
+        self._draw = draw
+        self._sites = sites
+        self._tally = tally
+        self._tell = tell
+        self._told_at = time.monotonic()
+
+    def go_on_until(self, end: float) -> None:
+        """Fault, recovery, fault: each when the pairs are whole again and output comes."""
+        faults = (
+            self._kill_a_site,
+            self._kill_an_end,
+            self._kill_two_sites,
+            self._kill_a_site_and_an_end,
+            self._kill_the_new_site,
+            self._stop_a_site,
+        )
+        self.watch.wait_whole()
+        while time.monotonic() < end:
+            time.sleep(self._draw.uniform(0.0, 0.5))
+            fault = self._draw.choice(faults)
+            self._tally.last = fault.__name__
+            began = time.monotonic()
+            kind = fault()
+            self._tally.last = kind
+            self._recover()
+            self._tally.faults[kind] += 1
+            self._tally.gaps_s.append(self._longest_gap_s(began))
+            self._progress()
+
+    def _recover(self) -> None:
+        self.watch.wait_whole()
+        while len(self.watch.sites()) < self._sites:
+            self._run.add_site()
+        self.watch.wait_whole()
+        self._sink.raise_if_wrong()
+
+    # The faults. Each returns what it was.
+
+    def _kill_a_site(self) -> str:
+        self._run.kill(self._draw.choice(self.watch.holders()))
+        return "site"
+
+    def _kill_an_end(self) -> str:
+        name = self._draw.choice(ENDS)
+        self._run.kill(name)
+        return name
+
+    def _kill_two_sites(self) -> str:
+        """Two that share no partition; one, if there are none such."""
+        pairs = [pair for pair in itertools.combinations(self.watch.holders(), 2) if not self._share(*pair)]
+        if not pairs:
+            return self._kill_a_site()
+        for site in self._draw.choice(pairs):
+            self._run.kill(site)
+        return "two sites at once"
+
+    def _kill_a_site_and_an_end(self) -> str:
+        end = self._draw.choice(ENDS)
+        for name in self._draw.sample([self._draw.choice(self.watch.holders()), end], 2):
+            self._run.kill(name)
+            time.sleep(self._draw.uniform(0.0, 0.05))
+        return f"site and {end}"
+
+    def _kill_the_new_site(self) -> str:
+        """A site dies, and then the one on which its copies are rebuilt."""
+        holders = self.watch.holders()
+        spare = [site for site in self.watch.sites() if site not in holders]
+        if not spare:
+            return self._kill_a_site()
+        self._run.kill(self._draw.choice(holders))
+        time.sleep(self._draw.uniform(0.0, 0.5))
+        self._run.kill(spare[0])
+        return "site and its successor"
+
+    def _stop_a_site(self) -> str:
+        name = self._draw.choice(self.watch.holders())
+        [pid] = [process.pid for process in self._run.status().processes if process.name == name]
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(STOPPED_S)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+        self.watch.until(lambda: name not in self.watch.sites(), f"{name}, which was stopped too long, to end")
+        return "stopped site"
+
+    def _share(self, a: str, b: str) -> bool:
+        view = self.watch.view()
+        return any(a in copies and b in copies for stage in view.copies for copies in stage)
+
+    # What is seen.
+
+    def _longest_gap_s(self, began: float) -> float:
+        """The longest time without a row at the sink since `began`."""
+        assert self._run._program is not None
+        with self._run._program.changed:
+            came = [when for when, _, rows in self._run._program.heard.history.outputs if rows and when > began]
+        return max(later - earlier for earlier, later in itertools.pairwise([began, *came, time.monotonic()]))
+
+    def _progress(self) -> None:
+        self._tally.memory_max_mb = max(self._tally.memory_max_mb, self._memory_mb())
+        if time.monotonic() < self._told_at + PROGRESS_EVERY_S:
+            return
+        self._told_at = time.monotonic()
+        status = self._run.status()
+        faults = sum(self._tally.faults.values())
+        self._tell(
+            f"{status.t_s:6.0f} s: {faults:,} faults survived, {self._sink.checked:,} rows of output exact, "
+            f"{status.output_rate:,.0f} rows/s, longest gap {max(self._tally.gaps_s):.2f} s, "
+            f"memory {self._memory_mb():.0f} MB"
+        )
+
+    def _memory_mb(self) -> float:
+        """Of the program and all processes of the run; pages that they share count in each."""
+        pids = [os.getpid(), *(p.pid for p in self._run.status().processes if p.state == "up")]
+        return sum(_resident_mb(pid) for pid in pids if pid is not None)
+
+
+def _resident_mb(pid: int) -> float:
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except OSError:
+        return 0.0  # It ended a moment ago.
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def _spread(values: list[float]) -> dict[str, float] | None:
+    if not values:
+        return None
+    in_order = sorted(values)
+    return {
+        "median": round(statistics.median(in_order), 3),
+        "p90": round(in_order[int(0.9 * (len(in_order) - 1))], 3),
+        "max": round(in_order[-1], 3),
+    }

@@ -1,0 +1,102 @@
+"""Watching a run from outside: its view, whether its pairs are whole, and how many rows are on their way."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import flux
+from flux.controller.process import JOURNAL
+from flux.controller.views import _decode
+from flux.journal import MAGIC, _framed, _records
+from flux.local.processes import Process
+from flux.plan.plan import EGRESS, INGRESS
+from flux.protocols.messages import View
+
+
+class Stalled(AssertionError):
+    """What must come has not come in time."""
+
+
+class Watch:
+    """What is asked of the run `run`, again and again."""
+
+    def __init__(self, run: flux.Run, patience_s: float = 60.0) -> None:
+        assert run._program is not None
+        self._run = run
+        self._program = run._program
+        self._patience_s = patience_s
+        self._read_bytes = len(MAGIC)  # Of the controller's journal.
+        self._view: View | None = None  # The last in what was read.
+
+    def view(self) -> View:
+        """The last view in the controller's journal: what it has published, or is about to."""
+        path = self._run.directory / JOURNAL
+        with path.open("rb") as journal:
+            journal.seek(self._read_bytes)
+            new = MAGIC + journal.read()
+        for record in _records(path, new):
+            self._view, _ = _decode(path, record.content)
+            self._read_bytes += len(_framed(record.content))
+        assert self._view is not None, "a run that has started has a view"
+        return self._view
+
+    def holders(self) -> list[str]:
+        """The live sites with a copy, in the order of their names."""
+        view = self.view()
+        return [name for name in self.sites() if any(name in copies for stage in view.copies for copies in stage)]
+
+    def sites(self) -> list[str]:
+        """The live sites."""
+        with self._program.changed:
+            return [process.name for process in self._program.processes if process.is_site and not process.gone]
+
+    def deaths(self) -> list[Process]:
+        """Every process that has died so far."""
+        with self._program.changed:
+            return list(self._program.heard.deaths)
+
+    def was_drained(self, pid: int) -> bool:
+        """Whether the process `pid` is a site that was emptied and has ended: that is no death."""
+        with self._program.changed:
+            return any(process.pid == pid and process.state == "drained" for process in self._program.processes)
+
+    def is_whole(self) -> bool:
+        """Whether the last view knows who lives, and every partition has all its copies among those."""
+        view = self.view()
+        with self._program.changed:
+            present = list(self._program.processes)
+        knows = all(view.alive(p.node) != p.gone for p in present if p.is_site or p.name in (INGRESS, EGRESS))
+        up = all(process.state == "up" for process in present if not process.gone)
+        held = {node for stage in view.copies for copies in stage for node in copies}
+        return knows and up and not view.standby and not held & view.dead
+
+    def wait_whole(self) -> None:
+        """Return when all are up, the pairs are whole, and output has come since."""
+        self.until(self.is_whole, "every partition to have two live copies")
+        before = self._program.heard.safe_upto
+        self.until(lambda: self._program.heard.safe_upto > before, "output behind a recovery")
+
+    def until(self, holds: Callable[[], bool], what: str) -> None:
+        """Return when `holds()`; raise if the run ends with an error before, or it takes too long."""
+        deadline = time.monotonic() + self._patience_s
+        while not holds():
+            if self._program.heard.error is not None:
+                raise self._program.heard.error
+            if time.monotonic() > deadline:
+                raise Stalled(f"waited {self._patience_s:g} s for {what}; {self._run.status()['processes']}")
+            time.sleep(0.01)
+
+    def numbered(self) -> int:
+        """The last row that the ingress is known to have numbered."""
+        with self._program.changed:
+            heard = self._program.heard
+            return max([heard.safe_upto, *(upto for _, upto, _ in heard.history.inputs[-100:])])
+
+    def unacknowledged(self, at: float) -> int:
+        """Rows that had gone in and not come out at a moment of the monotonic clock; rather too few than too many."""
+        with self._program.changed:
+            history = self._program.heard.history
+            went_in = max((upto for when, upto, _ in history.inputs if when <= at), default=0)
+            came_out = max((upto for when, upto, _ in history.outputs if when <= at), default=0)
+        return went_in - came_out
