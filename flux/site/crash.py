@@ -2,8 +2,8 @@
 
 `FLUX_CRASH_AT=<process>:<point>[:<n>]` makes the process die by SIGKILL the n-th time it comes to the point; several
 are separated by commas. The process is "ingress", "egress", "controller" or a site such as "site-2", in any
-incarnation; "site" is every site. `FLUX_CRASH_AT=@DIRECTORY` arms points while the run goes on: an empty file in it,
-called `<process>:<point>`, is taken away by the first process that comes there, and that one dies.
+incarnation; "site" is every site. `FLUX_CRASH_AT=@DIRECTORY` arms points while the run goes on: a file in it, called
+`<process>:<point>`, kills the first process that comes there, which puts its pid behind the name, after a dot.
 
 Nobody writes the points down. They are read from the machines: before a message of each kind that a machine has rules
 for is stepped (`step-data`), before and after each kind of effect that it can give (`before-send-ack`,
@@ -168,7 +168,7 @@ def watch(name: str, flush: Callable[[], None]) -> Crashes | None:
 def _taken(armed: Path) -> bool:
     """Take a point that is armed; of several processes one succeeds."""
     try:
-        armed.unlink()
+        armed.rename(f"{armed}.{os.getpid()}")
     except FileNotFoundError:
         return False
     return True
