@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 # The folders of the layers by the name they are imported under; flux/protocols and flux/spec are links.
 PROTOCOLS, SPEC, FLUX = ROOT / "protocols", ROOT / "spec", ROOT / "flux"
-MAY_IMPORT_SPEC = ("flux.testing", "flux.cli")  # And what lies in them.
+MAY_IMPORT_SPEC = ("flux.testing", "flux.cli", "flux.commands")  # And what lies in them.
 # What the real processes are made of.
 RUNTIME = ("flux.wire", "flux.site", "flux.controller", "flux.local", "flux.plan", "flux.operators", "flux.spark")
 
