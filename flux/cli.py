@@ -1,4 +1,4 @@
-"""The command line: `flux run MODULE:FLOW` runs a dataflow on this machine, `flux spec` checks the protocol.
+"""The command line: `flux run MODULE:FLOW` runs a dataflow, `flux status` and others tell of it, `flux spec` checks.
 
 Each command is in `flux.commands`. An error is one message on standard error that says what to do.
 """
@@ -9,7 +9,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from .commands import run, spec
+from .commands import run, running, spec
 from .commands.calls import WrongCall
 from .errors import FluxError
 
@@ -31,6 +31,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="flux", description="Stateful Python dataflows that do not stop.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for part in (run, spec):
+    for part in (run, running, spec):
         part.add(commands)
     return parser

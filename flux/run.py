@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import secrets
 import shutil
 import socket
 import tempfile
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -17,6 +20,8 @@ import trio
 
 from .controller.process import ControllerProcess
 from .errors import FluxError, NoSites, PlanError, SourceEnded
+from .local import registry
+from .local.control import answer
 from .local.heard import Heard
 from .local.launcher import Runnable
 from .local.processes import Process
@@ -34,6 +39,8 @@ from .site.worker import Worker
 from .sources import Source
 from .status import Status
 from .wire import address
+
+log = logging.getLogger("flux")
 
 _START_TIMEOUT_S = 60.0
 _KILL_TIMEOUT_S = 10.0
@@ -71,10 +78,12 @@ class Run:
             record=None if record is None else Path(record),
         )
         self._program: Program | None = None
+        self._entry: Path | None = None
         try:
             self._launch()
             self._await(lambda heard: heard.started_at is not None, _START_TIMEOUT_S, "start")
             self._source.start()
+            self._register()
         except BaseException:
             self.stop()
             raise
@@ -96,8 +105,23 @@ class Run:
             raise
         names = (CONTROLLER, INGRESS, EGRESS, *self._plan.site_names)
         self._program = Program(
-            surroundings, self._sink, listener, spawner, names, frozenset({CONTROLLER, INGRESS, EGRESS})
+            surroundings,
+            self._sink,
+            listener,
+            spawner,
+            names,
+            frozenset({CONTROLLER, INGRESS, EGRESS}),
+            partial(answer, self),
         )
+
+    def _register(self) -> None:
+        """Let commands find this run; it does not depend on them."""
+        token, where = self._surroundings.token, self._surroundings.address("program")
+        entry = registry.Entry(name=self._plan.name, pid=os.getpid(), address=where, token=token)
+        try:
+            self._entry = registry.enter(entry, self.directory.name)
+        except FluxError as error:
+            log.warning("`flux status` and the like will not find %s: %s", self._plan.name, error)
 
     def _make(self, name: str, incarnation: int, controller: socket.socket) -> Runnable:
         """In the new process: let go of what is another's, and say what this one does."""
@@ -171,6 +195,8 @@ class Run:
             if self._stopped:
                 return
             self._stopped = True
+            if self._entry is not None:
+                self._entry.unlink(missing_ok=True)
             try:
                 self._stop_source()
             finally:

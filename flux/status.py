@@ -21,6 +21,9 @@ class ProcessStatus:
     state: str
     incarnation: int
     cpu_s: float
+    # Copies of partitions that it holds, and rows that it keeps until others have acknowledged them.
+    copies: int = 0
+    buffered_rows: int = 0
 
 
 @dataclass(eq=False)
@@ -45,6 +48,11 @@ class Status(dict[str, Any]):
     failures: list[Failure]
     # Whether the source has ended and every row is durable at the sink.
     ended: bool
+    # Of the output of the last seconds; None if there was none.
+    latency_p50_ms: float | None = None
+    latency_p99_ms: float | None = None
+    # Copies that are being built: lost ones, or those of a site that is emptied.
+    building: int = 0
 
     def __post_init__(self) -> None:
         self.update(self.to_dict())
@@ -62,4 +70,7 @@ class Status(dict[str, Any]):
             "output_rate": self.output_rate,
             "failures": [asdict(failure) for failure in self.failures],
             "ended": self.ended,
+            "latency_p50_ms": self.latency_p50_ms,
+            "latency_p99_ms": self.latency_p99_ms,
+            "building": self.building,
         }

@@ -74,7 +74,7 @@ def _attended(run: Run, progress: Progress) -> Report:
         status = run.status()
         progress.end()
         print(
-            f"flux: {status.name} is stopped after {status.outputs:,} rows of output; those are whole", file=sys.stderr
+            f"flux: {status.name} is stopped after {status.outputs:,} rows of output, which are right", file=sys.stderr
         )
         raise
 

@@ -234,6 +234,12 @@ class ControllerProcess:
             node in view.dead for partitions in view.copies for copies in partitions for node in copies
         )
         self.program.send({"kind": "view", "number": view.number, "whole": whole, "at": time.monotonic()})
+        copies = {
+            node: sum(len(view.held(stage, node)) for stage in range(len(view.copies)) if not view.is_end(stage))
+            for node in view.nodes
+            if view.alive(node)
+        }
+        self.program.send({"kind": "placed", "copies": copies, "building": len(view.standby)})
 
     async def _read_program(self) -> None:
         while (frame := await self.program.receive()) is not None:

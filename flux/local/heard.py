@@ -22,6 +22,9 @@ class Heard:
     closed_at: dict[str, float] = field(default_factory=dict)
     whole_at: list[float] = field(default_factory=list)  # When every partition had all its copies (again).
     whole: bool = False  # Whether it is so now.
+    copies: dict[str, int] = field(default_factory=dict)  # How many copies of partitions each node holds.
+    building: int = 0  # Copies that are on their way.
+    buffered_rows: dict[str, int] = field(default_factory=dict)  # What each node keeps until it is acknowledged.
     draining: set[str] = field(default_factory=set)  # Sites that the controller is to empty.
     moved: list[tuple[float, str, int]] = field(default_factory=list)  # When state went to which site, bytes.
     byes: set[str] = field(default_factory=set)

@@ -1,7 +1,8 @@
 """Program: the user's program's end of a run: what the processes tell it, in a thread of its own.
 
 The thread runs one trio loop: it hears the processes, takes over a `Collect`'s rows, and has those that die
-started again. Everything it learns is in `Heard`, guarded by one condition that callers wait on.
+started again. Everything it learns is in `Heard`, guarded by one condition that callers wait on. Commands ask
+here, too.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import trio
@@ -22,6 +24,7 @@ from ..plan.plan import CONTROLLER, EGRESS
 from ..sinks import Collect, Sink
 from ..site.shell import Surroundings
 from ..wire import frames
+from ..wire.asking import COMMAND, refusal
 from ..wire.link import Link, accept_loop
 from .heard import Heard
 from .post_mortem import PostMortem
@@ -49,6 +52,7 @@ class Program:
         spawner: Spawner,
         names: Sequence[str],
         restarts: frozenset[str],
+        answer: Callable[[dict[str, Any]], dict[str, Any]],
     ) -> None:
         self.heard = Heard()
         self.changed = threading.Condition()
@@ -58,6 +62,7 @@ class Program:
         self._spawner = spawner
         self._names = names
         self._restarts = restarts
+        self._answer = answer
         self._supervisor = Supervisor(spawner, self.changed, self._died, self._fail)
         self.processes = self._supervisor.processes
         self._links: dict[str, Link] = {}  # By the names of processes, not of nodes.
@@ -180,7 +185,10 @@ class Program:
             if frame is not None:
                 await self._greeted(link, over, frame[0])
             while (frame := await link.receive()) is not None:
-                self._hear(link, *frame)
+                if link.peer == COMMAND:
+                    await self._reply(link, frame[0])
+                else:
+                    self._hear(link, *frame)
         except frames.BadFrame as error:
             log.warning("closed the connection to %s: %s", link.peer, error)
         finally:
@@ -189,8 +197,13 @@ class Program:
 
     async def _greeted(self, link: Link, over: trio.Event, header: dict[str, Any]) -> None:
         if not self._surroundings.greets(header):
+            if header.get("node") == COMMAND:
+                link.send(refusal())
+                await link.drain()
             raise frames.BadFrame("it does not know this run's token")
         link.peer = header["node"]
+        if link.peer == COMMAND:
+            return
         process = self.processes.of_node(link.peer)
         if process is None:
             raise frames.BadFrame("it is not a process that this run has started, or it is dead")
@@ -206,6 +219,12 @@ class Program:
             if self._stopping:
                 link.send({"kind": "stop"})
             self.changed.notify_all()
+
+    async def _reply(self, link: Link, header: dict[str, Any]) -> None:
+        """Answer a command: in a thread, because the answer may have to wait for what this one hears."""
+        # It is abandoned when the run stops, which it may itself be waiting for.
+        link.send(await trio.to_thread.run_sync(partial(self._answer, header), abandon_on_cancel=True))
+        await link.drain()
 
     async def _hear_out(self, name: str) -> None:
         """Before the next incarnation is heard, hear what the last one had sent: then the two do not mix."""
@@ -279,6 +298,10 @@ class Program:
                 heard.whole = header["whole"]
                 if heard.whole:
                     heard.whole_at.append(header["at"])
+            elif kind == "placed":
+                heard.copies, heard.building = header["copies"], header["building"]
+            elif kind == "load":
+                heard.buffered_rows[link.peer] = header["buffered_rows"]
             elif kind == "moved":
                 heard.moved.append((now, header["to"], header["bytes"]))
             elif kind == "closed":

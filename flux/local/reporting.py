@@ -6,7 +6,7 @@ import time
 
 import pyarrow as pa
 
-from ..report import GAP_WINDOW_S, Failure, LogEntry, Report, output_gap
+from ..report import GAP_WINDOW_S, Failure, LogEntry, Report, build_timeline, output_gap
 from ..status import ProcessStatus, Status
 from .heard import Heard
 from .processes import Process, Processes
@@ -34,10 +34,11 @@ def make_status(name: str, heard: Heard, processes: Processes) -> Status:
     """What the run is doing now."""
     now = time.monotonic()
     started_at = heard.started_at or now
+    p50_ms, p99_ms = latency_ms(heard.history.inputs, heard.history.outputs, started_at, now)
     return Status(
         name=name,
         t_s=now - started_at,
-        processes=[ProcessStatus(p.name, p.pid, p.state, p.incarnation, p.cpu_s) for p in processes],
+        processes=[_process_status(process, heard) for process in processes],
         whole=heard.whole,
         inputs=heard.history.input_rows,
         outputs=heard.outputs,
@@ -45,7 +46,36 @@ def make_status(name: str, heard: Heard, processes: Processes) -> Status:
         output_rate=rate(heard.history.outputs, started_at, now),
         failures=failures_of(heard),
         ended=heard.ended,
+        latency_p50_ms=p50_ms,
+        latency_p99_ms=p99_ms,
+        building=heard.building,
     )
+
+
+def _process_status(process: Process, heard: Heard) -> ProcessStatus:
+    is_there = not process.gone
+    return ProcessStatus(
+        name=process.name,
+        pid=process.pid,
+        state=process.state,
+        incarnation=process.incarnation,
+        cpu_s=process.cpu_s,
+        copies=heard.copies.get(process.node, 0) if is_there else 0,
+        buffered_rows=heard.buffered_rows.get(process.node, 0) if is_there else 0,
+    )
+
+
+def latency_ms(
+    inputs: list[LogEntry], outputs: list[LogEntry], started_at: float, now: float
+) -> tuple[float | None, float | None]:
+    """Median and 99th percentile of the output of the last seconds."""
+    recent = [(at - started_at, upto, rows) for at, upto, rows in outputs if at > now - RATE_WINDOW_S]
+    numbered = [(at - started_at, upto, rows) for at, upto, rows in inputs]
+    if not recent:
+        return None, None
+    # One interval that covers it all.
+    interval = build_timeline(numbered, recent, interval_s=max(now - started_at, 0.0) + 1.0)[0]
+    return interval.latency_p50_ms, interval.latency_p99_ms
 
 
 def failures_of(heard: Heard) -> list[Failure]:

@@ -25,6 +25,7 @@ import trio
 from ..errors import FluxError
 from ..plan import Plan
 from ..plan.plan import CONTROLLER
+from ..protocols.egress import Egress
 from ..protocols.machine import Fenced
 from ..protocols.messages import (
     Block,
@@ -56,6 +57,7 @@ _INTRODUCTION_S = 30.0  # How long somebody who greets may be ahead of our view.
 _CUT_PATIENCE_S = 0.5  # A connection that broke, and nobody is dead: then the controller is told.
 _RETRY_S = 0.02
 _ERROR_MAX_CHARS = 100_000
+_LOAD_EVERY_S = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,6 +155,7 @@ class Shell:
             nursery.start_soon(self._keep_controller, address.bound(listener))
             nursery.start_soon(accept_loop, listener, self._accepted)
             nursery.start_soon(self._guarded_loop)
+            nursery.start_soon(self._tell_load)
 
     async def _guarded_loop(self) -> None:
         with self._working:
@@ -397,6 +400,17 @@ class Shell:
                 break
             self.hear_program(header)
         leave(0)
+
+    async def _tell_load(self) -> None:
+        """Now and then, for those who watch the run: how much is kept here until others have it."""
+        told = 0
+        while True:
+            machines = [machine for machine in self.node.machines.values() if not isinstance(machine, Egress)]
+            rows = sum(machine.prod.buffer.rows for machine in machines)
+            if rows != told:
+                self.program.send({"kind": "load", "buffered_rows": rows})
+                told = rows
+            await trio.sleep(_LOAD_EVERY_S)
 
     def log(self, text: str) -> None:
         """One line for the program's log."""
