@@ -1,6 +1,7 @@
 """Stateful Python dataflows that do not stop."""
 
 import importlib
+import logging
 from typing import TYPE_CHECKING, Any
 
 from . import operators, sinks, sources
@@ -53,6 +54,9 @@ __all__ = [
     "sources",
     "spark",
 ]
+
+# Nothing is written unless the program, or the command line, sets logging up.
+logging.getLogger("flux").addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> Any:

@@ -9,7 +9,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from .commands import run, running, spec
+from .commands import logs, run, running, spec
 from .commands.calls import WrongCall
 from .errors import FluxError
 
@@ -19,6 +19,7 @@ DONE, FAILED, WRONG_CALL, INTERRUPTED = 0, 1, 2, 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status: 0 done, 1 it failed, 2 the call is wrong, 130 it was interrupted."""
     options = _parser().parse_args(arguments)
+    logs.set_up(options)
     try:
         return int(options.command(options))
     except FluxError as error:
@@ -33,4 +34,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for part in (run, running, spec):
         part.add(commands)
+    for name, command in commands.choices.items():
+        if name != "spec":  # It runs nothing that would log.
+            logs.add(command)
     return parser

@@ -83,7 +83,8 @@ class Cluster:
     async def drain(self, site: str, timeout: float = 60) -> None:
         """Move everything off `site` and stop it; return when its process is gone."""
         process = await trio.to_thread.run_sync(self._run._begin_drain, site)
-        await _patiently(partial(self._run._await_drained, process), timeout, f"{site} to be drained")
+        wait = partial(self._run._await_drained, process, wait=self._run._await)
+        await _patiently(wait, timeout, f"{site} to be drained")
 
     async def status(self) -> Status:
         """A snapshot of what the run is doing."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeAlias
 
 import pyarrow as pa
 import trio
@@ -41,6 +41,8 @@ from .status import Status
 from .wire import address
 
 log = logging.getLogger("flux")
+
+Wait: TypeAlias = Callable[[Callable[[Heard], bool], float | None, str], None]
 
 _START_TIMEOUT_S = 60.0
 _KILL_TIMEOUT_S = 10.0
@@ -157,9 +159,12 @@ class Run:
 
     def add_site(self) -> str:
         """Start a further site and return its name when the process is up; the numbering continues."""
+        return self._add_site(self._await)
+
+    def _add_site(self, wait: Wait) -> str:
         assert self._program is not None
         site = self._program.start_site()
-        self._await(lambda heard: site.state == "up" or site.gone, _ADD_TIMEOUT_S, f"{site.name} to come up")
+        wait(lambda heard: site.state == "up" or site.gone, _ADD_TIMEOUT_S, f"{site.name} to come up")
         if site.gone:
             raise FluxError(f"{site.name}, which add_site() started, ended with {site.how_it_ended()}")
         return site.name
@@ -170,7 +175,7 @@ class Run:
         `ValueError` if there is no such site or it is dead, `NoSites` if the others could not hold what is on it,
         `TimeoutError` if it takes longer than `timeout` seconds; the site is then still being emptied.
         """
-        self._await_drained(self._begin_drain(site), timeout)
+        self._await_drained(self._begin_drain(site), timeout, self._await)
 
     def status(self) -> Status:
         """A snapshot: processes, whether all partitions have their copies, rows, rates and failures so far."""
@@ -230,13 +235,22 @@ class Run:
     # How it is done.
 
     def _await(self, until: Callable[[Heard], bool], timeout: float | None, what: str) -> None:
+        """Wait; if what is waited for cannot come any more, the run is stopped."""
+        try:
+            self._watch(until, timeout, what)
+        except BaseException:
+            if self._heard.error is not None:
+                self.stop()
+            raise
+
+    def _watch(self, until: Callable[[Heard], bool], timeout: float | None, what: str) -> None:
+        """Wait, and change nothing: for those who only ask, in a thread that the run may be stopped by."""
         assert self._program is not None
         if not self._program.wait(lambda heard: until(heard) or heard.error is not None or self._stopped, timeout):
             raise TimeoutError(f"waited {timeout:g} s for {what}")
         heard = self._heard
         if until(heard):
             return
-        self.stop()
         raise heard.error or FluxError(f"the run was stopped before {what} had come")
 
     def _begin_drain(self, site: str) -> Process:
@@ -250,8 +264,8 @@ class Run:
             )
         return self._program.drain(site)
 
-    def _await_drained(self, process: Process, timeout: float) -> None:
-        self._await(lambda heard: process.gone, timeout, f"{process.name} to be drained")
+    def _await_drained(self, process: Process, timeout: float, wait: Wait) -> None:
+        wait(lambda heard: process.gone, timeout, f"{process.name} to be drained")
         if not process.drained:
             how = process.how_it_ended()
             raise FluxError(f"{process.name} died before everything had been moved off it, with {how}")

@@ -171,5 +171,30 @@ def test_a_picture_that_cannot_be_written_does_not_hide_that_the_run_is_complete
     assert "the run is complete, but its picture cannot be written" in err
 
 
+# Logs.
+
+
+def test_logs_are_documents_that_name_flow_and_process(begin: Command) -> None:
+    status, out, err = ended(begin("run", "job:few", "--json", "--log-level", "info", "--log-json"))
+    assert status == 0 and json.loads(out)["outputs"] == 100
+    logged = [json.loads(line) for line in err.splitlines()]
+    assert {"level": "info", "flow": "job", "node": "site-1"}.items() <= next(
+        line.items() for line in logged if line["message"].startswith("site-1 is up (process ")
+    )
+    assert any("every partition has all its copies" in line["message"] for line in logged)
+
+
+def test_as_a_library_flux_is_quiet(job: Path) -> None:
+    program = (
+        "import job\n"
+        "with job.endless.start(sites=2) as run:\n"
+        "    run.wait_for_output(1)\n"
+        "    run.kill('controller')\n"
+        "    run.wait_for_output(10)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=job, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 def test_an_unknown_machine_of_the_specification_is_a_wrong_call(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no machine is called 'nothing'; there are" in said(capsys, 2, "spec", "show", "nothing")

@@ -86,7 +86,7 @@ def test_kill_ends_a_process_and_the_run_recovers(run: flux.Run, capsys: pytest.
     assert "site-2 is dead already" in called(capsys, 1, "kill", "site-2")
 
 
-def test_an_added_site_takes_what_a_drained_one_held(run: flux.Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_site_is_added_and_another_drained(run: flux.Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert called(capsys, 0, "add-site") == "site-4\n"
     assert "site-1 is drained" in called(capsys, 0, "drain", "job", "site-1")
     status = {process.name: process for process in run.status().processes}

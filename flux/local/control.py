@@ -14,7 +14,7 @@ def answer(run: Run, header: dict[str, Any]) -> dict[str, Any]:
     """The answer to one question; it may take as long as a site takes to empty."""
     try:
         return {"kind": "answer", "answer": _answer(run, header)}
-    except (FluxError, ValueError, TimeoutError) as error:
+    except Exception as error:
         known = error if isinstance(error, FluxError) else FluxError(str(error))
         return {"kind": "answer", "error": known.to_dict()}
 
@@ -27,8 +27,8 @@ def _answer(run: Run, header: dict[str, Any]) -> dict[str, Any]:
         run.kill(str(header.get("process")))
         return {}
     if what == "drain":
-        run.drain(str(header.get("site")), float(header["within_s"]))
+        run._await_drained(run._begin_drain(str(header.get("site"))), float(header["within_s"]), run._watch)
         return {}
     if what == "add-site":
-        return {"site": run.add_site()}
+        return {"site": run._add_site(run._watch)}
     raise FluxError(f"a run can be asked for status, kill, drain and add-site, not for {what!r}")

@@ -190,7 +190,7 @@ class Program:
                 else:
                     self._hear(link, *frame)
         except frames.BadFrame as error:
-            log.warning("closed the connection to %s: %s", link.peer, error)
+            self._log(logging.WARNING, link.peer, f"closed the connection to {link.peer}: {error}")
         finally:
             over.set()
             link.close()
@@ -211,6 +211,7 @@ class Program:
         with self.changed:
             self._links[process.name], self._over[process.name] = link, over
             process.greeted()
+            self._log(logging.INFO, process.node, f"{process.node} is up (process {process.pid})")
             if process.name == EGRESS and isinstance(self._sink, Collect):
                 link.send({"kind": "collected", "upto": self.heard.safe_upto})
             if process.name == CONTROLLER:
@@ -261,7 +262,8 @@ class Program:
             how = process.how_it_ended()
             self._fail(FluxError(f"{process.name} ended before the run had started, with {how}"))
         elif process.is_site or self.heard.ended:
-            return  # The controller has the copies of a site rebuilt; behind the end nothing is needed.
+            # The controller has the copies of a site rebuilt; behind the end nothing is needed.
+            self._log(logging.WARNING, process.node, f"{process.node} ended with {process.how_it_ended()}")
         elif process.name not in self._restarts:
             how = process.how_it_ended()
             self._fail(
@@ -273,7 +275,11 @@ class Program:
         elif (error := self.processes.check_restart(process)) is not None:
             self._fail(error)
         else:
-            log.warning("%s ended with %s; it is started again", process.node, process.how_it_ended())
+            self._log(
+                logging.WARNING,
+                process.node,
+                f"{process.node} ended with {process.how_it_ended()}; it is started again",
+            )
             self._supervisor.start(process.name)
 
     async def _fail_when_the_dead_are_known(self, error: BaseException) -> None:
@@ -295,6 +301,9 @@ class Program:
             elif kind == "view":
                 if heard.started_at is None:
                     heard.started_at = header["at"]
+                if heard.whole != header["whole"]:
+                    what = "every partition has all its copies" if header["whole"] else "copies are missing"
+                    self._log(logging.INFO, CONTROLLER, f"view {header['number']}: {what}")
                 heard.whole = header["whole"]
                 if heard.whole:
                     heard.whole_at.append(header["at"])
@@ -319,7 +328,7 @@ class Program:
                 for place in header.get("digests", ()):
                     heard.diverged = self._divergence.compare(link.peer, *place) or heard.diverged
             elif kind == "log":
-                log.info("%s: %s", header["node"], header["text"])
+                self._log(logging.INFO, header["node"], f"{header['node']}: {header['text']}")
             else:
                 raise frames.BadFrame(f"{link.peer} sent an unknown {kind!r}")
             self._settle_history(now)
@@ -363,6 +372,9 @@ class Program:
             if isinstance(error, DataLost):
                 error = DataLost(error.partitions, self.heard.safe_upto or None)
             self.heard.error = error
+
+    def _log(self, level: int, node: str, text: str) -> None:
+        log.log(level, "%s", text, extra={"flow": self._surroundings.plan.name, "node": node})
 
     def _stop(self) -> None:
         self._stopping = True
