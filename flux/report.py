@@ -88,7 +88,7 @@ class Report:
         }
 
     def plot(self, path: str | Path) -> None:
-        """Draw rates, latency and failures over time to `path`, a .png, .svg or .pdf file."""
+        """Draw rates, latency, failures and recoveries over time to `path`, a .png, .svg or .pdf file."""
         figure = _new_figure()
         _draw(figure, self)
         figure.savefig(Path(path), dpi=150)
@@ -227,10 +227,10 @@ def _milliseconds(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
 
 
-_INPUT_COLOUR, _OUTPUT_COLOUR, _FAILURE_COLOUR = "#9aa5b1", "#1f6feb", "#d1242f"
+_INPUT_COLOUR, _OUTPUT_COLOUR, _FAILURE_COLOUR, _RECOVERY_COLOUR = "#9aa5b1", "#1f6feb", "#d1242f", "#1a7f37"
 
 # A label takes about this part of the width and of the height of the upper picture.
-_LABEL_WIDTH, _LABEL_HEIGHT = 0.15, 0.16
+_LABEL_WIDTH, _LABEL_HEIGHT = 0.17, 0.16
 
 
 def _new_figure() -> Any:
@@ -262,10 +262,11 @@ def _draw(figure: Any, report: Report) -> None:
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
         axes.margins(x=0)
+    _draw_failures(rates, latency, report)
+    for axes in (rates, latency):
         if axes.get_legend_handles_labels()[0]:
             # Above the picture, where no curve can run through it.
-            axes.legend(loc="lower right", bbox_to_anchor=(1, 0.98), frameon=False, ncols=2, fontsize="small")
-    _draw_failures(rates, latency, report)
+            axes.legend(loc="lower right", bbox_to_anchor=(1, 0.98), frameon=False, ncols=4, fontsize="small")
     rates.set_title(_title(report), loc="left", fontweight="bold")
 
 
@@ -315,12 +316,10 @@ def _draw_failures(rates: Any, latency: Any, report: Report) -> None:
     begin_s, end_s = rates.get_xlim()
     line, label_ends_s = 0, -float("inf")
     lines_used = 0
-    for failure in sorted(report.failures, key=lambda failure: failure.when_s):
-        for axes in (rates, latency):
-            axes.axvline(failure.when_s, color=_FAILURE_COLOUR, linewidth=1.2, linestyle="--")
-            if failure.recovered_after_s is not None:
-                recovered_s = min(failure.when_s + failure.recovered_after_s, end_s)
-                axes.axvspan(failure.when_s, recovered_s, color=_FAILURE_COLOUR, alpha=0.06, linewidth=0)
+    failures = sorted(report.failures, key=lambda failure: failure.when_s)
+    for axes in (rates, latency):
+        _mark_failures(axes, failures, end_s, in_legend=axes is rates)
+    for failure in failures:
         # Labels of failures that follow each other closely stand below each other.
         line = line + 1 if failure.when_s < label_ends_s else 0
         label_ends_s = failure.when_s + _LABEL_WIDTH * (end_s - begin_s)
@@ -344,9 +343,23 @@ def _draw_failures(rates: Any, latency: Any, report: Report) -> None:
     rates.set_ylim(top=rates.get_ylim()[1] / (1 - room))
 
 
+def _mark_failures(axes: Any, failures: list[Failure], end_s: float, in_legend: bool) -> None:
+    """A line for each failure and one for its recovery, with the time between them shaded."""
+    recovered = [failure for failure in failures if failure.recovered_after_s is not None]
+    for failure in recovered:
+        assert failure.recovered_after_s is not None
+        recovered_s = min(failure.when_s + failure.recovered_after_s, end_s)
+        axes.axvspan(failure.when_s, recovered_s, color=_FAILURE_COLOUR, alpha=0.06, linewidth=0)
+        label = "recovery" if in_legend and failure is recovered[0] else None
+        axes.axvline(recovered_s, color=_RECOVERY_COLOUR, linewidth=1.2, linestyle=":", label=label)
+    for failure in failures:
+        label = "failure" if in_legend and failure is failures[0] else None
+        axes.axvline(failure.when_s, color=_FAILURE_COLOUR, linewidth=1.2, linestyle="--", label=label)
+
+
 def _failure_label(failure: Failure) -> str:
     after_s = failure.recovered_after_s
-    recovered = "not rebuilt" if after_s is None else f"rebuilt in {after_s:.2f} s"
+    recovered = "not recovered" if after_s is None else f"recovered in {after_s:.2f} s"
     return f"{failure.site} died\noutput gap {failure.output_gap_s * 1000:.0f} ms\n{recovered}"
 
 
