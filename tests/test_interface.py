@@ -934,13 +934,7 @@ def test_run_names_a_flow_it_cannot_find(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("command", ["status", "top", "kill", "drain"])
-def test_help_offers_commands_for_a_run(command: str) -> None:
-    assert offers(help_of(), command)
-
-
-@pytest.mark.parametrize("command", ["controller", "site"])
-@to_be_built(4, "commands for a running cluster", AssertionError)
+@pytest.mark.parametrize("command", ["controller", "site", "status", "top", "kill", "drain"])
 def test_help_offers_commands_for_a_cluster(command: str) -> None:
     assert offers(help_of(), command)
 

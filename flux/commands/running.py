@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..local import registry
 from ..top import screen, watch
 from ..wire.asking import COMMAND, ask
+from .remote import add_token, tcp, token_of
 
 if TYPE_CHECKING:
     from .calls import Commands
@@ -46,6 +47,8 @@ def add(commands: Commands) -> None:
 
 
 def _add_target(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--controller", metavar="HOST:PORT", help="ask the controller of a remote run")
+    add_token(parser)
     parser.add_argument(
         "name",
         nargs="?",
@@ -64,6 +67,8 @@ class Target:
     @staticmethod
     def of(options: argparse.Namespace) -> Target:
         """The run that a command is for."""
+        if options.controller is not None:
+            return Target(tcp(options.controller), token_of(options))
         entry = registry.find(options.name)
         return Target(entry.address, entry.token)
 

@@ -67,7 +67,8 @@ class ControllerProcess:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             where = self.surroundings.address("program")
-            self.program.connect(await address.connect(where), self.surroundings.greeting(CONTROLLER))
+            greeting = {**self.surroundings.greeting(CONTROLLER), "to": "program"}
+            self.program.connect(await address.connect(where), greeting)
             nursery.start_soon(self.program.write)
             nursery.start_soon(self._read_program)
             if self._unusable is not None:
@@ -89,12 +90,7 @@ class ControllerProcess:
         self._nursery.start_soon(link.write)
         try:
             if (frame := await link.receive()) is not None:
-                beats = self._greeted(link, frame[0])
-                while (frame := await link.receive()) is not None:
-                    if beats:
-                        self._pulse.beat(link.peer, time.monotonic())
-                    else:
-                        self._hear(link, frame[0])
+                await self._attend(link, frame[0])
         except (frames.BadFrame, Refused) as error:
             self._log(f"closed the connection to {link.peer}: {error}")
         link.close()
@@ -102,6 +98,15 @@ class ControllerProcess:
             del self._links[link.peer]
             self._pulse.forget(link.peer)
             self._step(Closed(node=link.peer))
+
+    async def _attend(self, link: Link, greeting: dict[str, Any]) -> None:
+        """Hear who has greeted, for as long as he is there."""
+        beats = self._greeted(link, greeting)
+        while (frame := await link.receive()) is not None:
+            if beats:
+                self._pulse.beat(link.peer, time.monotonic())
+            else:
+                self._hear(link, frame[0])
 
     def _greeted(self, link: Link, header: dict[str, Any]) -> bool:
         """Take in who has greeted; whether it is only his heart."""

@@ -78,10 +78,14 @@ class EgressProcess(Shell):
         if self._progress.ended:
             self._sink.close()
         if self._incarnation > 1:
-            # What the sink took from the last egress, the program may not have heard of.
-            self._report(_Job(self._progress.upto, self._progress.upto, Rows(None), self._progress.ended))
+            self.repeat_report()
         if self._sink.blocks:
             nursery.start_soon(self._serve_sink)
+
+    def repeat_report(self) -> None:
+        """What the sink took, from this egress or the last, the program may not have heard of."""
+        if self._progress is not None:
+            self._report(_Job(self._progress.upto, self._progress.upto, Rows(None), self._progress.ended))
 
     def perform(self, job: Consume) -> None:
         rows = merge([self._rows(job, frame) for frame in job.frames])

@@ -70,6 +70,7 @@ class Surroundings:
     record: Path | None = None
     # Tests put a relay between two nodes: from the one that dials, its peer and the peer's address, to the relay's.
     route: Callable[[str, str, str], str] | None = None
+    outlives_program: bool = False  # Whether a process waits for the program to come back when it is gone.
 
     def address(self, name: str) -> str:
         """Where the process `name` of this run listens."""
@@ -109,6 +110,7 @@ class Shell:
         self._channels: dict[int, Channels] = {}
         self._recorder: Recorder | None = None
         self._crashes = crash.watch(self.name, self._flush)
+        self._failed: dict[str, Any] | None = None
 
     # What a particular process does.
 
@@ -129,6 +131,9 @@ class Shell:
     def hear_program(self, header: dict[str, Any]) -> None:
         """A message from the program that started the run."""
 
+    def repeat_report(self) -> None:
+        """The program was started again: tell what it must know and may have forgotten."""
+
     def last_words(self) -> dict[str, Any]:
         """What the program should still know when the run ends."""
         return {}
@@ -146,7 +151,7 @@ class Shell:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             where = self.surroundings.address(self.program.peer)
-            self.program.connect(await address.connect(where), self.surroundings.greeting(self.name))
+            self.program.connect(await address.connect(where), self._program_greeting())
             nursery.start_soon(self.program.write)
             await self.prepare()
             if self.surroundings.record is not None:
@@ -167,7 +172,8 @@ class Shell:
 
     def fail(self, error: BaseException) -> None:
         """Tell the program why this run cannot go on; it ends the run, this process waits for that."""
-        self.program.send({"kind": "error", "node": self.name, "error": _document(error)})
+        self._failed = {"kind": "error", "node": self.name, "error": _document(error)}
+        self.program.send(self._failed)
 
     async def _loop(self) -> None:
         while True:
@@ -352,7 +358,7 @@ class Shell:
         heartbeat = Heartbeat(self.surroundings.address(CONTROLLER), self.surroundings.greeting(self.name))
         heartbeat.start()
         while True:
-            sock = await self._find_controller()
+            sock = await self._find(CONTROLLER)
             link = self.controller = Link(CONTROLLER)
             link.connect(sock, self.surroundings.greeting(self.name))
             link.send({"kind": "here", "address": here})
@@ -365,10 +371,10 @@ class Shell:
                     self.fail(FluxError(f"{self.name} cannot read what the controller sent: {error}"))
                 link.close()
 
-    async def _find_controller(self) -> socket.socket:
+    async def _find(self, who: str) -> socket.socket:
         while True:
             try:
-                return await address.connect(self.surroundings.address(CONTROLLER))
+                return await address.connect(self.surroundings.address(who))
             except OSError:
                 await trio.sleep(_RETRY_S)
 
@@ -391,15 +397,33 @@ class Shell:
         leave(FENCED)
 
     async def _read_program(self) -> None:
-        while (frame := await self.program.receive()) is not None:
-            header, _ = frame
-            if header["kind"] == "stop":
-                self._working.cancel()
-                self.program.send({"kind": "bye", **self.last_words()})
-                await self.program.drain()
-                break
-            self.hear_program(header)
-        leave(0)
+        while True:
+            while (frame := await self.program.receive()) is not None:
+                header, _ = frame
+                if header["kind"] == "stop":
+                    self._working.cancel()
+                    self.program.send({"kind": "bye", **self.last_words()})
+                    await self.program.drain()
+                    leave(header.get("status", 0))
+                self.hear_program(header)
+            if not self.surroundings.outlives_program:
+                leave(0)
+            await self._find_program()
+
+    async def _find_program(self) -> None:
+        """Connect to the program that is started in the place of the last; what is said meanwhile waits for it."""
+        self.program.close()
+        self.program = Link("program")
+        self._nursery.start_soon(self.program.write)
+        sock = await self._find(self.program.peer)
+        self.program.connect(sock, self._program_greeting())
+        if self._failed is not None:
+            self.program.send(self._failed)
+        self.repeat_report()
+
+    def _program_greeting(self) -> dict[str, Any]:
+        """Where one process is program and controller, it has to know which of them is meant."""
+        return {**self.surroundings.greeting(self.name), "to": "program"}
 
     async def _tell_load(self) -> None:
         """Now and then, for those who watch the run: how much is kept here until others have it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 
 import trio
@@ -24,6 +25,8 @@ def listen(address: str) -> socket.socket:
     except OSError as error:
         sock.close()
         why = error.strerror or f"{error}; give a shorter temporary directory by TMPDIR"
+        if error.errno == errno.EADDRINUSE and family == socket.AF_INET:
+            why += "; end the process that listens there, or choose another port"
         raise FluxError(f"cannot listen at {address}: {why}") from error
     sock.setblocking(False)
     return sock

@@ -1,0 +1,141 @@
+"""`flux controller`, `site`, `ingress` and `egress`: the processes of a run on several machines, one command each."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import trio
+
+from ..errors import AuthError, FluxError
+from ..local.launcher import Runnable
+from ..plan.plan import EGRESS, INGRESS
+from ..remote.controller import RemoteController
+from ..remote.flows import RemoteFlow
+from ..remote.joining import Joining
+from ..remote.surroundings import RemoteSurroundings
+from ..wire import address
+from .calls import WrongCall
+from .flows import find_flow
+
+if TYPE_CHECKING:
+    from .calls import Commands
+
+_TOKEN = "FLUX_TOKEN"
+
+
+def add(commands: Commands) -> None:
+    """Offer them."""
+    controller = commands.add_parser("controller", help="lead a run whose processes are on several machines")
+    _add_flow(controller)
+    controller.add_argument("--listen", required=True, metavar="HOST:PORT", help="where the others reach it")
+    controller.add_argument("--sites", type=int, default=2, metavar="N", help="sites that hold partitions (default 2)")
+    controller.add_argument("--standby", type=int, default=0, metavar="N", help="spare sites (default 0)")
+    controller.add_argument("--availability", choices=("pairs", "none"), default="pairs")
+    _add_journal(controller)
+    controller.set_defaults(command=_controller)
+    for role, what in (("site", "hold partitions"), (INGRESS, "read the source"), (EGRESS, "write to the sink")):
+        parser = commands.add_parser(role, help=f"{what} for a run that a controller leads")
+        _add_flow(parser)
+        parser.add_argument("--controller", required=True, metavar="HOST:PORT", help="where its controller listens")
+        parser.add_argument(
+            "--listen", metavar="HOST:PORT", help="where other processes reach this one (default: any port)"
+        )
+        parser.add_argument(
+            "--patience",
+            type=float,
+            default=60.0,
+            metavar="SECONDS",
+            help="how long to wait for a controller (default 60)",
+        )
+        if role == "site":
+            parser.add_argument(
+                "--name", metavar="site-N", help="the name it would like; one that has died is not given"
+            )
+        else:
+            _add_journal(parser)
+        parser.set_defaults(command=_join, role=role)
+
+
+def add_token(parser: argparse.ArgumentParser) -> None:
+    """Offer the secret that all processes of a run share."""
+    parser.add_argument("--token-file", metavar="FILE", help=f"a file with the run's secret (default: ${_TOKEN})")
+
+
+def token_of(options: argparse.Namespace) -> str:
+    """The run's secret; never an argument itself, because every user of a machine sees those."""
+    try:
+        token = Path(options.token_file).read_text() if options.token_file else os.environ.get(_TOKEN, "")
+    except OSError as error:
+        raise FluxError(f"the run's secret cannot be read from {options.token_file}: {error.strerror}") from error
+    if not token.strip():
+        raise AuthError(
+            f"a remote run needs a secret that all its processes know: set {_TOKEN}, or write it to a file and give "
+            "--token-file; `openssl rand -hex 16` makes one"
+        )
+    return token.strip()
+
+
+def tcp(text: str) -> str:
+    """HOST:PORT as an address."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65_535:
+        raise WrongCall(f"an address is HOST:PORT, such as 10.0.0.5:7000, got {text!r}")
+    return f"tcp:{text}"
+
+
+def _add_flow(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("flow", metavar="MODULE:FLOW", help="a module and the name of the Dataflow in it")
+    add_token(parser)
+
+
+def _add_journal(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--journal", required=True, metavar="DIR", help="a directory of its own, there again when it is started again"
+    )
+
+
+def _controller(options: argparse.Namespace) -> int:
+    where, token = tcp(options.listen), token_of(options)
+    flow = RemoteFlow.of(find_flow(options.flow), options.sites, options.standby, options.availability)
+    directory = Path(options.journal)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FluxError(f"the controller's journal cannot be kept in {directory}: {error.strerror}") from error
+    listener = address.listen(where)
+    settings = {"sites": options.sites, "standby": options.standby, "availability": options.availability}
+    surroundings = RemoteSurroundings(plan=flow.plan, directory=directory, token=token, controller=where, here=where)
+    return _live(RemoteController(surroundings, listener, settings))
+
+
+def _join(options: argparse.Namespace) -> int:
+    joining = Joining(
+        flow=find_flow(options.flow),
+        role=options.role,
+        controller=tcp(options.controller),
+        token=token_of(options),
+        listen=None if options.listen is None else tcp(options.listen),
+        patience_s=options.patience,
+    )
+    if options.role == "site":
+        return _live(joining.process(None, options.name))
+    return _live(joining.process(Path(options.journal)))
+
+
+def _live(process: Runnable) -> int:
+    """Run it to its end. It dies of a signal: it is made to be killed, and others go on without it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    pa.set_cpu_count(1)
+    try:
+        trio.run(process.run)
+    except BaseExceptionGroup as group:
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+            error = error.exceptions[0]
+        raise error from None
+    return 0

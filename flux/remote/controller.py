@@ -1,0 +1,129 @@
+"""The controller of a remote run: it also takes the program's part, and answers those who join and commands.
+
+All of it is on one port. A greeting says whom it is for: the controller, the program's part (`leader`), or, from a
+command, whoever can answer. In its directory, beside the journal of views, are the name of the run and, once it has
+come, the note that the stream has ended: a controller that is started again then only sends the others home.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from ..controller.process import RETURN_S, ControllerProcess
+from ..disk import replace_file
+from ..errors import FluxError, PlanError
+from ..plan.plan import EGRESS, INGRESS
+from ..wire.asking import COMMAND, refusal
+from ..wire.link import Link
+from .flows import description
+from .leader import Leader
+from .roll import Roll
+from .surroundings import RemoteSurroundings
+
+_RUN, _ENDED = "run", "ended"
+_FAREWELL_S = 10.0  # Those who were told to stop may have a sink to flush.
+_LOOK_EVERY_S = 0.05
+
+
+class RemoteController(ControllerProcess):
+    """The process of `flux controller`."""
+
+    def __init__(self, surroundings: RemoteSurroundings, listener: socket.socket, settings: dict[str, Any]) -> None:
+        super().__init__(surroundings, listener)
+        if self._unusable is not None:
+            raise self._unusable
+        self._settings = settings  # Those who join make the same plan with them.
+        self._run = _run_name(surroundings.directory)
+        self._ended = surroundings.directory / _ENDED
+        self.leader = Leader(surroundings.plan.name, self._ended.exists())
+        self._roll = Roll(surroundings.plan)
+
+    async def run(self) -> None:
+        """Live until the stream has ended, or the run has failed."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(super().run)
+            if self.leader.over:
+                await trio.sleep(RETURN_S)
+            while not self.leader.over:
+                await trio.sleep(_LOOK_EVERY_S)
+            error = self.leader.heard.error
+            if error is None:
+                replace_file(self._ended, b"", fsync=True)
+            with trio.move_on_after(_FAREWELL_S):
+                while len(self.leader.links) > 1:  # Its own is among them.
+                    await trio.sleep(_LOOK_EVERY_S)
+            nursery.cancel_scope.cancel()
+        if error is not None:
+            raise error
+
+    async def _attend(self, link: Link, greeting: dict[str, Any]) -> None:
+        is_known = self.surroundings.greets(greeting)
+        if greeting.get("node") == COMMAND:
+            link.peer = COMMAND
+            if not is_known:
+                link.send(refusal())
+            elif (frame := await link.receive()) is not None:
+                link.send(await self._answered(frame[0]))
+            await link.drain()
+        elif is_known and greeting.get("to") == "program":
+            link.peer = greeting["node"]
+            await self.leader.serve(link)
+        else:
+            await super()._attend(link, greeting)
+
+    async def _answered(self, header: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return {"kind": "answer", "answer": await self._answer(header)}
+        except FluxError as error:
+            return {"kind": "answer", "error": error.to_dict()}
+
+    async def _answer(self, header: dict[str, Any]) -> dict[str, Any]:
+        what = header.get("what")
+        if what == "status":
+            return self.leader.status().to_dict()
+        if what == "settings":
+            return self._settings
+        if what == "join":
+            return self._admit(header)
+        if what == "drain":
+            return await self._drained(str(header.get("site")), float(header["within_s"]))
+        raise FluxError(
+            f"a remote run can be asked for status and drain, not for {what!r}: its processes are started and ended "
+            "where they run, with `flux site` and by a signal"
+        )
+
+    def _admit(self, header: dict[str, Any]) -> dict[str, Any]:
+        """Tell a process that joins who it is, and the settings that all must share."""
+        kind, view = header["role"], self.machine.view
+        if header["flow"] != description(self.surroundings.plan):
+            raise PlanError(
+                f"the MODULE:FLOW of this {kind} is another than its controller's: give both the same release of it"
+            )
+        answer = {"run": self._run, "started": view.number > 0, "over": self.leader.over}
+        if kind in (INGRESS, EGRESS):
+            return {**answer, "name": kind, "incarnation": self._roll.incarnation(kind, view)}
+        return {**answer, "name": self._roll.site(header.get("name"), view, self._links), "incarnation": 1}
+
+    async def _drained(self, site: str, within_s: float) -> dict[str, Any]:
+        view = self.machine.view
+        if not site.startswith("site-") or not view.alive(site):
+            raise FluxError(f"no live site is called {site!r}; the nodes are {', '.join(sorted(self._links))}")
+        self._draining.add(site)
+        self._drain()
+        with trio.move_on_after(within_s):
+            while site not in self.leader.drained:
+                await trio.sleep(_LOOK_EVERY_S)
+            return {}
+        raise FluxError(f"waited {within_s:g} s for {site} to be drained; it is still being emptied")
+
+
+def _run_name(directory: Path) -> str:
+    path = directory / _RUN
+    if not path.exists():
+        replace_file(path, secrets.token_hex(8).encode(), fsync=True)
+    return path.read_text()

@@ -1,0 +1,106 @@
+"""Joining: how a process that somebody starts becomes one of a remote run: it asks the controller who it is.
+
+An ingress and an egress keep a journal in a directory of theirs. It must be there again when they are started again,
+and must not be that of another run: both are checked, because rows would be lost or be there twice otherwise.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..dataflow import Dataflow
+from ..disk import replace_file
+from ..errors import FluxError
+from ..local.launcher import Runnable
+from ..plan.plan import EGRESS, INGRESS
+from ..site.egress import EgressProcess
+from ..site.ingress import IngressProcess
+from ..site.worker import Worker
+from ..wire import address
+from ..wire.asking import COMMAND, Unanswered, ask
+from .flows import RemoteFlow, description
+from .surroundings import RemoteSurroundings
+
+_ASK_TIMEOUT_S = 30.0
+_RETRY_S = 0.2
+_RUN = "run"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joining:
+    """A process that is to be the `role` of a run: "site", "ingress" or "egress"."""
+
+    flow: Dataflow
+    role: str
+    controller: str
+    token: str
+    listen: str | None  # Where others reach it; None: at the address from which it reaches the controller.
+    patience_s: float
+
+    def process(self, directory: Path | None, wish: str | None = None) -> Runnable:
+        """What the process is to do; `wish` is the name that a site would like to have."""
+        settings = self._patiently("settings")
+        flow = RemoteFlow.of(self.flow, settings["sites"], settings["standby"], settings["availability"])
+        joined = self._ask("join", role=self.role, name=wish, flow=description(flow.plan))
+        if directory is None:
+            directory = Path(tempfile.gettempdir())  # A site writes nothing.
+        else:
+            _claim(self.role, directory, joined)
+        surroundings = RemoteSurroundings(
+            plan=flow.plan,
+            directory=directory,
+            token=self.token,
+            controller=self.controller,
+            here=self.listen or f"tcp:{_own_host(self.controller)}:0",
+        )
+        if self.role == INGRESS:
+            flow.source.bind(directory)
+            return IngressProcess(surroundings, flow.source, joined["incarnation"])
+        if self.role == EGRESS:
+            return EgressProcess(surroundings, flow.sink, joined["incarnation"])
+        return Worker(surroundings, joined["name"])
+
+    def _patiently(self, what: str) -> dict[str, Any]:
+        """Ask a controller that may still be on its way: supervisors start processes in any order."""
+        deadline = time.monotonic() + self.patience_s
+        while True:
+            try:
+                return self._ask(what)
+            except Unanswered as error:
+                if time.monotonic() > deadline:
+                    raise Unanswered(
+                        f"{error}. Is `flux controller` running there, and does a firewall let this machine through?"
+                    ) from error
+                time.sleep(_RETRY_S)
+
+    def _ask(self, what: str, **details: Any) -> dict[str, Any]:
+        greeting = {"kind": "greet", "node": COMMAND, "token": self.token}
+        return ask(self.controller, greeting, what, _ASK_TIMEOUT_S, **details)
+
+
+def _claim(role: str, directory: Path, joined: dict[str, Any]) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        path = directory / _RUN
+        run = path.read_text() if path.exists() else None
+        if run is None and joined["started"]:
+            raise FluxError(
+                f"the {role} of this run is started again, and {directory} does not hold what the last one wrote: give "
+                "it the same --journal as before, on a disk that outlives the process"
+            )
+        if run is None:
+            replace_file(path, joined["run"].encode(), fsync=True)
+        elif run != joined["run"]:
+            raise FluxError(f"{directory} holds the journal of another run: remove it, or give another --journal")
+    except OSError as error:
+        raise FluxError(f"the journal of the {role} cannot be kept in {directory}: {error}") from error
+
+
+def _own_host(controller: str) -> str:
+    with address.connect_blocking(controller, _ASK_TIMEOUT_S) as sock:
+        host: str = sock.getsockname()[0]
+        return host

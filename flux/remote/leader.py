@@ -1,0 +1,141 @@
+"""Leader: the program's part in a remote run, taken by the controller: what the processes report, and the end.
+
+Clocks of machines differ, so that every time here is that of the controller's own, at which something was heard. What
+a controller had heard before it was started again is gone, but for the number of rows at the sink: the egress knows it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from ..errors import DataLost, FluxError, from_dict
+from ..local.heard import Heard
+from ..local.reporting import latency_ms, rate, since_start
+from ..plan.plan import CONTROLLER
+from ..report import Failure, output_gap
+from ..status import ProcessStatus, Status
+from ..wire import frames
+from ..wire.link import Link
+
+log = logging.getLogger("flux")
+
+FAILED = 1
+
+
+class Leader:
+    """What is known of the run `name`; `over` when its processes are told to stop."""
+
+    def __init__(self, name: str, ended: bool) -> None:
+        self.heard = Heard(ended=ended)
+        self.links: dict[str, Link] = {}
+        self.drained: set[str] = set()
+        self._name = name
+
+    @property
+    def over(self) -> bool:
+        """Whether the stream has ended, or the run failed."""
+        return self.heard.ended or self.heard.error is not None
+
+    @property
+    def status_code(self) -> int:
+        """What the processes exit with."""
+        return 0 if self.heard.error is None else FAILED
+
+    async def serve(self, link: Link) -> None:
+        """Hear one process until it is gone."""
+        self.links[link.peer] = link
+        self._log(logging.INFO, link.peer, f"{link.peer} is up")
+        if self.over:
+            self._stop(link)
+        try:
+            while (frame := await link.receive()) is not None:
+                self._hear(link, frame[0])
+        finally:
+            if self.links.get(link.peer) is link:
+                del self.links[link.peer]
+            self._log(logging.INFO, link.peer, f"{link.peer} is gone")
+
+    def status(self) -> Status:
+        """What the run is doing now."""
+        heard, now = self.heard, time.monotonic()
+        started_at = heard.started_at or now
+        p50_ms, p99_ms = latency_ms(heard.history.inputs, heard.history.outputs, started_at, now)
+        return Status(
+            name=self._name,
+            t_s=now - started_at,
+            processes=[self._process(node) for node in sorted(self.links)],
+            whole=heard.whole,
+            inputs=heard.history.input_rows,
+            outputs=heard.outputs,
+            input_rate=rate(heard.history.inputs, started_at, now),
+            output_rate=rate(heard.history.outputs, started_at, now),
+            failures=[self._failure(node, at) for node, at in heard.closed_at.items() if node not in self.drained],
+            ended=heard.ended,
+            latency_p50_ms=p50_ms,
+            latency_p99_ms=p99_ms,
+            building=heard.building,
+        )
+
+    def _hear(self, link: Link, header: dict[str, Any]) -> None:
+        heard, now, kind = self.heard, time.monotonic(), header["kind"]
+        if kind == "rows":
+            heard.history.add_output((now, header["upto"], max(0, header["total"] - heard.outputs)))
+            heard.outputs, heard.safe_upto = header["total"], header["upto"]
+            if header["end"]:
+                self._end(None)
+        elif kind == "inputs":
+            heard.history.add_inputs((now, upto, rows) for _, upto, rows in header["log"])
+        elif kind == "view":
+            heard.started_at = heard.started_at or now
+            heard.whole = header["whole"]
+            if heard.whole:
+                heard.whole_at.append(now)
+        elif kind == "placed":
+            heard.copies, heard.building = header["copies"], header["building"]
+        elif kind == "load":
+            heard.buffered_rows[link.peer] = header["buffered_rows"]
+        elif kind == "closed":
+            heard.closed_at.setdefault(header["node"], now)
+            self._log(logging.WARNING, header["node"], f"{header['node']} is dead")
+        elif kind == "drained":
+            self.drained.add(header["site"])
+            if header["site"] in self.links:
+                self.links[header["site"]].send({"kind": "stop"})
+        elif kind == "error":
+            self._end(from_dict(header["error"]))
+        elif kind == "log":
+            self._log(logging.INFO, header["node"], f"{header['node']}: {header['text']}")
+        elif kind not in ("moved", "bye"):
+            raise frames.BadFrame(f"{link.peer} sent an unknown {kind!r}")
+        if heard.started_at is not None and heard.history.is_due(heard.started_at, now):
+            heard.history.settle(heard.started_at, now)
+
+    def _end(self, error: FluxError | None) -> None:
+        if self.over:
+            return
+        if isinstance(error, DataLost):
+            error = DataLost(error.partitions, self.heard.safe_upto or None)
+        self.heard.ended, self.heard.error = error is None, error
+        for node, link in self.links.items():
+            if node != CONTROLLER:
+                self._stop(link)
+
+    def _stop(self, link: Link) -> None:
+        if link.peer != CONTROLLER:
+            link.send({"kind": "stop", "status": self.status_code})
+
+    def _process(self, node: str) -> ProcessStatus:
+        name, _, incarnation = node.partition(".")
+        copies, rows = self.heard.copies.get(node, 0), self.heard.buffered_rows.get(node, 0)
+        return ProcessStatus(name, None, "up", int(incarnation or 1), 0.0, copies, rows)
+
+    def _failure(self, node: str, at: float) -> Failure:
+        when_s = at - (self.heard.started_at or at)
+        outputs = since_start(self.heard, self.heard.history.outputs)
+        back_at = next((whole for whole in self.heard.whole_at if whole > at), None)
+        return Failure(node, when_s, 0.0, output_gap(outputs, when_s), None if back_at is None else back_at - at)
+
+    def _log(self, level: int, node: str, text: str) -> None:
+        log.log(level, "%s", text, extra={"flow": self._name, "node": node})
