@@ -107,10 +107,10 @@ def _controller(options: argparse.Namespace) -> int:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FluxError(f"the controller's journal cannot be kept in {directory}: {error.strerror}") from error
-    listener = address.listen(where)
     settings = {"sites": options.sites, "standby": options.standby, "availability": options.availability}
     surroundings = RemoteSurroundings(plan=flow.plan, directory=directory, token=token, controller=where, here=where)
-    return _live(RemoteController(surroundings, listener, settings))
+    with address.listen(where) as listener:
+        return _live(RemoteController(surroundings, listener, settings))
 
 
 def _join(options: argparse.Namespace) -> int:
