@@ -9,7 +9,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from .commands import logs, remote, run, running, spec
+from .commands import crash_points, logs, remote, run, running, spec
 from .commands.calls import WrongCall
 from .errors import FluxError
 
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="flux", description="Stateful Python dataflows that do not stop.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for part in (run, running, remote, spec):
+    for part in (run, running, remote, crash_points, spec):
         part.add(commands)
     for name, command in commands.choices.items():
         if name != "spec":  # It runs nothing that would log.
