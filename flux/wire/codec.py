@@ -1,17 +1,25 @@
 """Messages and effects of the machines as plain values, for the wire and for recordings.
 
 A dataclass of `flux.protocols.messages` becomes a map with its name under "$"; only names known here
-are ever built again. Bodies stay out: the caller says what stands for one (on the wire they travel
-behind the header; in a recording a number stands for each).
+are ever built again, and only with fields of the types they declare: a machine believes what it is given.
+Bodies stay out: the caller says what stands for one (on the wire they travel behind the header; in a
+recording a number stands for each).
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from types import UnionType
+from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
 
 from ..protocols import messages
+from .frames import BadFrame
+
+BodyOf: TypeAlias = Callable[[Any], Any]
+_Reader: TypeAlias = Callable[[Any, BodyOf], Any]
+
+_INT_MAX = 2**63 - 1  # Positions are columns of int64 elsewhere.
 
 _CLASSES: dict[str, type[Any]] = {
     name: value for name, value in vars(messages).items() if isinstance(value, type) and dataclasses.is_dataclass(value)
@@ -22,7 +30,7 @@ _FIELDS: dict[str, tuple[tuple[str, bool], ...]] = {
 }
 
 
-def to_plain(value: Any, body: Callable[[Any], Any]) -> Any:
+def to_plain(value: Any, body: BodyOf) -> Any:
     """`value` in msgpack types; `body` gives what stands for a body."""
     fields = _FIELDS.get(type(value).__name__)
     if fields is not None:
@@ -38,20 +46,101 @@ def to_plain(value: Any, body: Callable[[Any], Any]) -> Any:
     return value
 
 
-def from_plain(plain: Any, body: Callable[[Any], Any]) -> Any:
-    """What `to_plain` was given; `body` turns what stands for a body into one."""
-    if isinstance(plain, dict):
-        if "set" in plain:
-            return frozenset(plain["set"])
-        cls = _CLASSES.get(plain.get("$", ""))
-        if cls is None:
-            raise ValueError(f"no message is called {plain.get('$')!r}")
-        fields = _FIELDS[cls.__name__]
-        if len(plain) != len(fields) + 1 or any(name not in plain for name, _ in fields):
-            raise ValueError(f"{cls.__name__} has fields {[name for name, _ in fields]}, got {sorted(plain)}")
-        return cls(
-            **{name: body(plain[name]) if is_body else from_plain(plain[name], body) for name, is_body in fields}
-        )
-    if isinstance(plain, list | tuple):
-        return tuple(from_plain(item, body) for item in plain)
+def from_plain(plain: Any, body: BodyOf) -> Any:
+    """The message that `to_plain` was given; `body` turns what stands for a body into one."""
+    return _read_any(plain, body)
+
+
+def _message_reader(names: frozenset[str]) -> _Reader:
+    def read(plain: Any, body: BodyOf) -> Any:
+        if not isinstance(plain, dict):
+            raise BadFrame(f"expected a message, got {plain!r:.100}")
+        name = plain.get("$")
+        if not isinstance(name, str) or name not in names:
+            raise BadFrame(f"no message is called {name!r:.100} here")
+        readers = _READERS[name]
+        if len(plain) != len(readers) + 1 or not all(field in plain for field in readers):
+            raise BadFrame(f"{name} has the fields {', '.join(readers)}; got {list(plain)!r:.200}")
+        values = {}
+        for field, reader in readers.items():
+            try:
+                values[field] = reader(plain[field], body)
+            except BadFrame as error:
+                raise BadFrame(f"{name}.{field}: {error}") from None
+        return _CLASSES[name](**values)
+
+    return read
+
+
+def _read_body(plain: Any, body: BodyOf) -> Any:
+    return body(plain)
+
+
+def _read_int(plain: Any, body: BodyOf) -> int:
+    if type(plain) is not int or not -_INT_MAX <= plain <= _INT_MAX:
+        raise BadFrame(f"expected an integer of 64 bits, got {plain!r:.100}")
     return plain
+
+
+def _read_str(plain: Any, body: BodyOf) -> str:
+    if type(plain) is not str:
+        raise BadFrame(f"expected text, got {plain!r:.100}")
+    return plain
+
+
+def _tuple_reader(item: _Reader) -> _Reader:
+    def read(plain: Any, body: BodyOf) -> tuple[Any, ...]:
+        return tuple([item(each, body) for each in _listed(plain)])
+
+    return read
+
+
+def _fixed_tuple_reader(items: tuple[_Reader, ...]) -> _Reader:
+    def read(plain: Any, body: BodyOf) -> tuple[Any, ...]:
+        if len(_listed(plain)) != len(items):
+            raise BadFrame(f"expected {len(items)} values, got {plain!r:.100}")
+        return tuple([item(each, body) for item, each in zip(items, plain, strict=True)])
+
+    return read
+
+
+def _set_reader(item: _Reader) -> _Reader:
+    def read(plain: Any, body: BodyOf) -> frozenset[Any]:
+        if not isinstance(plain, dict) or list(plain) != ["set"]:
+            raise BadFrame(f"expected a set, got {plain!r:.100}")
+        return frozenset([item(each, body) for each in _listed(plain["set"])])
+
+    return read
+
+
+def _listed(plain: Any) -> Any:
+    if not isinstance(plain, list | tuple):
+        raise BadFrame(f"expected a list, got {plain!r:.100}")
+    return plain
+
+
+def _reader(hint: Any) -> _Reader:
+    """What reads a value of the type `hint`."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if hint is int:
+        return _read_int
+    if hint is str:
+        return _read_str
+    if origin is frozenset:
+        return _set_reader(_reader(inner[0]))
+    if origin is tuple and inner[-1] is Ellipsis:
+        return _tuple_reader(_reader(inner[0]))
+    if origin is tuple:
+        return _fixed_tuple_reader(tuple(map(_reader, inner)))
+    kinds = inner if origin is UnionType else (hint,)
+    assert all(_CLASSES.get(kind.__name__) is kind for kind in kinds), f"the wire cannot carry a field of type {hint}"
+    return _message_reader(frozenset(kind.__name__ for kind in kinds))
+
+
+def _readers(cls: type[Any]) -> dict[str, _Reader]:
+    hints = get_type_hints(cls)
+    return {name: _read_body if is_body else _reader(hints[name]) for name, is_body in _FIELDS[cls.__name__]}
+
+
+_READERS: dict[str, dict[str, _Reader]] = {name: _readers(cls) for name, cls in _CLASSES.items()}
+_read_any = _message_reader(frozenset(_CLASSES))

@@ -2,8 +2,14 @@
 
     magic "Fx" | version u8 | 0 u8 | header length u32 | body length u64 | header | body
 
-All integers are little-endian. A frame with another magic or version, or beyond the limits, is a
-`BadFrame`; the connection it came on is closed, because nothing after it can be trusted.
+All integers are little-endian. A header is a map with its `kind`. A frame with another magic or version, or
+beyond the limits, is a `BadFrame`; the connection it came on is closed, because nothing after it can be
+trusted. Everything in this package that reads what came from a peer raises `BadFrame` and nothing else when
+it is malformed, so that one `except` around a connection keeps all the others from harm.
+
+Lengths are checked before a byte of what they announce is read. Whoever has not proved to know the run's
+secret is held to `STRANGER_MAX_BYTES`. Unpacked, a header takes up to a hundred times its length in memory (the
+worst is an empty map for every byte): a stranger's, less than half a mebibyte.
 """
 
 from __future__ import annotations
@@ -16,13 +22,14 @@ import msgpack
 VERSION = 1
 HEADER_MAX_BYTES = 16 << 20
 BODY_MAX_BYTES = 1 << 31
+STRANGER_MAX_BYTES = 4 << 10  # Of a header, from a peer that has not proved who it is; it may send no body.
 
 PREFIX = struct.Struct("<2sBxIQ")
 _MAGIC = b"Fx"
 
 
 class BadFrame(Exception):
-    """Bytes that are not a frame of this version, or one beyond the limits."""
+    """Bytes that are not a frame of this version, or one beyond the limits, or one with senseless content."""
 
 
 def encode(header: dict[str, Any], body_bytes: int = 0) -> bytes:
@@ -36,15 +43,21 @@ def encode(header: dict[str, Any], body_bytes: int = 0) -> bytes:
     return PREFIX.pack(_MAGIC, VERSION, len(packed), body_bytes) + packed
 
 
-def decode_prefix(prefix: bytes | bytearray | memoryview) -> tuple[int, int]:
+def decode_prefix(
+    prefix: bytes | bytearray | memoryview, header_max: int = HEADER_MAX_BYTES, body_max: int = BODY_MAX_BYTES
+) -> tuple[int, int]:
     """The lengths of header and body that a frame's prefix announces."""
+    if len(prefix) != PREFIX.size:
+        raise BadFrame(f"a frame begins with {PREFIX.size} bytes of prefix, got {len(prefix)}")
     magic, version, header_bytes, body_bytes = PREFIX.unpack(prefix)
     if magic != _MAGIC:
         raise BadFrame(f"expected a Flux frame (magic {_MAGIC!r}), got {magic!r}: not a Flux process")
     if version != VERSION:
         raise BadFrame(f"expected wire version {VERSION}, got {version}: run one release everywhere")
-    if header_bytes > HEADER_MAX_BYTES or body_bytes > BODY_MAX_BYTES:
-        raise BadFrame(f"frame of {header_bytes:,} + {body_bytes:,} bytes is over the limits; refused")
+    if header_bytes > header_max or body_bytes > body_max:
+        raise BadFrame(
+            f"a frame of {header_bytes:,} + {body_bytes:,} bytes is over the limits of {header_max:,} + {body_max:,}"
+        )
     return header_bytes, body_bytes
 
 
@@ -53,7 +66,7 @@ def decode_header(packed: bytes | bytearray | memoryview) -> dict[str, Any]:
     try:
         header = msgpack.unpackb(packed, use_list=False, strict_map_key=True)
     except Exception as error:
-        raise BadFrame(f"the frame's header is not msgpack: {error}") from error
-    if not isinstance(header, dict):
-        raise BadFrame(f"a frame's header is a map, got {type(header).__name__}")
+        raise BadFrame(f"the frame's header is not msgpack: {error!r:.200}") from error
+    if not isinstance(header, dict) or not isinstance(header.get("kind"), str):
+        raise BadFrame(f"a frame's header is a map with a kind, got {header!r:.200}")
     return header

@@ -23,9 +23,11 @@ import pyarrow.compute as pc
 from ..errors import OperatorError
 from ..plain import HIDDEN, columns_of
 from ..protocols.messages import Block
-from ..punctuation import Punctuation
+from ..punctuation import PUNCTUATIONS, Punctuation
+from .frames import BadFrame
 
 SN, SUB, PRODUCER, PARTITION = HIDDEN
+_HIDDEN_TYPES = {SN: pa.int64(), SUB: pa.uint64(), PRODUCER: pa.uint16(), PARTITION: pa.uint16()}
 _BLOCKS_PER_WORD = 64
 _TABLE_MAX = 1 << 18  # Pairs of partitions, a byte each: what stays in the cache.
 _tokens = itertools.count(1)
@@ -61,6 +63,41 @@ class Rows:
         # The user's fields as they are: they also say what the arrays do not, such as that there are no nulls.
         schema = pa.schema([*user.schema, *ours], user.schema.metadata)
         return cls(pa.RecordBatch.from_arrays([*user.columns, *arrays], schema=schema), marks)
+
+    @classmethod
+    def received(cls, wide: pa.RecordBatch | None, plain_marks: Any) -> Rows:
+        """Rows that came from a peer; `BadFrame` if they lack what every use of them relies on."""
+        rows = cls(wide, marks_from_plain(plain_marks))
+        if rows.wide is None:
+            return rows
+        for name, kind in _HIDDEN_TYPES.items():
+            found = [
+                column for column, field in zip(rows.wide.columns, rows.wide.schema, strict=True) if field.name == name
+            ]
+            if not found and name == SUB:
+                continue
+            if len(found) != 1 or found[0].type != kind or found[0].null_count:
+                raise BadFrame(
+                    f"rows need one column {name} of {kind} without nulls; these have {columns_of(rows.wide.schema)}"
+                )
+        sn = rows.hidden(SN)
+        if (sn[1:] < sn[:-1]).any():
+            raise BadFrame("rows are in the order of their sequence numbers; these are not")
+        return rows
+
+    def expect(self, after: int, upto: int, producers: int, partitions: int) -> None:
+        """`BadFrame` if there is a row or mark outside (after, upto], or of a partition that does not exist."""
+        positions = [mark.sn for mark in self.marks]
+        if self.wide is not None:
+            sn = self.hidden(SN)
+            positions += [int(sn[0]), int(sn[-1])]
+            for name, count in ((PRODUCER, producers), (PARTITION, partitions)):
+                last = int(self.hidden(name).max())
+                if last >= count:
+                    raise BadFrame(f"a row has {name} {last}, and there are only {count}")
+        for position in positions:
+            if not after < position <= upto:
+                raise BadFrame(f"a row or mark with sequence number {position} is outside ({after}, {upto}]")
 
     def __len__(self) -> int:
         return 0 if self.wide is None else int(self.wide.num_rows)
@@ -149,6 +186,32 @@ class Channels:
             if not np.logical_or.reduce(reached).all():
                 return False
         return True
+
+
+def marks_to_plain(marks: Iterable[Punctuation]) -> list[list[Any]]:
+    """Punctuations in msgpack types."""
+    return [[mark.sn, mark.kind, mark.value] for mark in marks]
+
+
+def marks_from_plain(plain: Any) -> tuple[Punctuation, ...]:
+    """What `marks_to_plain` was given; `BadFrame` if it was given something else."""
+    if not isinstance(plain, list | tuple):
+        raise BadFrame(f"expected a list of punctuations, got {plain!r:.100}")
+    marks: list[Punctuation] = []
+    for each in plain:
+        if not isinstance(each, list | tuple) or len(each) != 3:
+            raise BadFrame(f"a punctuation is (sn, kind, value), got {each!r:.100}")
+        sn, kind, value = each
+        if not _is_int64(sn) or kind not in PUNCTUATIONS or not (value is None or _is_int64(value)):
+            raise BadFrame(f"a punctuation is (integer, one of {PUNCTUATIONS}, integer or None), got {each!r:.100}")
+        if marks and marks[-1].sn >= sn:
+            raise BadFrame(f"punctuations are in the order of their numbers; {sn} came behind {marks[-1].sn}")
+        marks.append(Punctuation(sn, kind, value))
+    return tuple(marks)
+
+
+def _is_int64(value: Any) -> bool:
+    return type(value) is int and -(2**63) <= value < 2**63
 
 
 def _words_of(blocks: Sequence[Block], producers: int, consumers: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

@@ -2,12 +2,13 @@
 
 State is made of msgpack's types, numpy arrays and Arrow tables or batches, nested as one likes. Arrays
 travel as their bytes with dtype and shape, Arrow data as an IPC stream. What cannot be encoded is a
-`StateError` that names the value.
+`StateError` that names the value; what cannot be decoded is a `BadFrame`.
 """
 
 from __future__ import annotations
 
 import itertools
+import re
 from typing import Any
 
 import msgpack
@@ -15,8 +16,14 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import StateError
+from .batches import read_batch, read_table
+from .frames import BadFrame
 
 _ARRAY, _TABLE, _BATCH, _TUPLE = 1, 2, 3, 4
+# Each tuple within a tuple takes 50 KiB of the C stack, which ends at 8 MiB or sooner, and the process with it.
+_TUPLES_DEEP_MAX = 32
+# What `dtype.str` says of arrays without objects and fields. Other texts would be read as descriptions of types.
+_DTYPE = re.compile(r"[<>|](?:[biufcSUV][0-9]{1,9}|[mM]8(?:\[[0-9]{0,9}[a-zA-Z]{1,7}\])?)")
 _tokens = itertools.count(1)
 
 
@@ -31,8 +38,10 @@ class Parcel:
         self.token = next(_tokens)  # Stands for it in a recording.
 
 
-def encode(state: Any, whose: str) -> bytes:
-    """`state` as bytes; `whose` says in an error which operator's it is."""
+def encode(state: Any, whose: str, depth: int = 0) -> bytes:
+    """`state` as bytes; `whose` says in an error which operator's it is, `depth` how many tuples it is within."""
+    if depth > _TUPLES_DEEP_MAX:
+        raise StateError(f"{whose}: tuples nested more than {_TUPLES_DEEP_MAX} deep cannot be moved; keep lists")
 
     def extend(value: Any) -> msgpack.ExtType:
         if isinstance(value, np.ma.MaskedArray):
@@ -48,9 +57,9 @@ def encode(state: Any, whose: str) -> bytes:
             return msgpack.ExtType(_ARRAY, msgpack.packb([value.dtype.str, []]) + value.tobytes())
         if isinstance(value, pa.Table | pa.RecordBatch):
             code = _TABLE if isinstance(value, pa.Table) else _BATCH
-            return msgpack.ExtType(code, stream_of(value))
+            return msgpack.ExtType(code, _stream_of(value))
         if isinstance(value, tuple):
-            return msgpack.ExtType(_TUPLE, encode(list(value), whose))
+            return msgpack.ExtType(_TUPLE, encode(list(value), whose, depth + 1))
         raise StateError(
             f"{whose}: {value!r:.200} of type {type(value).__name__} cannot be moved to another site. State is made "
             "of None, bool, int, float, str, bytes, lists, tuples, dicts, numpy arrays and Arrow tables"
@@ -63,41 +72,45 @@ def encode(state: Any, whose: str) -> bytes:
     return packed
 
 
-def decode(packed: Any) -> Any:
+def decode(packed: Any, depth: int = 0) -> Any:
     """What `encode` was given; numpy scalars and empty shapes come back as they were."""
+    if depth > _TUPLES_DEEP_MAX:
+        raise BadFrame(f"state with tuples nested more than {_TUPLES_DEEP_MAX} deep")
+
+    def extended(code: int, data: bytes) -> Any:
+        if code == _ARRAY:
+            return _array(data)
+        if code == _TABLE:
+            return read_table(data)
+        if code == _BATCH:
+            return read_batch(data)
+        if code == _TUPLE:
+            return tuple(decode(data, depth + 1))
+        raise BadFrame(f"state of an unknown kind {code}: run one release everywhere")
+
     try:
-        return msgpack.unpackb(packed, ext_hook=_extended, strict_map_key=False, max_ext_len=2**32 - 1)
-    except StateError:
+        return msgpack.unpackb(packed, ext_hook=extended, strict_map_key=False, max_ext_len=2**32 - 1)
+    except BadFrame:
         raise
     except Exception as error:
-        raise StateError(f"what came is not the state of a partition: {error!r}; run one release everywhere") from error
+        raise BadFrame(
+            f"what came is not the state of a partition: {error!r:.200}; run one release everywhere"
+        ) from error
 
 
-def _extended(code: int, data: bytes) -> Any:
-    if code == _ARRAY:
-        unpacker = msgpack.Unpacker()
-        unpacker.feed(data[:256])
-        dtype, shape = unpacker.unpack()
-        array = np.frombuffer(data, dtype=np.dtype(dtype), offset=unpacker.tell()).reshape(shape).copy()
-        return array if shape else array[()]
-    if code == _TABLE:
-        return pa.ipc.open_stream(data).read_all()
-    if code == _BATCH:
-        return batch_of(data)
-    if code == _TUPLE:
-        return tuple(decode(data))
-    raise StateError(f"state of an unknown kind {code}: run one release everywhere")
+def _array(data: bytes) -> Any:
+    unpacker = msgpack.Unpacker()
+    unpacker.feed(data[:256])
+    dtype, shape = unpacker.unpack()
+    if not isinstance(dtype, str) or not _DTYPE.fullmatch(dtype):
+        raise BadFrame(f"state with an array of the unknown type {dtype!r:.100}")
+    array = np.frombuffer(data, dtype=np.dtype(dtype), offset=unpacker.tell()).reshape(shape).copy()
+    return array if shape else array[()]
 
 
-def stream_of(data: Any) -> bytes:
-    """Arrow data as an IPC stream."""
+def _stream_of(data: Any) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, data.schema) as writer:
         writer.write(data)
     packed: bytes = sink.getvalue().to_pybytes()
     return packed
-
-
-def batch_of(data: Any) -> Any:
-    """The one record batch of an IPC stream."""
-    return pa.ipc.open_stream(data).read_next_batch()

@@ -1,13 +1,11 @@
-"""Frames, messages and links: what is sent arrives, what is malformed is refused by name."""
+"""Frames, messages and addresses: what is sent arrives, what is malformed is refused by name."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import socket
 from typing import Any, get_args
 
-import pyarrow as pa
 import pytest
 import trio
 from hypothesis import given
@@ -18,7 +16,6 @@ from flux.protocols import messages
 from flux.wire import frames
 from flux.wire.address import connect, listen
 from flux.wire.codec import from_plain, to_plain
-from flux.wire.link import Link, tune
 
 blocks = st.builds(
     messages.Block,
@@ -49,12 +46,17 @@ values = {
     "sender": st.text(),
     "node": st.text(),
     "to": st.text(),
+    "a": st.text(),
+    "b": st.text(),
     "channels": st.lists(blocks, max_size=3).map(tuple),
     "runs": st.lists(runs, max_size=3).map(tuple),
     "standby": st.lists(standbys, max_size=2).map(tuple),
     "nodes": st.lists(st.text()).map(tuple),
     "dead": st.frozensets(st.text()),
     "copies": st.just(((("a", "b"),), (("c",),))),
+    "edges": st.lists(st.tuples(positions, positions), max_size=3).map(tuple),
+    "incarnations": st.lists(st.tuples(positions, positions), max_size=3).map(tuple),
+    "ends": st.lists(positions, max_size=3).map(tuple),
     "body": bodies,
     "bodies": bodies,
 }
@@ -71,7 +73,7 @@ peer_messages = st.one_of([any_of(kind) for kind in KINDS])
 
 @given(peer_messages)
 def test_a_message_survives_the_wire(message: object) -> None:
-    packed = frames.encode({"m": to_plain(message, lambda body: body)})
+    packed = frames.encode({"kind": "peer", "m": to_plain(message, lambda body: body)})
     header_bytes, _ = frames.decode_prefix(packed[: frames.PREFIX.size])
     header = frames.decode_header(packed[frames.PREFIX.size :])
     assert header_bytes == len(packed) - frames.PREFIX.size
@@ -98,74 +100,65 @@ def test_a_header_of_any_bytes_is_a_map_or_a_bad_frame(packed: bytes) -> None:
         assert isinstance(frames.decode_header(packed), dict)
 
 
-@pytest.mark.parametrize("plain", [{"$": "Popen"}, {"$": "Ack", "edge": 1}, {"no": "name"}])
-def test_only_known_messages_with_their_fields_are_built(plain: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"no message is called|has fields"):
+def test_a_stranger_is_held_to_less() -> None:
+    prefix = frames.PREFIX.pack(b"Fx", 1, frames.STRANGER_MAX_BYTES + 1, 0)
+    assert frames.decode_prefix(prefix) == (frames.STRANGER_MAX_BYTES + 1, 0)
+    with pytest.raises(frames.BadFrame, match="over the limits"):
+        frames.decode_prefix(prefix, frames.STRANGER_MAX_BYTES, 0)
+    with pytest.raises(frames.BadFrame, match="over the limits"):
+        frames.decode_prefix(frames.PREFIX.pack(b"Fx", 1, 10, 1), frames.STRANGER_MAX_BYTES, 0)
+
+
+@pytest.mark.parametrize("header", [b"\x80", b"\x81\xa4kind\x01", b"\x90", b""])
+def test_a_header_without_a_kind_is_a_bad_frame(header: bytes) -> None:
+    with pytest.raises(frames.BadFrame):
+        frames.decode_header(header)
+
+
+ACK: dict[str, Any] = {"$": "Ack", "sender": "site-1", "view": 1, "edge": 1, "position": 7}
+
+
+@pytest.mark.parametrize(
+    ("plain", "says"),
+    [
+        (None, "expected a message"),
+        ({"$": "Popen"}, "no message is called 'Popen'"),
+        ({"$": ["Ack"]}, "no message is called"),
+        ({"no": "name"}, "no message is called None"),
+        ({"$": "Ack", "edge": 1}, "Ack has the fields"),
+        ({**ACK, "more": 1}, "Ack has the fields"),
+        ({**ACK, "position": "7"}, "Ack.position: expected an integer"),
+        ({**ACK, "position": True}, "Ack.position: expected an integer"),
+        ({**ACK, "position": 2**63}, "Ack.position: expected an integer of 64 bits"),
+        ({**ACK, "sender": b"site-1"}, "Ack.sender: expected text"),
+        (
+            {"$": "Hello", "node": "a", "view": 0, "ends": 3, "incarnation": 1, "version": 2},
+            "Hello.ends: expected a list",
+        ),
+        (
+            {"$": "Stop", "sender": "a", "view": 1, "edge": 1, "stint": 1, "channels": [ACK]},
+            "Stop.channels: no message is called 'Ack' here",
+        ),
+    ],
+)
+def test_only_known_messages_with_fields_of_their_types_are_built(plain: Any, says: str) -> None:
+    with pytest.raises(frames.BadFrame, match=says):
         from_plain(plain, lambda body: body)
 
 
-def linked() -> tuple[Link, Link]:
-    one, other = socket.socketpair()
-    tune(one)
-    tune(other)
-    return Link("one", one), Link("other", other)
-
-
-def test_frames_of_any_size_arrive_in_order() -> None:
-    async def talk() -> None:
-        one, other = linked()
-        batches = [pa.record_batch({"n": list(range(size))}) for size in (1, 200_000, 3, 500_000)]
-        got = []
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(one.write)
-            for number, batch in enumerate(batches):
-                one.send_batch({"number": number}, batch)
-                one.send({"small": number})
-            while len(got) < 8:
-                frame = await other.receive()
-                assert frame is not None
-                header, body = frame
-                batch = other.decode_batch(header, body)
-                if batch is not None:
-                    assert batch.equals(batches[header["number"]])
-                got.append(header.get("number", header.get("small")))
-            one.close()
-            other.close()
-        assert got == [0, 0, 1, 1, 2, 2, 3, 3]
-
-    trio.run(talk)
-
-
-def test_a_link_closed_under_its_reader_ends_the_reader() -> None:
-    async def talk() -> None:
-        one, other = linked()
-        with trio.fail_after(5):
-            async with trio.open_nursery() as nursery:
-
-                async def read() -> None:
-                    assert await one.receive() is None
-
-                nursery.start_soon(read)
-                nursery.start_soon(one.write)
-                await trio.testing.wait_all_tasks_blocked()
-                one.close()
-        other.close()
-
-    trio.run(talk)
-
-
-def test_a_peer_that_vanishes_within_a_frame_ends_the_reader() -> None:
-    async def talk() -> None:
-        one, other = socket.socketpair()
-        tune(other)
-        link = Link("other", other)
-        one.sendall(frames.encode({"a": 1}, body_bytes=100) + b"only this")
-        one.close()
-        with trio.fail_after(5):
-            assert await link.receive() is None
-        link.close()
-
-    trio.run(talk)
+def test_a_view_with_senseless_fields_is_not_built() -> None:
+    view = messages.View(number=1, nodes=("a",), dead=frozenset(), copies=((("a",),),))
+    plain = to_plain(view, lambda body: body)
+    assert from_plain(plain, lambda body: body) == view
+    for field, value in (
+        ("dead", ["a"]),
+        ("dead", {"set": [1]}),
+        ("edges", [[1]]),
+        ("copies", [["a"]]),
+        ("nodes", "a"),
+    ):
+        with pytest.raises(frames.BadFrame, match=f"View.{field}"):
+            from_plain({**plain, field: value}, lambda body: body)
 
 
 def test_an_address_taken_is_an_error_that_names_it() -> None:

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flux.errors import StateError
+from flux.wire.frames import BadFrame
 from flux.wire.state import Parcel, decode, encode
 
 WHOSE = "step Sessions, partition 3"
@@ -148,15 +149,60 @@ def test_what_cannot_be_moved_is_a_state_error_that_names_it(value: Any, says: s
         assert len(str(caught.value)) < 500
 
 
-def test_a_kind_that_another_release_sends_is_a_state_error() -> None:
-    with pytest.raises(StateError, match="unknown kind 99: run one release everywhere"):
+def test_a_kind_that_another_release_sends_is_a_bad_frame() -> None:
+    with pytest.raises(BadFrame, match="unknown kind 99: run one release everywhere"):
         decode(msgpack.packb(msgpack.ExtType(99, b"")))
 
 
 @pytest.mark.parametrize("packed", [b"", b"\xc1", b"\x93\x01", encode([1], WHOSE) + b"x"])
-def test_bytes_that_are_no_state_are_a_state_error(packed: bytes) -> None:
-    with pytest.raises(StateError):
+def test_bytes_that_are_no_state_are_a_bad_frame(packed: bytes) -> None:
+    with pytest.raises(BadFrame):
         decode(packed)
+
+
+def nested(depth: int) -> Any:
+    """As many tuples within each other."""
+    value: Any = 1
+    for _ in range(depth):
+        value = (value,)
+    return value
+
+
+def test_tuples_nested_deeper_than_the_stack_allows_are_refused_at_both_ends() -> None:
+    assert returned(nested(30)) == nested(30)
+    with pytest.raises(StateError, match=f"^{WHOSE}: tuples nested more than 32 deep"):
+        encode(nested(5_000), WHOSE)
+    packed = msgpack.packb([1])
+    for _ in range(5_000):
+        packed = msgpack.packb([msgpack.ExtType(4, packed)])
+    with pytest.raises(BadFrame, match="nested more than 32 deep"):
+        decode(packed)
+
+
+@pytest.mark.parametrize("dtype", ["O", "|O8", "<i8,<i8", "(9,)<i8", "<f8, (1000000,)<f8", "T", "", 8, None])
+def test_only_types_of_plain_numbers_and_bytes_are_made_of_what_came(dtype: Any) -> None:
+    head = msgpack.packb([dtype, [1]])
+    with pytest.raises(BadFrame, match="unknown type"):
+        decode(msgpack.packb(msgpack.ExtType(1, head + bytes(8))))
+
+
+@pytest.mark.parametrize("what", [pa.table({"n": [0] * 100_000}), pa.record_batch({"n": [0] * 100_000})])
+def test_compressed_tables_are_refused(what: Any) -> None:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, what.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write(what)
+    code = 2 if isinstance(what, pa.Table) else 3
+    with pytest.raises(BadFrame, match="came compressed"):
+        decode(msgpack.packb(msgpack.ExtType(code, sink.getvalue().to_pybytes())))
+
+
+def test_a_compressed_dictionary_is_refused() -> None:
+    table = pa.table({"word": pa.array([f"word {i % 1_000}" for i in range(10_000)]).dictionary_encode()})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+        writer.write(table)
+    with pytest.raises(BadFrame, match="dictionary came compressed"):
+        decode(msgpack.packb(msgpack.ExtType(2, sink.getvalue().to_pybytes())))
 
 
 def test_each_parcel_has_a_number_of_its_own() -> None:
