@@ -43,8 +43,6 @@ async def connect(address: str) -> socket.socket:
     family, target = _parse(address)
     sock = socket.socket(family)
     tune(sock)
-    if family == socket.AF_INET:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
         while True:
             try:

@@ -1,80 +1,204 @@
-"""Link: one connection: frames out through a queue, frames in through one reader.
+"""Link: the frames between this process and one peer, over one connection after another.
 
 A link decides nothing. Sockets are non-blocking and read and written until they would block, because
 the loop that serves them is busy with an operator for milliseconds at a time: what the kernel has
 buffered by then is taken in one go. The queue is not bounded here: a machine's pool bounds what it sends.
+
+A connection may break while both processes live. Frames are numbered by counting them; each end counts those
+that it has received whole, and tells the other now and then. A frame is kept until the peer has told that it
+has it. When another connection stands (`resume`), both ends say how far they have come, and each repeats what
+the other lacks: callers see one stream of frames, nothing lost, repeated or reordered.
+
+What is kept is the memory that was sent, not a copy. It is bounded by what the kernel holds for both ends, what
+was received and not yet told (less than `_TELL_BYTES` and `_TELL_FRAMES`), and the frames at either end of that.
+
+Frames of the link's own, which callers never see, are not counted:
+
+    {"kind": "resume", "n": frames received so far}     the first on a connection, from both ends
+    {"kind": "got", "n": frames received so far}        at least every `_TELL_BYTES` or `_TELL_FRAMES`
+    {"kind": "closed"}                                  closed for good; without it, a connection has only broken
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 import trio
 
 from . import frames
+from .batches import Batches
+from .sockets import BLOCKED, Reader, until_ready, write_all
 
 _BUFFER_BYTES = 4 << 20  # Kernel buffers asked for: about two frames of 32 Ki rows.
 _SEND_PARTS_MAX = 64  # Parts of one sendmsg call.
+_SEND_BYTES = 1 << 20  # No more parts behind this many bytes: what is to be told goes between them.
+_READ_AHEAD_BYTES = 4 << 10  # Several small frames at once, or a header and the little of its body behind it.
+_TELL_BYTES = 1 << 20
+_TELL_FRAMES = 64
+_RESUME_S = 5.0
+_NO_FILES_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_NO_FILES_LEFT_PAUSE_S = 0.1
+_CLOSED = memoryview(frames.encode({"kind": "closed"}))
 
 Body: TypeAlias = Any  # A pa.Buffer, or None for a frame without one.
+_Frame: TypeAlias = tuple[memoryview, ...]
 
 
 class LinkClosed(Exception):
-    """The other end is gone."""
+    """The link was closed for good, and cannot be resumed."""
 
 
 def tune(sock: socket.socket) -> None:
-    """Non-blocking, with large kernel buffers (the system may grant less)."""
+    """Non-blocking, with large kernel buffers (the system may grant less), and no frame waits for the next one."""
     sock.setblocking(False)
+    if sock.family != socket.AF_UNIX:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
         sock.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
 
 
 class Link:
-    """Frames to and from one peer; frames sent before the connection stands wait for it."""
+    """Frames to and from one peer; frames sent while no connection stands wait for one.
+
+    `write` runs as a task for as long as the link lives. One task receives::
+
+        while not link.closed:
+            while (frame := await link.receive()) is not None:
+                ...
+            if not link.closed:      # Broken: the end that dials makes a connection and resumes; the other waits.
+                await link.resume(await dial_again())       # or: await link.resumed()
+    """
 
     def __init__(self, peer: str, sock: socket.socket | None = None) -> None:
         self.peer = peer
-        self._sock = sock
-        self._out: deque[memoryview] = deque()
-        self._wake = trio.Event()
-        self._closed = False
-        # By their bytes: to Arrow, schemas that differ in metadata alone are equal.
+        self.closed = False  # For good, by either end.
+        self.connected = False  # Whether a connection stands or has stood.
+        self._sock: socket.socket | None = None
+        self._reader: Reader | None = None
+        self._newest: socket.socket | None = None  # Of several connections that want to go on, the last one may.
+        self._unwritable: socket.socket | None = None
+        self._wake = trio.Event()  # The writer has something to do.
+        self._stands = trio.Event()  # A connection stands, or the link is closed.
+        self._waiting: deque[_Frame] = deque()
+        self._parts: deque[memoryview] = deque()  # What is being written: whole frames, but for what has gone out.
+        self._parts_bytes = 0
+        self._kept: deque[_Frame] = deque()  # Begun or written, and not told as received.
+        self._told = 0  # Frames that the peer has told to have.
+        self._got = 0  # Frames received.
+        self._untold_frames = 0
+        self._untold_bytes = 0
         self._schemas_out: dict[bytes, int] = {}
-        self._schemas_in: dict[int, pa.Schema] = {}
+        self._batches = Batches()
+        if sock is not None:
+            self.connect(sock)
 
     @property
-    def connected(self) -> bool:
-        """Whether the connection stands or has stood."""
-        return self._sock is not None
+    def broken(self) -> bool:
+        """Whether no connection stands, and the link is not closed: it may be resumed."""
+        return self._sock is None and not self.closed
+
+    @property
+    def kept_bytes(self) -> int:
+        """What is written or being written, and kept because the peer may not have it."""
+        return sum(len(part) for frame in self._kept for part in frame)
+
+    # Connections.
 
     def connect(self, sock: socket.socket, greeting: dict[str, Any] | None = None) -> None:
-        """The connection stands: what waited may go, behind the greeting."""
-        assert self._sock is None, f"a second connection to {self.peer}"
-        self._sock = sock
+        """The first connection of a link that is never resumed: what waited may go, behind the greeting."""
+        assert not self.connected, f"a second connection to {self.peer}"
         if greeting is not None:
-            self._out.appendleft(memoryview(frames.encode(greeting)))
+            self._waiting.appendleft((memoryview(frames.encode(greeting)),))
+        self._use(sock, Reader(sock))
+
+    async def resume(self, sock: socket.socket) -> None:
+        """Go on over a new connection where the last one broke, or begin. Both ends of it must do this.
+
+        The last connection ends, if it did not yet. `OSError` says that the new one broke too or was overtaken by
+        a newer one; `BadFrame`, that the peer is not at the other end of this link, so that going on is impossible.
+        """
+        if self.closed:
+            sock.close()
+            raise LinkClosed(f"the link to {self.peer} was closed; it cannot go on over a new connection")
+        self._break()
+        self._newest = sock
+        reader = Reader(sock, _READ_AHEAD_BYTES)
+        try:
+            with trio.move_on_after(_RESUME_S) as patience:
+                await write_all(sock, frames.encode({"kind": "resume", "n": self._got}))
+                header, _, _ = await reader.read_frame(frames.STRANGER_MAX_BYTES, 0)
+            if patience.cancelled_caught:
+                raise TimeoutError(f"{self.peer} did not say within {_RESUME_S:g} s how far it has come")
+            if self._newest is not sock:
+                raise ConnectionAbortedError(f"a newer connection to {self.peer} took the place of this one")
+            if header["kind"] != "resume":
+                raise frames.BadFrame(f"expected that {self.peer} resumes its link, got {header['kind']!r:.100}")
+            self._forget(header.get("n"))
+        except BaseException:
+            _shut(sock)
+            raise
+        self._waiting.extendleft(reversed(self._kept))
+        self._kept.clear()
+        self._use(sock, reader)
+
+    async def resumed(self) -> bool:
+        """Wait until a connection stands; False if the link is closed instead."""
+        while self._sock is None and not self.closed:
+            await self._stands.wait()
+        return not self.closed
+
+    def close(self) -> None:
+        """Close the link for good, and let the other end know if that is possible at once. Everything kept is freed."""
+        if self.closed:
+            return
+        self.closed = True
+        if self._sock is not None and not self._parts:
+            with contextlib.suppress(OSError):
+                self._sock.sendmsg([_CLOSED])
+        self._break()
+        self._newest = None
+        self._waiting.clear()
+        self._kept.clear()
         self._wake.set()
+        self._stands.set()
+
+    def _use(self, sock: socket.socket, reader: Reader) -> None:
+        self._sock, self._reader = sock, reader
+        self.connected = True
+        self._untold_frames = self._untold_bytes = 0
+        self._wake.set()
+        self._stands.set()
+
+    def _break(self) -> None:
+        """No connection stands any more; whoever waits for it ends."""
+        self._parts.clear()
+        self._parts_bytes = 0
+        if self._sock is not None:
+            sock, self._sock, self._reader = self._sock, None, None
+            self._stands = trio.Event()
+            _shut(sock)
+
+    # Frames out.
 
     def send(self, header: dict[str, Any], body: Body = None) -> None:
         """Queue one frame; it never blocks."""
-        if self._closed:
+        if self.closed:
             return
         size = 0 if body is None else body.size
-        self._out.append(memoryview(frames.encode(header, size)))
-        if body is not None and size:
-            self._out.append(memoryview(body).cast("B"))
+        head = memoryview(frames.encode(header, size))
+        self._waiting.append((head, memoryview(body).cast("B")) if size else (head,))
         self._wake.set()
 
     def send_batch(self, header: dict[str, Any], batch: pa.RecordBatch | None, encoded: Body = None) -> None:
         """Queue a frame whose body is a record batch; its schema travels once per link."""
         if batch is not None:
+            # By its bytes: to Arrow, schemas that differ in metadata alone are equal.
             schema = batch.schema.serialize().to_pybytes()
             number = self._schemas_out.get(schema)
             if number is None:
@@ -84,40 +208,50 @@ class Link:
             encoded = encoded if encoded is not None else batch.serialize()
         self.send(header, encoded)
 
-    def decode_batch(self, header: dict[str, Any], body: Body) -> pa.RecordBatch | None:
-        """The record batch of a frame sent with `send_batch`, in the frame's own memory."""
-        if "of" not in header:
-            return None
-        if "schema" in header:
-            self._schemas_in[header["of"]] = pa.ipc.read_schema(pa.py_buffer(header["schema"]))
-        try:
-            return pa.ipc.read_record_batch(body, self._schemas_in[header["of"]])
-        except (pa.ArrowInvalid, KeyError, OSError) as error:
-            raise frames.BadFrame(f"the body from {self.peer} is not a record batch: {error}") from error
-
     async def write(self) -> None:
         """Send what is queued, for as long as the link lives."""
-        while not self._closed:
-            if self._sock is None or not self._out:
+        while not self.closed:
+            sock = self._sock
+            if sock is None or sock is self._unwritable or not self._fill():
                 self._wake = trio.Event()
                 await self._wake.wait()
                 continue
             try:
-                self._write_some(self._sock)
-            except BlockingIOError:
-                with contextlib.suppress(trio.ClosedResourceError):
-                    await trio.lowlevel.wait_writable(self._sock)
+                try:
+                    self._write_some(sock)
+                except BLOCKED as blocked:
+                    await until_ready(sock, blocked, reading=False)
             except OSError:
-                self.close()
+                # The reader still takes what has come, finds the end behind it and breaks the connection.
+                self._unwritable = sock
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
 
     def _write_some(self, sock: socket.socket) -> None:
-        while self._out:
-            parts = [self._out[i] for i in range(min(len(self._out), _SEND_PARTS_MAX))]
+        parts = self._parts
+        while self._fill():
             sent = sock.sendmsg(parts)
-            while self._out and sent >= len(self._out[0]):
-                sent -= len(self._out.popleft())
+            self._parts_bytes -= sent
+            while parts and sent >= len(parts[0]):
+                sent -= len(parts.popleft())
             if sent:
-                self._out[0] = self._out[0][sent:]
+                parts[0] = parts[0][sent:]
+
+    def _fill(self) -> bool:
+        """Whether there is anything to write; as many of the next frames are begun as are worth one call."""
+        if self._untold_bytes >= _TELL_BYTES or self._untold_frames >= _TELL_FRAMES:
+            self._untold_frames = self._untold_bytes = 0
+            self._begin((memoryview(frames.encode({"kind": "got", "n": self._got})),))
+        while self._waiting and self._parts_bytes < _SEND_BYTES and len(self._parts) < _SEND_PARTS_MAX:
+            frame = self._waiting.popleft()
+            self._kept.append(frame)
+            self._begin(frame)
+        return bool(self._parts)
+
+    def _begin(self, frame: _Frame) -> None:
+        for part in frame:
+            self._parts.append(part)
+            self._parts_bytes += len(part)
 
     def flush(self) -> None:
         """Send what is queued, as far as the system takes it at once."""
@@ -127,46 +261,73 @@ class Link:
 
     async def drain(self) -> None:
         """Return when everything queued has gone out, or the link is closed."""
-        while self._out and not self._closed:
+        while (self._waiting or self._parts) and not self.closed:
             await trio.sleep(0.001)
 
+    # Frames in.
+
     async def receive(self) -> tuple[dict[str, Any], Body] | None:
-        """The next frame; None when the other end has closed, between frames or within one."""
-        try:
-            header_bytes, body_bytes = frames.decode_prefix(await self._read(frames.PREFIX.size))
-            header = frames.decode_header(await self._read(header_bytes))
-            return header, pa.py_buffer(await self._read(body_bytes)) if body_bytes else None
-        except LinkClosed:
-            return None
-
-    async def _read(self, size: int) -> memoryview:
-        assert self._sock is not None
-        buffer = memoryview(np.empty(size, dtype=np.uint8))  # type: ignore[arg-type]
-        got = 0
-        while got < size:
+        """The next frame; None when none can come on this connection, because it broke or the link is closed."""
+        while self._reader is not None:
+            reader = self._reader
             try:
-                try:
-                    count = self._sock.recv_into(buffer[got:])
-                except BlockingIOError:
-                    await trio.lowlevel.wait_readable(self._sock)
-                    continue
-            except (OSError, trio.ClosedResourceError) as error:
-                raise LinkClosed(self.peer) from error
-            if count == 0:
-                raise LinkClosed(self.peer)
-            got += count
-        return buffer
+                header, body, size = await reader.read_frame()
+            except OSError:
+                if self._reader is reader:
+                    self._break()
+                return None
+            except (trio.Cancelled, frames.BadFrame):
+                if self._reader is reader and reader.within_a_frame:
+                    self._break()  # Where the next frame begins is unknown.
+                raise
+            kind = header["kind"]
+            if kind == "got":
+                self._forget(header.get("n"))
+            elif kind == "closed":
+                self.close()
+            else:
+                self._count(size)
+                return header, body
+        return None
 
-    def close(self) -> None:
-        """Close the connection; whoever waits for it ends."""
-        if self._closed:
+    def decode_batch(self, header: dict[str, Any], body: Body) -> pa.RecordBatch | None:
+        """The record batch of a frame sent with `send_batch`, in the frame's own memory. In the order received."""
+        if "of" not in header:
+            return None
+        if "schema" in header:
+            self._batches.learn(header["of"], header["schema"])
+        return self._batches.read(header["of"], body)
+
+    def _count(self, size: int) -> None:
+        """One more frame has come. It is told by this task: the writer's turn may be long in coming."""
+        self._got += 1
+        self._untold_frames += 1
+        self._untold_bytes += size
+        if self._untold_bytes < _TELL_BYTES and self._untold_frames < _TELL_FRAMES:
             return
-        self._closed = True
-        self._out.clear()
-        self._wake.set()
-        if self._sock is not None:
-            trio.lowlevel.notify_closing(self._sock)
-            self._sock.close()
+        if self._sock is None or self._sock is self._unwritable:
+            return
+        try:
+            self._write_some(self._sock)
+        except OSError:
+            self._wake.set()  # It would block, or has failed: the writer knows what to do.
+
+    def _forget(self, n: Any) -> None:
+        """The peer has told that it has `n` frames."""
+        last = self._told + len(self._kept)
+        if type(n) is not int or not self._told <= n <= last:
+            raise frames.BadFrame(
+                f"{self.peer} says that {n!r:.40} frames have come to it; it was sent {last:,}, and has told of "
+                f"{self._told:,} before. It is not the process that this link was made with"
+            )
+        for _ in range(n - self._told):
+            self._kept.popleft()
+        self._told = n
+
+
+def _shut(sock: socket.socket) -> None:
+    trio.lowlevel.notify_closing(sock)
+    sock.close()
 
 
 async def accept_loop(listener: socket.socket, on_accept: Callable[[socket.socket], None]) -> None:
@@ -176,7 +337,12 @@ async def accept_loop(listener: socket.socket, on_accept: Callable[[socket.socke
         await trio.lowlevel.wait_readable(listener)
         try:
             sock, _ = listener.accept()
-        except BlockingIOError:
+        except (BlockingIOError, ConnectionAbortedError):
+            continue
+        except OSError as error:
+            if error.errno not in _NO_FILES_LEFT:
+                raise
+            await trio.sleep(_NO_FILES_LEFT_PAUSE_S)  # The connection waits in the backlog.
             continue
         tune(sock)
         on_accept(sock)

@@ -1,0 +1,136 @@
+"""Sockets: reading and writing non-blocking ones under trio, encrypted or not.
+
+A plain socket that would block says so by `BlockingIOError`; one with TLS says which way it must wait, and that
+may be the other one than it was asked to go. All else here is alike for both. A connection that ends, whatever
+way, is an `OSError`.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import trio
+
+from . import frames
+
+BLOCKED = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+_STEP_BYTES = 16 << 20  # Memory for what is announced is taken as it comes, from here on.
+_FRAMES_WITHOUT_A_PAUSE = 64  # A peer that sends faster than we read must not keep the loop from others.
+_BUSY_S = 0.001
+
+
+async def until_ready(sock: socket.socket, blocked: OSError, *, reading: bool) -> None:
+    """Wait until the call that failed with `blocked` is worth trying again."""
+    if not isinstance(blocked, BlockingIOError):
+        reading = isinstance(blocked, ssl.SSLWantReadError)
+    try:
+        if reading:
+            await trio.lowlevel.wait_readable(sock)
+        else:
+            await trio.lowlevel.wait_writable(sock)
+    except trio.BusyResourceError:
+        # TLS wants to go the other way than asked, where another task waits. It is rare: new keys.
+        await trio.sleep(_BUSY_S)
+    except trio.ClosedResourceError:
+        raise ConnectionAbortedError("the connection was closed at this end") from None
+
+
+async def write_all(sock: socket.socket, data: bytes) -> None:
+    """Send `data` whole."""
+    rest = memoryview(data)
+    while rest:
+        try:
+            rest = rest[sock.sendmsg([rest]) :]
+        except BLOCKED as blocked:
+            await until_ready(sock, blocked, reading=False)
+
+
+class Reader:
+    """Reads the frames of one connection.
+
+    With `ahead_bytes`, frames that are smaller are read several at a time: then nobody else can go on reading
+    from the connection, because what this has read ahead would be missing.
+    """
+
+    def __init__(self, sock: socket.socket, ahead_bytes: int = 0) -> None:
+        self.within_a_frame = False  # Whoever gives up now cannot read on: where the next begins is unknown.
+        self._sock = sock
+        self._prefix = memoryview(bytearray(frames.PREFIX.size))
+        self._ahead = memoryview(bytearray(ahead_bytes))
+        self._ready = self._ahead[:0]  # What was read ahead and is not taken yet.
+        self._frames = 0  # Since it last waited.
+
+    async def read_frame(
+        self, header_max: int = frames.HEADER_MAX_BYTES, body_max: int = frames.BODY_MAX_BYTES
+    ) -> tuple[dict[str, Any], Any, int]:
+        """The next frame: its header, its body or None, and how many bytes it took."""
+        self._frames += 1
+        if self._frames > _FRAMES_WITHOUT_A_PAUSE:
+            self._frames = 0
+            await trio.lowlevel.checkpoint()
+        if self._ahead:
+            if not self._ready:
+                self._ready = self._ahead[: await self._receive(self._ahead)]
+            whole = self._read_at_once(header_max, body_max)
+            if whole is not None:
+                return whole
+        await self._fill(self._prefix)
+        header_bytes, body_bytes = frames.decode_prefix(self._prefix, header_max, body_max)
+        header = frames.decode_header(await self._read(header_bytes))
+        body = pa.py_buffer(await self._read(body_bytes)) if body_bytes else None
+        self.within_a_frame = False
+        return header, body, frames.PREFIX.size + header_bytes + body_bytes
+
+    def _read_at_once(self, header_max: int, body_max: int) -> tuple[dict[str, Any], Any, int] | None:
+        """The next frame if it has no body and was read ahead whole: most of them, by number."""
+        begin = frames.PREFIX.size
+        if len(self._ready) < begin:
+            return None
+        header_bytes, body_bytes = frames.decode_prefix(self._ready[:begin], header_max, body_max)
+        end = begin + header_bytes
+        if body_bytes or len(self._ready) < end:
+            return None
+        header = frames.decode_header(self._ready[begin:end])
+        self._ready = self._ready[end:]
+        return header, None, end
+
+    async def _read(self, size: int) -> memoryview:
+        """As many bytes; memory for them is never more than `_STEP_BYTES` or twice what has come."""
+        whole = np.empty(min(size, _STEP_BYTES), dtype=np.uint8)
+        await self._fill(memoryview(whole))  # type: ignore[arg-type]
+        while len(whole) < size:
+            begun, whole = whole, np.empty(min(size, 2 * len(whole)), dtype=np.uint8)
+            whole[: len(begun)] = begun
+            await self._fill(memoryview(whole[len(begun) :]))  # type: ignore[arg-type]
+        return memoryview(whole)  # type: ignore[arg-type]
+
+    async def _fill(self, buffer: memoryview) -> None:
+        while buffer:
+            if self._ready:
+                count = min(len(buffer), len(self._ready))
+                buffer[:count] = self._ready[:count]
+                self._ready = self._ready[count:]
+            elif len(buffer) < len(self._ahead):
+                self._ready = self._ahead[: await self._receive(self._ahead)]
+                continue
+            else:
+                count = await self._receive(buffer)
+            self.within_a_frame = True
+            buffer = buffer[count:]
+
+    async def _receive(self, buffer: memoryview) -> int:
+        while True:
+            try:
+                count = self._sock.recv_into(buffer)
+            except BLOCKED as blocked:
+                self._frames = 0
+                await until_ready(self._sock, blocked, reading=True)
+                continue
+            if count == 0:
+                raise ConnectionResetError("the other end has closed the connection")
+            return count
