@@ -170,7 +170,7 @@ class ControllerProcess:
             self._dismiss(message.node, str(fenced))
             return
         if isinstance(message, Closed) and before.alive(message.node):
-            self.program.send({"kind": "closed", "node": message.node, "at": time.monotonic()})
+            self.program.send({"kind": "gone", "node": message.node, "at": time.monotonic()})
         if self._recorder is not None:
             self._recorder.record(message, effects)
         for effect in effects if self._crashes is None else self._crashes.along(effects):
@@ -189,7 +189,7 @@ class ControllerProcess:
         view = self.machine.view
         for node in view.dead - before.dead:
             if node in self._links:
-                self.program.send({"kind": "closed", "node": node, "at": time.monotonic()})
+                self.program.send({"kind": "gone", "node": node, "at": time.monotonic()})
                 self._dismiss(node, f"it was declared dead in view {view.number}: it did not answer, or was cut off")
         if view is not before:
             self._drain()

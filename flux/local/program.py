@@ -313,7 +313,7 @@ class Program:
                 heard.buffered_rows[link.peer] = header["buffered_rows"]
             elif kind == "moved":
                 heard.moved.append((now, header["to"], header["bytes"]))
-            elif kind == "closed":
+            elif kind == "gone":
                 heard.closed_at.setdefault(header["node"], header["at"])
             elif kind == "drained":
                 self._let_go(header["site"])

@@ -96,7 +96,7 @@ class Leader:
             heard.copies, heard.building = header["copies"], header["building"]
         elif kind == "load":
             heard.buffered_rows[link.peer] = header["buffered_rows"]
-        elif kind == "closed":
+        elif kind == "gone":
             heard.closed_at.setdefault(header["node"], now)
             self._log(logging.WARNING, header["node"], f"{header['node']} is dead")
         elif kind == "drained":

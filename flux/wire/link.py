@@ -255,7 +255,7 @@ class Link:
 
     def flush(self) -> None:
         """Send what is queued, as far as the system takes it at once."""
-        if self._sock is not None and not self._closed:
+        if self._sock is not None and not self.closed:
             with contextlib.suppress(OSError):
                 self._write_some(self._sock)
 
