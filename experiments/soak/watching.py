@@ -80,11 +80,17 @@ class Watch:
     def until(self, holds: Callable[[], bool], what: str) -> None:
         """Return when `holds()`; raise if the run ends with an error before, or it takes too long."""
         deadline = time.monotonic() + self._patience_s
+        before = self._program.heard.safe_upto
         while not holds():
             if self._program.heard.error is not None:
                 raise self._program.heard.error
             if time.monotonic() > deadline:
-                raise Stalled(f"waited {self._patience_s:g} s for {what}; {self._run.status()['processes']}")
+                came = self._program.heard.safe_upto - before
+                up = [f"{p.name} ({p.incarnation})" for p in self._run.status().processes if p.state == "up"]
+                raise Stalled(
+                    f"waited {self._patience_s:g} s for {what}. Meanwhile the output came {came:,} rows of input "
+                    f"further; up are {', '.join(up)}; the view is {self.view()}"
+                )
             time.sleep(0.01)
 
     def numbered(self) -> int:

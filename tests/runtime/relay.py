@@ -1,0 +1,107 @@
+"""Relay: stands between two nodes of a run, and cuts, slows or half-opens their connection."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import shutil
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flux.site.shell import Surroundings
+from flux.wire import address
+
+_READ_BYTES = 64 * 1024
+
+
+class Relay:
+    """Between `dials`, which comes earlier in the view, and `answers`."""
+
+    def __init__(self, dials: str, answers: str, directory: Path) -> None:
+        self.pause_s = 0.0  # Before each piece that is passed on.
+        self._between = (dials, answers)
+        self._target = directory / "target"
+        self._where = f"unix:{directory / 'relay'}"
+        self._listener = address.listen(self._where)
+        self._ends: list[tuple[socket.socket, socket.socket]] = []
+        self._threads: list[threading.Thread] = []
+
+    def route(self, dials: str, answers: str, where: str) -> str:
+        """In the process that dials: where to find its peer. The relay is told where the peer really is."""
+        if (dials, answers) != self._between:
+            return where
+        self._target.write_text(where)
+        return self._where
+
+    def start(self) -> None:
+        """Begin to pass on; when the run has started, because a program with threads is better not forked."""
+        self._listener.setblocking(True)
+        self._run(self._accept)
+
+    def cut(self) -> None:
+        """Both ends see the connection break."""
+        for ends in self._ends:
+            for sock in ends:
+                _shut(sock)
+
+    def half_open(self) -> None:
+        """Who has dialled sees the connection break; who has answered hears nothing more, and does not know why."""
+        for dialled, _ in self._ends:
+            _shut(dialled)
+
+    def close(self) -> None:
+        """Stop; connections that are left break."""
+        _shut(self._listener)
+        self.cut()
+        for thread in self._threads:
+            thread.join()
+        for sock in (self._listener, *itertools.chain.from_iterable(self._ends)):
+            sock.close()
+
+    def _run(self, target: Callable[..., None], *arguments: Any) -> None:
+        self._threads.append(threading.Thread(target=target, args=arguments, daemon=True))
+        self._threads[-1].start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                dialled, _ = self._listener.accept()
+                answering = address.connect_blocking(self._target.read_text(), 30.0)
+                answering.settimeout(None)
+                self._ends.append((dialled, answering))
+                for source, to in ((dialled, answering), (answering, dialled)):
+                    self._run(self._pass_on, source, to)
+
+    def _pass_on(self, source: socket.socket, to: socket.socket) -> None:
+        """Until one end breaks; the other is not told: that is for `cut` to do, or the end of the relay."""
+        with contextlib.suppress(OSError):
+            while data := source.recv(_READ_BYTES):
+                time.sleep(self.pause_s)
+                to.sendall(data)
+
+
+@contextmanager
+def relayed(monkeypatch: pytest.MonkeyPatch, dials: str, answers: str) -> Iterator[Relay]:
+    """Runs that are started within go through a relay between two of their nodes."""
+    directory = Path(tempfile.mkdtemp(prefix="relay-"))  # A short name: that of a socket is limited.
+    relay = Relay(dials, answers, directory)
+    monkeypatch.setattr("flux.run.Surroundings", functools.partial(Surroundings, route=relay.route))
+    try:
+        yield relay
+    finally:
+        relay.close()
+        shutil.rmtree(directory)
+
+
+def _shut(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)

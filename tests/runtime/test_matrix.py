@@ -1,0 +1,264 @@
+"""Every kind of process is killed at every crash point, under load: nothing is lost, repeated or reordered.
+
+The points of all kinds of process are met in one long run (`gauntlet`), several of them at a time; it survives each and
+is made whole again. Those that need a fault of their own are met in the runs behind it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+import flux
+from flux.plan.plan import CONTROLLER, EGRESS, INGRESS
+from flux.site.crash import SITE, crash_points
+from flux.site.shell import FENCED
+
+from .ordeal import PATIENCE_S, UNACKNOWLEDGED_MIN, Ordeal, Point, ordeal
+from .relay import relayed
+
+ALL: set[Point] = {(kind, point) for kind, points in crash_points().items() for point in points}
+_FOREIGN = "a node complains of a message that no process of this release sends"
+NEVER: dict[Point, str] = {
+    (kind, f"{moment}-complain"): _FOREIGN for kind in (INGRESS, SITE, EGRESS) for moment in ("before", "after")
+}
+# Points that a fault of another kind leads to.
+OF_A_LOST_DONOR: set[Point] = {(SITE, "before-tell-failed"), (SITE, "after-tell-failed"), (CONTROLLER, "step-failed")}
+OF_SILENCE: Point = (CONTROLLER, "step-suspected")
+OF_A_CUT: Point = (CONTROLLER, "step-cut")
+OF_A_LOSS: set[Point] = {(CONTROLLER, "before-lost"), (CONTROLLER, "after-lost")}
+OF_THE_END: Point = (INGRESS, "step-source-ended")
+ELSEWHERE = {*OF_A_LOST_DONOR, OF_SILENCE, OF_A_CUT, *OF_A_LOSS, OF_THE_END}
+
+IN_A_ROW = 20
+ROUNDS_MAX = 120
+
+
+def is_always_met(point: str) -> bool:
+    """Whether processes come to a point as long as rows flow."""
+    return point.endswith(("data", "ack", "consume", "consumed"))
+
+
+def needs_a_controller_that_is_new(point: str) -> bool:
+    return point.endswith(("hello", "connected", "resend"))
+
+
+def queues() -> dict[str, deque[str]]:
+    return {
+        kind: deque(point for point in points if (kind, point) not in NEVER and (kind, point) not in ELSEWHERE)
+        for kind, points in crash_points().items()
+    }
+
+
+def go_through_all(under: Ordeal) -> None:
+    """Kill at every point that the run comes to by itself or when a site is emptied; what did not count, again."""
+    left = queues()
+    for _ in range(ROUNDS_MAX):
+        ends = [kind for kind in (INGRESS, EGRESS, CONTROLLER) if left[kind]]
+        for kind in ends:
+            if not under.is_armed(kind):
+                under.arm(kind, left[kind][0])
+        if left[SITE]:
+            strike_a_site(under, left[SITE][0])
+        else:
+            under.begin_drain()
+        if any(needs_a_controller_that_is_new(left[kind][0]) for kind in ends):
+            under.run.kill(CONTROLLER)
+        under.settle()
+        for kind, points in left.items():
+            if points and (kind, points[0]) in under.met:
+                points.popleft()
+            else:
+                points.rotate(-1)  # It waits for its next turn.
+                under.disarm(kind)
+        if not any(left.values()):
+            return
+    raise AssertionError(f"nobody came to these crash points in {ROUNDS_MAX} rounds: {left}")
+
+
+def strike_a_site(under: Ordeal, point: str) -> None:
+    if is_always_met(point):
+        under.arm(SITE, point)  # Not one site by name: consumers may take all they need from other copies than its.
+        under.watch.until(lambda: not under.is_armed(SITE), f"a site to come to {point}")
+    elif needs_a_controller_that_is_new(point):
+        holder = under.watch.holders()[-1]
+        under.arm(holder, point)
+        under.run.kill(CONTROLLER)
+        under.watch.until(lambda: not under.is_armed(SITE), f"{holder} to come to {point}")
+    else:
+        leaving = under.begin_drain()
+        under.arm(SITE, point)
+        under.watch.until(lambda: leaving.gone or not under.is_armed(SITE), f"a site to come to {point}")
+        under.disarm(SITE)  # Two sites at once may be too many.
+
+
+@contextmanager
+def a_run(tmp_path_factory: pytest.TempPathFactory, **settings: Any) -> Iterator[Ordeal]:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        ordeal(tmp_path_factory.mktemp("ordeal"), patch, **settings) as under,
+    ):
+        yield under
+
+
+@pytest.fixture(scope="module")
+def gauntlet(tmp_path_factory: pytest.TempPathFactory) -> Ordeal:
+    with a_run(tmp_path_factory) as under:
+        go_through_all(under)
+        under.finish()
+    return under
+
+
+def test_a_run_survives_a_kill_at_every_crash_point_one_after_the_other(gauntlet: Ordeal) -> None:
+    assert gauntlet.met == ALL - ELSEWHERE - NEVER.keys()
+    assert gauntlet.deaths_that_counted >= IN_A_ROW
+
+
+@pytest.fixture(scope="module")
+def lost_donors(tmp_path_factory: pytest.TempPathFactory) -> Ordeal:
+    """A donor dies before it has given the state; then who was to get it, or the controller, which hears of it."""
+    with a_run(tmp_path_factory) as under:
+        for kind, point in sorted(OF_A_LOST_DONOR):
+            spare = under.watch.sites()[-1]
+            under.arm(spare if kind == SITE else kind, point)
+            under.arm(SITE, "before-send-state")
+            under.run._begin_drain(under.watch.holders()[0])
+            under.watch.until(lambda kind=kind: not under.is_armed(kind), f"{kind} to come to {point}")
+            under.settle()
+        under.finish()
+    return under
+
+
+def test_a_donor_and_who_waits_for_its_state_may_die(lost_donors: Ordeal) -> None:
+    assert lost_donors.met >= OF_A_LOST_DONOR
+
+
+@pytest.fixture(scope="module")
+def silence(tmp_path_factory: pytest.TempPathFactory) -> Ordeal:
+    """Sites are stopped past the detection time and wake up; the first time the controller dies of it, too."""
+    with a_run(tmp_path_factory) as under:
+        under.arm(*OF_SILENCE)
+        for _ in range(2):
+            stop_and_wake(under)
+            under.settle()
+        under.finish()
+    return under
+
+
+def stop_and_wake(under: Ordeal) -> None:
+    victim = under.process(under.watch.holders()[0])
+    assert victim.pid is not None
+    os.kill(victim.pid, signal.SIGSTOP)
+    under.watch.until(lambda: not under.watch.view().alive(victim.node), f"{victim.node} to be taken for dead")
+    os.kill(victim.pid, signal.SIGCONT)
+    under.watch.until(lambda: victim.gone, f"{victim.node} to learn that it is out")
+    assert victim.exited == FENCED
+    assert under.counts(victim)
+
+
+def test_a_site_that_was_stopped_too_long_ends_when_it_wakes_up(silence: Ordeal) -> None:
+    assert silence.met == {OF_SILENCE}
+
+
+@pytest.fixture(scope="module")
+def the_end(tmp_path_factory: pytest.TempPathFactory) -> Ordeal:
+    """Two sites that share no partition die at once; and the ingress, when the source has ended."""
+    with a_run(tmp_path_factory, sites=4) as under:
+        for site in ("site-1", "site-3"):
+            under.run.kill(site)
+        assert all(under.counts(death) for death in under.watch.deaths())
+        under.watch.wait_whole()
+        under.arm(*OF_THE_END)
+        under.finish()
+    return under
+
+
+def test_two_sites_may_die_at_once_and_the_ingress_at_the_end(the_end: Ordeal) -> None:
+    assert the_end.met == {OF_THE_END}
+    assert the_end.deaths_that_counted == 3
+
+
+@pytest.fixture(scope="module")
+def loss(tmp_path_factory: pytest.TempPathFactory) -> set[Point]:
+    """Both copies of a partition are lost, and the controller dies as it is about to say so, and as it has."""
+    with a_run(tmp_path_factory) as under:
+        for kind, point in OF_A_LOSS:
+            under.arm(kind, point)
+        assert under.watch.unacknowledged(time.monotonic()) >= UNACKNOWLEDGED_MIN
+        for site in ("site-1", "site-2"):
+            under.run.kill(site)
+        with pytest.raises(flux.DataLost):
+            under.run.wait(timeout=PATIENCE_S)
+        return under.taken()
+
+
+def test_data_lost_is_told_also_if_the_controller_dies_of_it(loss: set[Point]) -> None:
+    assert loss == OF_A_LOSS
+
+
+@pytest.fixture(scope="module")
+def cut(tmp_path_factory: pytest.TempPathFactory) -> Ordeal:
+    """The connection of two sites breaks, and both live; the controller dies when it hears of it."""
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        relayed(patch, "site-1", "site-2") as relay,
+        a_run(tmp_path_factory, relay=relay) as under,
+    ):
+        under.watch.wait_whole()
+        under.arm(*OF_A_CUT)
+        relay.cut()
+        one_is_removed(under)
+        under.settle()
+        under.finish()
+    return under
+
+
+def one_is_removed(under: Ordeal) -> None:
+    pair = [under.process(site) for site in ("site-1", "site-2")]
+    under.watch.until(lambda: any(process.gone for process in pair), "one of two that cannot reach each other to end")
+    [victim] = [process for process in pair if process.gone]
+    assert victim.exited == FENCED
+    assert under.counts(victim)
+
+
+def test_of_two_sites_whose_connection_is_cut_one_is_removed(cut: Ordeal) -> None:
+    assert cut.met == {OF_A_CUT}
+
+
+def test_a_connection_that_only_one_end_knows_to_be_broken_counts_as_cut(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with relayed(monkeypatch, "site-1", "site-2") as relay, a_run(tmp_path_factory, relay=relay) as under:
+        under.watch.wait_whole()
+        relay.half_open()
+        one_is_removed(under)
+        under.settle()
+        under.finish()
+
+
+def test_a_slow_connection_delays_and_loses_nothing(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with relayed(monkeypatch, "site-1", "site-2") as relay, a_run(tmp_path_factory, relay=relay) as under:
+        relay.pause_s = 0.05
+        under.watch.wait_whole()
+        under.run.kill("site-3")
+        assert all(under.counts(death) for death in under.watch.deaths())
+        under.settle()
+        relay.pause_s = 0.0
+        assert {"site-1", "site-2"} <= set(under.watch.sites()), "who is slow is not dead"
+        under.finish()
+
+
+def test_every_crash_point_was_met_or_cannot_be(
+    gauntlet: Ordeal, lost_donors: Ordeal, silence: Ordeal, the_end: Ordeal, loss: set[Point], cut: Ordeal
+) -> None:
+    met = loss.union(*(under.met for under in (gauntlet, lost_donors, silence, the_end, cut)))
+    assert ALL - met == NEVER.keys(), "a new message or effect needs a fault that leads to it"
