@@ -109,6 +109,8 @@ class Checked(flux.sinks.Collect):
         self.checked = 0
         self.wrong: Mismatch | None = None
         self._given = 0
+        self._last: int | None = None  # How many rows of input there were, once that is known.
+        self._missing = 0
         self._waiting: queue.SimpleQueue[pa.RecordBatch | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -126,30 +128,39 @@ class Checked(flux.sinks.Collect):
     def finish(self, last: int) -> None:
         """The run is over, and its input had `last` rows: nothing may be missing."""
         assert self._thread is not None
+        self._last = last
         self._waiting.put(None)
         self._thread.join()
         self.raise_if_wrong()
-        expected = sum(1 for _ in plain(packets(last)))
-        if self.checked != expected:
-            raise Mismatch(f"{self.checked:,} rows came, {expected:,} were expected: the last are missing")
+        if self._missing:
+            raise Mismatch(f"{self.checked:,} rows came, and {self._missing:,} more were expected")
 
     def raise_if_wrong(self) -> None:
         """Raise what the check has found."""
         if self.wrong is not None:
             raise self.wrong
 
+    def _packets(self) -> Iterator[dmz.Row]:
+        for number, row in enumerate(packets()):
+            if self._last is not None and number >= self._last:
+                return
+            yield row
+
     def _check(self) -> None:
-        expected = plain(packets())
+        expected = plain(self._packets())
         while (rows := self._waiting.get()) is not None and self.wrong is None:
             came = list(zip(*(column.to_pylist() for column in rows.columns), strict=True))
             wanted = list(islice(expected, len(came)))
             if came != wanted:
+                wanted += [(0, 0, 0, 0.0)] * (len(came) - len(wanted))  # More came than there are.
                 place = next(index for index, pair in enumerate(zip(came, wanted, strict=True)) if pair[0] != pair[1])
                 self.wrong = Mismatch(
                     f"row {self.checked + place:,} of the output is {came[place]}, expected {wanted[place]}; "
                     f"the next are {came[place + 1 : place + 4]}, expected {wanted[place + 1 : place + 4]}"
                 )
             self.checked += len(came)
+        if self.wrong is None:
+            self._missing = sum(1 for _ in expected)
 
 
 def flow(packets: Packets, sink: flux.sinks.Sink, partitions: int, **settings: Any) -> flux.Dataflow:
