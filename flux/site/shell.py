@@ -45,8 +45,9 @@ from ..protocols.node import Node
 from ..punctuation import Punctuation
 from ..wire import address, frames
 from ..wire.codec import from_plain, to_plain
-from ..wire.link import Link, accept_loop
+from ..wire.link import Link, LinkClosed, accept_loop
 from ..wire.rows import Channels, Rows, merge
+from ..wire.sockets import write_all
 from . import crash
 from .heartbeat import Heartbeat
 from .recording import SUFFIX, Recorder
@@ -54,7 +55,9 @@ from .recording import SUFFIX, Recorder
 FENCED = 3  # The exit status of a process that was taken for dead.
 
 _INTRODUCTION_S = 30.0  # How long somebody who greets may be ahead of our view.
-_CUT_PATIENCE_S = 0.5  # A connection that broke, and nobody is dead: then the controller is told.
+_CUT_PATIENCE_S = 0.5  # A connection that broke and was not made anew, and nobody is dead: the controller is told.
+_PING_EVERY_S = 0.5
+_SILENT_MAX_S = 3.0  # Longer than a busy operator keeps a process from its links.
 _RETRY_S = 0.02
 _ERROR_MAX_CHARS = 100_000
 _LOAD_EVERY_S = 0.5
@@ -159,6 +162,7 @@ class Shell:
             nursery.start_soon(self._read_program)
             nursery.start_soon(self._keep_controller, address.bound(listener))
             nursery.start_soon(accept_loop, listener, self._accepted)
+            nursery.start_soon(self._mind_links)
             nursery.start_soon(self._guarded_loop)
             nursery.start_soon(self._tell_load)
 
@@ -273,11 +277,12 @@ class Shell:
             frame = await guest.receive()
             if frame is not None:
                 link = await self._greeted(frame[0])
-                link.connect(sock)
-                await self._read_peer(link)
+                await link.resume(sock)
                 return
         except frames.BadFrame as error:
             self.log(f"closed a connection from {guest.peer}: {error}")
+        except (OSError, LinkClosed):
+            pass  # It broke again, or its link was closed meanwhile: who dials tries again, if it is wanted.
         guest.close()
 
     async def _greeted(self, header: dict[str, Any]) -> Link:
@@ -288,37 +293,51 @@ class Shell:
         with trio.move_on_after(_INTRODUCTION_S):
             while peer not in self.links:
                 await self._viewed.wait()
-        link = self.links.get(peer)
-        if link is None or link.connected:
-            raise frames.BadFrame(f"{peer!r} is not in the view, or is connected already")
-        return link
+        if peer not in self.links:
+            raise frames.BadFrame(f"{peer!r} is not in the view")
+        return self.links[peer]
+
+    async def _keep_peer(self, link: Link, dial: str | None) -> None:
+        """Read from a peer for as long as its link lives, over one connection after another; one end dials."""
+        while not link.closed:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._report_if_cut, link)
+                while link.broken and dial is not None:
+                    await self._dial(link, dial)
+                await link.resumed()
+                nursery.cancel_scope.cancel()
+            try:
+                while (frame := await link.receive()) is not None:
+                    header, body = frame
+                    if header["kind"] != "ping":
+                        self.tell(self._decode(link, header, body))
+            except (frames.BadFrame, ValueError, TypeError) as error:
+                self.fail(FluxError(f"{self.name} cannot read what {link.peer} sent: {error}"))
+                link.close()
 
     async def _dial(self, link: Link, where: str) -> None:
         try:
             sock = await address.connect(where)
-        except OSError as error:
-            self.log(f"{error}; waiting for the controller to say that {link.peer} is dead")
-            return
-        link.connect(sock, self.surroundings.greeting(self.name))
-        await self._read_peer(link)
+            await write_all(sock, frames.encode(self.surroundings.greeting(self.name)))
+            await link.resume(sock)
+        except (OSError, LinkClosed, frames.BadFrame):
+            await trio.sleep(_RETRY_S)
 
-    async def _read_peer(self, link: Link) -> None:
-        try:
-            while (frame := await link.receive()) is not None:
-                header, body = frame
-                self.tell(self._decode(link, header, body))
-        except (frames.BadFrame, ValueError, TypeError) as error:
-            self.fail(FluxError(f"{self.name} cannot read what {link.peer} sent: {error}"))
-        link.close()
-        await self._expect_death_of(link.peer)
-
-    async def _expect_death_of(self, peer: str) -> None:
+    async def _report_if_cut(self, link: Link) -> None:
         """A connection breaks when a process dies. If both live, the controller decides which of them goes."""
-        while self.node.view is None or self.node.view.alive(peer):
-            with trio.move_on_after(_CUT_PATIENCE_S):
-                await self._viewed.wait()
-                continue
-            self.controller.send({"kind": "cut", "peer": peer})
+        while True:
+            await trio.sleep(_CUT_PATIENCE_S)
+            self.controller.send({"kind": "cut", "peer": link.peer})
+
+    async def _mind_links(self) -> None:
+        """A connection may be dead and not say so: each end lets the other hear from it, and expects the same."""
+        while True:
+            await trio.sleep(_PING_EVERY_S)
+            for link in self.links.values():
+                link.send({"kind": "ping"})
+                if link.silent_s > _SILENT_MAX_S:
+                    self.log(f"nothing was heard from {link.peer} for {_SILENT_MAX_S:g} s; connecting anew")
+                    link.drop()
 
     def _link_up(self, view: View, addresses: dict[str, str]) -> None:
         """One connection to each other live node; of two, the one listed first in the view dials."""
@@ -330,8 +349,8 @@ class Shell:
             elif index != mine and peer not in self.links:
                 link = self.links[peer] = Link(peer)
                 self._nursery.start_soon(link.write)
-                if mine < index:
-                    self._nursery.start_soon(self._dial, link, self._route(peer, addresses[peer]))
+                dial = self._route(peer, addresses[peer]) if mine < index else None
+                self._nursery.start_soon(self._keep_peer, link, dial)
 
     def _route(self, peer: str, where: str) -> str:
         route = self.surroundings.route

@@ -91,6 +91,7 @@ class Link:
         self._kept: deque[_Frame] = deque()  # Begun or written, and not told as received.
         self._told = 0  # Frames that the peer has told to have.
         self._got = 0  # Frames received.
+        self._heard_at = 0.0
         self._untold_frames = 0
         self._untold_bytes = 0
         self._schemas_out: dict[bytes, int] = {}
@@ -102,6 +103,11 @@ class Link:
     def broken(self) -> bool:
         """Whether no connection stands, and the link is not closed: it may be resumed."""
         return self._sock is None and not self.closed
+
+    @property
+    def silent_s(self) -> float:
+        """For how long nothing has come, while a connection stands."""
+        return 0.0 if self._sock is None else trio.current_time() - self._heard_at
 
     @property
     def kept_bytes(self) -> int:
@@ -153,6 +159,11 @@ class Link:
             await self._stands.wait()
         return not self.closed
 
+    def drop(self) -> None:
+        """Give the connection up; the link may be resumed."""
+        if not self.closed:
+            self._break()
+
     def close(self) -> None:
         """Close the link for good, and let the other end know if that is possible at once. Everything kept is freed."""
         if self.closed:
@@ -171,6 +182,7 @@ class Link:
     def _use(self, sock: socket.socket, reader: Reader) -> None:
         self._sock, self._reader = sock, reader
         self.connected = True
+        self._heard_at = trio.current_time()
         self._untold_frames = self._untold_bytes = 0
         self._wake.set()
         self._stands.set()
@@ -280,6 +292,7 @@ class Link:
                 if self._reader is reader and reader.within_a_frame:
                     self._break()  # Where the next frame begins is unknown.
                 raise
+            self._heard_at = trio.current_time()
             kind = header["kind"]
             if kind == "got":
                 self._forget(header.get("n"))
