@@ -36,10 +36,11 @@ def set_up(options: argparse.Namespace) -> None:
 
 
 class _Standard(logging.StreamHandler):  # type: ignore[type-arg]
-    """To standard error as it is now; a later call takes the place of an earlier one."""
+    """To standard error, whichever it is when something is logged."""
 
-    def __init__(self) -> None:
-        super().__init__(sys.stderr)
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
 
 
 class _Text(logging.Formatter):
