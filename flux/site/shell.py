@@ -180,7 +180,7 @@ class Shell:
         self.program.send(self._failed)
 
     async def _loop(self) -> None:
-        while True:
+        while not self._working.cancel_called:  # Its operators are closed then.
             while self.inbox:
                 self._step(self.inbox.popleft())
             if self.jobs:
