@@ -33,7 +33,9 @@ from .pulse import LOOK_EVERY_S, Pulse
 from .views import Views
 
 JOURNAL = "controller.journal"
-RETURN_S = 5.0  # Who does not come back to a controller that was started again within this time is dead.
+# Who does not come back to a controller that was started again is suspected after this time, and dead after that: a
+# program that knows of a death says so at once.
+RETURN_S, GONE_S = 5.0, 30.0
 
 
 class ControllerProcess:
@@ -152,10 +154,15 @@ class ControllerProcess:
 
     async def _miss_those_who_do_not_return(self) -> None:
         await trio.sleep(RETURN_S)
+        for node in self._missing():
+            self._step(Suspected(node=node))
+        await trio.sleep(GONE_S - RETURN_S)
+        for node in self._missing():
+            self._step(Closed(node=node))
+
+    def _missing(self) -> list[str]:
         view = self.machine.view
-        for node in view.nodes:
-            if view.alive(node) and node not in self._links:
-                self._step(Closed(node=node))
+        return [node for node in view.nodes if view.alive(node) and node not in self._links]
 
     # What it does.
 
@@ -249,6 +256,8 @@ class ControllerProcess:
     async def _read_program(self) -> None:
         while (frame := await self.program.receive()) is not None:
             header, _ = frame
+            if header["kind"] == "dead" and header["node"] in self._missing():
+                self._step(Closed(node=header["node"]))
             if header["kind"] == "drain":
                 self._draining.add(header["site"])
                 self._drain()

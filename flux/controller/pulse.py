@@ -1,13 +1,15 @@
 """Pulse: which nodes have fallen silent.
 
-Nodes beat ten times a second from a thread of their own. One that has missed `MISSED_MAX` beats is silent. A
-controller that was itself kept from running, by a busy machine or a signal, must not take the others for dead: what it
-was late by is not counted.
+Nodes beat ten times a second from a thread of their own. One that has missed `MISSED_MAX` beats is silent. On a busy
+machine beats come late from everybody: a node is silent only if it is late beyond what is usual at the moment. A
+controller that was itself kept from running, by such a machine or a signal, must not take the others for dead: what
+it was late by is not counted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from statistics import median
 
 from ..site.heartbeat import BEAT_EVERY_S
 
@@ -36,5 +38,6 @@ class Pulse:
         self._looked_at = now
         for node in self._last:
             self._last[node] += late
-        limit = now - MISSED_MAX * BEAT_EVERY_S
-        return [node for node in nodes if node in self._last and self._last[node] < limit]
+        ages = {node: now - self._last[node] for node in nodes if node in self._last}
+        usual = max(BEAT_EVERY_S, median(ages.values())) if ages else 0.0
+        return [node for node, age in ages.items() if age > MISSED_MAX * usual]

@@ -215,6 +215,8 @@ class Program:
             if process.name == EGRESS and isinstance(self._sink, Collect):
                 link.send({"kind": "collected", "upto": self.heard.safe_upto})
             if process.name == CONTROLLER:
+                for dead in self.heard.deaths:
+                    link.send({"kind": "dead", "node": dead.node})
                 for site in self.heard.draining:
                     link.send({"kind": "drain", "site": site})
             if self._stopping:
@@ -256,6 +258,8 @@ class Program:
         if self._stopping or process.drained:
             return
         self.heard.deaths.append(process)
+        if CONTROLLER in self._links:
+            self._links[CONTROLLER].send({"kind": "dead", "node": process.node})
         if process.is_site and process.killed_at is None and (poison := self._post_mortem.examine(process)):
             self._fail(poison)
         if self.heard.started_at is None:
