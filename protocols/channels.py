@@ -35,6 +35,11 @@ def producers_of(channels: Blocks) -> frozenset[int]:
     return frozenset(p for block in channels for p in block.producers)
 
 
+def producers_to(channels: Blocks, consumer: int) -> frozenset[int]:
+    """Every producer partition with a channel among these to `consumer`."""
+    return frozenset(p for block in channels if consumer in block.consumers for p in block.producers)
+
+
 def grouped(items: Iterable[int], by: Callable[[int], K]) -> dict[K, tuple[int, ...]]:
     """The items by what `by` says of them, in order of first appearance."""
     groups: dict[K, list[int]] = {}

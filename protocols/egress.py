@@ -1,19 +1,22 @@
-"""Egress: merges the last stage's output in order and hands it to the sink (thesis 3.2.1.2, fig. 3.5).
+"""Egress: hands the last stage's output to the sink, merged in order or as it comes (thesis 3.2.1.2, fig. 3.5).
 
 It is FH-Cons with one partition that has one copy: it takes each producer from its primary copy, and
 from the secondary when the primary's site has failed. It acknowledges what the sink made durable.
 
 An egress that is started again, under a name of its own, goes on behind what its sink has made `durable`. What
 the last one had not acknowledged is still in its producers' buffers: they kept it while the place was empty.
+The sink of an unordered egress has rows beyond that position. It notes with them how far `ahead` it is of each
+producer, as every `Consume` says, and the next egress begins exactly there: each row comes once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from .fh_cons import FhCons
 from .machine import Machine, Rule, always
-from .messages import Consumed, Data, Effect, Merged, Position, Stopped, View
+from .messages import Ahead, Consumed, Data, Effect, Merged, Position, Stopped, View
 
 ONLY = 0  # The egress's one cohort.
 
@@ -21,11 +24,12 @@ ONLY = 0  # The egress's one cohort.
 class Egress(Machine):
     """The node `name` behind the last segment; `stage` is its own, one more than the segment's."""
 
-    def __init__(self, name: str, stage: int, durable: Position = 0) -> None:
+    def __init__(self, name: str, stage: int, durable: Position = 0, ahead: tuple[Ahead, ...] = ()) -> None:
         self.name = name
         self.stage = stage
         self.cons = FhCons(name, stage)
         self.cons.acked = durable
+        self.ahead = ahead  # Of what was durable when this process began.
 
     @property
     def title(self) -> str:
@@ -35,7 +39,7 @@ class Egress(Machine):
 
     def is_what_the_sink_was_given(self, message: Consumed) -> bool:
         own = self.cons.cohorts.get(message.cohort)
-        return own is not None and message.upto == own.working_upto > own.consumed
+        return own is not None and message.upto == own.working_upto
 
     # Actions.
 
@@ -46,7 +50,7 @@ class Egress(Machine):
     def adopt(self, view: View) -> Iterator[Effect]:
         yield from self.cons.step(view)
         if not self.cons.cohorts:
-            yield from self.cons.found(ONLY, frozenset({0}), self.cons.acked)
+            yield from self.cons.found(ONLY, frozenset({0}), self.cons.acked, self.ahead)
         yield from self._consume()
 
     def acknowledge(self, message: Consumed) -> Iterator[Effect]:
@@ -56,8 +60,9 @@ class Egress(Machine):
 
     def _consume(self) -> Iterator[Effect]:
         own, upto = self.cons.cohorts[ONLY], self.cons.frontier(ONLY)
-        if own.idle and upto > own.consumed:
-            yield self.cons.begin(ONLY, upto)
+        if own.idle and (upto > own.consumed or self.cons.has_early(ONLY)):
+            work = self.cons.begin(ONLY, upto)
+            yield replace(work, ahead=self.cons.ahead(0, upto))
 
 
 _ROWS = (

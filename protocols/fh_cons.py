@@ -8,6 +8,13 @@ do not feed it (rule 1). When the view says that another copy is to feed a chann
 (fig. 3.5 (2)) or moved away, the channel is attached there at the exact position received.
 S-Cons is this machine with the ingress as its only producer; the egress is it with a sink behind it.
 
+An *unordered* stage does not wait for the merge: a step takes all that is here, whole frames, also beyond the
+frontier. Its position, which it acknowledges and at which cohorts meet, is the frontier as before, so nothing that
+it has not consumed is ever released; how far *ahead* of it the rows of each producer were taken goes with its state,
+and a new copy is fed each producer from exactly there. So each row is consumed once, by every copy, in an order that
+differs from copy to copy and from run to run. Its operator must be indifferent to that order, or the copies differ.
+What it emits is in the order of sequence numbers again for its consumers: they are sent what is up to the frontier.
+
 Partitions that have come equally far are a *cohort* and are consumed in one step. There is one, but for
 copies that were just built: such a copy founds a cohort at its snapshot's position, catches up, and
 is fused with the oldest one when both stand at the same position. Neither waits for the other but for the
@@ -29,10 +36,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from .channels import Blocks, grouped, without
+from .channels import Blocks, grouped, producers_to, without
 from .machine import Machine, Rule, always, ignore
 from .messages import (
     Ack,
+    Ahead,
     Attach,
     Block,
     Consume,
@@ -67,15 +75,15 @@ class LaneIn(NamedTuple):
 
 
 class Cohort(NamedTuple):
-    """Partitions that have come equally far: consumed up to, and the operator busy up to."""
+    """Partitions that have come equally far: consumed up to, and what the operator is busy up to, if it is."""
 
     partitions: frozenset[int]
     consumed: Position
-    working_upto: Position
+    working_upto: Position | None = None
 
     @property
     def idle(self) -> bool:
-        return self.working_upto == self.consumed
+        return self.working_upto is None
 
 
 class FhCons(Machine):
@@ -97,6 +105,10 @@ class FhCons(Machine):
     @property
     def title(self) -> str:
         return f"FH-Cons of stage {self.stage} on {self.name}"
+
+    @property
+    def unordered(self) -> bool:
+        return self.view is not None and self.stage in self.view.unordered
 
     # What the segment around it asks.
 
@@ -125,16 +137,33 @@ class FhCons(Machine):
                 return own.consumed  # It is about to meet us: one step more, and it would run after us for ever.
         return upto
 
-    def take(self, cohort: int, upto: Position) -> tuple[Frame, ...]:
-        """Begin to consume up to `upto`: the frames with such rows; what lies beyond stays pending."""
-        own = self.cohorts[cohort]
-        assert own.idle and own.consumed < upto <= self.frontier(cohort), f"cannot consume {upto} of {own}"
-        pending = self.pending.get(cohort, ())
-        self.pending[cohort] = tuple(frame for frame in pending if frame.upto > upto)
-        self.cohorts[cohort] = own._replace(working_upto=upto)
-        return tuple(frame for frame in pending if frame.after < upto)
+    def has_early(self, cohort: int) -> bool:
+        """Whether rows are here that may be consumed before the frontier reaches them.
 
-    def begin(self, cohort: int, upto: Position) -> Consume:
+        Not while cohorts are to meet: who is busy with such rows is not there when the other one is.
+        """
+        return self.unordered and len(self.cohorts) == 1 and bool(self.pending.get(cohort))
+
+    def take(self, cohort: int, upto: Position, early: bool = True) -> tuple[Frame, ...]:
+        """Begin to consume up to `upto`: the frames with such rows; what lies beyond stays pending.
+
+        An unordered stage takes frames whole, and the `early` ones that begin beyond `upto` too.
+        """
+        own = self.cohorts[cohort]
+        assert own.idle and own.consumed <= upto <= self.frontier(cohort), f"cannot consume {upto} of {own}"
+        assert own.consumed < upto or self.has_early(cohort), f"nothing to consume of {own}"
+        pending = self.pending.get(cohort, ())
+        is_taken = [frame.after < upto or (early and self.unordered) for frame in pending]
+        # What was not taken stays; and in an ordered stage what was taken in part.
+        self.pending[cohort] = tuple(
+            frame
+            for frame, taken in zip(pending, is_taken, strict=True)
+            if not taken or (frame.upto > upto and not self.unordered)
+        )
+        self.cohorts[cohort] = own._replace(working_upto=upto)
+        return tuple(frame for frame, taken in zip(pending, is_taken, strict=True) if taken)
+
+    def begin(self, cohort: int, upto: Position, early: bool = True) -> Consume:
         """Begin to consume up to `upto`: the work for the operator, or the sink."""
         own = self.cohorts[cohort]
         return Consume(
@@ -143,14 +172,39 @@ class FhCons(Machine):
             partitions=own.partitions,
             after=own.consumed,
             upto=upto,
-            frames=self.take(cohort, upto),
+            frames=self.take(cohort, upto, early),
+            ordered=not self.unordered,
         )
 
     def finish(self, cohort: int) -> None:
         """What was begun is consumed."""
         own = self.cohorts[cohort]
-        self.cohorts[cohort] = own._replace(consumed=own.working_upto)
+        assert own.working_upto is not None, f"nothing was begun of {own}"
+        self.cohorts[cohort] = own._replace(consumed=own.working_upto, working_upto=None)
         self._drop_empty_cohorts()
+
+    def ahead(self, partition: int, upto: Position) -> tuple[Ahead, ...]:
+        """How far beyond `upto` the rows of each producer were taken for `partition`, in an unordered stage.
+
+        It is what was received, without what is pending. No lane could say it: lanes are merged when as much
+        was received in them, and not as much may have been taken.
+        """
+        if not self.unordered:
+            return ()
+        taken: dict[tuple[int, int], Position] = {}
+        for lane in self.lanes.values():
+            taken |= {(lane.edge, producer): lane.upto for producer in producers_to(lane.channels, partition)}
+        for frames in self.pending.values():
+            for frame in reversed(frames):  # The first that waits of a channel is the one that counts.
+                taken |= {(frame.edge, producer): frame.after for producer in producers_to(frame.channels, partition)}
+        groups: dict[tuple[int, Position], list[int]] = {}
+        for (edge, producer), position in sorted(taken.items()):
+            if position > upto:
+                groups.setdefault((edge, position), []).append(producer)
+        return tuple(
+            Ahead(edge=edge, producers=tuple(producers), position=position)
+            for (edge, position), producers in groups.items()
+        )
 
     def acknowledge(self) -> Iterator[Effect]:
         """Tell every producer site up to where all cohorts have consumed (fig. 3.3 (3), rule 1)."""
@@ -162,17 +216,26 @@ class FhCons(Machine):
             for producer in producers:
                 yield self._ack(edge, producer)
 
-    def found(self, cohort: int, partitions: frozenset[int], consumed: Position) -> Iterator[Effect]:
-        """Copies of `partitions` are here, through everything up to `consumed`: have them fed."""
+    def found(
+        self, cohort: int, partitions: frozenset[int], consumed: Position, ahead: tuple[Ahead, ...] = ()
+    ) -> Iterator[Effect]:
+        """Copies of `partitions` are here, through everything up to `consumed`, and `ahead` of it: have them fed."""
         assert self.view is not None
-        self.cohorts[cohort] = Cohort(partitions=partitions, consumed=consumed, working_upto=consumed)
-        feeds: dict[tuple[int, str], list[Block]] = {}
+        self.cohorts[cohort] = Cohort(partitions=partitions, consumed=consumed)
+        feeds: dict[tuple[int, str, Position], list[Block]] = {}
         for slot, consumers in grouped(sorted(partitions), self._slot).items():
             for edge in self.producers:
+                at = dict.fromkeys(self._everyone(edge), consumed)
+                for taken in ahead:
+                    at |= dict.fromkeys(taken.producers, taken.position) if taken.edge == edge else {}
                 for sender, producers in self._senders(edge, self._everyone(edge), slot).items():
-                    feeds.setdefault((edge, sender), []).append(Block(producers=producers, consumers=consumers))
-        for (edge, sender), channels in feeds.items():
-            yield from self._attach(edge, cohort, sender, tuple(channels), consumed)
+                    for position, some in grouped(producers, at.__getitem__).items():
+                        block = Block(producers=some, consumers=consumers)
+                        feeds.setdefault((edge, sender, position), []).append(block)
+        for (edge, sender, position), channels in feeds.items():
+            yield from self._attach(edge, cohort, sender, tuple(channels), position)
+        if ahead:
+            yield from self._gather()  # What one sender sends from several places on comes in one lane in the end.
 
     def meeting(self) -> tuple[int, int] | None:
         """Two idle cohorts at one position, the older one last."""
@@ -235,7 +298,7 @@ class FhCons(Machine):
         self.lanes[message.stint] = lane._replace(upto=message.upto)
         if lane.channels:
             [body] = message.bodies
-            only = lane.channels if lane.stops else ()
+            only = lane.channels if lane.stops or self.unordered else ()
             frame = Frame(edge=lane.edge, after=message.after, upto=message.upto, channels=only, body=body)
             self.pending[lane.cohort] = (*self.pending.get(lane.cohort, ()), frame)
         return ()

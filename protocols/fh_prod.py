@@ -8,6 +8,9 @@ number, the *stint*, names the lane. S-Prod is this machine with the egress as i
 The site's partitions come in *cohorts*: partitions that have come equally far. There is one, but for
 copies that were just built and still catch up. A lane goes as far as the last of its producers.
 
+An unordered stage emits rows beyond its position. They wait here until it has come past them: what was produced, and
+is sent, is everything up to the position, in order, whatever the order in which it was emitted.
+
 Departure: no channel is a lane of its own, and no frame lists exceptions. Channels whose sender
 changes get a new lane at their own position, because then every lane has one position and a step
 costs the same whatever the number of partitions. Lanes that have come equally far are merged.
@@ -57,6 +60,7 @@ class FhProd(Machine):
         self.name = name
         self.stage = stage
         self.view = 0
+        self.unordered = False
         self.buffer = Buffer(bound_rows)
         self.cohorts: dict[int, frozenset[int]] = {}  # The partitions of each cohort.
         self.produced: dict[int, Position] = {}
@@ -101,7 +105,10 @@ class FhProd(Machine):
     # Guards.
 
     def follows_what_was_produced(self, message: Consumed) -> bool:
-        return message.upto > self.produced.get(message.cohort, message.upto)
+        produced = self.produced.get(message.cohort, message.upto)
+        if self.unordered:  # It may have emitted rows beyond its position, and not have come further.
+            return message.upto >= produced and message.cohort in self.produced
+        return message.upto > produced and message.upto >= message.emitted_upto
 
     def is_from_a_consumer_and_not_older(self, message: Ack) -> bool:
         floor = self.buffer.floors.get(_dest(message))
@@ -124,10 +131,11 @@ class FhProd(Machine):
     # Actions.
 
     def put_and_feed(self, message: Consumed) -> Iterator[Effect]:
-        after = self.produced[message.cohort]
+        after, upto = self.produced[message.cohort], max(message.upto, message.emitted_upto)
         self.produced[message.cohort] = message.upto
-        if self.cohorts[message.cohort]:  # Else its last partition left while the operator was at work.
-            run = Run(after=after, upto=message.upto, rows=message.rows, without=self.leaving, body=message.body)
+        # No partitions are left if the last one left while the operator was at work.
+        if self.cohorts[message.cohort] and upto > after:
+            run = Run(after=after, upto=upto, rows=message.rows, without=self.leaving, body=message.body)
             self.buffer.put(run)
         for lane in list(self.lanes):
             yield from self._feed(lane)
@@ -163,6 +171,7 @@ class FhProd(Machine):
 
     def adopt(self, view: View) -> Iterator[Effect]:
         self.view = view.number
+        self.unordered = self.stage in view.unordered
         edges = {edge: view.edges[edge][1] for edge in view.outputs(self.stage)}
         fed = {(edge, node) for edge, stage in edges.items() for node in view.members(stage)}
         entitled = [(edge, node) for edge, stage in edges.items() for node in view.entitled(stage)]

@@ -25,7 +25,7 @@ from .view import View as View
 Body: TypeAlias = Any
 Position: TypeAlias = int
 
-VERSION = 2  # Of this protocol; nodes that speak another one are not let in.
+VERSION = 3  # Of this protocol; nodes that speak another one are not let in.
 BODY = {"body": True}  # Marks fields that hold a body: recordings and the wire treat them apart.
 
 
@@ -41,6 +41,7 @@ class Block:
 class Run:
     """Output of some of a site's partitions for (after, upto], as its buffer keeps it.
 
+    Of an unordered stage it may not be all for that range: runs overlap, and a later one has the rest.
     Rows of the partitions `without` do not count: those copies have left the site, and others answer for them.
     """
 
@@ -55,7 +56,8 @@ class Run:
 class Frame:
     """Received rows of one lane for (after, upto], as a consumer keeps them until its frontier.
 
-    If `channels` are given, only their rows count: the sender did not know yet that others were stopped.
+    If `channels` are given, only their rows count: the sender did not know yet that others were stopped. In an
+    unordered stage they are always given: they say which producers' rows wait.
     """
 
     edge: int
@@ -63,6 +65,15 @@ class Frame:
     upto: Position
     channels: tuple[Block, ...]
     body: Body = field(metadata=BODY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ahead:
+    """Of `producers` of `edge` an unordered copy has consumed everything up to `position`, beyond its own."""
+
+    edge: int
+    producers: tuple[int, ...]
+    position: Position
 
 
 # --- between producer and consumer nodes -------------------------------------------------------
@@ -165,7 +176,8 @@ class Want:
 class State:
     """All that standby `version` needs, of one instant: the state at `position` and the output behind it.
 
-    `runs` are what the donor's buffer holds; only the rows of the standby's partition count.
+    `runs` are what the donor's buffer holds; only the rows of the standby's partition count. Rows that a copy of
+    an unordered stage has consumed beyond `position` are in its state too: `ahead` says which.
     """
 
     sender: str
@@ -174,6 +186,7 @@ class State:
     version: int
     position: Position
     runs: tuple[Run, ...]
+    ahead: tuple[Ahead, ...] = ()
     body: Body = field(metadata=BODY)
 
 
@@ -202,13 +215,15 @@ class SourceEnded:
 class Consumed:
     """The operator is through everything up to `upto`; `body` is what it emitted.
 
-    At the egress: the sink has made everything up to `upto` durable.
+    At the egress: the sink has made everything up to `upto` durable. What an unordered stage emitted may go
+    beyond `upto`, as far as `emitted_upto`.
     """
 
     stage: int
     cohort: int
     upto: Position
     rows: int
+    emitted_upto: Position = 0
     body: Body = field(metadata=BODY)
 
 
@@ -303,6 +318,10 @@ class Consume:
     """Give the operator of `stage` the rows of `frames` in (after, upto], merged; answer `Consumed`.
 
     They are of `partitions`, which have come equally far; punctuations among them are for these only.
+
+    If the stage is not `ordered`, every row of the frames counts, also those beyond `upto`, in whatever order. Only
+    punctuations wait: one counts when `upto` has passed it, which is when no row before it can come any more. An
+    egress is told how far `ahead` of `upto` its sink will be then, for the process that takes its place.
     """
 
     stage: int
@@ -311,6 +330,8 @@ class Consume:
     after: Position
     upto: Position
     frames: tuple[Frame, ...]
+    ordered: bool = True
+    ahead: tuple[Ahead, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

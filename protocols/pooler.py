@@ -1,8 +1,8 @@
 """Pooler: one segment on one site: FH-Cons, the operator's partitions, FH-Prod (thesis 3.4, fig. 3.10).
 
-It decides when the operator runs: when the frontier has moved, the output pool has room, and the
-operator is not busy with the rows before. One `Consume` covers all partitions of a cohort. What was
-consumed is acknowledged after its output is in the buffer, so that a crash loses both or neither.
+It decides when the operator runs: when the frontier has moved, or in an unordered stage anything has come, the
+output pool has room, and the operator is not busy with the rows before. One `Consume` covers all partitions of a
+cohort. What was consumed is acknowledged after its output is in the buffer, so that a crash loses both or neither.
 
 It also moves copies, on both sides, as its state mover says: the donor cuts between two steps of the operator:
 state, position and unacknowledged output are of one instant (rule 16). The new copy founds a cohort of its own.
@@ -60,7 +60,7 @@ class Pooler(Machine):
 
     def is_what_the_operator_was_given(self, message: Consumed) -> bool:
         cohort = self.cons.cohorts.get(message.cohort)
-        return cohort is not None and message.upto == cohort.working_upto > cohort.consumed
+        return cohort is not None and message.upto == cohort.working_upto
 
     # Actions.
 
@@ -125,7 +125,7 @@ class Pooler(Machine):
         self.cons.standing[state.version] = partition
         yield Install(stage=self.stage, partition=partition, body=state.body)
         self.prod.found(state.version, frozenset({partition}), state.position, state.runs)
-        yield from self.cons.found(state.version, frozenset({partition}), state.position)
+        yield from self.cons.found(state.version, frozenset({partition}), state.position, state.ahead)
         yield from self._acknowledge()
         yield Tell(message=Done(node=self.name, version=state.version))
 
@@ -147,6 +147,7 @@ class Pooler(Machine):
             version=want.version,
             position=cohort.consumed,
             runs=tuple(self.prod.buffer.runs),
+            ahead=self.cons.ahead(partition, cohort.consumed),
             body=None,
         )
         yield Send(to=want.sender, message=state)
@@ -156,10 +157,12 @@ class Pooler(Machine):
         if not own.idle:
             return
         # Who is behind what the pool holds may exceed it: that may be stuck there until he has come after (rule 8).
-        has_room = not self.prod.buffer.full() or own.consumed < self.prod.buffer.newest
+        # So is what an unordered stage has emitted early; but a full pool has no room for more of that.
+        is_full = self.prod.buffer.full()
+        has_room = not is_full or own.consumed < self.prod.buffer.newest
         upto = self.cons.reach(cohort)
-        if upto > own.consumed and has_room:
-            yield self.cons.begin(cohort, upto)
+        if (upto > own.consumed and has_room) or (self.cons.has_early(cohort) and not is_full):
+            yield self.cons.begin(cohort, upto, early=not is_full)
 
 
 _ROWS = (

@@ -28,6 +28,7 @@ class StateMover(Machine):
         self.name = name
         self.stage = stage
         self.view = 0
+        self.unordered = False
         self.standby: dict[int, Standby] = {}  # Copies of this stage on their way, here or elsewhere.
         self.orphans: frozenset[int] = frozenset()  # Those of them whose donor is dead.
         self.awaited: dict[int, Position] = {}  # Those whose state we have asked for, at or behind a position.
@@ -75,7 +76,10 @@ class StateMover(Machine):
         awaited = self.awaited.get(message.version)
         if awaited is None or self.standby[message.version].donor != message.sender:
             return False
-        return message.position >= awaited
+        return message.position >= awaited and self.is_ahead_rightly(message)
+
+    def is_ahead_rightly(self, message: State) -> bool:
+        return all(self.unordered and taken.position > message.position for taken in message.ahead)
 
     # Actions.
 
@@ -91,6 +95,7 @@ class StateMover(Machine):
 
     def adopt(self, view: View) -> Iterable[Effect]:
         self.view = view.number
+        self.unordered = self.stage in view.unordered
         self.standby = {s.version: s for s in view.standby if s.stage == self.stage}
         self.orphans = frozenset(v for v, standby in self.standby.items() if not view.alive(standby.donor))
         self.awaited = {version: position for version, position in self.awaited.items() if version in self.standby}

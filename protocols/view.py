@@ -33,6 +33,7 @@ class View:
 
     `edges[e]` are the producing and the consuming stage of exchange e, a producer before its consumers: any
     DAG. Left out, the stages are a chain. Stage 0 is the ingress; stages without consumers are egresses.
+    The `unordered` stages consume what has come at once, and do not wait for the merge; that never changes.
     """
 
     number: int
@@ -43,6 +44,7 @@ class View:
     standby: tuple[Standby, ...] = ()
     versions: int = 0
     incarnations: tuple[tuple[int, int], ...] = ()
+    unordered: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         if not self.edges:

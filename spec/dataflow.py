@@ -4,8 +4,12 @@ Every stage has the same operator: each partition keeps a running digest of the 
 emits none, one or two rows for each row, whose values contain the digest. So one row lost, repeated or
 swapped anywhere changes everything behind it, and is noticed at the next consumer.
 
+The operator of an unordered stage is indifferent to the order of its input, as it must be: its digest is a sum over
+the rows, and what it emits for a row depends on that row alone.
+
 A stage may have several edges in and out: what it emits goes to the consumers of all its edges. The end of the
-stream is a row to every partition; a partition passes it on when it has come from every producer partition.
+stream is a row to every partition; a partition passes it on when it has come from every producer partition, and
+the frontier has passed it: then nothing can come before it any more, also in an unordered stage.
 All arithmetic is on small integers and nothing depends on the order of a hash table.
 
 `Reference` runs the same stages one after the other in one list comprehension after another, without
@@ -56,7 +60,8 @@ class Scenario:
     `copies[s - 1][p]` are the sites of partition p of stage s, primary first. `batches` are the values
     the source gives at each pull; the end of the stream comes with the last one. A site without copies is
     a standby. `at_once` copies of a stage are rebuilt at the same time; `moves` may be asked for at any time.
-    `edges` are the producing and consuming stage of each exchange; left out, the stages are a chain.
+    `edges` are the producing and consuming stage of each exchange; left out, the stages are a chain. The stages in
+    `unordered`, the egress may be one, do not wait for the merge.
 
     What may go wrong: `crashes` of sites; `restarts` of the ingress, the egress and the controller; `suspicions`: a
     site is declared dead and is not; `cuts` of the link between two nodes. `arrivals` are sites that come later. With
@@ -76,6 +81,7 @@ class Scenario:
     cuts: int = 0
     arrivals: int = 0
     slow_start: bool = False
+    unordered: frozenset[int] = frozenset()
 
     @property
     def stages(self) -> int:
@@ -90,7 +96,14 @@ class Scenario:
     def plan(self) -> View:
         """The view the controller starts from."""
         copies = (((INGRESS,),), *self.copies, ((EGRESS,),))
-        return View(number=0, nodes=self.nodes, dead=frozenset(), copies=copies, edges=self.edges)
+        return View(
+            number=0,
+            nodes=self.nodes,
+            dead=frozenset(),
+            copies=copies,
+            edges=self.edges,
+            unordered=self.unordered,
+        )
 
     @cached_property
     def partitions(self) -> tuple[int, ...]:
@@ -118,6 +131,11 @@ class Scenario:
     @cached_property
     def reference(self) -> Reference:
         return Reference(self)
+
+    @cached_property
+    def last_sn(self) -> int:
+        """The number of the end of the stream."""
+        return sum(map(len, self.batches)) + 1
 
     @cached_property
     def source(self) -> tuple[tuple[Row, ...], ...]:
@@ -173,22 +191,34 @@ def route(value: int, stage: int, partitions: int) -> int:
 
 
 def operate(
-    scenario: Scenario, stage: int, partition: int, state: OperatorState, rows: Iterable[Row]
+    scenario: Scenario, stage: int, partition: int, state: OperatorState, rows: Iterable[Row], after: int, upto: int
 ) -> tuple[OperatorState, list[Row]]:
-    """One partition of the operator of `stage`: rows in order in, the new state and the output out."""
+    """One partition of the operator of `stage`: rows in, the new state and the output out.
+
+    The frontier comes from `after` to `upto` with them; in an unordered stage there may be rows beyond it.
+    """
     digest, ends = state
+    is_ordered = stage not in scenario.unordered
     out: list[Row] = []
     for row in rows:
         if row.value == END:
             ends += 1
-            if ends == scenario.producers[stage]:
-                out.extend(scenario.ended(stage, partition, row.sn))
             continue
-        digest = (digest * 31 + row.value + 7) % DIGEST_PRIME
+        own = _weight(row)
+        digest = (digest * 31 + row.value + 7 if is_ordered else digest + own) % DIGEST_PRIME
         for k in range((1, 2, 0)[row.value % 3]):
+            value = ((digest if is_ordered else own) + 101 * k) % VALUES
             # One binary digit for each step on the way: (sn, sub) orders all descendants of one input.
-            out.extend(scenario.sent(stage, partition, row.sn, 2 * row.sub + k, (digest + 101 * k) % VALUES))
+            out.extend(scenario.sent(stage, partition, row.sn, 2 * row.sub + k, value))
+    has_ended = state.ends == scenario.producers[stage] and after >= scenario.last_sn
+    if ends == scenario.producers[stage] and upto >= scenario.last_sn and not has_ended:
+        out.extend(scenario.ended(stage, partition, scenario.last_sn))
     return OperatorState(digest, ends), out
+
+
+def _weight(row: Row) -> int:
+    """A number for a row that no other row of a small world has, most likely."""
+    return (row.value + 7) * 31 + row.sn * 1_009 + row.sub * 4_001 + row.edge * 16_001 + row.producer * 32_003
 
 
 class Reference:
@@ -208,7 +238,7 @@ class Reference:
                 rows = sorted(row for row in output if row.edge in edges and row.consumer == partition)
                 states, emitted = [OperatorState()], list[Row]()
                 for row in rows:
-                    state, out = operate(scenario, stage, partition, states[-1], [row])
+                    state, out = operate(scenario, stage, partition, states[-1], [row], row.sn - 1, row.sn)
                     states.append(state)
                     emitted.extend(out)
                 output.extend(emitted)

@@ -23,7 +23,7 @@ from flux.protocols.pooler import Pooler
 
 from .checker import Checker as Checker
 from .checker import Violated as Violated
-from .dataflow import EGRESS, INGRESS, OperatorState, Row, Scenario
+from .dataflow import EGRESS, INGRESS, OperatorState, Row, Scenario, operate
 from .process import Place, Process, channels_of, is_among
 
 
@@ -37,7 +37,9 @@ class LossFree(Checker):
         expected = process.scenario.reference.rows(work.stage, partition, work.after, work.upto)
         if rows == expected:
             return
-        lost = Counter(expected) - Counter(rows)
+        # An unordered stage may have had some of them before.
+        before = () if work.ordered else process.beyond((work.stage, partition))
+        lost = Counter(expected) - Counter(rows) - Counter(before)
         if lost:
             raise self.violated(
                 f"{process.name}, stage {work.stage}, partition {partition} is through "
@@ -52,10 +54,12 @@ class DupFree(Checker):
     compares_with_the_plain_run = True
 
     def consumed(self, process: Process, work: Consume, partition: int, rows: list[Row], state: OperatorState) -> None:
-        expected = process.scenario.reference.rows(work.stage, partition, work.after, work.upto)
+        upto = work.upto if work.ordered else process.scenario.last_sn
+        expected = process.scenario.reference.rows(work.stage, partition, work.after, upto)
         if rows == expected:
             return
-        extra = Counter(rows) - Counter(expected)
+        before = () if work.ordered else process.beyond((work.stage, partition))
+        extra = Counter([*rows, *before]) - Counter(expected)
         if extra:
             raise self.violated(
                 f"{process.name}, stage {work.stage}, partition {partition} is given {sorted(extra)} "
@@ -64,15 +68,20 @@ class DupFree(Checker):
 
 
 class InOrder(Checker):
-    """Thesis 3.2.1: consumers merge by sequence number; nothing comes after what follows it."""
+    """Thesis 3.2.1: consumers merge by sequence number; nothing comes after what follows it.
+
+    The position of an unordered stage goes on in the same way; only rows need not wait for it.
+    """
 
     claim = "in order"
 
     def consumed(self, process: Process, work: Consume, partition: int, rows: list[Row], state: OperatorState) -> None:
         where = f"{process.name}, stage {work.stage}, partition {partition}"
         through = process.through[work.stage, partition]
-        if work.after != through or work.upto <= work.after:
+        if work.after != through or work.upto < work.after or (work.ordered and work.upto == work.after):
             raise self.violated(f"{where} is through {through} and is given ({work.after}..{work.upto}]")
+        if work.ordered != (work.stage not in process.scenario.unordered):
+            raise self.violated(f"{where} is told that order {'matters' if work.ordered else 'does not matter'}")
         late = [
             row
             for frame in work.frames
@@ -86,13 +95,21 @@ class InOrder(Checker):
 
 
 class ReplicasIdentical(Checker):
-    """Thesis 3.2.1: the copies of a partition go through the same input and the same states."""
+    """Thesis 3.2.1: the copies of a partition go through the same input and the same states.
+
+    Those of an unordered stage go through it each in an order of its own: they are in the state that all they have
+    consumed gives in any order, and in the same one at rest.
+    """
 
     claim = "replicas identical"
     compares_with_the_plain_run = True
 
     def consumed(self, process: Process, work: Consume, partition: int, rows: list[Row], state: OperatorState) -> None:
-        expected = process.scenario.reference.state(work.stage, partition, work.upto)
+        place = (work.stage, partition)
+        expected = process.scenario.reference.state(*place, work.upto)
+        if not work.ordered:
+            seen = sorted([*process.history[place], *rows], reverse=True)
+            expected, _ = operate(process.scenario, *place, OperatorState(), seen, 0, work.upto)
         if state != expected:
             raise self.violated(
                 f"{process.name}, stage {work.stage}, partition {partition} is in {state} at "
@@ -190,6 +207,7 @@ class NoPause(Checker):
     """Section 3.4.3: what is produced is sent, and what has come is consumed, also while a copy catches up.
 
     Only rows of a producer that lags wait, for that one; and the oldest cohort, for one that has all it needs to meet.
+    In an unordered stage nothing waits, but for a meeting.
     """
 
     claim = "no pause"
@@ -203,6 +221,9 @@ class NoPause(Checker):
 
     def _consumes(self, process: Process, stage: int, cons: FhCons) -> None:
         oldest = min(cons.cohorts, default=0)
+        is_early = stage in process.scenario.unordered and len(cons.cohorts) == 1
+        if is_early and cons.pending.get(oldest) and (stage, oldest) not in process.work:
+            raise self.violated(f"{process.name}, stage {stage} is idle with {cons.pending[oldest]} here")
         consumed = {k: own.consumed for k, own in cons.cohorts.items()}
         lanes = [lane for lane in cons.lanes.values() if lane.channels]
         here = {k: min((lane.upto for lane in lanes if lane.cohort == k), default=0) for k in consumed}
@@ -400,7 +421,10 @@ class FencedIsMute(Checker):
 
 
 class WithinBounds(Checker):
-    """Fig. 3.4, rule 8: nobody begins work when his pool is full, but for who is behind what the pool holds."""
+    """Fig. 3.4, rule 8: nobody begins work when his pool is full, but for who is behind what the pool holds.
+
+    He takes what he needs to come after, and no frame that begins beyond it.
+    """
 
     claim = "buffers within their bound"
 
@@ -412,6 +436,9 @@ class WithinBounds(Checker):
         rows = sum(len(run.body) for run in runs)
         if rows >= process.scenario.bound_rows and all(run.upto <= work.after for run in runs):
             raise self.violated(f"{process.name} begins {work} with {rows} rows in its pool")
+        early = [f for f in work.frames if f.after >= work.upto] if isinstance(work, Consume) else []
+        if rows >= process.scenario.bound_rows and early:
+            raise self.violated(f"{process.name} takes early rows in {work} with {rows} rows in its pool")
 
 
 CHECKERS: tuple[type[Checker], ...] = (

@@ -22,6 +22,7 @@ from flux.protocols.machine import Fenced, Machine, Refused
 from flux.protocols.messages import (
     VERSION,
     Ack,
+    Ahead,
     Attach,
     Closed,
     Complain,
@@ -129,7 +130,7 @@ def _again(node: Node) -> Iterator[Any]:
         if not isinstance(pooler, Pooler) or node.view is None:
             continue
         for version, standby in pooler.mover.standby.items():
-            place = {"view": node.number, "stage": pooler.stage, "version": version, "position": FAR}
+            place: dict[str, Any] = {"view": node.number, "stage": pooler.stage, "version": version, "position": FAR}
             if version in (*pooler.mover.given, *pooler.mover.wanted) and node.view.alive(standby.node):
                 yield Want(sender=standby.node, **place)
             if version in (*pooler.mover.arrived, *pooler.cons.standing) and node.view.alive(standby.donor):
@@ -338,6 +339,10 @@ def _to_a_mover(pooler: Pooler, message: Want | State) -> Iterator[Any]:
     awaited = mover.awaited.get(message.version)
     if awaited is not None:
         yield replace(message, position=awaited - 1)
+        back = Ahead(edge=0, producers=(0,), position=message.position)
+        yield replace(message, ahead=(*message.ahead, back))
+        if not mover.unordered:
+            yield replace(message, ahead=(replace(back, position=message.position + 1),))
 
 
 def _answers(process: Process, which: Any) -> Iterator[tuple[Machine, Any]]:
@@ -357,7 +362,10 @@ def _answers(process: Process, which: Any) -> Iterator[tuple[Machine, Any]]:
     upto = getattr(work, "upto", 0)
     consumed = Consumed(stage=stage, cohort=cohort, upto=upto, rows=0, body=())
     yield node, replace(consumed, upto=upto + 1)
-    yield node, replace(consumed, upto=work.after)
+    if work.after < upto:
+        yield node, replace(consumed, upto=work.after)
+    if isinstance(node.machines[stage], Pooler) and stage not in process.scenario.unordered:
+        yield node, replace(consumed, emitted_upto=upto + 1)
     yield node, replace(consumed, cohort=FAR)
     yield node, replace(consumed, stage=FAR)
     yield node, SourceEnded()

@@ -8,11 +8,13 @@ A process knows nothing but itself: its next state is a function of its state an
 The exhaustive exploration rests on that, and so does the independence of events at different nodes.
 
 What survives the process of an ingress is its journal: the numbering, which the scenario fixes, and what was
-released. What survives that of an egress is its sink. A process that is started again begins with these.
+released. What survives that of an egress is its sink, with what it has noted of how far it is ahead of its position.
+A process that is started again begins with these.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
@@ -22,6 +24,7 @@ from flux.protocols.egress import Egress
 from flux.protocols.ingress import Ingress
 from flux.protocols.machine import Fenced, Refused
 from flux.protocols.messages import (
+    Ahead,
     Attach,
     Block,
     Complain,
@@ -77,9 +80,12 @@ class Process:
             for partition in scenario.held(name, stage)
         }
         self.through: dict[Place, int] = dict.fromkeys(self.states, 0)
+        # In the order in which they came; for an unordered stage that means nothing, and they are sorted.
         self.history: dict[Place, tuple[Row, ...]] = dict.fromkeys(self.states, ())
+        self.ahead: tuple[Ahead, ...] = ()  # Of the sink.
         if last is not None:
             self.states, self.through, self.history = dict(last.states), dict(last.through), dict(last.history)
+            self.ahead = last.ahead
         self.node: Node = Node(name, list(self._machines()), last.node.incarnation + 1 if last is not None else 1)
         self.work: dict[Work, Consume | Pull] = {}  # One piece of work at a time each.
         self.ended = False
@@ -117,7 +123,15 @@ class Process:
             out = self._source(work)
         else:
             rows = self._operate(work)
-            consumed = Consumed(stage=stage, cohort=cohort, upto=work.upto, rows=len(rows), body=tuple(rows))
+            consumed = Consumed(
+                stage=stage,
+                cohort=cohort,
+                upto=work.upto,
+                rows=len(rows),
+                emitted_upto=max((row.sn for row in rows), default=0),
+                body=tuple(rows),
+            )
+            self.ahead = work.ahead
             out = self._carry_out(self.node.step(consumed))
         for check in self.watch.answered:
             check(self, stage)
@@ -144,8 +158,15 @@ class Process:
             tuple(sorted(self.states.items())),
             tuple(sorted(self.through.items())),
             tuple(sorted((place, len(rows)) for place, rows in self.history.items())),
+            tuple(sorted((place, self.beyond(place)) for place in self.history if place[0] in self.scenario.unordered)),
+            self.ahead,
             tuple(sorted(self.feeds.items())),
         )
+
+    def beyond(self, place: Place) -> tuple[Row, ...]:
+        """What a copy of an unordered stage has consumed beyond its position."""
+        rows = self.history[place]
+        return rows[bisect_right(rows, self.through[place], key=_number) :]
 
     def _machines(self) -> Iterable[Ingress | Pooler | Egress]:
         """The machines of a node: a site has a pooler for each stage, whether it holds partitions of it or not."""
@@ -154,7 +175,7 @@ class Process:
             yield Ingress(self.name, scenario.bound_rows, self.released)
         elif self.role == EGRESS:
             stage = scenario.stages + 1
-            yield Egress(self.name, stage, self.through.get((stage, 0), 0))
+            yield Egress(self.name, stage, self.through.get((stage, 0), 0), self.ahead)
         else:
             for stage in range(1, scenario.stages + 1):
                 yield Pooler(self.name, stage, scenario.bound_rows)
@@ -176,23 +197,25 @@ class Process:
         given: dict[int, list[Row]] = {}
         for frame in work.frames:
             for row in frame.body:
-                if after < row.sn <= upto and (not frame.channels or is_among(row, frame.channels)):
+                counts = not work.ordered or after < row.sn <= upto
+                if counts and (not frame.channels or is_among(row, frame.channels)):
                     given.setdefault(row.consumer, []).append(row)
         plain = self.scenario.reference
         out: list[Row] = []
         for partition in sorted(work.partitions | given.keys()):
             place = (stage, partition)
             rows = sorted(given.get(partition, ()))
-            is_plain = self._is_plain(place, rows, after, upto)
+            is_plain = work.ordered and self._is_plain(place, rows, after, upto)
             if is_plain:
                 state, emitted = plain.state(stage, partition, upto), plain.output(stage, partition, after, upto)
             else:
-                state, emitted = operate(self.scenario, stage, partition, self.states[place], rows)
+                state, emitted = operate(self.scenario, stage, partition, self.states[place], rows, after, upto)
             for check in self.watch.consumed_as_plain if is_plain else self.watch.consumed:
                 check(self, work, partition, rows, state)
             self.states[place] = state
             self.through[place] = upto
-            self.history[place] += tuple(rows)
+            seen = (*self.history[place], *rows)
+            self.history[place] = seen if work.ordered else tuple(sorted(seen))
             out.extend(emitted)
         return sorted(out)
 
@@ -318,6 +341,10 @@ def _pairs(channels: tuple[Block, ...]) -> frozenset[tuple[int, int]]:
 def role_of(name: str) -> str:
     """What the node of this name does: ends that are started again have the name of the first, and a number."""
     return name.partition(".")[0]
+
+
+def _number(row: Row) -> int:
+    return row.sn
 
 
 def _first(item: tuple[Work, Any]) -> Work:

@@ -69,7 +69,9 @@ def show(what: Any) -> str:
         return f"attach e{what.edge}#{what.stint} at {what.position} {channels}"
     if isinstance(what, Consume):
         cohort = f" cohort {what.cohort}" if what.cohort else ""
-        return f"work of stage {what.stage}{cohort} ({what.after}..{what.upto}]"
+        beyond = max([frame.upto for frame in what.frames if not what.ordered], default=what.upto)
+        early = f" and of what is behind it up to {beyond}" if beyond > what.upto else ""
+        return f"work of stage {what.stage}{cohort} ({what.after}..{what.upto}]{early}"
     if isinstance(what, Stop):
         return f"stop e{what.edge}#{what.stint} {' '.join(map(_block, what.channels))}"
     if isinstance(what, Stopped):
@@ -79,7 +81,8 @@ def show(what: Any) -> str:
     if isinstance(what, Want):
         return f"want v{what.version} at {what.position} or later"
     if isinstance(what, State):
-        return f"state v{what.version} at {what.position}"
+        ahead = "".join(f", e{a.edge} {_set(a.producers)} at {a.position}" for a in what.ahead)
+        return f"state v{what.version} at {what.position}{ahead}"
     if isinstance(what, Done | Failed):
         return f"{type(what).__name__.lower()} v{what.version}"
     if isinstance(what, Hello):

@@ -70,7 +70,14 @@ def scenario_of(rng: random.Random, scale: int = 1) -> Scenario:
         cuts=rng.choice((0, 0, 0, 1)),
         arrivals=rng.choice((0, 0, 0, 1, 2)),
         slow_start=rng.random() < 0.3,
+        unordered=_unordered(random.Random(str(values)), len(partitions)),
     )
+
+
+def _unordered(rng: random.Random, stages: int) -> frozenset[int]:
+    """In one world of three, stages that do not wait for the merge; drawn apart, so that seeds keep their worlds."""
+    chance = rng.choice((0, 0, 0.6))
+    return frozenset(stage for stage in range(1, stages + 2) if rng.random() < chance)
 
 
 def _edges(rng: random.Random, stages: int) -> tuple[tuple[int, int], ...]:

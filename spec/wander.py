@@ -27,6 +27,7 @@ def _move(stage: int, partition: int, slot: int, to: int) -> Move:
 _PAIR = Scenario(sites=2, copies=declustered(2, [1]), batches=((1,), (2,)), bound_rows=1, crashes=0)
 _PAIRS = Scenario(sites=2, copies=declustered(2, [1, 1]), batches=((1,), (2,)), bound_rows=10, crashes=0)
 _SPARE = replace(_PAIR, sites=3)
+_EVERY = frozenset({1, 2, 3})  # Two stages and the egress.
 _ALONE = replace(_PAIR, copies=((("site-1",),),))
 
 WORLDS: dict[str, Scenario] = {
@@ -63,6 +64,32 @@ WORLDS: dict[str, Scenario] = {
     "a suspicion": replace(_SPARE, crashes=1, suspicions=1),
     "a cut": replace(_SPARE, crashes=1, cuts=1),
     "an arrival": replace(_PAIR, crashes=1, arrivals=1),
+    # Stages, and the egress, that do not wait for the merge.
+    "any order": replace(_PAIRS, copies=declustered(2, [2, 1]), unordered=_EVERY, crashes=1),
+    "any order, small pools": replace(
+        _PAIRS, copies=declustered(2, [2, 1]), batches=BATCHES, bound_rows=1, unordered=_EVERY, crashes=1
+    ),
+    "any order and a spare": replace(
+        _PAIRS, sites=3, copies=declustered(2, [2, 1]), batches=BATCHES, unordered=_EVERY, crashes=1
+    ),
+    "any order and a move": replace(
+        _PAIRS,
+        sites=3,
+        copies=((("site-1",), ("site-2",)), (("site-1",), ("site-2",))),
+        batches=BATCHES,
+        unordered=_EVERY,
+        moves=(_move(2, 0, 0, 3), _move(2, 1, 0, 3), _move(1, 0, 0, 3)),
+    ),
+    "any order, there and back": replace(
+        _PAIRS,
+        copies=((("site-1",), ("site-2",)), (("site-1",),)),
+        batches=BATCHES,
+        unordered=frozenset({2}),
+        moves=tuple(_move(2, 0, 0, to) for to in (2, 1, 2)),
+    ),
+    "any order, restarts": replace(
+        _PAIRS, copies=((("site-1",), ("site-2",)),), batches=BATCHES, unordered=frozenset({2}), restarts=2
+    ),
     # One copy that goes to and fro; also before anything is consumed.
     "there and back": replace(_ALONE, bound_rows=10, moves=tuple(_move(1, 0, 0, to) for to in 4 * (2, 1))),
     "a producer there and back": replace(

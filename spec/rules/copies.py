@@ -60,7 +60,7 @@ def cut_under_the_operator(patch: Patch) -> None:
 
     def cut(pooler: Pooler, want: Want) -> Iterator[Effect]:
         cohorts = dict(pooler.cons.cohorts)
-        pooler.cons.cohorts.update({k: c._replace(working_upto=c.consumed) for k, c in cohorts.items()})
+        pooler.cons.cohorts.update({k: c._replace(working_upto=None) for k, c in cohorts.items()})
         effects = list(own(pooler, want))
         pooler.cons.cohorts.update(cohorts)
         yield from effects
@@ -125,7 +125,7 @@ def fuse_a_cohort_at_work(patch: Patch) -> None:
     def meeting(cons: FhCons) -> tuple[int, int] | None:
         twin = cons.clone()
         oldest = min(cons.cohorts, default=0)
-        twin.cohorts = {k: c if k == oldest else c._replace(working_upto=c.consumed) for k, c in cons.cohorts.items()}
+        twin.cohorts = {k: c if k == oldest else c._replace(working_upto=None) for k, c in cons.cohorts.items()}
         return own(twin)
 
     patch.put(FhCons, "meeting", meeting)

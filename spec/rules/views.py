@@ -173,4 +173,4 @@ def let_any_process_serve_an_end(patch: Patch) -> None:
 def begin_the_output_anew(patch: Patch) -> None:
     """An egress that is started again does not begin behind what its sink has made durable."""
     own = Egress.__init__
-    patch.put(Egress, "__init__", lambda egress, name, stage, durable=0: own(egress, name, stage, 0))
+    patch.put(Egress, "__init__", lambda egress, name, stage, *durable: own(egress, name, stage))

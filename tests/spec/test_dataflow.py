@@ -49,17 +49,18 @@ def test_the_source_numbers_rows_and_ends_with_a_row_to_every_partition() -> Non
 def test_the_operator_does_not_depend_on_batches() -> None:
     reference = SCENARIO.reference
     rows = reference.rows(2, 0, 0, reference.last_sn)
-    whole = operate(SCENARIO, 2, 0, OperatorState(), rows)
-    for cut in range(reference.last_sn + 1):
-        state, before = operate(SCENARIO, 2, 0, OperatorState(), reference.rows(2, 0, 0, cut))
+    last = reference.last_sn
+    whole = operate(SCENARIO, 2, 0, OperatorState(), rows, 0, last)
+    for cut in range(last + 1):
+        state, before = operate(SCENARIO, 2, 0, OperatorState(), reference.rows(2, 0, 0, cut), 0, cut)
         assert state == reference.state(2, 0, cut)
-        state, after = operate(SCENARIO, 2, 0, state, reference.rows(2, 0, cut, reference.last_sn))
+        state, after = operate(SCENARIO, 2, 0, state, reference.rows(2, 0, cut, last), cut, last)
         assert (state, before + after) == whole
 
 
 def test_the_operator_emits_none_one_or_two_rows() -> None:
-    emitted = [len(operate(SCENARIO, 1, 0, OperatorState(), [Row(1, 0, 0, 0, 0, value)])[1]) for value in (3, 4, 5)]
-    assert emitted == [1, 2, 0]
+    rows = [Row(1, 0, 0, 0, 0, value) for value in (3, 4, 5)]
+    assert [len(operate(SCENARIO, 1, 0, OperatorState(), [row], 0, 1)[1]) for row in rows] == [1, 2, 0]
 
 
 def test_the_egress_sees_the_end_of_every_producer() -> None:
@@ -70,7 +71,7 @@ def test_the_egress_sees_the_end_of_every_producer() -> None:
 
 def test_a_row_goes_along_every_edge_out_of_its_stage() -> None:
     first = JOIN.reference.rows(1, 0, 0, 1)
-    _, out = operate(JOIN, 1, 0, OperatorState(), first)
+    _, out = operate(JOIN, 1, 0, OperatorState(), first, 0, 1)
     assert [(row.edge, row.sn, row.sub) for row in out] == [(1, 1, 0), (2, 1, 0), (1, 1, 1), (2, 1, 1)]
     assert len({row.value for row in out if row.edge == 1} ^ {row.value for row in out if row.edge == 2}) == 0
 

@@ -146,7 +146,7 @@ def take_a_number_without_rows_for_consumed(patch: pytest.MonkeyPatch) -> None:
         finish(cons, cohort)
         own = cons.cohorts[cohort]
         if cons.name == EGRESS and own.consumed == 1:
-            cons.cohorts[cohort] = own._replace(consumed=2, working_upto=2)
+            cons.cohorts[cohort] = own._replace(consumed=2, working_upto=None)
 
     patch.setattr(FhCons, "finish", finish_and_more)
 
