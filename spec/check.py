@@ -26,11 +26,15 @@ from .world import FAULTS
 ROOMY, TIGHT = 10, 1  # Rows per pool: one that never fills in a small world, one that always does.
 ONE, TWO, TWO_BATCHES = ((1,),), ((1, 2),), ((1,), (2,))
 PAIR, PAIR_TO_PAIR = declustered(2, [1]), declustered(2, [1, 1])
+ALONE_TO_ALONE = ((("site-1",),), (("site-1",),))
 TWO_TO_ONE, ONE_TO_TWO = declustered(2, [2, 1]), declustered(2, [1, 2])
 
 # Each world is fixed by its scenario. Sites without copies are standbys, so a crash is followed by catch-up.
 QUICK: dict[str, Scenario] = {
     "a pair, take-over": Scenario(sites=2, copies=PAIR, batches=TWO_BATCHES, bound_rows=TIGHT),
+    "a shortcut, take-over, any order": Scenario(
+        sites=2, copies=PAIR, batches=TWO, bound_rows=ROOMY, edges=((0, 1), (0, 2), (1, 2)), unordered=frozenset({2})
+    ),
     "a pair and a standby": Scenario(sites=3, copies=PAIR, batches=TWO, bound_rows=ROOMY),
     "pair to pair, take-over, small pools": Scenario(
         sites=2, copies=PAIR_TO_PAIR, batches=TWO_BATCHES, bound_rows=TIGHT
@@ -55,6 +59,19 @@ DEEP: dict[str, Scenario] = {
     "pair to pair, take-over": Scenario(sites=2, copies=PAIR_TO_PAIR, batches=TWO_BATCHES, bound_rows=ROOMY),
     "two to one, take-over": Scenario(sites=2, copies=TWO_TO_ONE, batches=TWO, bound_rows=ROOMY),
     "two to one, take-over, small pools": Scenario(sites=2, copies=TWO_TO_ONE, batches=TWO_BATCHES, bound_rows=TIGHT),
+    "two to one, take-over, any order": Scenario(
+        sites=2, copies=TWO_TO_ONE, batches=ONE, bound_rows=ROOMY, unordered=frozenset({2, 3})
+    ),
+    "a shortcut, a move, any order": Scenario(
+        sites=2,
+        copies=ALONE_TO_ALONE,
+        batches=ONE,
+        bound_rows=ROOMY,
+        crashes=0,
+        moves=(Move(stage=2, partition=0, slot=0, to="site-2"),),
+        edges=((0, 1), (0, 2), (1, 2), (2, 3)),
+        unordered=frozenset({2}),
+    ),
     "one to two, take-over": Scenario(sites=2, copies=ONE_TO_TWO, batches=TWO, bound_rows=ROOMY),
     "a pair, a move by a third copy": Scenario(
         sites=3,

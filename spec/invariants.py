@@ -252,7 +252,8 @@ class CohortsMeet(Checker):
         cohorts = machine.cons.cohorts
         oldest = min(cohorts)
         over = [k for k, own in cohorts.items() if work.after < own.consumed < work.upto and oldest in (k, work.cohort)]
-        if over or (work.cohort != oldest and work.upto > cohorts[oldest].consumed):
+        is_early = len(cohorts) > 1 and work.upto == work.after  # Who is busy with that is not there to meet.
+        if over or is_early or (work.cohort != oldest and work.upto > cohorts[oldest].consumed):
             raise self.violated(f"{process.name} begins {work} with cohorts {cohorts}")
 
 

@@ -65,9 +65,18 @@ WORLDS: dict[str, Scenario] = {
     "a cut": replace(_SPARE, crashes=1, cuts=1),
     "an arrival": replace(_PAIR, crashes=1, arrivals=1),
     # Stages, and the egress, that do not wait for the merge.
-    "any order": replace(_PAIRS, copies=declustered(2, [2, 1]), unordered=_EVERY, crashes=1),
+    "any order": replace(_PAIRS, copies=declustered(2, [2, 1]), batches=BATCHES, unordered=_EVERY, crashes=1),
     "any order, small pools": replace(
         _PAIRS, copies=declustered(2, [2, 1]), batches=BATCHES, bound_rows=1, unordered=_EVERY, crashes=1
+    ),
+    # What stage 2 emits for one row fills its pool, and not that of the ingress.
+    "any order, a full pool": replace(
+        _PAIRS,
+        edges=((0, 1), (0, 2), (1, 2), (2, 3), (2, 3)),
+        batches=((1,), (4,), (7,)),
+        bound_rows=3,
+        unordered=frozenset({2}),
+        crashes=1,
     ),
     "any order and a spare": replace(
         _PAIRS, sites=3, copies=declustered(2, [2, 1]), batches=BATCHES, unordered=_EVERY, crashes=1

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from ..walk import Walked
 from ..wander import WORLDS, wander
 from . import copies as copies
+from . import early as early
 from . import feeding as feeding
 from . import views as views
 from .patch import Patch
@@ -156,6 +157,8 @@ RULES: tuple[ProtocolRule, ...] = (
         (
             Removal(copies.hold_who_is_behind_in_a_full_pool, "two partitions meet", 6),
             Removal(copies.work_with_a_full_pool, "a pair", 1),
+            Removal(copies.hold_who_is_behind_in_a_full_pool, "any order, small pools", 1),
+            Removal(early.take_early_rows_with_a_full_pool, "any order, a full pool", 7),
         ),
         "There are no credits, and so none to reserve. Acknowledgements are of what was consumed, so a consumer has "
         "never more waiting than its producers' pools hold.",
@@ -358,6 +361,24 @@ RULES: tuple[ProtocolRule, ...] = (
             Removal(feeding.merge_lanes_at_any_position, "everything moves", 89),
             Removal(feeding.forget_old_names_of_lanes, "everything moves", 9),
             Removal(feeding.wait_for_a_producer_that_was_taken_out, "one of two there and back", 2369),
+        ),
+    ),
+    ProtocolRule(
+        30,
+        "Ahead of the frontier",
+        "A stage that does not wait for the merge consumes what has come, and acknowledges its frontier as others do. "
+        "How far ahead of it the rows of each producer were taken goes with its state, and with what a sink has made "
+        "durable; each producer's rows are asked for from there. What it emits is kept until the frontier of its "
+        "consumers has passed it, and sent when its own has. Cohorts that are to meet take no rows early.",
+        (
+            Removal(early.cut_without_what_is_ahead, "any order and a move", 1),
+            Removal(early.count_what_waits_as_taken, "any order, there and back", 11),
+            Removal(early.begin_the_egress_at_its_position, "any order, restarts", 2),
+            Removal(early.acknowledge_what_was_taken_early, "any order", 0),
+            Removal(feeding.go_back_at_take_over, "any order", 51),
+            Removal(early.end_a_run_at_the_frontier, "any order", 0),
+            Removal(early.send_what_was_emitted_early, "any order", 14),
+            Removal(early.take_early_rows_before_a_meeting, "any order and a move", 11),
         ),
     ),
 )

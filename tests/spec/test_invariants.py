@@ -70,8 +70,8 @@ def merge_up_to_the_fastest_lane(patch: pytest.MonkeyPatch) -> None:
 
 
 def drop_a_frame_on_the_second_site(patch: pytest.MonkeyPatch) -> None:
-    def take(cons: FhCons, cohort: int, upto: int) -> Any:
-        return _take(cons, cohort, upto)[cons.name == "site-2" :]
+    def take(cons: FhCons, cohort: int, upto: int, early: bool) -> Any:
+        return _take(cons, cohort, upto, early)[cons.name == "site-2" :]
 
     patch.setattr(FhCons, "take", take)
 
