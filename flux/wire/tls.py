@@ -1,0 +1,115 @@
+"""TLS: connections that nobody else can read or write to, for networks that are not trusted.
+
+Each process has a certificate, and trusts those that one authority has signed, both ways. Names in certificates
+are not looked at: every process of a run is trusted alike, and the greeting on top tells which one it is.
+
+A TLS socket is used like a plain one, so that a link has one code for both: `recv_into` and `sendmsg` say by
+their exceptions which way to wait. A part given to `sendmsg` is sent whole or, as far as the caller can see, not
+at all: it must be the first one given again. Links do that anyway.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from socket import socket
+
+import trio
+
+from ..errors import AuthError
+from .sockets import BLOCKED, until_ready
+
+DEADLINE_S = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tls:
+    """The setting: files in PEM format. The key must not be protected by a pass phrase."""
+
+    certificate: str
+    key: str
+    ca: str
+
+
+class TlsSocket(ssl.SSLSocket):
+    """A connection with TLS, with as much of a socket's interface as links use."""
+
+    def sendmsg(self, buffers: Iterable[memoryview]) -> int:  # type: ignore[override]  # That of ssl only raises.
+        """Send the parts in order until one would block; return the bytes sent."""
+        sent = 0
+        for part in buffers:
+            try:
+                sent += self.send(part)
+            except BLOCKED:
+                if sent:
+                    return sent
+                raise
+        return sent
+
+
+async def secure(sock: socket, tls: Tls, *, listening: bool, deadline_s: float = DEADLINE_S) -> socket:
+    """The same connection with TLS, once both ends have shown their certificates.
+
+    `AuthError` says whose certificate was not accepted, as far as is known; `OSError` that the connection broke or
+    time is up. When anything is raised it is closed.
+    """
+    try:
+        secured = context(tls, listening).wrap_socket(sock, server_side=listening, do_handshake_on_connect=False)
+    except BaseException:
+        sock.close()
+        raise
+    try:
+        with trio.fail_after(deadline_s):
+            while True:
+                try:
+                    secured.do_handshake()
+                    return secured
+                except BLOCKED as blocked:
+                    await until_ready(secured, blocked, reading=True)
+    except BaseException as error:
+        secured.close()
+        if isinstance(error, ssl.SSLCertVerificationError):
+            raise AuthError(
+                f"the other end's certificate is not trusted: {error.verify_message}. It must be signed by the "
+                f"authority in {tls.ca}"
+            ) from error
+        if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+            raise AuthError(
+                f"no TLS with the other end: {error.reason}. Both ends need TLS switched on, and certificates signed "
+                "by an authority that the other trusts"
+            ) from error
+        if isinstance(error, trio.TooSlowError):
+            raise TimeoutError(f"no TLS with the other end within {deadline_s:g} s") from error
+        raise
+
+
+@cache
+def context(tls: Tls, listening: bool) -> ssl.SSLContext:
+    """What `ssl` makes of a setting; an `AuthError` names the file that is of no use."""
+    for what, path in (("certificate", tls.certificate), ("key", tls.key), ("authority", tls.ca)):
+        try:
+            Path(path).read_bytes()
+        except OSError as error:
+            raise AuthError(f"TLS: cannot read the {what} in {path}: {error.strerror}") from error
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if listening else ssl.PROTOCOL_TLS_CLIENT)
+    made.sslsocket_class = TlsSocket
+    made.minimum_version = ssl.TLSVersion.TLSv1_2
+    made.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    made.check_hostname = False
+    made.verify_mode = ssl.CERT_REQUIRED
+    try:
+        made.load_verify_locations(tls.ca)
+    except ssl.SSLError as error:
+        raise AuthError(f"TLS: there is no certificate of an authority in {tls.ca}: {error.reason}") from error
+    try:
+        # Without a password OpenSSL would ask for one at the terminal, and wait.
+        made.load_cert_chain(tls.certificate, tls.key, password="")
+    except (ssl.SSLError, ValueError) as error:
+        raise AuthError(
+            f"TLS: {tls.certificate} and {tls.key} are not a certificate and its key, in PEM format and without a "
+            f"pass phrase: {error}"
+        ) from error
+    return made
