@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: venv demo test coverage lint types format bench soak clean
+.PHONY: venv demo test coverage lint types format bench soak clean fuzz
 
 venv: .venv/ready
 
@@ -22,6 +22,10 @@ test: lint types
 coverage: venv
 	$(BIN)/python -m coverage run -m pytest tests/protocols --ignore tests/protocols/test_every_message.py
 	$(BIN)/python -m coverage report
+
+# Malformed input for every decoder of the wire, many more than the tests try.
+fuzz: venv
+	$(BIN)/python -m tests.wire.fuzz --frames 100000
 
 lint: venv
 	$(BIN)/ruff check .

@@ -21,7 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from .frames import BadFrame
+from .frames import BadFrame, blame, shown
 
 _SCHEMAS_MAX = 4_096  # Of one peer. A dataflow has a handful for each of its exchanges.
 _ROWS_MAX_OF_NOTHING = 1 << 20  # Columns of nulls take no space; any other takes at least a bit for each row.
@@ -42,21 +42,22 @@ class Batches:
         known = len(self._schemas)
         if number != known or known == _SCHEMAS_MAX or not isinstance(packed, bytes):
             raise BadFrame(
-                f"expected schema number {known} of at most {_SCHEMAS_MAX:,}, as bytes; got number {number!r:.40} "
+                f"expected schema number {known} of at most {_SCHEMAS_MAX:,}, as bytes; got number {shown(number)} "
                 f"as {type(packed).__name__}"
             )
         try:
             schema = pa.ipc.read_schema(pa.py_buffer(packed))
+            _check_names(schema)
             self._schemas[number] = schema, _with_text_as_bytes(schema)
         except Exception as error:
-            raise BadFrame(f"what was sent as a schema is none: {error!r:.200}") from error
+            raise BadFrame(f"what was sent as a schema is none: {blame(error)}") from error
 
     def read(self, number: Any, body: Any) -> pa.RecordBatch:
         """The batch in `body`, in the body's own memory."""
         try:
             schema, checkable = self._schemas[number]
         except (KeyError, TypeError):
-            raise BadFrame(f"expected a schema that was sent before, got number {number!r:.40}") from None
+            raise BadFrame(f"expected a schema that was sent before, got number {shown(number)}") from None
         try:
             message = pa.ipc.read_message(body)
             _refuse_compressed(message)
@@ -65,7 +66,7 @@ class Batches:
         except BadFrame:
             raise
         except Exception as error:
-            raise BadFrame(f"what was sent as a record batch is none: {error!r:.200}") from error
+            raise BadFrame(f"what was sent as a record batch is none: {blame(error)}") from error
         if batch.num_rows > max(8 * body.size, _ROWS_MAX_OF_NOTHING):
             raise BadFrame(f"{body.size:,} bytes cannot hold the {batch.num_rows:,} rows that they claim to")
         return batch
@@ -88,7 +89,9 @@ def read_batch(stream: Any) -> pa.RecordBatch:
 def _opened(stream: Any) -> Any:
     for message in _messages(stream):
         _refuse_compressed(message)
-    return pa.ipc.open_stream(stream)
+    reader = pa.ipc.open_stream(stream)
+    _check_names(reader.schema)
+    return reader
 
 
 def _messages(data: Any) -> Iterator[Any]:
@@ -98,6 +101,15 @@ def _messages(data: Any) -> Iterator[Any]:
             yield reader.read_next_message()
         except StopIteration:
             return
+
+
+def _check_names(fields: Any) -> None:
+    """Arrow takes any bytes for a name or a time zone, and fails when they are first looked at. Here they are."""
+    for field in fields:
+        assert isinstance(field.name, str)
+        kind = field.type
+        assert isinstance(getattr(kind, "tz", None), str | None)
+        _check_names([kind.field(i) for i in range(kind.num_fields)])
 
 
 def _with_text_as_bytes(schema: pa.Schema) -> pa.Schema | None:

@@ -14,6 +14,7 @@ worst is an empty map for every byte): a stranger's, less than half a mebibyte.
 
 from __future__ import annotations
 
+import reprlib
 import struct
 from typing import Any
 
@@ -30,6 +31,16 @@ _MAGIC = b"Fx"
 
 class BadFrame(Exception):
     """Bytes that are not a frame of this version, or one beyond the limits, or one with senseless content."""
+
+
+def shown(value: Any) -> str:
+    """What came from a peer, for an error: a little of it, however large or deep it is."""
+    return reprlib.repr(value)
+
+
+def blame(error: BaseException) -> str:
+    """An error that what came from a peer has caused; one line. Its `repr` may hold all that came."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
 
 
 def encode(header: dict[str, Any], body_bytes: int = 0) -> bytes:
@@ -66,7 +77,7 @@ def decode_header(packed: bytes | bytearray | memoryview) -> dict[str, Any]:
     try:
         header = msgpack.unpackb(packed, use_list=False, strict_map_key=True)
     except Exception as error:
-        raise BadFrame(f"the frame's header is not msgpack: {error!r:.200}") from error
+        raise BadFrame(f"the frame's header is not msgpack: {blame(error)}") from error
     if not isinstance(header, dict) or not isinstance(header.get("kind"), str):
-        raise BadFrame(f"a frame's header is a map with a kind, got {header!r:.200}")
+        raise BadFrame(f"a frame's header is a map with a kind, got {shown(header)}")
     return header

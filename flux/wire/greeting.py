@@ -120,7 +120,7 @@ class Listener:
         _expect(greet, "greet")
         if not _is_our_protocol(greet):
             self.parting = {"kind": "refused", "why": "protocol", "protocol": VERSION}
-            raise _other_protocol(greet, f"who calls itself {greet.get('name')!r:.100}")
+            raise _other_protocol(greet, f"who calls itself {frames.shown(greet.get('name'))}")
         self._peer = _name(greet, "name")
         run = _name(greet, "run")
         if run != self._run:
@@ -244,7 +244,7 @@ def _raise_refusal(header: dict[str, Any], run: str) -> None:
             f"the other end did not accept our proof: this process has another secret than run {run!r} there; give "
             "both the same one"
         )
-    raise frames.BadFrame(f"refused, for no reason that this release knows: {why!r:.100}")
+    raise frames.BadFrame(f"refused, for no reason that this release knows: {frames.shown(why)}")
 
 
 def _is_our_protocol(header: dict[str, Any]) -> bool:
@@ -254,14 +254,14 @@ def _is_our_protocol(header: dict[str, Any]) -> bool:
 
 def _other_protocol(header: dict[str, Any], who: str) -> AuthError:
     return AuthError(
-        f"{who} speaks protocol version {header.get('protocol')!r:.40}, this process {VERSION}; run one release "
-        "everywhere"
+        f"{who} speaks protocol version {frames.shown(header.get('protocol'))}, this process {VERSION}; run one "
+        "release everywhere"
     )
 
 
 def _expect(header: dict[str, Any], kind: str) -> None:
     if header["kind"] != kind:
-        raise frames.BadFrame(f"expected a {kind}, got {header['kind']!r:.100}")
+        raise frames.BadFrame(f"expected a {kind}, got {frames.shown(header['kind'])}")
 
 
 def _name(header: dict[str, Any], field: str) -> str:
@@ -274,12 +274,12 @@ def _name(header: dict[str, Any], field: str) -> str:
 def _text(header: dict[str, Any], field: str, max_chars: int) -> str:
     text = header.get(field)
     if not isinstance(text, str) or len(text) > max_chars:
-        raise frames.BadFrame(f"expected {field} as text of at most {max_chars} characters, got {text!r:.100}")
+        raise frames.BadFrame(f"expected {field} as text of at most {max_chars} characters, got {frames.shown(text)}")
     return text
 
 
 def _nonce(header: dict[str, Any]) -> bytes:
     nonce = header.get("nonce")
     if not isinstance(nonce, bytes) or len(nonce) != _NONCE_BYTES:
-        raise frames.BadFrame(f"expected a nonce of {_NONCE_BYTES} bytes, got {nonce!r:.100}")
+        raise frames.BadFrame(f"expected a nonce of {_NONCE_BYTES} bytes, got {frames.shown(nonce)}")
     return nonce

@@ -144,7 +144,7 @@ class Link:
             if self._newest is not sock:
                 raise ConnectionAbortedError(f"a newer connection to {self.peer} took the place of this one")
             if header["kind"] != "resume":
-                raise frames.BadFrame(f"expected that {self.peer} resumes its link, got {header['kind']!r:.100}")
+                raise frames.BadFrame(f"expected that {self.peer} resumes its link, got {frames.shown(header['kind'])}")
             self._forget(header.get("n"))
         except BaseException:
             _shut(sock)
@@ -330,8 +330,8 @@ class Link:
         last = self._told + len(self._kept)
         if type(n) is not int or not self._told <= n <= last:
             raise frames.BadFrame(
-                f"{self.peer} says that {n!r:.40} frames have come to it; it was sent {last:,}, and has told of "
-                f"{self._told:,} before. It is not the process that this link was made with"
+                f"{self.peer} says that {frames.shown(n)} frames have come to it; it was sent {last:,}, and has told "
+                f"of {self._told:,} before. It is not the process that this link was made with"
             )
         for _ in range(n - self._told):
             self._kept.popleft()

@@ -24,7 +24,7 @@ from ..errors import OperatorError
 from ..plain import HIDDEN, columns_of
 from ..protocols.messages import Block
 from ..punctuation import PUNCTUATIONS, Punctuation
-from .frames import BadFrame
+from .frames import BadFrame, shown
 
 SN, SUB, PRODUCER, PARTITION = HIDDEN
 _HIDDEN_TYPES = {SN: pa.int64(), SUB: pa.uint64(), PRODUCER: pa.uint16(), PARTITION: pa.uint16()}
@@ -71,12 +71,11 @@ class Rows:
         if rows.wide is None:
             return rows
         for name, kind in _HIDDEN_TYPES.items():
-            found = [
-                column for column, field in zip(rows.wide.columns, rows.wide.schema, strict=True) if field.name == name
-            ]
+            found = rows.wide.schema.get_all_field_indices(name)
             if not found and name == SUB:
                 continue
-            if len(found) != 1 or found[0].type != kind or found[0].null_count:
+            column = rows.wide.column(found[0]) if len(found) == 1 else None
+            if column is None or column.type != kind or column.null_count:
                 raise BadFrame(
                     f"rows need one column {name} of {kind} without nulls; these have {columns_of(rows.wide.schema)}"
                 )
@@ -196,14 +195,14 @@ def marks_to_plain(marks: Iterable[Punctuation]) -> list[list[Any]]:
 def marks_from_plain(plain: Any) -> tuple[Punctuation, ...]:
     """What `marks_to_plain` was given; `BadFrame` if it was given something else."""
     if not isinstance(plain, list | tuple):
-        raise BadFrame(f"expected a list of punctuations, got {plain!r:.100}")
+        raise BadFrame(f"expected a list of punctuations, got {shown(plain)}")
     marks: list[Punctuation] = []
     for each in plain:
         if not isinstance(each, list | tuple) or len(each) != 3:
-            raise BadFrame(f"a punctuation is (sn, kind, value), got {each!r:.100}")
+            raise BadFrame(f"a punctuation is (sn, kind, value), got {shown(each)}")
         sn, kind, value = each
         if not _is_int64(sn) or kind not in PUNCTUATIONS or not (value is None or _is_int64(value)):
-            raise BadFrame(f"a punctuation is (integer, one of {PUNCTUATIONS}, integer or None), got {each!r:.100}")
+            raise BadFrame(f"a punctuation is (integer, one of {PUNCTUATIONS}, integer or None), got {shown(each)}")
         if marks and marks[-1].sn >= sn:
             raise BadFrame(f"punctuations are in the order of their numbers; {sn} came behind {marks[-1].sn}")
         marks.append(Punctuation(sn, kind, value))

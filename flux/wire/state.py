@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import sys
 from typing import Any
 
 import msgpack
@@ -17,7 +18,7 @@ import pyarrow as pa
 
 from ..errors import StateError
 from .batches import read_batch, read_table
-from .frames import BadFrame
+from .frames import BadFrame, blame, shown
 
 _ARRAY, _TABLE, _BATCH, _TUPLE = 1, 2, 3, 4
 # Each tuple within a tuple takes 50 KiB of the C stack, which ends at 8 MiB or sooner, and the process with it.
@@ -94,7 +95,7 @@ def decode(packed: Any, depth: int = 0) -> Any:
         raise
     except Exception as error:
         raise BadFrame(
-            f"what came is not the state of a partition: {error!r:.200}; run one release everywhere"
+            f"what came is not the state of a partition: {blame(error)}; run one release everywhere"
         ) from error
 
 
@@ -103,8 +104,14 @@ def _array(data: bytes) -> Any:
     unpacker.feed(data[:256])
     dtype, shape = unpacker.unpack()
     if not isinstance(dtype, str) or not _DTYPE.fullmatch(dtype):
-        raise BadFrame(f"state with an array of the unknown type {dtype!r:.100}")
-    array = np.frombuffer(data, dtype=np.dtype(dtype), offset=unpacker.tell()).reshape(shape).copy()
+        raise BadFrame(f"state with an array of the unknown type {shown(dtype)}")
+    flat = np.frombuffer(data, dtype=np.dtype(dtype), offset=unpacker.tell())
+    # To numpy every pattern of bits is a value of these, and whoever looks at one that is none comes to harm.
+    if flat.dtype.kind == "b" and (flat.view(np.uint8) > 1).any():
+        raise BadFrame("state with an array of truth values that are neither true nor false")
+    if flat.dtype.kind == "U" and (flat.view(f"{dtype[0]}u4") > sys.maxunicode).any():
+        raise BadFrame("state with an array of text that has no such characters")
+    array = flat.reshape(shape).copy()
     return array if shape else array[()]
 
 

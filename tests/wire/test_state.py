@@ -186,6 +186,12 @@ def test_only_types_of_plain_numbers_and_bytes_are_made_of_what_came(dtype: Any)
         decode(msgpack.packb(msgpack.ExtType(1, head + bytes(8))))
 
 
+@pytest.mark.parametrize(("dtype", "raw"), [("|b1", b"\x02"), ("<U1", b"\xff" * 4), (">U1", b"\x00\x11\x00\x00")])
+def test_bits_that_are_no_value_of_their_type_are_refused(dtype: str, raw: bytes) -> None:
+    with pytest.raises(BadFrame, match=r"neither true nor false|no such characters"):
+        decode(msgpack.packb(msgpack.ExtType(1, msgpack.packb([dtype, [1]]) + raw)))
+
+
 @pytest.mark.parametrize("what", [pa.table({"n": [0] * 100_000}), pa.record_batch({"n": [0] * 100_000})])
 def test_compressed_tables_are_refused(what: Any) -> None:
     sink = pa.BufferOutputStream()

@@ -1,0 +1,354 @@
+"""What is fuzzed: each decoder of the wire, with well-formed input to begin with, and a use of what it accepts.
+
+A decoder may accept what was changed, and then using it must do no harm: so each is followed by what the runtime
+does with its result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import msgpack
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flux.errors import AuthError, StateError
+from flux.protocols import messages
+from flux.punctuation import Punctuation
+from flux.wire import frames, state
+from flux.wire.batches import Batches
+from flux.wire.codec import from_plain, to_plain
+from flux.wire.frames import BadFrame
+from flux.wire.greeting import Dialler, Listener, Refused
+from flux.wire.link import Link, tune
+from flux.wire.rows import Channels, Rows, marks_to_plain, merge
+from flux.wire.sockets import Reader
+
+from .mutations import mutated, rearranged
+
+PRODUCERS, PARTITIONS, UPTO = 3, 4, 100
+
+
+@dataclass(frozen=True)
+class Codec:
+    """A decoder: `attempt` gives it one input drawn at random, and returns whether it was accepted.
+
+    It may raise `declared` and nothing else.
+    """
+
+    name: str
+    attempt: Callable[[Random], Awaitable[bool]]
+    declared: tuple[type[Exception], ...] = (BadFrame,)
+
+
+# --- frames ---------------------------------------------------------------------------------------
+
+
+class Received:
+    """A connection on which everything has come already."""
+
+    def __init__(self, data: bytes) -> None:
+        self._rest = memoryview(data)
+
+    def recv_into(self, buffer: memoryview) -> int:
+        count = min(len(buffer), len(self._rest))
+        buffer[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count
+
+
+FRAMES = [
+    frames.encode({"kind": "peer", "m": {"$": "Ack"}, "marks": [[1, "end", None]]}),
+    frames.encode({"kind": "peer", "of": 0}, 40) + bytes(40),
+    frames.encode({"kind": "lie"}, frames.BODY_MAX_BYTES) + bytes(100),
+    frames.PREFIX.pack(b"Fx", frames.VERSION, 500, 0) + b"\x91" * 500,
+    frames.PREFIX.pack(b"Fx", frames.VERSION, 500, 0) + b"\x81\xa1a" * 166 + b"\xc0\xc0",
+]
+
+
+async def attempt_frame(draw: Random) -> bool:
+    data = mutated(draw, draw.choice(FRAMES), FRAMES)
+    reader = Reader(Received(data), draw.choice((0, 4_096)))  # type: ignore[arg-type]
+    try:
+        while True:
+            header, body, size = await reader.read_frame()
+            assert isinstance(header["kind"], str) and size >= (0 if body is None else body.size)
+    except ConnectionResetError:  # It ended.
+        return True
+
+
+# --- messages -------------------------------------------------------------------------------------
+
+_BLOCK = messages.Block(producers=(0, 1), consumers=(2,))
+_RUN = messages.Run(after=1, upto=5, rows=3, without=frozenset({2}), body=None)
+_VIEW = messages.View(
+    number=3,
+    nodes=("ingress", "site-1", "site-2"),
+    dead=frozenset({"site-2"}),
+    copies=((("ingress",),), (("site-1", "site-2"), ("site-2", "site-1"))),
+    standby=(messages.Standby(version=1, stage=1, partition=0, slot=1, node="site-1", donor="site-2"),),
+)
+_FIELDS: dict[str, Any] = {
+    "channels": (_BLOCK, _BLOCK),
+    "runs": (_RUN,),
+    "ends": (0,),
+    "sender": "site-1",
+    "node": "site-1",
+    "to": "site-2",
+    "a": "site-1",
+    "b": "site-2",
+    "body": None,
+    "bodies": None,
+}
+
+
+def _example(kind: type[Any]) -> Any:
+    return kind(**{field.name: _FIELDS.get(field.name, 7) for field in dataclasses.fields(kind)})
+
+
+MESSAGES = [
+    {"kind": "peer", "m": to_plain(message, lambda body: body)}
+    for message in (*map(_example, messages.PeerMessage.__args__ + messages.ToController.__args__), _VIEW)
+]
+_PACKED_MESSAGES = [msgpack.packb(message) for message in MESSAGES]
+
+
+async def attempt_message(draw: Random) -> bool:
+    if draw.random() < 0.3:
+        data = mutated(draw, draw.choice(_PACKED_MESSAGES), _PACKED_MESSAGES)
+    else:
+        data = msgpack.packb(rearranged(draw, draw.choice(MESSAGES), MESSAGES))
+    message = from_plain(frames.decode_header(data).get("m"), lambda body: ())
+    assert from_plain(to_plain(message, lambda body: None), lambda body: ()) == message
+    return True
+
+
+# --- record batches -------------------------------------------------------------------------------
+
+BATCHES = [
+    pa.record_batch({name: pa.array(values, kind) for name, (values, kind) in columns.items()})
+    for columns in (
+        {"whole": ([1, None, 3], pa.int64()), "real": ([1.5, 2.5, None], pa.float64())},
+        {"truth": ([True, None, False], pa.bool_()), "half": ([1, 2, None], pa.float16())},
+        {"text": (["a", None, "ccc" * 20], pa.string()), "big": (["x", "", None], pa.large_string())},
+        {"lists": ([[1], None, [2, 3]], pa.list_(pa.int8()))},
+        {"pairs": ([[1, 2], None, [3, 4]], pa.list_(pa.int16(), 2))},
+        {"structs": ([{"x": 1, "y": "a"}, None, {"x": 2}], pa.struct({"x": pa.int32(), "y": pa.string()}))},
+        {"fixed": ([b"ab", None, b"cd"], pa.binary(2)), "nothing": ([None] * 3, pa.null())},
+        {"when": ([1, 2, None], pa.timestamp("us", "UTC")), "exact": ([1, 2, None], pa.decimal128(9, 2))},
+        {"dates": ([1, 2, None], pa.date32()), "span": ([1, 2, 3], pa.duration("s"))},
+        {"map": ([[("a", 1)], [], None], pa.map_(pa.string(), pa.int32()))},
+        {"nested": ([[["a"], []], [], [None, ["b", None]]], pa.list_(pa.large_list(pa.string())))},
+        {"views": (["a", None, "a long text that is not within the view"], pa.string_view())},
+    )
+]
+
+
+def _compressed(batch: pa.RecordBatch) -> bytes:
+    """As no process of Flux sends it, with a claim to become a tebibyte."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write(batch)
+    messages = pa.ipc.MessageReader.open_stream(sink.getvalue())
+    messages.read_next_message()  # The schema.
+    body: bytes = messages.read_next_message().serialize().to_pybytes()
+    return body.replace((8 * batch.num_rows).to_bytes(8, "little"), (1 << 40).to_bytes(8, "little"))
+
+
+BATCHES.append(pa.record_batch({"zeros": pa.array(np.zeros(12_345))}))
+_SCHEMAS = [batch.schema.serialize().to_pybytes() for batch in BATCHES]
+_BODIES = [*(batch.serialize().to_pybytes() for batch in BATCHES[:-1]), _compressed(BATCHES[-1])]
+
+
+async def attempt_batch(draw: Random) -> bool:
+    which = draw.randrange(len(BATCHES))
+    schema, body = _SCHEMAS[which], _BODIES[which]
+    what = draw.random()
+    if what < 0.15:
+        schema = mutated(draw, schema, _SCHEMAS)
+    elif what < 0.2:
+        schema = draw.choice(_SCHEMAS)  # One batch, read as another.
+    if what > 0.1:
+        body = mutated(draw, body, _BODIES)
+    batches = Batches()
+    batches.learn(0, schema)
+    use_batch(batches.read(0, pa.py_buffer(body)))
+    return True
+
+
+def use_batch(batch: pa.RecordBatch) -> None:
+    """What the runtime and operators do with rows: pick some, cut, send on, look at values."""
+    part = batch.slice(0, 2_000)
+    backwards = pa.array(np.arange(len(part))[::-1])
+    for column in part.columns:
+        try:
+            column.to_pylist()
+            pc.take(column, backwards)
+            column.equals(column)
+        except (pa.ArrowException, ValueError, ArithmeticError):
+            continue  # A wrong value, or a type without this operation: an error like any other.
+    part.serialize()
+
+
+# --- rows and marks -------------------------------------------------------------------------------
+
+
+def _rows(first: int, sub: bool) -> Rows:
+    count = 20
+    numbers = np.arange(first, first + count, dtype=np.int64)
+    return Rows.of(
+        pa.record_batch({"x": np.arange(count), "s": [str(i) for i in range(count)]}),
+        numbers,
+        numbers.astype(np.uint64) if sub else None,
+        (numbers % PRODUCERS).astype(np.uint16),
+        (numbers % PARTITIONS).astype(np.uint16),
+        (Punctuation(first + 3, "clock", 17), Punctuation(first + 9, "watermark", -1)),
+    )
+
+
+ROWS = [_rows(1, False), _rows(40, True)]
+_ROWS_SCHEMAS = [rows.wide.schema.serialize().to_pybytes() for rows in ROWS]
+_ROWS_BODIES = [rows.wide.serialize().to_pybytes() for rows in ROWS]
+_MARKS = [marks_to_plain(rows.marks) for rows in ROWS]
+_CHANNELS = Channels([messages.Block(producers=(0, 2), consumers=(1, 3))], PRODUCERS, PARTITIONS)
+
+
+async def attempt_rows(draw: Random) -> bool:
+    which = draw.randrange(len(ROWS))
+    schema, body, marks = _ROWS_SCHEMAS[which], _ROWS_BODIES[which], _MARKS[which]
+    what = draw.random()
+    if what < 0.3:
+        marks = rearranged(draw, marks, _MARKS)
+    elif what < 0.4:
+        schema = mutated(draw, schema, _ROWS_SCHEMAS)
+    else:
+        body = mutated(draw, body, _ROWS_BODIES)
+    batches = Batches()
+    batches.learn(0, schema)
+    rows = Rows.received(batches.read(0, pa.py_buffer(body)), marks)
+    rows.expect(0, UPTO, PRODUCERS, PARTITIONS)
+    rows.between(5, 50).select(_CHANNELS).encode()
+    merge([rows.select(_CHANNELS), rows.between(3, 4)])
+    return True
+
+
+# --- state ----------------------------------------------------------------------------------------
+
+_STATES: list[Any] = [
+    {("a", 1): {"sum": 3, "last": (1, 2.5)}, ("b", None): np.arange(3), "f": np.float32(1.5)},
+    [[None, True, -5, 2**64 - 1, 1.5, "text", b"bytes"], ((), ((1,),))],
+    {"table": pa.table({"n": [1, 2, None], "s": ["a", None, "b"]}), "batch": BATCHES[2]},
+    pa.table({"word": pa.array(["a", "b", "a"]).dictionary_encode()}),
+    [np.zeros((2, 3), "<M8[us]"), np.array(["ab", "c"]), np.array([b"xy"]), np.zeros((0, 4)), np.bool_(True)],
+]
+STATES = [state.encode(value, "fuzz") for value in _STATES]
+_DEEP = msgpack.packb([1])
+for _ in range(300):
+    _DEEP = msgpack.packb([msgpack.ExtType(4, _DEEP)])
+STATES.append(_DEEP)
+
+
+async def attempt_state(draw: Random) -> bool:
+    value = state.decode(mutated(draw, draw.choice(STATES), STATES))
+    repr(value)[:100]
+    with contextlib.suppress(StateError):  # Such as a time stamp of msgpack's own.
+        state.encode(value, "fuzz")
+    return True
+
+
+# --- greetings ------------------------------------------------------------------------------------
+
+
+async def attempt_greeting(draw: Random) -> bool:
+    """One of the four things said is changed on the way."""
+    secret = b"0123456789abcdef"
+    dialler, listener = Dialler("site-1", secret, "dmz"), Listener("controller", secret, "dmz")
+    dialler._own["nonce"], listener._nonce = draw.randbytes(32), draw.randbytes(32)
+    changed = draw.randrange(4)
+    said: list[dict[str, Any]] = []
+
+    def on_the_way(header: dict[str, Any]) -> dict[str, Any]:
+        said.append(header)
+        data = msgpack.packb(header)
+        if len(said) - 1 == changed:
+            if draw.random() < 0.4:
+                data = mutated(draw, data, [data])
+            else:
+                data = msgpack.packb(rearranged(draw, header, said))
+        return frames.decode_header(data)
+
+    def refuse(name: str) -> str | None:
+        return "declared dead" if draw.random() < 0.3 else None
+
+    challenge = listener.challenge(on_the_way(dialler.greet()))
+    proof = dialler.prove(on_the_way(challenge))
+    try:
+        peer, verdict = listener.judge(on_the_way(proof), refuse)
+    except Refused:
+        assert listener.parting is not None
+        dialler.conclude(on_the_way(listener.parting))
+        raise AssertionError("one that was refused believes to be welcome") from None
+    names = peer, dialler.conclude(on_the_way(verdict))
+    assert names == ("site-1", "controller"), f"a name was changed on the way: {names}"
+    return True
+
+
+# --- links ----------------------------------------------------------------------------------------
+
+_WITH_BATCH = {"kind": "peer", "of": 0, "schema": _SCHEMAS[0]}
+STREAMS = [
+    frames.encode({"kind": "got", "n": 2}) + frames.encode({"kind": "peer", "m": None}),
+    frames.encode(_WITH_BATCH, len(_BODIES[0])) + _BODIES[0] + frames.encode({"kind": "got", "n": 0}),
+    frames.encode({"kind": "got", "n": 1}) + frames.encode({"kind": "got", "n": 3}) + frames.encode({"kind": "closed"}),
+]
+_CONTROL: list[Any] = [{"kind": "resume", "n": 0}, {"kind": "got", "n": 1}, {"kind": "closed"}]
+
+
+async def attempt_link(draw: Random) -> bool:
+    ours, theirs = socket.socketpair()
+    tune(ours)
+    link = Link("other")
+    for number in range(3):
+        link.send({"kind": "test", "number": number})
+    try:
+        control = draw.choice(_CONTROL)
+        hello = frames.encode({"kind": "resume", "n": 0})
+        if draw.random() < 0.5:
+            stream = mutated(draw, hello + draw.choice(STREAMS), STREAMS)
+        else:
+            plain = rearranged(draw, control, _CONTROL)
+            packed = msgpack.packb(plain)
+            stream = hello + frames.PREFIX.pack(b"Fx", frames.VERSION, len(packed), 0) + packed
+        theirs.sendall(stream[:60_000])
+        theirs.shutdown(socket.SHUT_WR)
+        await link.resume(ours)
+        link._fill()  # As if written: so that there is something to be told of.
+        while (frame := await link.receive()) is not None:
+            batch = link.decode_batch(*frame)
+            if batch is not None:
+                use_batch(batch)
+        return True
+    finally:
+        link.close()
+        theirs.close()
+
+
+CODECS = {
+    codec.name: codec
+    for codec in (
+        Codec("frame", attempt_frame),
+        Codec("message", attempt_message),
+        Codec("batch", attempt_batch),
+        Codec("rows", attempt_rows),
+        Codec("state", attempt_state),
+        Codec("greeting", attempt_greeting, (BadFrame, AuthError, Refused)),
+        Codec("link", attempt_link, (BadFrame, ConnectionError)),
+    )
+}
