@@ -82,6 +82,12 @@ def _read_int(plain: Any, body: BodyOf) -> int:
     return plain
 
 
+def _read_bool(plain: Any, body: BodyOf) -> bool:
+    if type(plain) is not bool:
+        raise BadFrame(f"expected true or false, got {shown(plain)}")
+    return plain
+
+
 def _read_str(plain: Any, body: BodyOf) -> str:
     if type(plain) is not str:
         raise BadFrame(f"expected text, got {shown(plain)}")
@@ -124,6 +130,8 @@ def _reader(hint: Any) -> _Reader:
     origin, inner = get_origin(hint), get_args(hint)
     if hint is int:
         return _read_int
+    if hint is bool:
+        return _read_bool
     if hint is str:
         return _read_str
     if origin is frozenset:

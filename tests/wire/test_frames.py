@@ -42,6 +42,9 @@ runs = st.builds(
     without=st.frozensets(st.integers(0, 9)),
     body=bodies,
 )
+aheads = st.builds(
+    messages.Ahead, edge=positions, producers=st.lists(positions, max_size=3).map(tuple), position=positions
+)
 values = {
     "sender": st.text(),
     "node": st.text(),
@@ -53,6 +56,8 @@ values = {
     "standby": st.lists(standbys, max_size=2).map(tuple),
     "nodes": st.lists(st.text()).map(tuple),
     "dead": st.frozensets(st.text()),
+    "unordered": st.frozensets(positions),
+    "ahead": st.lists(aheads, max_size=2).map(tuple),
     "copies": st.just(((("a", "b"),), (("c",),))),
     "edges": st.lists(st.tuples(positions, positions), max_size=3).map(tuple),
     "incarnations": st.lists(st.tuples(positions, positions), max_size=3).map(tuple),
