@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: venv demo test coverage lint types format bench soak clean fuzz
+.PHONY: venv demo test coverage lint types format bench matrix soak clean fuzz
 
 venv: .venv/ready
 
@@ -40,6 +40,10 @@ format: venv
 
 bench: venv
 	$(BIN)/python -m experiments.bench
+
+# Every kind of process killed at every crash point, in one long run and some short ones.
+matrix: venv
+	$(BIN)/python -m pytest -m "gauntlet or not gauntlet" tests/runtime/test_matrix.py
 
 # Random faults for MINUTES, the output checked as it comes.
 MINUTES ?= 10

@@ -60,6 +60,8 @@ class FakeController(Fake):
         self.program.send({"kind": "view", "number": 1, "whole": True, "at": time.monotonic()})
 
     def hear(self, header: dict[str, Any]) -> None:
+        if header["kind"] == "dead":
+            return
         assert header["kind"] == "drain"
         self.program.send({"kind": "drained", "site": header["site"]})
 

@@ -116,6 +116,7 @@ def gauntlet(tmp_path_factory: pytest.TempPathFactory) -> Ordeal:
     return under
 
 
+@pytest.mark.gauntlet
 def test_a_run_survives_a_kill_at_every_crash_point_one_after_the_other(gauntlet: Ordeal) -> None:
     assert gauntlet.met == ALL - ELSEWHERE - NEVER.keys()
     assert gauntlet.deaths_that_counted >= IN_A_ROW
@@ -257,6 +258,7 @@ def test_a_slow_connection_delays_and_loses_nothing(
         under.finish()
 
 
+@pytest.mark.gauntlet
 def test_every_crash_point_was_met_or_cannot_be(
     gauntlet: Ordeal, lost_donors: Ordeal, silence: Ordeal, the_end: Ordeal, loss: set[Point], cut: Ordeal
 ) -> None:
