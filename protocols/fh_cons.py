@@ -108,7 +108,8 @@ class FhCons(Machine):
 
     @property
     def unordered(self) -> bool:
-        return self.view is not None and self.stage in self.view.unordered
+        assert self.view is not None
+        return self.stage in self.view.unordered
 
     # What the segment around it asks.
 

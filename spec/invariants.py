@@ -78,8 +78,11 @@ class InOrder(Checker):
     def consumed(self, process: Process, work: Consume, partition: int, rows: list[Row], state: OperatorState) -> None:
         where = f"{process.name}, stage {work.stage}, partition {partition}"
         through = process.through[work.stage, partition]
-        if work.after != through or work.upto < work.after or (work.ordered and work.upto == work.after):
+        is_nothing = work.upto == work.after and (work.ordered or not work.frames)
+        if work.after != through or work.upto < work.after or is_nothing:
             raise self.violated(f"{where} is through {through} and is given ({work.after}..{work.upto}]")
+        if work.ordered and any(frame.after >= work.upto for frame in work.frames):
+            raise self.violated(f"{where} is given frames that begin beyond {work.upto}: {work.frames}")
         if work.ordered != (work.stage not in process.scenario.unordered):
             raise self.violated(f"{where} is told that order {'matters' if work.ordered else 'does not matter'}")
         late = [

@@ -99,6 +99,15 @@ WORLDS: dict[str, Scenario] = {
     "any order, restarts": replace(
         _PAIRS, copies=((("site-1",), ("site-2",)),), batches=BATCHES, unordered=frozenset({2}), restarts=2
     ),
+    "any order, restarts and a crash": replace(
+        _PAIR,
+        copies=declustered(2, [2]),
+        batches=BATCHES,
+        bound_rows=10,
+        unordered=frozenset({2}),
+        restarts=1,
+        crashes=1,
+    ),
     # One copy that goes to and fro; also before anything is consumed.
     "there and back": replace(_ALONE, bound_rows=10, moves=tuple(_move(1, 0, 0, to) for to in 4 * (2, 1))),
     "a producer there and back": replace(

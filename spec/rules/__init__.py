@@ -360,6 +360,7 @@ RULES: tuple[ProtocolRule, ...] = (
         (
             Removal(feeding.merge_lanes_at_any_position, "everything moves", 89),
             Removal(feeding.forget_old_names_of_lanes, "everything moves", 9),
+            Removal(early.keep_lanes_of_one_sender_apart, "any order, restarts and a crash", 125),
             Removal(feeding.wait_for_a_producer_that_was_taken_out, "one of two there and back", 2369),
         ),
     ),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from flux.protocols.egress import Egress
 from flux.protocols.fh_cons import FhCons
 from flux.protocols.fh_prod import FhProd, LaneOut
-from flux.protocols.messages import Ahead, Consume, Consumed, Effect, State
+from flux.protocols.messages import Ahead, Consume, Consumed, Effect, Merge, State
 from flux.protocols.pooler import Pooler
 
 from .patch import Patch, sending
@@ -35,6 +35,11 @@ def begin_the_egress_at_its_position(patch: Patch) -> None:
     """An egress that is started again is fed from its position on, and not from where its sink is ahead of it."""
     own = Egress.__init__
     patch.put(Egress, "__init__", lambda egress, name, stage, durable=0, ahead=(): own(egress, name, stage, durable))
+
+
+def keep_lanes_of_one_sender_apart(patch: Patch) -> None:
+    """What one sender feeds a new copy from several places on is never made one lane."""
+    patch.put(FhCons, "found", sending(Merge, lambda merge: None, FhCons.found))
 
 
 def acknowledge_what_was_taken_early(patch: Patch) -> None:
