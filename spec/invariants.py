@@ -221,6 +221,8 @@ class NoPause(Checker):
             self._sends(process, stage, machine.prod)
         if isinstance(machine, Pooler) and not machine.prod.leaving and not machine.prod.buffer.full():
             self._consumes(process, stage, machine.cons)
+        if isinstance(machine, Egress):
+            self._consumes(process, stage, machine.cons)
 
     def _consumes(self, process: Process, stage: int, cons: FhCons) -> None:
         oldest = min(cons.cohorts, default=0)

@@ -96,6 +96,13 @@ WORLDS: dict[str, Scenario] = {
         unordered=frozenset({2}),
         moves=tuple(_move(2, 0, 0, to) for to in (2, 1, 2)),
     ),
+    "any order, one of two there and back": replace(
+        _PAIRS,
+        copies=((("site-1",), ("site-2",)), (("site-1",), ("site-1",))),
+        batches=BATCHES,
+        unordered=frozenset({2}),
+        moves=tuple(_move(2, 0, 0, to) for to in 2 * (2, 1)),
+    ),
     "any order, restarts": replace(
         _PAIRS, copies=((("site-1",), ("site-2",)),), batches=BATCHES, unordered=frozenset({2}), restarts=2
     ),
