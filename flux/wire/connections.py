@@ -1,4 +1,23 @@
-"""Connections: made and let in, with TLS if the run has it, and greeted: ready for `Link.resume`."""
+"""Connections: made and let in, with TLS if the run has it, and greeted: ready for `Link.resume`.
+
+Of two processes one dials and the other lets in, always the same one. The one that dials keeps its link up by
+
+    while not link.closed:
+        try:
+            await link.resume(await keep_dialling(where, own, link.peer, log))
+        except OSError:
+            continue                     # It broke again at once.
+        while (frame := await link.receive()) is not None:
+            ...
+
+and for the other the connections that it lets in do that: `let_in`, find the peer's link, `resume` it; one task reads
+
+    while await link.resumed():
+        while (frame := await link.receive()) is not None:
+            ...
+
+Neither ends by itself when the peer is dead: whoever learns that closes the link, and cancels the dialling.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +25,15 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import trio
+
 from ..errors import FluxError
 from . import address, greeting
 from .frames import BadFrame
 from .tls import Tls, secure
+
+_PAUSE_S = 0.01  # Before the second try; twice as long before each further one.
+_PAUSE_MAX_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +62,19 @@ async def dial(where: str, own: Identity, expected: str | None = None) -> socket
         sock.close()
         raise BadFrame(f"expected {expected!r} at {where}, and {peer!r} answered")
     return sock
+
+
+async def keep_dialling(where: str, own: Identity, expected: str, log: Callable[[str], None]) -> socket.socket:
+    """A connection to `expected`, however long it takes; only what no other try would change is raised."""
+    pause_s = _PAUSE_S
+    while True:
+        try:
+            return await dial(where, own, expected)
+        except OSError as error:
+            if pause_s == _PAUSE_S:
+                log(f"no connection to {expected} at {where}: {error}; trying again until there is one")
+        await trio.sleep(pause_s)
+        pause_s = min(2 * pause_s, _PAUSE_MAX_S)
 
 
 async def let_in(
