@@ -47,8 +47,10 @@ class Relay:
         self._listener.setblocking(True)
         self._run(self._accept)
 
-    def cut(self) -> None:
-        """Both ends see the connection break."""
+    def cut(self, for_good: bool = False) -> None:
+        """Both ends see the connection break; if it is `for_good`, there is no other."""
+        if for_good:
+            _shut(self._listener)
         for ends in self._ends:
             for sock in ends:
                 _shut(sock)
