@@ -129,6 +129,11 @@ class Scenario:
         )
 
     @cached_property
+    def emitted(self) -> dict[tuple[int, int, Row], tuple[Row, ...]]:
+        """What rows become in unordered stages, as far as it is known."""
+        return {}
+
+    @cached_property
     def reference(self) -> Reference:
         return Reference(self)
 
@@ -204,16 +209,27 @@ def operate(
         if row.value == END:
             ends += 1
             continue
-        own = _weight(row)
-        digest = (digest * 31 + row.value + 7 if is_ordered else digest + own) % DIGEST_PRIME
-        for k in range((1, 2, 0)[row.value % 3]):
-            value = ((digest if is_ordered else own) + 101 * k) % VALUES
-            # One binary digit for each step on the way: (sn, sub) orders all descendants of one input.
-            out.extend(scenario.sent(stage, partition, row.sn, 2 * row.sub + k, value))
+        if is_ordered:
+            digest = (digest * 31 + row.value + 7) % DIGEST_PRIME
+            out.extend(_emitted(scenario, stage, partition, row, digest))
+            continue
+        digest = (digest + _weight(row)) % DIGEST_PRIME
+        known = scenario.emitted.get((stage, partition, row))
+        if known is None:  # Every copy emits the same for a row, in whatever state it is.
+            known = tuple(_emitted(scenario, stage, partition, row, _weight(row)))
+            scenario.emitted[stage, partition, row] = known
+        out.extend(known)
     has_ended = state.ends == scenario.producers[stage] and after >= scenario.last_sn
     if ends == scenario.producers[stage] and upto >= scenario.last_sn and not has_ended:
         out.extend(scenario.ended(stage, partition, scenario.last_sn))
     return OperatorState(digest, ends), out
+
+
+def _emitted(scenario: Scenario, stage: int, partition: int, row: Row, seed: int) -> Iterator[Row]:
+    """What a row becomes: none, one or two rows for each edge."""
+    for k in range((1, 2, 0)[row.value % 3]):
+        # One binary digit for each step on the way: (sn, sub) orders all descendants of one input.
+        yield from scenario.sent(stage, partition, row.sn, 2 * row.sub + k, (seed + 101 * k) % VALUES)
 
 
 def _weight(row: Row) -> int:
