@@ -51,18 +51,12 @@ async def write_all(sock: socket.socket, data: bytes) -> None:
 
 
 class Reader:
-    """Reads the frames of one connection.
+    """Reads the frames of one connection."""
 
-    With `ahead_bytes`, frames that are smaller are read several at a time: then nobody else can go on reading
-    from the connection, because what this has read ahead would be missing.
-    """
-
-    def __init__(self, sock: socket.socket, ahead_bytes: int = 0) -> None:
+    def __init__(self, sock: socket.socket) -> None:
         self.within_a_frame = False  # Whoever gives up now cannot read on: where the next begins is unknown.
         self._sock = sock
         self._prefix = memoryview(bytearray(frames.PREFIX.size))
-        self._ahead = memoryview(bytearray(ahead_bytes))
-        self._ready = self._ahead[:0]  # What was read ahead and is not taken yet.
         self._frames = 0  # Since it last waited.
 
     async def read_frame(
@@ -73,31 +67,15 @@ class Reader:
         if self._frames > _FRAMES_WITHOUT_A_PAUSE:
             self._frames = 0
             await trio.lowlevel.checkpoint()
-        if self._ahead:
-            if not self._ready:
-                self._ready = self._ahead[: await self._receive(self._ahead)]
-            whole = self._read_at_once(header_max, body_max)
-            if whole is not None:
-                return whole
         await self._fill(self._prefix)
+        self.within_a_frame = True
         header_bytes, body_bytes = frames.decode_prefix(self._prefix, header_max, body_max)
-        header = frames.decode_header(await self._read(header_bytes))
+        packed = bytearray(header_bytes)
+        await self._fill(memoryview(packed))
+        header = frames.decode_header(packed)
         body = pa.py_buffer(await self._read(body_bytes)) if body_bytes else None
         self.within_a_frame = False
         return header, body, frames.PREFIX.size + header_bytes + body_bytes
-
-    def _read_at_once(self, header_max: int, body_max: int) -> tuple[dict[str, Any], Any, int] | None:
-        """The next frame if it has no body and was read ahead whole: most of them, by number."""
-        begin = frames.PREFIX.size
-        if len(self._ready) < begin:
-            return None
-        header_bytes, body_bytes = frames.decode_prefix(self._ready[:begin], header_max, body_max)
-        end = begin + header_bytes
-        if body_bytes or len(self._ready) < end:
-            return None
-        header = frames.decode_header(self._ready[begin:end])
-        self._ready = self._ready[end:]
-        return header, None, end
 
     async def _read(self, size: int) -> memoryview:
         """As many bytes; memory for them is never more than `_STEP_BYTES` or twice what has come."""
@@ -111,20 +89,6 @@ class Reader:
 
     async def _fill(self, buffer: memoryview) -> None:
         while buffer:
-            if self._ready:
-                count = min(len(buffer), len(self._ready))
-                buffer[:count] = self._ready[:count]
-                self._ready = self._ready[count:]
-            elif len(buffer) < len(self._ahead):
-                self._ready = self._ahead[: await self._receive(self._ahead)]
-                continue
-            else:
-                count = await self._receive(buffer)
-            self.within_a_frame = True
-            buffer = buffer[count:]
-
-    async def _receive(self, buffer: memoryview) -> int:
-        while True:
             try:
                 count = self._sock.recv_into(buffer)
             except BLOCKED as blocked:
@@ -133,4 +97,5 @@ class Reader:
                 continue
             if count == 0:
                 raise ConnectionResetError("the other end has closed the connection")
-            return count
+            self.within_a_frame = True
+            buffer = buffer[count:]
