@@ -47,6 +47,7 @@ _TELL_FRAMES = 64
 _RESUME_S = 5.0
 _NO_FILES_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _NO_FILES_LEFT_PAUSE_S = 0.1
+_OWN_KINDS = ("resume", "got", "closed")
 _CLOSED = memoryview(frames.encode({"kind": "closed"}))
 
 Body: TypeAlias = Any  # A pa.Buffer, or None for a frame without one.
@@ -203,6 +204,7 @@ class Link:
 
     def send(self, header: dict[str, Any], body: Body = None) -> None:
         """Queue one frame; it never blocks."""
+        assert header["kind"] not in _OWN_KINDS, f"a frame of kind {header['kind']!r} is the link's own"
         if self.closed:
             return
         size = 0 if body is None else body.size

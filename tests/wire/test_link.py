@@ -135,6 +135,12 @@ def test_a_peer_that_closes_its_link_says_so() -> None:
     run(talk)
 
 
+@pytest.mark.parametrize("kind", ["resume", "got", "closed"])
+def test_a_frame_of_a_kind_of_the_links_own_cannot_be_sent(kind: str) -> None:
+    with pytest.raises(AssertionError, match="the link's own"):
+        Link("other").send({"kind": kind})
+
+
 def test_frames_behind_the_break_are_repeated_and_no_others() -> None:
     async def talk() -> None:
         one, other = Link("other"), Link("one")
