@@ -98,6 +98,7 @@ _VIEW = messages.View(
 _FIELDS: dict[str, Any] = {
     "channels": (_BLOCK, _BLOCK),
     "runs": (_RUN,),
+    "ahead": (messages.Ahead(edge=1, producers=(0, 2), position=9),),
     "ends": (0,),
     "sender": "site-1",
     "node": "site-1",

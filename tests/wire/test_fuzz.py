@@ -9,10 +9,11 @@ from random import Random
 import numpy as np
 import pytest
 
+from flux.wire.codec import from_plain
 from flux.wire.frames import BadFrame
 
 from . import fuzz
-from .codecs import CODECS, Codec
+from .codecs import CODECS, MESSAGES, Codec
 
 FRAMES = 2_000
 
@@ -24,6 +25,11 @@ def test_nothing_malformed_does_harm(name: str) -> None:
     assert outcome.accepted + outcome.refused == FRAMES
     # Else it tries only what is plainly wrong, or changes nothing.
     assert outcome.accepted > FRAMES // 100 and outcome.refused > FRAMES // 3
+
+
+def test_every_message_that_is_changed_is_well_formed_to_begin_with() -> None:
+    for message in MESSAGES:
+        from_plain(message["m"], lambda body: ())
 
 
 async def crash(draw: Random) -> bool:
