@@ -75,8 +75,10 @@ class Node(Machine):
         return self.view is not None and message.sender in self.view.dead
 
     def is_from_a_member(self, message: PeerMessage) -> bool:
-        known = self.view is not None and self.view.alive(message.sender)
-        return known and 0 < message.view <= self.number and self._stage(message) in self.machines
+        view = self.view
+        if view is None or not view.alive(message.sender) or not 0 < message.view <= view.number:
+            return False
+        return self._stage(message) in self.machines
 
     def is_for_a_machine_here(self, message: Consumed) -> bool:
         return message.stage in self.machines
@@ -135,10 +137,10 @@ class Node(Machine):
 
 
 def _peer_rows(kind: type[Any]) -> tuple[Rule[Node, Any], ...]:
-    return (
+    return (  # The first guard holds for nearly every message, and never together with another.
+        Rule(on=kind, guard=Node.is_from_a_member, action=Node.hand_over, cites="3.2.3.1"),
         Rule(on=kind, guard=Node.is_from_the_dead, action=fence, cites="rules 12, 20: dead nodes are mute"),
         Rule(on=kind, guard=Node.is_of_a_later_view, action=Node.hold, cites="rule 11"),
-        Rule(on=kind, guard=Node.is_from_a_member, action=Node.hand_over, cites="3.2.3.1"),
     )
 
 

@@ -196,11 +196,19 @@ def route(value: int, stage: int, partitions: int) -> int:
 
 
 def operate(
-    scenario: Scenario, stage: int, partition: int, state: OperatorState, rows: Iterable[Row], after: int, upto: int
+    scenario: Scenario,
+    stage: int,
+    partition: int,
+    state: OperatorState,
+    rows: Iterable[Row],
+    after: int,
+    upto: int,
+    trail: list[OperatorState] | None = None,
 ) -> tuple[OperatorState, list[Row]]:
     """One partition of the operator of `stage`: rows in, the new state and the output out.
 
-    The frontier comes from `after` to `upto` with them; in an unordered stage there may be rows beyond it.
+    The frontier comes from `after` to `upto` with them; in an unordered stage there may be rows beyond it. With a
+    `trail`, the state behind each row is added to it.
     """
     digest, ends = state
     is_ordered = stage not in scenario.unordered
@@ -208,17 +216,18 @@ def operate(
     for row in rows:
         if row.value == END:
             ends += 1
-            continue
-        if is_ordered:
+        elif is_ordered:
             digest = (digest * 31 + row.value + 7) % DIGEST_PRIME
             out.extend(_emitted(scenario, stage, partition, row, digest))
-            continue
-        digest = (digest + _weight(row)) % DIGEST_PRIME
-        known = scenario.emitted.get((stage, partition, row))
-        if known is None:  # Every copy emits the same for a row, in whatever state it is.
-            known = tuple(_emitted(scenario, stage, partition, row, _weight(row)))
-            scenario.emitted[stage, partition, row] = known
-        out.extend(known)
+        else:
+            digest = (digest + _weight(row)) % DIGEST_PRIME
+            known = scenario.emitted.get((stage, partition, row))
+            if known is None:  # Every copy emits the same for a row, in whatever state it is.
+                known = tuple(_emitted(scenario, stage, partition, row, _weight(row)))
+                scenario.emitted[stage, partition, row] = known
+            out.extend(known)
+        if trail is not None:
+            trail.append(OperatorState(digest, ends))
     has_ended = state.ends == scenario.producers[stage] and after >= scenario.last_sn
     if ends == scenario.producers[stage] and upto >= scenario.last_sn and not has_ended:
         out.extend(scenario.ended(stage, partition, scenario.last_sn))
@@ -252,11 +261,8 @@ class Reference:
             edges = scenario.plan.inputs(stage)
             for partition in range(scenario.partitions[stage]):
                 rows = sorted(row for row in output if row.edge in edges and row.consumer == partition)
-                states, emitted = [OperatorState()], list[Row]()
-                for row in rows:
-                    state, out = operate(scenario, stage, partition, states[-1], [row], row.sn - 1, row.sn)
-                    states.append(state)
-                    emitted.extend(out)
+                states = [OperatorState()]
+                _, emitted = operate(scenario, stage, partition, states[0], rows, 0, self.last_sn, states)
                 output.extend(emitted)
                 self._output[stage, partition] = emitted
                 self._output_sns[stage, partition] = [row.sn for row in emitted]

@@ -54,12 +54,11 @@ class DupFree(Checker):
     compares_with_the_plain_run = True
 
     def consumed(self, process: Process, work: Consume, partition: int, rows: list[Row], state: OperatorState) -> None:
-        upto = work.upto if work.ordered else process.scenario.last_sn
-        expected = process.scenario.reference.rows(work.stage, partition, work.after, upto)
-        if rows == expected:
-            return
         before = () if work.ordered else process.beyond((work.stage, partition))
-        extra = Counter([*rows, *before]) - Counter(expected)
+        seen = [*rows, *before]
+        upto = work.upto if work.ordered else max((row.sn for row in seen), default=work.upto)
+        expected = process.scenario.reference.rows(work.stage, partition, work.after, upto)
+        extra = Counter(seen) - Counter(expected) if seen != expected else None
         if extra:
             raise self.violated(
                 f"{process.name}, stage {work.stage}, partition {partition} is given {sorted(extra)} "
@@ -111,8 +110,8 @@ class ReplicasIdentical(Checker):
         place = (work.stage, partition)
         expected = process.scenario.reference.state(*place, work.upto)
         if not work.ordered:
-            seen = sorted([*process.history[place], *rows], reverse=True)
-            expected, _ = operate(process.scenario, *place, OperatorState(), seen, 0, work.upto)
+            early = [row for row in (*process.beyond(place), *rows) if row.sn > work.upto]
+            expected, _ = operate(process.scenario, *place, expected, early, work.upto, work.upto)
         if state != expected:
             raise self.violated(
                 f"{process.name}, stage {work.stage}, partition {partition} is in {state} at "

@@ -205,7 +205,7 @@ class Process:
         for partition in sorted(work.partitions | given.keys()):
             place = (stage, partition)
             rows = sorted(given.get(partition, ()))
-            is_plain = work.ordered and self._is_plain(place, rows, after, upto)
+            is_plain = self._is_plain(place, rows, after, upto) and (work.ordered or not self.beyond(place))
             if is_plain:
                 state, emitted = plain.state(stage, partition, upto), plain.output(stage, partition, after, upto)
             else:
