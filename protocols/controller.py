@@ -75,7 +75,7 @@ class Controller(Machine):
         return self._serves_an_end(message) and not self._is_late(message)
 
     def is_late(self, message: Hello) -> bool:
-        return self._serves_an_end(message) and self._is_late(message)
+        return self._serves_an_end(message)  # Else it were a new one.
 
     def is_alive(self, message: Closed) -> bool:
         return self.view.alive(message.node)
@@ -218,18 +218,18 @@ class Controller(Machine):
         for stage, partitions in enumerate(view.copies):
             if view.is_end(stage):
                 continue
-            building = {s.partition for s in view.standby if s.stage == stage}
             vacant = [
                 (partition, slot)
                 for partition, copies in enumerate(partitions)
                 for slot, node in enumerate(copies)
-                if node in view.dead and partition not in building
+                if node in view.dead
             ]
-            for partition, slot in vacant[: max(0, self.at_once - len(building))]:
+            for partition, slot in vacant:
+                building = {s.partition for s in view.standby if s.stage == stage}
                 node = _best_place(view, stage, partition)
-                if node is not None:
+                if partition not in building and len(building) < self.at_once and node is not None:
                     view = _with_standby(view, stage, partition, slot, node)
-            if vacant or building:
+            if any(s.stage == stage for s in view.standby):
                 return view
         return view
 

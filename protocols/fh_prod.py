@@ -161,7 +161,6 @@ class FhProd(Machine):
         yield Send(to=message.sender, message=stopped)
         if left:
             yield from self._feed(name)  # The producer that held the lane back may be the one taken out.
-            yield from self._join()
 
     def note_merge(self, message: Merge) -> Iterator[Effect]:
         name = self._now(message)

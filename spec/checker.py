@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from flux.protocols.messages import Attach, Consume, Data, Move, PeerMessage, Pull, View
+from flux.protocols.messages import Attach, Consume, Data, Move, PeerMessage, Pull, Stop, View
 
 from .dataflow import OperatorState, Row, Scenario
 
@@ -26,6 +26,9 @@ class Checker:
     def attached(self, process: Process, sender: str, attach: Attach) -> None:
         """`process` is about to ask `sender` to feed it."""
 
+    def stopped(self, process: Process, sender: str, stop: Stop) -> None:
+        """`process` is about to ask `sender` not to feed it any more."""
+
     def delivered(self, process: Process, data: Data) -> None:
         """A frame is about to be delivered to `process`."""
 
@@ -44,7 +47,7 @@ class Checker:
     def installed(self, process: Process, place: Place) -> None:
         """`process` is about to install the state of a copy."""
 
-    def published(self, before: View, view: View) -> None:
+    def published(self, scenario: Scenario, before: View, view: View) -> None:
         """The controller is about to publish `view`; `before` is the last one, or the plan."""
 
     def asked(self, before: View, move: Move, view: View) -> None:
@@ -75,7 +78,8 @@ class Watch:
         def who(moment: str) -> list[Any]:
             return [getattr(c, moment) for c in everyone if getattr(type(c), moment) is not getattr(Checker, moment)]
 
-        self.attached, self.delivered, self.given = who("attached"), who("delivered"), who("given")
+        self.attached, self.stopped = who("attached"), who("stopped")
+        self.delivered, self.given = who("delivered"), who("given")
         self.answered = who("answered")
         self.heard, self.consumed, self.installed = who("heard"), who("consumed"), who("installed")
         self.consumed_as_plain = [

@@ -83,6 +83,7 @@ class Keeper:
     name = CONTROLLER
 
     def __init__(self, scenario: Scenario, watch: Watch) -> None:
+        self.scenario = scenario
         self.controller = Controller(scenario.plan, scenario.at_once)
         self.watch = watch
         self.lost: tuple[tuple[int, int], ...] = ()
@@ -102,7 +103,7 @@ class Keeper:
         for effect in effects:
             if isinstance(effect, Publish):
                 for check in self.watch.published:
-                    check(before, effect.view)
+                    check(self.scenario, before, effect.view)
                 out.extend((node, effect.view) for node in effect.to)
             else:
                 assert isinstance(effect, Lost), f"the controller has no business with {effect}"

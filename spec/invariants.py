@@ -12,13 +12,14 @@ and a world treats both like a violated invariant.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import product
 
 from flux.protocols.egress import Egress
 from flux.protocols.fh_cons import FhCons
 from flux.protocols.fh_prod import FhProd
 from flux.protocols.ingress import Ingress
-from flux.protocols.messages import Attach, Consume, Data, Move, PeerMessage, Pull, View
+from flux.protocols.messages import Attach, Block, Consume, Data, Move, PeerMessage, Pull, Standby, Stop, View
 from flux.protocols.pooler import Pooler
 
 from .checker import Checker as Checker
@@ -179,6 +180,8 @@ class BuffersDrain(Checker):
         if over := known - mover.standby.keys():
             raise self.violated(f"{process.name}, stage {pooler.stage} remembers copies not on their way: {over}")
         cohorts = pooler.cons.cohorts
+        if pooler.cons.pending.keys() - cohorts.keys():
+            raise self.violated(f"{process.name}, stage {pooler.stage} remembers frames of {pooler.cons.pending}")
         if pooler.prod.cohorts.keys() != cohorts.keys() or not all(own.partitions for own in cohorts.values()):
             raise self.violated(f"{process.name}, stage {pooler.stage} remembers cohorts {pooler.prod.cohorts}")
 
@@ -273,8 +276,48 @@ class OneSender(Checker):
             before = process.feeds.get(channel)
             if before is not None and view.alive(before):
                 raise self.violated(f"{process.name} asks {sender} for channel {channel} while {before} feeds it")
-            if sender not in view.live_copies(view.edges[attach.edge][0], channel[1]):
+            producers = view.edges[attach.edge][0]
+            live = view.live_copies(producers, channel[1])
+            if sender not in live:
                 raise self.violated(f"{process.name} asks {sender}, which has no live copy, for {channel}")
+            copies = view.copies[producers][channel[1]]
+            own = copies[_slot(view, view.edges[attach.edge][1], channel[2], process.name) % len(copies)]
+            if own in live and sender != own:
+                raise self.violated(f"{process.name} asks {sender} for {channel}, and {own} has its slot")
+
+    def stopped(self, process: Process, sender: str, stop: Stop) -> None:
+        view = process.node.view
+        assert view is not None, f"{process.name} stops somebody before its first view"
+        if not view.alive(sender):
+            raise self.violated(f"{process.name} asks {sender}, which is dead, to stop {stop.channels}")
+
+    def at_rest(self, scenario: Scenario, live: Sequence[Process], view: View) -> None:
+        for process in live:
+            for stage, machine in process.node.machines.items():
+                if not isinstance(machine, Egress):
+                    self._sent_once(process, stage, machine.prod)
+                if not isinstance(machine, Ingress):
+                    self._fed_once(process, stage, machine.cons, view)
+
+    def _sent_once(self, process: Process, stage: int, prod: FhProd) -> None:
+        lanes = prod.lanes.items()
+        sent = Counter((*name[:2], *channel) for name, lane in lanes for channel in self._each(lane.channels))
+        if any(count > 1 for count in sent.values()):
+            raise self.violated(f"{process.name}, stage {stage} sends a channel twice: {prod.lanes}")
+
+    def _fed_once(self, process: Process, stage: int, cons: FhCons, view: View) -> None:
+        fed = sorted((lane.edge, *channel) for lane in cons.lanes.values() for channel in self._each(lane.channels))
+        held = sorted(partition for of, partition in process.states if of == stage)
+        producers = {edge: range(len(view.copies[view.edges[edge][0]])) for edge in view.inputs(stage)}
+        if fed != [(edge, p, c) for edge, partitions in producers.items() for p in partitions for c in held]:
+            raise self.violated(f"{process.name}, stage {stage} holds {held} and is fed {fed}")
+
+    def _each(self, blocks: Sequence[Block]) -> Iterator[tuple[int, int]]:
+        """Every single channel of some blocks."""
+        for block in blocks:
+            if not block.producers or not block.consumers:
+                raise self.violated(f"{block} is left of a lane")
+            yield from product(block.producers, block.consumers)
 
     def delivered(self, process: Process, data: Data) -> None:
         view = process.node.view
@@ -299,7 +342,7 @@ class OneCopyPerSite(Checker):
 
     claim = "never two copies on one site"
 
-    def published(self, before: View, view: View) -> None:
+    def published(self, scenario: Scenario, before: View, view: View) -> None:
         for stage, partitions in enumerate(view.copies):
             for partition, copies in enumerate(partitions):
                 coming = [s.node for s in view.standby if (s.stage, s.partition) == (stage, partition)]
@@ -334,18 +377,30 @@ class RecoveryEnds(Checker):
                         raise self.violated(f"{node} has no state of stage {stage}, partition {partition}")
 
 
+class SourceFirst(Checker):
+    """Section 3.4.3.3: lost copies are rebuilt from source to destination, a stage at a time, a few at once."""
+
+    claim = "rebuilt from the source on"
+
+    def published(self, scenario: Scenario, before: View, view: View) -> None:
+        building = Counter(standby.stage for standby in view.standby)
+        lacking = (s for s in range(1, len(view.copies) - 1) if building[s] or _to_be_rebuilt(view, s))
+        first = next(lacking, len(view.copies))
+        if not building[first] and first < len(view.copies):
+            raise self.violated(f"nothing is done about the lost copies of stage {first}: {view.copies[first]}")
+        for new in _begun(before, view):
+            if new.stage > first or building[new.stage] > scenario.at_once:
+                raise self.violated(f"{new} is begun while stage {first} lacks copies, or is one too many")
+
+
 class LeastFirst(Checker):
     """Section 3.4.3.3: a lost copy is rebuilt where the fewest copies are, of the sites that may have it."""
 
     claim = "rebuilt where least is"
 
-    def published(self, before: View, view: View) -> None:
-        ends = {node for copies in (*view.copies[0], *view.copies[-1]) for node in copies}
-        for new in view.standby:
-            copies = view.copies[new.stage][new.partition]
-            if new.version <= before.versions or copies[new.slot] not in view.dead:
-                continue  # It was begun before, or it is a move, whose place is somebody's wish.
-            free = [node for node in view.nodes if view.alive(node) and node not in (*ends, *copies)]
+    def published(self, scenario: Scenario, before: View, view: View) -> None:
+        for new in _begun(before, view):
+            free = _free(view, view.copies[new.stage][new.partition])
             load = {node: self._load(view, node, new.version) for node in free}
             if load[new.node] > min(load.values()):
                 raise self.violated(f"version {new.version} is built on {new.node}, where {load} copies are")
@@ -458,6 +513,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     OneSender,
     OneCopyPerSite,
     RecoveryEnds,
+    SourceFirst,
     LeastFirst,
     MovesBegin,
     NothingGivenUp,
@@ -465,6 +521,31 @@ CHECKERS: tuple[type[Checker], ...] = (
     FencedIsMute,
     WithinBounds,
 )
+
+
+def _begun(before: View, view: View) -> list[Standby]:
+    """The copies that are rebuilt from this view on; a move is somebody's wish, and not one of them."""
+    new = [standby for standby in view.standby if standby.version > before.versions]
+    return [standby for standby in new if view.copies[standby.stage][standby.partition][standby.slot] in view.dead]
+
+
+def _free(view: View, copies: Sequence[str]) -> list[str]:
+    """The sites that may have one more copy of a partition."""
+    ends = {node for partitions in (view.copies[0], view.copies[-1]) for node in partitions[0]}
+    return [node for node in view.nodes if view.alive(node) and node not in (*ends, *copies)]
+
+
+def _to_be_rebuilt(view: View, stage: int) -> list[int]:
+    """The partitions of a stage that lack a copy, and for which there is a place."""
+    partitions = enumerate(view.copies[stage])
+    return [p for p, copies in partitions if not view.dead.isdisjoint(copies) and _free(view, copies)]
+
+
+def _slot(view: View, stage: int, partition: int, node: str) -> int:
+    """Which copy of a partition `node` has, or is going to have."""
+    coming = {s.node: s.slot for s in view.standby if (s.stage, s.partition) == (stage, partition)}
+    slots = {copy: slot for slot, copy in enumerate(view.copies[stage][partition])}
+    return (coming | slots)[node]
 
 
 def all_checkers() -> tuple[Checker, ...]:

@@ -37,6 +37,7 @@ from flux.protocols.messages import (
     Move,
     Sourced,
     SourceEnded,
+    Standby,
     State,
     Stop,
     Stopped,
@@ -124,17 +125,26 @@ def _unasked(node: Node) -> Iterator[Any]:
         yield SourceEnded()
 
 
-def _again(node: Node) -> Iterator[Any]:
+def _again(world: World, node: Node) -> Iterator[Any]:
     """What was asked for before, and a state that has come before."""
     for pooler in node.machines.values():
         if not isinstance(pooler, Pooler) or node.view is None:
             continue
         for version, standby in pooler.mover.standby.items():
             place: dict[str, Any] = {"view": node.number, "stage": pooler.stage, "version": version, "position": FAR}
-            if version in (*pooler.mover.given, *pooler.mover.wanted) and node.view.alive(standby.node):
+            if standby.donor == node.name and node.view.alive(standby.node) and _has_asked(world, standby, node):
                 yield Want(sender=standby.node, **place)
             if version in (*pooler.mover.arrived, *pooler.cons.standing) and node.view.alive(standby.donor):
                 yield State(sender=standby.donor, **place, runs=(), body=None)
+
+
+def _has_asked(world: World, standby: Standby, donor: Node) -> bool:
+    """Whether the donor of a copy was asked for its state, by what the one who asks knows."""
+    asking = world.processes[standby.node].node.machines[standby.stage]
+    assert isinstance(asking, Pooler)
+    asked = standby.version in (*asking.mover.awaited, *asking.mover.arrived, *asking.cons.standing)
+    coming = (*world.links.get((standby.node, donor.name), ()), *donor.held)
+    return asked and not any(isinstance(message, Want) and message.version == standby.version for message in coming)
 
 
 def _dead(machine: Machine) -> frozenset[str]:
@@ -159,7 +169,7 @@ def _bad(world: World, choice: Choice) -> Iterator[tuple[Machine, Any]]:
             _must_complain(node, message)
             yield from ((node, bad) for bad in _for_a_node(node, message))
             yield from ((node, bad) for bad in _unasked(node))
-            yield from ((node, bad) for bad in _again(node))
+            yield from ((node, bad) for bad in _again(world, node))
     elif kind == "answer":
         yield from _answers(world.processes[name], detail)
 
@@ -200,6 +210,9 @@ def _for_the_controller(world: World, message: Any) -> Iterator[Any]:
     yield Cut(a=STRANGER, b=view.nodes[0])
     yield Cut(a=view.nodes[0], b=STRANGER)
     yield Closed  # No message at all.
+    for version in range(1, view.versions + 1):
+        yield Done(node=STRANGER, version=version)
+        yield Failed(node=STRANGER, version=version)
     for node in sorted(view.dead):
         yield Hello(node=node, view=view.number)
         yield Done(node=node, version=1)

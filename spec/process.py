@@ -276,6 +276,8 @@ class Process:
             for channel in channels_of(message):
                 self.feeds[channel] = send.to
         elif isinstance(message, Stop):
+            for check in self.watch.stopped:
+                check(self, send.to, message)
             for channel in channels_of(message):
                 self.feeds.pop(channel, None)
         return message

@@ -103,6 +103,15 @@ WORLDS: dict[str, Scenario] = {
         unordered=frozenset({2}),
         moves=tuple(_move(2, 0, 0, to) for to in 2 * (2, 1)),
     ),
+    # Two partitions of a site, each fed by a producer's copy of its own.
+    "any order, one of two leaves": replace(
+        _PAIRS,
+        sites=3,
+        copies=((("site-1", "site-2"),), (("site-1", "site-2"), ("site-2", "site-1"))),
+        batches=tuple((n,) for n in range(8)),
+        unordered=frozenset({2}),
+        moves=(_move(2, 1, 1, 3),),
+    ),
     "any order, restarts": replace(
         _PAIRS, copies=((("site-1",), ("site-2",)),), batches=BATCHES, unordered=frozenset({2}), restarts=2
     ),
@@ -124,6 +133,23 @@ WORLDS: dict[str, Scenario] = {
     # One of two partitions of a site leaves it and comes back.
     "one of two there and back": replace(
         _PAIRS, copies=((("site-1",), ("site-1",)),), moves=tuple(_move(1, 0, 0, to) for to in 4 * (2, 1))
+    ),
+    # A site is given a partition while its operator is at work on one that leaves it.
+    "one comes while one leaves": replace(
+        _PAIRS,
+        copies=((("site-1",), ("site-1",), ("site-2",)),),
+        batches=BATCHES,
+        at_once=3,
+        moves=(_move(1, 0, 0, 2), _move(1, 2, 0, 1), _move(1, 1, 0, 2)),
+    ),
+    # One of two producers leaves the site that feeds a consumer, and one of two consumers leaves that one.
+    "a producer and a consumer leave": Scenario(
+        sites=3,
+        copies=((("site-1",), ("site-1",)), (("site-2",), ("site-2",))),
+        batches=tuple((n,) for n in range(8)),
+        bound_rows=20,
+        crashes=0,
+        moves=(_move(1, 0, 0, 3), _move(2, 0, 0, 3)),
     ),
     # Producers that join each other while their consumer moves as well.
     "joining": Scenario(

@@ -322,7 +322,7 @@ class World:
                 before = self.journal[-1] if self.journal else self.scenario.plan
                 self.journal.append(effect.view)
                 for check in self.watch.published:
-                    check(before, effect.view)
+                    check(self.scenario, before, effect.view)
                 self._post(CONTROLLER, [(node, effect.view) for node in effect.to])
             elif isinstance(effect, Resend):
                 views = [v for v in self.journal if v.number > effect.after and effect.to in v.nodes]

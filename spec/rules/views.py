@@ -13,7 +13,9 @@ from flux.protocols.egress import Egress
 from flux.protocols.messages import Effect, Hello, PeerMessage, Publish, Resend, View
 from flux.protocols.node import Node
 
-from ..invariants import Checker, FencedIsMute
+from .. import world as world_module
+from ..checker import Watch
+from ..invariants import Checker, FencedIsMute, SourceFirst, all_checkers
 from ..process import CONTROLLER
 from ..world import World
 from .patch import Patch
@@ -125,6 +127,8 @@ def rebuild_from_destination_to_source(patch: Patch) -> None:
         return view
 
     patch.put(Controller, "_with_recovery", with_recovery)
+    safety = [checker for checker in all_checkers() if not isinstance(checker, SourceFirst)]  # That is preference.
+    patch.put(world_module, "_ALL", Watch(safety))
 
 
 # --- restarts ---------------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ from flux.spec.invariants import (
     OneSender,
     RecoveryEnds,
     ReplicasIdentical,
+    SourceFirst,
     Violated,
     WithinBounds,
 )
@@ -226,6 +227,16 @@ def overtake(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FhCons, "reach", oldest_steps_over)
 
 
+def rebuild_everything_at_once(patch: pytest.MonkeyPatch) -> None:
+    begin = Controller._with_recovery
+
+    def begin_all(self: Controller, view: View) -> View:
+        self.at_once = 100
+        return begin(self, view)
+
+    patch.setattr(Controller, "_with_recovery", begin_all)
+
+
 def rebuild_on_the_last_site(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(controller_module, "_load", lambda view: {n: -i for i, n in enumerate(view.nodes)})
 
@@ -316,6 +327,7 @@ _DOUBTED: tuple[Choice, ...] = (
     ("suspect", "site-2", NO_DETAIL),
 )
 
+_SECOND_DIES: tuple[Choice, ...] = (("crash", "site-2", NO_DETAIL), ("notice", "site-2", NO_DETAIL))
 _FIRST_DIES: tuple[Choice, ...] = (("crash", "site-1", NO_DETAIL), ("notice", "site-1", NO_DETAIL))
 
 # The donor dies when the copy it gave is installed, and that is not reported yet.
@@ -347,9 +359,10 @@ CASES = (
     Case(forget_a_frame_that_comes_while_the_sink_is_at_work, NoDeadlock, QUIET_PAIR, only=True),
     Case(attach_again_without_a_stop, OneSender, small_worlds.PAIRS_ONE_BATCH, only=True),
     Case(give_a_new_copy_both_places, OneCopyPerSite, SPARE_SITE, only=True),
-    Case(never_rebuild, RecoveryEnds, small_worlds.SPARE, only=True),
+    Case(never_rebuild, RecoveryEnds, small_worlds.SPARE),
     Case(wait_for_every_cohort, NoPause, TWO_MEET, only=True),
     Case(overtake, CohortsMeet, TWO_MEET, only=True),
+    Case(rebuild_everything_at_once, SourceFirst, LOADED_AND_SPARE, only=True, tale=_SECOND_DIES),
     Case(rebuild_on_the_last_site, LeastFirst, LOADED_AND_SPARE, only=True, tale=_FIRST_DIES),
     Case(never_move, MovesBegin, A_MOVE, only=True, tale=(("move", CONTROLLER, 0),)),
     Case(give_up_a_copy_that_was_not_reported, NothingGivenUp, TWO_CRASHES, only=True, tale=_UNREPORTED),
