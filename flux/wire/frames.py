@@ -26,7 +26,7 @@ BODY_MAX_BYTES = 1 << 31
 STRANGER_MAX_BYTES = 4 << 10  # Of a header, from a peer that has not proved who it is; it may send no body.
 
 PREFIX = struct.Struct("<2sBxIQ")
-_MAGIC = b"Fx"
+MAGIC = b"Fx"
 
 
 class BadFrame(Exception):
@@ -51,7 +51,7 @@ def encode(header: dict[str, Any], body_bytes: int = 0) -> bytes:
             f"a frame with {len(packed):,} bytes of header and {body_bytes:,} of body is over the limits "
             f"({HEADER_MAX_BYTES:,} and {BODY_MAX_BYTES:,}); send fewer rows at once"
         )
-    return PREFIX.pack(_MAGIC, VERSION, len(packed), body_bytes) + packed
+    return PREFIX.pack(MAGIC, VERSION, len(packed), body_bytes) + packed
 
 
 def decode_prefix(
@@ -61,8 +61,8 @@ def decode_prefix(
     if len(prefix) != PREFIX.size:
         raise BadFrame(f"a frame begins with {PREFIX.size} bytes of prefix, got {len(prefix)}")
     magic, version, header_bytes, body_bytes = PREFIX.unpack(prefix)
-    if magic != _MAGIC:
-        raise BadFrame(f"expected a Flux frame (magic {_MAGIC!r}), got {magic!r}: not a Flux process")
+    if magic != MAGIC:
+        raise BadFrame(f"expected a Flux frame (magic {MAGIC!r}), got {magic!r}: not a Flux process")
     if version != VERSION:
         raise BadFrame(f"expected wire version {VERSION}, got {version}: run one release everywhere")
     if header_bytes > header_max or body_bytes > body_max:

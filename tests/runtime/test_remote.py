@@ -19,14 +19,14 @@ from flux.cli import main
 from flux.errors import FluxError
 from flux.plan import Plan
 from flux.remote.roll import Roll
-from flux.wire.asking import COMMAND, ask
+from flux.wire.asking import ask, command
 
 from .fakes import flow as collecting
 from .waiting import wait_until
 
 ROOT = Path(__file__).parent.parent.parent
 DEADLINE_S = 60.0
-TOKEN = "known to all of them"
+SECRET = "known to all of them"
 
 # The stream ends when there is a file `enough`; where it ended is in `ended-at`.
 JOB = """
@@ -98,9 +98,8 @@ class Processes:
 
     def status(self) -> dict[str, Any]:
         """What the controller says; nothing while there is none."""
-        greeting = {"kind": "greet", "node": COMMAND, "token": TOKEN}
         try:
-            return ask(f"tcp:{self.controller}", greeting, "status", DEADLINE_S)
+            return ask(f"tcp:{self.controller}", command(SECRET.encode()), "status", DEADLINE_S)
         except FluxError:
             return {"outputs": -1, "whole": False, "processes": []}
 
@@ -125,7 +124,7 @@ class Processes:
 def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Processes]:
     (tmp_path / "job.py").write_text(JOB)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setenv("FLUX_TOKEN", TOKEN)
+    monkeypatch.setenv("FLUX_SECRET", SECRET)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     processes = Processes(tmp_path)
@@ -205,10 +204,12 @@ def test_a_port_in_use_is_said(processes: Processes, capsys: pytest.CaptureFixtu
 def test_a_run_without_a_secret_is_refused(
     processes: Processes, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("FLUX_TOKEN")
-    assert "set FLUX_TOKEN, or write it to a file" in said(capsys, 1, *controller(processes.controller))
-    err = said(capsys, 1, *controller(processes.controller), "--token-file", "nowhere")
-    assert "cannot be read from nowhere: No such file" in err
+    monkeypatch.delenv("FLUX_SECRET")
+    call = controller(processes.controller)
+    assert "by --secret-file, or set the variable FLUX_SECRET" in said(capsys, 1, *call)
+    assert "cannot read the run's secret from nowhere: No such file" in said(
+        capsys, 1, *call, "--secret-file", "nowhere"
+    )
 
 
 @pytest.mark.parametrize("where", ["7000", "host", "host:port", ":7000", "host:70000"])
@@ -244,9 +245,9 @@ def test_those_who_do_not_belong_are_refused(
     assert "journal-i holds the journal of another run" in err
     second = said(capsys, 1, *controller("127.0.0.1:0"))
     assert "in use by a process that still lives" in second
-    monkeypatch.setenv("FLUX_TOKEN", "guessed")
-    for command in (("site", "job:flow"), ("status",)):
-        assert "does not accept this token: use the one" in said(capsys, 1, *command, *there)
+    monkeypatch.setenv("FLUX_SECRET", "guessed, and long enough")
+    for call in (("site", "job:flow"), ("status",)):
+        assert "has another secret than the run there; give both the same" in said(capsys, 1, *call, *there)
 
 
 # Names and incarnations.

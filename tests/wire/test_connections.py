@@ -41,7 +41,7 @@ class Process:
                 await accept_loop(self.listener, lambda sock: nursery.start_soon(self._serve, sock))
 
     async def _serve(self, sock: socket.socket) -> None:
-        let = await let_in(sock, self.own, self.logged.append, self._why_refused)
+        let = await let_in(sock, self.own, self.log, self._why_refused)
         if let is None:
             return
         peer, sock = let
@@ -53,6 +53,9 @@ class Process:
             self.connections.append(sock)
         except (OSError, frames.BadFrame, LinkClosed) as error:
             self.logged.append(str(error))
+
+    def log(self, level: int, text: str) -> None:
+        self.logged.append(text)
 
     def _why_refused(self, name: str) -> str | None:
         return "declared dead in view 7" if name in self.dead else None
@@ -67,7 +70,7 @@ class Process:
 async def dialling(link: Link, where: str, own: Identity, seen: list[int], logged: list[str]) -> None:
     while not link.closed:
         try:
-            await link.resume(await keep_dialling(where, own, link.peer, logged.append))
+            await link.resume(await keep_dialling(where, own, link.peer, lambda _, text: logged.append(text)))
         except OSError:
             continue
         while (frame := await link.receive()) is not None:
@@ -110,7 +113,7 @@ def test_one_that_is_not_there_yet_is_waited_for() -> None:
         got: list[socket.socket] = []
 
         async def wait_for_it() -> None:
-            got.append(await keep_dialling(where, SITE, "controller", logged.append))
+            got.append(await keep_dialling(where, SITE, "controller", lambda _, text: logged.append(text)))
 
         with trio.fail_after(PATIENCE_S):
             async with trio.open_nursery() as nursery:
@@ -121,7 +124,7 @@ def test_one_that_is_not_there_yet_is_waited_for() -> None:
                     await trio.lowlevel.wait_readable(listener)
                     sock, _ = listener.accept()
                     sock.setblocking(False)
-                    let = await let_in(sock, CONTROLLER, logged.append)
+                    let = await let_in(sock, CONTROLLER, lambda _, text: logged.append(text))
         assert let is not None and let[0] == "site-1"
         [line] = logged
         assert line.startswith(f"no connection to controller at {where}: ")
@@ -145,7 +148,7 @@ def test_who_is_not_wanted_does_not_try_again_and_harms_no_link(own: Identity, e
                 nursery.start_soon(here.write)
                 await here.resume(await dial(there.where, replace(SITE, name="site-2"), "controller"))
                 with pytest.raises(error):
-                    await keep_dialling(there.where, own, "controller", there.logged.append)
+                    await keep_dialling(there.where, own, "controller", there.log)
                 here.send({"kind": "test", "number": 1})
                 frame = await here.receive()
                 assert frame is not None and frame[0] == {"kind": "echo", "number": 1}

@@ -236,7 +236,7 @@ async def meet(
         sock, _ = listener.accept()
         tune(sock)
         options = {} if refuse is None else {"refuse": refuse}
-        let.append(await let_in(sock, listening, logged.append, **options))
+        let.append(await let_in(sock, listening, lambda _, text: logged.append(text), **options))
 
     made: Any
     async with trio.open_nursery() as nursery:
