@@ -76,6 +76,10 @@ class TlsSocket(ssl.SSLSocket):
                 raise
         return sent
 
+    def shutdown(self, how: int) -> None:
+        """Nothing more comes or goes; what has come is still decrypted. That of ssl hands it out as it came."""
+        socket.shutdown(self, how)
+
 
 async def secure(sock: socket, tls: Tls, *, listening: bool, deadline_s: float = DEADLINE_S) -> socket:
     """The same connection with TLS, once both ends have shown their certificates.
