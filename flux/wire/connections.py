@@ -144,7 +144,6 @@ async def _refuse_the_other_way(sock: socket.socket, first: bytes, tls: Tls | No
         )
     if tls is not None and first == MAGIC[:1]:
         await greeting.refuse_plain(sock)
-        sock.close()
         raise AuthError(f"it began without TLS, and this run uses it: start it with {TLS_OPTIONS}")
 
 

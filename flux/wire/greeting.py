@@ -35,7 +35,7 @@ import trio
 from ..errors import AuthError, FluxError
 from ..protocols.messages import VERSION
 from . import frames
-from .sockets import Reader, write_all
+from .sockets import Reader, close_gently, write_all
 from .tls import TLS_OPTIONS
 
 DEADLINE_S = 5.0
@@ -191,8 +191,7 @@ async def answer(
             peer, welcome = listener.judge(await _hear(reader), refuse)
         except FluxError:
             if listener.parting is not None:
-                with contextlib.suppress(OSError):
-                    await _say(sock, listener.parting)
+                await _part(sock, listener.parting)
             raise
         await _say(sock, welcome)
         return peer
@@ -218,13 +217,18 @@ def _closed_unless_greeted(sock: socket.socket, deadline_s: float) -> Iterator[N
 
 
 async def refuse_plain(sock: socket.socket) -> None:
-    """Tell a dialler that greets without TLS why it is not let in."""
-    with contextlib.suppress(OSError):
-        await _say(sock, {"kind": "refused", "why": "tls"})
+    """Tell a dialler that greets without TLS why it is not let in, and close the connection."""
+    await _part(sock, {"kind": "refused", "why": "tls"})
 
 
 async def _say(sock: socket.socket, header: dict[str, Any]) -> None:
     await write_all(sock, frames.encode(header))
+
+
+async def _part(sock: socket.socket, header: dict[str, Any]) -> None:
+    with contextlib.suppress(OSError):
+        await _say(sock, header)
+    await close_gently(sock)
 
 
 async def _hear(reader: Reader) -> dict[str, Any]:

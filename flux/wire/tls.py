@@ -21,7 +21,7 @@ from socket import socket
 import trio
 
 from ..errors import AuthError
-from .sockets import BLOCKED, until_ready
+from .sockets import BLOCKED, close_gently, until_ready
 
 DEADLINE_S = 5.0
 HANDSHAKE = b"\x16"  # What a connection with TLS begins with.
@@ -53,8 +53,8 @@ def tls_from(
         return None
     if missing:
         raise AuthError(
-            f"TLS needs a certificate, its key and the authority that signed it: {' and '.join(missing)} is missing ("
-            f"or {', '.join(VARIABLES)})"
+            f"TLS needs a certificate, its key and the authority that signed it; give {' and '.join(missing)}, too (or "
+            f"name all three in {', '.join(VARIABLES)})"
         )
     tls = Tls(certificate=paths[0], key=paths[1], ca=paths[2])
     context(tls, listening=True)
@@ -101,6 +101,8 @@ async def secure(sock: socket, tls: Tls, *, listening: bool, deadline_s: float =
                 except BLOCKED as blocked:
                     await until_ready(secured, blocked, reading=True)
     except BaseException as error:
+        if isinstance(error, ssl.SSLError):
+            await close_gently(secured)  # The other end has been sent an alert that says why.
         secured.close()
         if isinstance(error, ssl.SSLCertVerificationError):
             raise AuthError(
