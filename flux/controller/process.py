@@ -128,17 +128,20 @@ class ControllerProcess:
             frame = await link.receive()
 
     def _hear(self, link: Link, header: dict[str, Any]) -> None:
-        kind = header.get("kind")
+        kind = header["kind"]
         if kind == "here":
-            self._views.addresses[link.peer] = header["address"]
+            self._views.addresses[link.peer] = frames.field(header, "address", str)
         elif kind == "digests":
-            where = (header["stage"], header["position"], header["partitions"], header["digests"])
-            if error := self._divergence.compare(link.peer, *where):
+            where = frames.field(header, "stage", int), frames.field(header, "position", int)
+            partitions, digests = frames.numbers(header, "partitions"), frames.numbers(header, "digests")
+            if len(partitions) != len(digests):
+                raise frames.BadFrame(f"{len(digests)} digests of {len(partitions)} partitions")
+            if error := self._divergence.compare(link.peer, *where, partitions, digests):
                 self.program.send({"kind": "error", "node": CONTROLLER, "error": error.to_dict()})
         elif kind == "cut":
-            self._doubt(link.peer, header["peer"])
+            self._doubt(link.peer, frames.field(header, "peer", str))
         elif kind == "tell":
-            message = from_plain(header["m"], lambda body: body)
+            message = from_plain(header.get("m"), lambda body: body)
             if not isinstance(message, Hello | Done | Failed) or message.node != link.peer:
                 raise frames.BadFrame(f"expected a message of {link.peer}, got {message!r:.200}")
             self._step(message)

@@ -19,6 +19,7 @@ from ..controller.process import RETURN_S, ControllerProcess
 from ..disk import replace_file
 from ..errors import FluxError, PlanError
 from ..plan.plan import CONTROLLER, EGRESS, INGRESS
+from ..wire import frames
 from ..wire.link import Link, tune
 from .flows import description
 from .leader import Leader
@@ -84,8 +85,9 @@ class RemoteController(ControllerProcess):
     async def _answered(self, header: dict[str, Any]) -> dict[str, Any]:
         try:
             return {"kind": "answer", "answer": await self._answer(header)}
-        except FluxError as error:
-            return {"kind": "answer", "error": error.to_dict()}
+        except (FluxError, frames.BadFrame) as error:
+            known = error if isinstance(error, FluxError) else FluxError(f"the question makes no sense: {error}")
+            return {"kind": "answer", "error": known.to_dict()}
 
     async def _answer(self, header: dict[str, Any]) -> dict[str, Any]:
         what = header.get("what")
@@ -96,7 +98,7 @@ class RemoteController(ControllerProcess):
         if what == "join":
             return self._admit(header)
         if what == "drain":
-            return await self._drained(str(header.get("site")), float(header["within_s"]))
+            return await self._drained(str(header.get("site")), frames.field(header, "within_s", float))
         raise FluxError(
             f"a remote run can be asked for status and drain, not for {what!r}: its processes are started and ended "
             "where they run, with `flux site` and by a signal"
@@ -104,8 +106,8 @@ class RemoteController(ControllerProcess):
 
     def _admit(self, header: dict[str, Any]) -> dict[str, Any]:
         """Tell a process that joins who it is, and the settings that all must share."""
-        kind, view = header["role"], self.machine.view
-        if header["flow"] != description(self.surroundings.plan):
+        kind, view = frames.field(header, "role", str), self.machine.view
+        if header.get("flow") != description(self.surroundings.plan):
             raise PlanError(
                 f"the MODULE:FLOW of this {kind} is another than its controller's: give both the same release of it"
             )

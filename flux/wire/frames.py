@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import reprlib
 import struct
-from typing import Any
+from typing import Any, TypeVar
 
 import msgpack
+
+T = TypeVar("T")
 
 VERSION = 1
 HEADER_MAX_BYTES = 16 << 20
@@ -41,6 +43,26 @@ def shown(value: Any) -> str:
 def blame(error: BaseException) -> str:
     """An error that what came from a peer has caused; one line. Its `repr` may hold all that came."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+
+
+def field(header: dict[str, Any], name: str, kind: type[T]) -> T:
+    """What a header has under `name`, which must be of this kind.
+
+    >>> field({"kind": "here", "address": "unix:a"}, "address", str)
+    'unix:a'
+    """
+    value = header.get(name)
+    if not isinstance(value, kind):
+        raise BadFrame(f"expected {header['kind']!r} with {name} as {kind.__name__}, got {shown(value)}")
+    return value
+
+
+def numbers(header: dict[str, Any], name: str) -> tuple[int, ...]:
+    """The whole numbers that a header has under `name`."""
+    values = field(header, name, tuple)
+    if not all(isinstance(value, int) for value in values):
+        raise BadFrame(f"expected {header['kind']!r} with {name} as whole numbers, got {shown(values)}")
+    return values
 
 
 def encode(header: dict[str, Any], body_bytes: int = 0) -> bytes:

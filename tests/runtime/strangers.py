@@ -62,6 +62,17 @@ def proving(secret: bytes) -> Callable[[socket.socket, Identity], None]:
     return act
 
 
+def telling(header: dict[str, Any]) -> Callable[[socket.socket, Identity], None]:
+    """Know the secret, and say what makes no sense."""
+
+    def act(sock: socket.socket, own: Identity) -> None:
+        proving(b"")(sock, own)
+        assert _heard(sock)["kind"] == "welcome"
+        sock.sendall(frames.encode(header))
+
+    return act
+
+
 def _heard(sock: socket.socket) -> dict[str, Any]:
     with sock.makefile("rb") as incoming:
         header_bytes, _ = frames.decode_prefix(incoming.read(frames.PREFIX.size))
@@ -95,3 +106,18 @@ STRANGERS = {
     ),
 }
 DEAD = Stranger(proving(b""), "was refused: ")
+# At the controller, from who knows the secret.
+CONFUSED = {
+    "no address": Stranger(telling({"kind": "here"}), "expected 'here' with address as str, got None"),
+    "no message": Stranger(telling({"kind": "tell"}), ""),
+    "no peer": Stranger(telling({"kind": "cut", "peer": 7}), "expected 'cut' with peer as str, got 7"),
+    "bad digests": Stranger(
+        telling({"kind": "digests", "stage": 1, "position": 1, "partitions": [1, 2], "digests": [3]}),
+        "1 digests of 2 partitions",
+    ),
+    "no numbers": Stranger(
+        telling({"kind": "digests", "stage": 1, "position": 1, "partitions": ["a"], "digests": [3]}),
+        "with partitions as whole numbers, got ('a',)",
+    ),
+    "unknown": Stranger(telling({"kind": "sing"}), "expected what a node tells, got {'kind': 'sing'}"),
+}

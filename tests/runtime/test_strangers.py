@@ -12,7 +12,7 @@ from flux.wire.asking import listens
 from flux.wire.connections import Identity
 
 from .ordeal import Ordeal, ordeal
-from .strangers import DEAD, STRANGERS, Stranger, visit
+from .strangers import CONFUSED, DEAD, STRANGERS, Stranger, visit
 from .waiting import wait_until
 
 
@@ -76,6 +76,22 @@ def test_who_was_declared_dead_is_sent_away_by_all(
         assert_one_line_each(caplog, nodes, {"dead": DEAD})
         report = under.finish()
     assert [failure.site for failure in report.failures] == ["site-2"]
+
+
+def test_who_confuses_the_controller_is_sent_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "flux")
+    with ordeal(tmp_path, monkeypatch) as under:
+        before = under.process("controller").pid
+        for kind, stranger in CONFUSED.items():
+            caplog.clear()
+            visit_all(under, ["controller"], {kind: stranger}, "site-99")
+            line = "closed the connection to site-99: "
+            wait_until(lambda: line in caplog.text and stranger.log in caplog.text, f"nothing is said of {kind}")  # noqa: B023
+        assert under.process("controller").pid == before
+        report = under.finish()
+    assert report.failures == []
 
 
 def test_who_only_looks_whether_somebody_listens_is_not_worth_a_line(

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from flux.errors import FluxError
 from flux.protocols.messages import VERSION
+from flux.wire.asking import ask, command
 
-from .commands import Processes, controller, encrypt, said
+from .commands import SECRET, Processes, controller, encrypt, said
 from .waiting import wait_until
 
 
@@ -38,6 +40,16 @@ def test_another_secret(
     monkeypatch.setenv("FLUX_SECRET", "guessed, and long enough")
     assert "another secret than the run there; give both the same one" in said(capsys, 1, "status", *there)
     assert_logged(processes, "who calls itself 'command' does not know the secret of run")
+
+
+def test_a_question_that_makes_no_sense_is_answered_so(processes: Processes) -> None:
+    started(processes)
+    where, own = f"tcp:{processes.controller}", command(SECRET.encode())
+    with pytest.raises(FluxError, match="makes no sense: expected 'ask' with within_s as float, got None"):
+        ask(where, own, "drain", 30.0, site="site-1")
+    with pytest.raises(FluxError, match="makes no sense: expected 'ask' with role as str, got 7"):
+        ask(where, own, "join", 30.0, role=7)
+    assert processes.up() != set()
 
 
 def test_another_version(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
+import threading
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import trio
@@ -130,6 +132,33 @@ def test_one_that_is_not_there_yet_is_waited_for() -> None:
         assert line.startswith(f"no connection to controller at {where}: ")
         for end in (sock, *got):
             end.close()
+
+    trio.run(story)
+
+
+def test_looking_up_a_name_does_not_keep_the_loop_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, go_on, look_up = threading.Event(), threading.Event(), socket.getaddrinfo
+
+    def slow(host: Any, port: Any, *details: int) -> Any:
+        if details[-1] & socket.AI_NUMERICHOST:
+            return look_up(host, port, *details)  # Which looks nothing up.
+        asked.set()
+        assert go_on.wait(PATIENCE_S), "whoever could let it go on is kept waiting"
+        return look_up("127.0.0.1", port, *details)
+
+    async def story() -> None:
+        monkeypatch.setattr("socket.getaddrinfo", slow)
+        with trio.fail_after(PATIENCE_S), address.listen("tcp:127.0.0.1:0") as listener:
+            port = address.bound(listener).rpartition(":")[2]
+
+            async def connect() -> None:
+                (await address.connect(f"tcp:controller.example:{port}")).close()
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(connect)
+                while not asked.is_set():
+                    await trio.sleep(0.001)
+                go_on.set()
 
     trio.run(story)
 
