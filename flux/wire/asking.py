@@ -7,7 +7,7 @@ values, or an error as a document.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import trio
 
@@ -19,6 +19,8 @@ from .sockets import Reader, write_all
 from .tls import Tls
 
 COMMAND = "command"
+Document: TypeAlias = dict[str, Any]
+
 _CONNECT_TIMEOUT_S = 10.0
 
 
@@ -31,19 +33,20 @@ def command(secret: bytes, tls: Tls | None = None) -> Identity:
     return Identity(name=COMMAND, run=ANY_RUN, secret=secret, tls=tls)
 
 
-def ask(where: str, own: Identity, what: str, timeout_s: float, **details: Any) -> dict[str, Any]:
+def ask(where: str, own: Identity, what: str, timeout_s: float, **details: Any) -> Document:
     """The answer of whoever listens at `where`; raises the error it answers with, or `Unanswered`.
 
     `AuthError` says that it is not trusted, or does not trust this process.
     """
-    header = trio.run(_asked, where, own, {"kind": "ask", "what": what, **details}, timeout_s)
-    if "error" in header:
-        raise from_dict(header["error"])
-    answer: dict[str, Any] = header["answer"]
+    answer, error = trio.run(_asked, where, own, {"kind": "ask", "what": what, **details}, timeout_s)
+    if error is not None:
+        raise from_dict(error)
     return answer
 
 
-async def _asked(where: str, own: Identity, question: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+async def _asked(
+    where: str, own: Identity, question: dict[str, Any], timeout_s: float
+) -> tuple[Document, Document | None]:
     what = question["what"]
     try:
         with trio.fail_after(_CONNECT_TIMEOUT_S):
@@ -58,7 +61,9 @@ async def _asked(where: str, own: Identity, question: dict[str, Any], timeout_s:
             with trio.fail_after(timeout_s):
                 await write_all(sock, frames.encode(question))
                 header, _, _ = await Reader(sock).read_frame()
-                return header
+                if "error" in header:
+                    return {}, frames.field(header, "error", dict)
+                return frames.field(header, "answer", dict), None
         except trio.TooSlowError as error:
             raise Unanswered(f"no answer to {what!r} came from {where} within {timeout_s:g} s") from error
         except (OSError, frames.BadFrame) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import socket
 from collections.abc import Callable
 from dataclasses import replace
@@ -70,6 +71,32 @@ def test_each_kind_is_killed_and_started_again_by_its_supervisor_and_the_output_
     assert [json.loads(line) for line in lines] == expected(int((tmp_path / "ended-at").read_text()))
     # A controller that is started once more knows that there is nothing left to do.
     assert processes.call("controller", *calls["controller"]).wait(DEADLINE_S) == 0
+
+
+def test_a_controller_without_its_journal_leads_another_run_and_harms_none(
+    processes: Processes, tmp_path: Path
+) -> None:
+    others = ("site-a", "site-b", "site-c", "ingress", "egress")
+    for name in ("controller", *others):
+        processes.start(name)
+    processes.advance(100)
+    processes.kill("controller")
+    Path("journal-c").rename("kept")
+    processes.start("controller")
+    for name in others:
+        log, says = tmp_path / f"{name}.log", "the other end is of another run, not of run"
+        wait_until(lambda log=log, says=says: says in log.read_text(), f"{name} does not say it: {processes.logs()}")  # type: ignore[misc]
+        assert processes.running[name].poll() is None
+    processes.kill("controller")
+    shutil.rmtree("journal-c")
+    Path("kept").rename("journal-c")
+    processes.start("controller")
+    processes.advance(100)
+    (tmp_path / "enough").touch()
+    for name, process in processes.running.items():
+        assert process.wait(DEADLINE_S) == 0, f"{name}: {processes.logs()}"
+    lines = (tmp_path / "out.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == expected(int((tmp_path / "ended-at").read_text()))
 
 
 def test_commands_ask_the_controller(processes: Processes, capsys: pytest.CaptureFixture[str]) -> None:
