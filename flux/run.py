@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import shutil
 import socket
 import tempfile
@@ -39,6 +38,7 @@ from .site.worker import Worker
 from .sources import Source
 from .status import Status
 from .wire import address
+from .wire.secret import new_secret
 
 log = logging.getLogger("flux")
 
@@ -76,7 +76,8 @@ class Run:
         self._surroundings = Surroundings(
             plan=plan,
             directory=self.directory,
-            token=secrets.token_hex(16),
+            run=self.directory.name,
+            secret=new_secret(),
             record=None if record is None else Path(record),
         )
         self._program: Program | None = None
@@ -118,8 +119,8 @@ class Run:
 
     def _register(self) -> None:
         """Let commands find this run; it does not depend on them."""
-        token, where = self._surroundings.token, self._surroundings.address("program")
-        entry = registry.Entry(name=self._plan.name, pid=os.getpid(), address=where, token=token)
+        secret, where = self._surroundings.secret.hex(), self._surroundings.address("program")
+        entry = registry.Entry(name=self._plan.name, pid=os.getpid(), address=where, secret=secret)
         try:
             self._entry = registry.enter(entry, self.directory.name)
         except FluxError as error:

@@ -20,7 +20,7 @@ from flux.cli import main
 from flux.errors import AuthError, FluxError
 from flux.local import registry
 from flux.top import screen, watch
-from flux.wire.asking import COMMAND, Unanswered, ask
+from flux.wire.asking import Unanswered, ask, command
 
 
 class Same(flux.Operator):
@@ -129,16 +129,17 @@ def test_a_site_that_the_others_cannot_do_without_is_not_drained(capsys: pytest.
         assert "its partitions need 2 other sites to live on" in called(capsys, 1, "drain", "site-1")
 
 
-def test_who_does_not_know_the_token_is_refused(run: flux.Run) -> None:
+def test_who_does_not_know_the_secret_is_refused(run: flux.Run) -> None:
     [entry] = registry.entries()
-    with pytest.raises(AuthError, match="does not accept this token: use the one"):
-        ask(entry.address, {"kind": "greet", "node": COMMAND, "token": "guessed"}, "status", 30.0)
+    with pytest.raises(AuthError, match="this process has another secret than the run there; give both the same one"):
+        ask(entry.address, command(b"guessed"), "status", 30.0)
+    assert entry.secret not in repr(entry)
 
 
 def test_an_unknown_question_is_refused(run: flux.Run) -> None:
     [entry] = registry.entries()
     with pytest.raises(FluxError, match="can be asked for status, kill, drain and add-site, not for 'pause'"):
-        ask(entry.address, {"kind": "greet", "node": COMMAND, "token": entry.token}, "pause", 30.0)
+        ask(entry.address, command(bytes.fromhex(entry.secret)), "pause", 30.0)
 
 
 # How they find it.
@@ -177,7 +178,7 @@ def test_the_entry_of_a_killed_program_is_removed(runs: Path, capsys: pytest.Cap
 
 
 def test_an_entry_whose_number_another_process_has_is_removed(runs: Path) -> None:
-    registry.enter(registry.Entry(name="old", pid=os.getpid(), address=f"unix:{runs}/gone", token="t"), "old")
+    registry.enter(registry.Entry(name="old", pid=os.getpid(), address=f"unix:{runs}/gone", secret="00"), "old")
     assert registry.entries() == []
     assert list(runs.iterdir()) == []
 

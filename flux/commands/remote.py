@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import trio
 
-from ..errors import AuthError, FluxError
+from ..errors import FluxError
 from ..local.launcher import Runnable
 from ..plan.plan import EGRESS, INGRESS
 from ..remote.controller import RemoteController
@@ -19,13 +18,12 @@ from ..remote.flows import RemoteFlow
 from ..remote.joining import Joining
 from ..remote.surroundings import RemoteSurroundings
 from ..wire import address
+from . import credentials
 from .calls import WrongCall
 from .flows import find_flow
 
 if TYPE_CHECKING:
     from .calls import Commands
-
-_TOKEN = "FLUX_TOKEN"
 
 
 def add(commands: Commands) -> None:
@@ -61,25 +59,6 @@ def add(commands: Commands) -> None:
         parser.set_defaults(command=_join, role=role)
 
 
-def add_token(parser: argparse.ArgumentParser) -> None:
-    """Offer the secret that all processes of a run share."""
-    parser.add_argument("--token-file", metavar="FILE", help=f"a file with the run's secret (default: ${_TOKEN})")
-
-
-def token_of(options: argparse.Namespace) -> str:
-    """The run's secret; never an argument itself, because every user of a machine sees those."""
-    try:
-        token = Path(options.token_file).read_text() if options.token_file else os.environ.get(_TOKEN, "")
-    except OSError as error:
-        raise FluxError(f"the run's secret cannot be read from {options.token_file}: {error.strerror}") from error
-    if not token.strip():
-        raise AuthError(
-            f"a remote run needs a secret that all its processes know: set {_TOKEN}, or write it to a file and give "
-            "--token-file; `openssl rand -hex 16` makes one"
-        )
-    return token.strip()
-
-
 def tcp(text: str) -> str:
     """HOST:PORT as an address."""
     host, _, port = text.rpartition(":")
@@ -90,7 +69,7 @@ def tcp(text: str) -> str:
 
 def _add_flow(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("flow", metavar="MODULE:FLOW", help="a module and the name of the Dataflow in it")
-    add_token(parser)
+    credentials.add(parser)
 
 
 def _add_journal(parser: argparse.ArgumentParser) -> None:
@@ -100,7 +79,7 @@ def _add_journal(parser: argparse.ArgumentParser) -> None:
 
 
 def _controller(options: argparse.Namespace) -> int:
-    where, token = tcp(options.listen), token_of(options)
+    where, own = tcp(options.listen), credentials.of(options)
     flow = RemoteFlow.of(find_flow(options.flow), options.sites, options.standby, options.availability)
     directory = Path(options.journal)
     try:
@@ -108,7 +87,9 @@ def _controller(options: argparse.Namespace) -> int:
     except OSError as error:
         raise FluxError(f"the controller's journal cannot be kept in {directory}: {error.strerror}") from error
     settings = {"sites": options.sites, "standby": options.standby, "availability": options.availability}
-    surroundings = RemoteSurroundings(plan=flow.plan, directory=directory, token=token, controller=where, here=where)
+    surroundings = RemoteSurroundings(
+        plan=flow.plan, directory=directory, run=own.run, secret=own.secret, tls=own.tls, controller=where, here=where
+    )
     with address.listen(where) as listener:
         return _live(RemoteController(surroundings, listener, settings))
 
@@ -118,7 +99,7 @@ def _join(options: argparse.Namespace) -> int:
         flow=find_flow(options.flow),
         role=options.role,
         controller=tcp(options.controller),
-        token=token_of(options),
+        own=credentials.of(options),
         listen=None if options.listen is None else tcp(options.listen),
         patience_s=options.patience,
     )

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..local import registry
 from ..top import screen, watch
-from ..wire.asking import COMMAND, ask
-from .remote import add_token, tcp, token_of
+from ..wire.asking import ask, command
+from ..wire.connections import Identity
+from . import credentials
+from .remote import tcp
 
 if TYPE_CHECKING:
     from .calls import Commands
@@ -48,7 +50,7 @@ def add(commands: Commands) -> None:
 
 def _add_target(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--controller", metavar="HOST:PORT", help="ask the controller of a remote run")
-    add_token(parser)
+    credentials.add(parser)
     parser.add_argument(
         "name",
         nargs="?",
@@ -62,20 +64,19 @@ class Target:
     """A run that can be asked."""
 
     address: str
-    token: str
+    own: Identity
 
     @staticmethod
     def of(options: argparse.Namespace) -> Target:
         """The run that a command is for."""
         if options.controller is not None:
-            return Target(tcp(options.controller), token_of(options))
+            return Target(tcp(options.controller), credentials.of(options))
         entry = registry.find(options.name)
-        return Target(entry.address, entry.token)
+        return Target(entry.address, command(bytes.fromhex(entry.secret)))
 
     def ask(self, what: str, timeout_s: float, **details: Any) -> dict[str, Any]:
         """Its answer."""
-        greeting = {"kind": "greet", "node": COMMAND, "token": self.token}
-        return ask(self.address, greeting, what, timeout_s, **details)
+        return ask(self.address, self.own, what, timeout_s, **details)
 
     def status(self) -> dict[str, Any]:
         """What it is doing."""

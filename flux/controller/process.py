@@ -10,6 +10,7 @@ Who is declared dead and still lives is told so, and ends.
 
 from __future__ import annotations
 
+import logging
 import socket
 import time
 from typing import Any
@@ -23,9 +24,10 @@ from ..protocols.machine import Fenced, Refused
 from ..protocols.messages import Closed, Cut, Done, Failed, Hello, Lost, Publish, Resend, Suspected, ToController, View
 from ..site import crash
 from ..site.recording import SUFFIX, Recorder
-from ..site.shell import Surroundings, leave
-from ..wire import address, frames
+from ..site.shell import Surroundings, leave, report_to_program
+from ..wire import frames
 from ..wire.codec import from_plain, to_plain
+from ..wire.connections import keep_dialling, let_in
 from ..wire.link import Link, accept_loop
 from .divergence import Divergence
 from .drain import is_empty, moves_off
@@ -43,7 +45,7 @@ class ControllerProcess:
 
     def __init__(self, surroundings: Surroundings, listener: socket.socket, incarnation: int = 1) -> None:
         self.surroundings = surroundings
-        self.program = Link("program")
+        self.program = report_to_program()
         self._listener = listener
         self._incarnation = incarnation
         self._links: dict[str, Link] = {}
@@ -68,9 +70,7 @@ class ControllerProcess:
         """Live until the program says stop."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            where = self.surroundings.address("program")
-            greeting = {**self.surroundings.greeting(CONTROLLER), "to": "program"}
-            self.program.connect(await address.connect(where), greeting)
+            self.program.connect(await self._find_program())
             nursery.start_soon(self.program.write)
             nursery.start_soon(self._read_program)
             if self._unusable is not None:
@@ -82,58 +82,66 @@ class ControllerProcess:
                 self._report_view(self.machine.view)
                 nursery.start_soon(self._miss_those_who_do_not_return)
 
+    async def _find_program(self) -> socket.socket:
+        where, own = self.surroundings.address("program"), self.surroundings.identity(CONTROLLER)
+        return await keep_dialling(where, own, self.surroundings.leader, self._note)
+
     # What it hears.
 
     def _accepted(self, sock: socket.socket) -> None:
         self._nursery.start_soon(self._serve, sock)
 
     async def _serve(self, sock: socket.socket) -> None:
-        link = Link("a process that has not greeted", sock)
+        guest = await let_in(sock, self.surroundings.identity(CONTROLLER), self._note, self._why_refused)
+        if guest is None:
+            return
+        link = Link(*guest)
         self._nursery.start_soon(link.write)
         try:
             if (frame := await link.receive()) is not None:
                 await self._attend(link, frame[0])
         except (frames.BadFrame, Refused) as error:
-            self._log(f"closed the connection to {link.peer}: {error}")
+            self._note(logging.WARNING, f"closed the connection to {link.peer}: {error}")
         link.close()
         if self._links.get(link.peer) is link:
             del self._links[link.peer]
             self._pulse.forget(link.peer)
             self._step(Closed(node=link.peer))
 
-    async def _attend(self, link: Link, greeting: dict[str, Any]) -> None:
-        """Hear who has greeted, for as long as he is there."""
-        beats = self._greeted(link, greeting)
-        while (frame := await link.receive()) is not None:
-            if beats:
-                self._pulse.beat(link.peer, time.monotonic())
-            else:
-                self._hear(link, frame[0])
+    def _why_refused(self, peer: str) -> str | None:
+        view = self.machine.view
+        return f"it was declared dead, as view {view.number} says" if peer in view.dead else None
 
-    def _greeted(self, link: Link, header: dict[str, Any]) -> bool:
-        """Take in who has greeted; whether it is only his heart."""
-        if not self.surroundings.greets(header):
-            raise frames.BadFrame("it does not know this run's token")
-        link.peer = header["node"]
-        if header.get("beats"):
-            return True
+    async def _attend(self, link: Link, first: dict[str, Any]) -> None:
+        """Hear who has greeted, for as long as he is there; what he says first tells if it is only his heart."""
+        frame: tuple[dict[str, Any], Any] | None = (first, None)
+        if first["kind"] == "beat":
+            while frame is not None:
+                self._pulse.beat(link.peer, time.monotonic())
+                frame = await link.receive()
+            return
         if link.peer in self._links:
             raise frames.BadFrame("a process of this name is connected already")
         self._links[link.peer] = link
-        return False
+        while frame is not None:
+            self._hear(link, frame[0])
+            frame = await link.receive()
 
     def _hear(self, link: Link, header: dict[str, Any]) -> None:
-        kind = header.get("kind")
+        kind = header["kind"]
         if kind == "here":
-            self._views.addresses[link.peer] = header["address"]
+            self._views.addresses[link.peer] = frames.field(header, "address", str)
         elif kind == "digests":
-            where = (header["stage"], header["position"], header["partitions"], header["digests"])
-            if error := self._divergence.compare(link.peer, *where):
+            where = frames.field(header, "stage", int), frames.field(header, "position", int)
+            partitions, digests = frames.numbers(header, "partitions"), frames.numbers(header, "digests")
+            if len(partitions) != len(digests):
+                raise frames.BadFrame(f"{len(digests)} digests of {len(partitions)} partitions")
+            if error := self._divergence.compare(link.peer, *where, partitions, digests):
                 self.program.send({"kind": "error", "node": CONTROLLER, "error": error.to_dict()})
         elif kind == "cut":
-            self._doubt(link.peer, header["peer"])
+            self._doubt(link.peer, frames.field(header, "peer", str))
         elif kind == "tell":
-            message = from_plain(header["m"], lambda body: body)
+            message = from_plain(header.get("m"), lambda body: body)
             if not isinstance(message, Hello | Done | Failed) or message.node != link.peer:
                 raise frames.BadFrame(f"expected a message of {link.peer}, got {message!r:.200}")
             self._step(message)
@@ -268,7 +276,10 @@ class ControllerProcess:
         leave(0)
 
     def _log(self, text: str) -> None:
-        self.program.send({"kind": "log", "node": CONTROLLER, "text": text})
+        self._note(logging.INFO, text)
+
+    def _note(self, level: int, text: str) -> None:
+        self.program.send({"kind": "log", "node": CONTROLLER, "level": level, "text": text})
 
 
 async def _see_off(link: Link) -> None:

@@ -24,7 +24,8 @@ from ..plan.plan import CONTROLLER, EGRESS
 from ..sinks import Collect, Sink
 from ..site.shell import Surroundings
 from ..wire import frames
-from ..wire.asking import COMMAND, refusal
+from ..wire.asking import COMMAND
+from ..wire.connections import let_in
 from ..wire.link import Link, accept_loop
 from .heard import Heard
 from .post_mortem import PostMortem
@@ -178,40 +179,40 @@ class Program:
         self._nursery.start_soon(self._serve, sock)
 
     async def _serve(self, sock: socket.socket) -> None:
-        link, over = Link("a process that has not greeted", sock), trio.Event()
+        own, log_it = self._surroundings.identity("program"), partial(self._log, node="program")
+        guest = await let_in(sock, own, log_it, self._why_refused)
+        if guest is None:
+            return
+        link, over = Link(*guest), trio.Event()
         self._nursery.start_soon(link.write)
         try:
-            frame = await link.receive()
-            if frame is not None:
-                await self._greeted(link, over, frame[0])
+            if link.peer != COMMAND:
+                await self._greeted(link, over)
             while (frame := await link.receive()) is not None:
                 if link.peer == COMMAND:
                     await self._reply(link, frame[0])
                 else:
                     self._hear(link, *frame)
         except frames.BadFrame as error:
-            self._log(logging.WARNING, link.peer, f"closed the connection to {link.peer}: {error}")
+            self._log(logging.WARNING, f"closed the connection to {link.peer}: {error}", node=link.peer)
         finally:
             over.set()
             link.close()
 
-    async def _greeted(self, link: Link, over: trio.Event, header: dict[str, Any]) -> None:
-        if not self._surroundings.greets(header):
-            if header.get("node") == COMMAND:
-                link.send(refusal())
-                await link.drain()
-            raise frames.BadFrame("it does not know this run's token")
-        link.peer = header["node"]
-        if link.peer == COMMAND:
-            return
+    def _why_refused(self, peer: str) -> str | None:
+        with self.changed:
+            is_known = peer == COMMAND or self.processes.of_node(peer) is not None
+        return None if is_known else "it is not a process that this run has started, or it is dead"
+
+    async def _greeted(self, link: Link, over: trio.Event) -> None:
         process = self.processes.of_node(link.peer)
         if process is None:
-            raise frames.BadFrame("it is not a process that this run has started, or it is dead")
+            raise frames.BadFrame("it died a moment ago")
         await self._hear_out(process.name)
         with self.changed:
             self._links[process.name], self._over[process.name] = link, over
             process.greeted()
-            self._log(logging.INFO, process.node, f"{process.node} is up (process {process.pid})")
+            self._log(logging.INFO, f"{process.node} is up (process {process.pid})", node=process.node)
             if process.name == EGRESS and isinstance(self._sink, Collect):
                 link.send({"kind": "collected", "upto": self.heard.safe_upto})
             if process.name == CONTROLLER:
@@ -267,7 +268,7 @@ class Program:
             self._fail(FluxError(f"{process.name} ended before the run had started, with {how}"))
         elif process.is_site or self.heard.ended:
             # The controller has the copies of a site rebuilt; behind the end nothing is needed.
-            self._log(logging.WARNING, process.node, f"{process.node} ended with {process.how_it_ended()}")
+            self._log(logging.WARNING, f"{process.node} ended with {process.how_it_ended()}", node=process.node)
         elif process.name not in self._restarts:
             how = process.how_it_ended()
             self._fail(
@@ -281,8 +282,8 @@ class Program:
         else:
             self._log(
                 logging.WARNING,
-                process.node,
                 f"{process.node} ended with {process.how_it_ended()}; it is started again",
+                node=process.node,
             )
             self._supervisor.start(process.name)
 
@@ -307,7 +308,7 @@ class Program:
                     heard.started_at = header["at"]
                 if heard.whole != header["whole"]:
                     what = "every partition has all its copies" if header["whole"] else "copies are missing"
-                    self._log(logging.INFO, CONTROLLER, f"view {header['number']}: {what}")
+                    self._log(logging.INFO, f"view {header['number']}: {what}", node=CONTROLLER)
                 heard.whole = header["whole"]
                 if heard.whole:
                     heard.whole_at.append(header["at"])
@@ -332,8 +333,8 @@ class Program:
                 for place in header.get("digests", ()):
                     heard.diverged = self._divergence.compare(link.peer, *place) or heard.diverged
             elif kind == "log":
-                self._log(logging.INFO, header["node"], f"{header['node']}: {header['text']}")
-            else:
+                self._log(header["level"], f"{header['node']}: {header['text']}", node=header["node"])
+            elif kind != "up":
                 raise frames.BadFrame(f"{link.peer} sent an unknown {kind!r}")
             self._settle_history(now)
             self.changed.notify_all()
@@ -377,7 +378,7 @@ class Program:
                 error = DataLost(error.partitions, self.heard.safe_upto or None)
             self.heard.error = error
 
-    def _log(self, level: int, node: str, text: str) -> None:
+    def _log(self, level: int, text: str, node: str) -> None:
         log.log(level, "%s", text, extra={"flow": self._surroundings.plan.name, "node": node})
 
     def _stop(self) -> None:

@@ -1,7 +1,7 @@
 """Registry: which runs this user has on this machine, so that commands find them by name.
 
 Each run has a small file in a directory that only its user can read: its name, its program's process and where that
-listens, with the token that it asks for. A run that ends removes its file; the file of one whose program was killed is
+listens, with the secret of the run. A run that ends removes its file; the file of one whose program was killed is
 removed by the next command that sees it.
 """
 
@@ -12,7 +12,7 @@ import json
 import os
 import stat
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ..disk import disk_error
@@ -29,7 +29,7 @@ class Entry:
     name: str
     pid: int
     address: str
-    token: str
+    secret: str = field(repr=False)  # In hexadecimal digits.
 
 
 def registry() -> Path:

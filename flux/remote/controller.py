@@ -1,14 +1,15 @@
 """The controller of a remote run: it also takes the program's part, and answers those who join and commands.
 
-All of it is on one port. A greeting says whom it is for: the controller, the program's part (`leader`), or, from a
-command, whoever can answer. In its directory, beside the journal of views, are the name of the run and, once it has
-come, the note that the stream has ended: a controller that is started again then only sends the others home.
+All of it is on one port. What is said first tells whom it is for: the controller, the program's part (`leader`), or,
+from a command, whoever can answer. In its directory, beside the journal of views, are the name of the run and, once it
+has come, the note that the stream has ended: a controller that is started again then only sends the others home.
 """
 
 from __future__ import annotations
 
 import secrets
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ import trio
 from ..controller.process import RETURN_S, ControllerProcess
 from ..disk import replace_file
 from ..errors import FluxError, PlanError
-from ..plan.plan import EGRESS, INGRESS
-from ..wire.asking import COMMAND, refusal
-from ..wire.link import Link
+from ..plan.plan import CONTROLLER, EGRESS, INGRESS
+from ..wire import frames
+from ..wire.link import Link, tune
 from .flows import description
 from .leader import Leader
 from .roll import Roll
@@ -38,7 +39,8 @@ class RemoteController(ControllerProcess):
         if self._unusable is not None:
             raise self._unusable
         self._settings = settings  # Those who join make the same plan with them.
-        self._run = _run_name(surroundings.directory)
+        # Read when the journal is this process's alone.
+        self.surroundings = replace(surroundings, run=_run_name(surroundings.directory))
         self._ended = surroundings.directory / _ENDED
         self.leader = Leader(surroundings.plan.name, self._ended.exists())
         self._roll = Roll(surroundings.plan)
@@ -61,26 +63,31 @@ class RemoteController(ControllerProcess):
         if error is not None:
             raise error
 
-    async def _attend(self, link: Link, greeting: dict[str, Any]) -> None:
-        is_known = self.surroundings.greets(greeting)
-        if greeting.get("node") == COMMAND:
-            link.peer = COMMAND
-            if not is_known:
-                link.send(refusal())
-            elif (frame := await link.receive()) is not None:
-                link.send(await self._answered(frame[0]))
+    async def _find_program(self) -> socket.socket:
+        """It is here."""
+        ours, theirs = socket.socketpair()
+        for sock in (ours, theirs):
+            tune(sock)
+        link = Link(CONTROLLER, theirs)
+        self._nursery.start_soon(link.write)
+        self._nursery.start_soon(self.leader.serve, link)
+        return ours
+
+    async def _attend(self, link: Link, first: dict[str, Any]) -> None:
+        if first["kind"] == "ask":
+            link.send(await self._answered(first))
             await link.drain()
-        elif is_known and greeting.get("to") == "program":
-            link.peer = greeting["node"]
+        elif first["kind"] == "up":
             await self.leader.serve(link)
         else:
-            await super()._attend(link, greeting)
+            await super()._attend(link, first)
 
     async def _answered(self, header: dict[str, Any]) -> dict[str, Any]:
         try:
             return {"kind": "answer", "answer": await self._answer(header)}
-        except FluxError as error:
-            return {"kind": "answer", "error": error.to_dict()}
+        except (FluxError, frames.BadFrame) as error:
+            known = error if isinstance(error, FluxError) else FluxError(f"the question makes no sense: {error}")
+            return {"kind": "answer", "error": known.to_dict()}
 
     async def _answer(self, header: dict[str, Any]) -> dict[str, Any]:
         what = header.get("what")
@@ -91,7 +98,7 @@ class RemoteController(ControllerProcess):
         if what == "join":
             return self._admit(header)
         if what == "drain":
-            return await self._drained(str(header.get("site")), float(header["within_s"]))
+            return await self._drained(str(header.get("site")), frames.field(header, "within_s", float))
         raise FluxError(
             f"a remote run can be asked for status and drain, not for {what!r}: its processes are started and ended "
             "where they run, with `flux site` and by a signal"
@@ -99,12 +106,12 @@ class RemoteController(ControllerProcess):
 
     def _admit(self, header: dict[str, Any]) -> dict[str, Any]:
         """Tell a process that joins who it is, and the settings that all must share."""
-        kind, view = header["role"], self.machine.view
-        if header["flow"] != description(self.surroundings.plan):
+        kind, view = frames.field(header, "role", str), self.machine.view
+        if header.get("flow") != description(self.surroundings.plan):
             raise PlanError(
                 f"the MODULE:FLOW of this {kind} is another than its controller's: give both the same release of it"
             )
-        answer = {"run": self._run, "started": view.number > 0, "over": self.leader.over}
+        answer = {"run": self.surroundings.run, "started": view.number > 0, "over": self.leader.over}
         if kind in (INGRESS, EGRESS):
             return {**answer, "name": kind, "incarnation": self._roll.incarnation(kind, view)}
         return {**answer, "name": self._roll.site(header.get("name"), view, self._links), "incarnation": 1}

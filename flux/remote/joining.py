@@ -21,7 +21,8 @@ from ..site.egress import EgressProcess
 from ..site.ingress import IngressProcess
 from ..site.worker import Worker
 from ..wire import address
-from ..wire.asking import COMMAND, Unanswered, ask
+from ..wire.asking import Unanswered, ask
+from ..wire.connections import Identity
 from .flows import RemoteFlow, description
 from .surroundings import RemoteSurroundings
 
@@ -37,7 +38,7 @@ class Joining:
     flow: Dataflow
     role: str
     controller: str
-    token: str
+    own: Identity  # As a command: it has no name in the run yet.
     listen: str | None  # Where others reach it; None: at the address from which it reaches the controller.
     patience_s: float
 
@@ -53,7 +54,9 @@ class Joining:
         surroundings = RemoteSurroundings(
             plan=flow.plan,
             directory=directory,
-            token=self.token,
+            run=joined["run"],
+            secret=self.own.secret,
+            tls=self.own.tls,
             controller=self.controller,
             here=self.listen or f"tcp:{_own_host(self.controller)}:0",
         )
@@ -78,8 +81,7 @@ class Joining:
                 time.sleep(_RETRY_S)
 
     def _ask(self, what: str, **details: Any) -> dict[str, Any]:
-        greeting = {"kind": "greet", "node": COMMAND, "token": self.token}
-        return ask(self.controller, greeting, what, _ASK_TIMEOUT_S, **details)
+        return ask(self.controller, self.own, what, _ASK_TIMEOUT_S, **details)
 
 
 def _claim(role: str, directory: Path, joined: dict[str, Any]) -> None:

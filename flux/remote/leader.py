@@ -106,8 +106,8 @@ class Leader:
         elif kind == "error":
             self._end(from_dict(header["error"]))
         elif kind == "log":
-            self._log(logging.INFO, header["node"], f"{header['node']}: {header['text']}")
-        elif kind not in ("moved", "bye"):
+            self._log(header["level"], header["node"], f"{header['node']}: {header['text']}")
+        elif kind not in ("up", "moved", "bye"):
             raise frames.BadFrame(f"{link.peer} sent an unknown {kind!r}")
         if heard.started_at is not None and heard.history.is_due(heard.started_at, now):
             heard.history.settle(heard.started_at, now)

@@ -15,6 +15,7 @@ class RemoteSurroundings(Surroundings):
     controller: str
     here: str
     outlives_program: bool = True
+    leader: str = CONTROLLER
 
     def address(self, name: str) -> str:
         """The controller's address, or this process's own: those of others are in the view."""

@@ -9,21 +9,23 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from typing import Any
 
-from ..wire import address, frames
+from ..errors import FluxError
+from ..wire import frames
+from ..wire.connections import Identity, dial_in_thread
 
 BEAT_EVERY_S = 0.1
 _SEND_TIMEOUT_S = 5.0
+_DISTRUST_S = 1.0
+_BEAT = frames.encode({"kind": "beat"})
 
 
 class Heartbeat:
-    """Beats to whoever listens at `where`, under the name in `greeting`."""
+    """Beats to whoever listens at `where`, as the process `own`."""
 
-    def __init__(self, where: str, greeting: dict[str, Any]) -> None:
+    def __init__(self, where: str, own: Identity) -> None:
         self._where = where
-        self._greeting = frames.encode({**greeting, "beats": True})
-        self._beat = frames.encode({"kind": "beat"})
+        self._own = own
 
     def start(self) -> None:
         """Begin; it ends with the process."""
@@ -32,13 +34,15 @@ class Heartbeat:
     def _live(self) -> None:
         while True:
             try:
-                with address.connect_blocking(self._where, _SEND_TIMEOUT_S) as sock:
-                    sock.sendall(self._greeting)
+                with dial_in_thread(self._where, self._own, _SEND_TIMEOUT_S) as sock:
                     self._beat_on(sock)
             except OSError:
                 time.sleep(BEAT_EVERY_S)
+            except (FluxError, frames.BadFrame):
+                # Why it is not let in, the process hears on its other connection to the controller, and says.
+                time.sleep(_DISTRUST_S)
 
     def _beat_on(self, sock: socket.socket) -> None:
         while True:
-            sock.sendall(self._beat)
+            sock.sendall(_BEAT)
             time.sleep(BEAT_EVERY_S)

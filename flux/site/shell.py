@@ -9,20 +9,20 @@ sink) is in its subclasses.
 from __future__ import annotations
 
 import contextlib
-import hmac
+import logging
 import os
 import socket
 import sys
 import traceback
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import trio
 
-from ..errors import FluxError
+from ..errors import AuthError, FluxError
 from ..plan import Plan
 from ..plan.plan import CONTROLLER
 from ..protocols.egress import Egress
@@ -45,9 +45,11 @@ from ..protocols.node import Node
 from ..punctuation import Punctuation
 from ..wire import address, frames
 from ..wire.codec import from_plain, to_plain
+from ..wire.connections import Identity, keep_dialling, let_in
+from ..wire.greeting import Refused
 from ..wire.link import Link, LinkClosed, accept_loop
 from ..wire.rows import Channels, Rows, merge
-from ..wire.sockets import write_all
+from ..wire.tls import Tls
 from . import crash
 from .heartbeat import Heartbeat
 from .recording import SUFFIX, Recorder
@@ -59,6 +61,7 @@ _CUT_PATIENCE_S = 0.5  # A connection that broke and was not made anew, and nobo
 _PING_EVERY_S = 0.5
 _SILENT_MAX_S = 3.0  # Longer than a busy operator keeps a process from its links.
 _RETRY_S = 0.02
+_DISTRUST_S = 1.0  # Who is not trusted now may be replaced by who is.
 _ERROR_MAX_CHARS = 100_000
 _LOAD_EVERY_S = 0.5
 
@@ -69,29 +72,29 @@ class Surroundings:
 
     plan: Plan
     directory: Path
-    token: str  # Every process of the run knows it; a connection that does not is refused.
+    run: str  # What tells this run from all others.
+    secret: bytes = field(repr=False)  # Every process of the run knows it; who does not is refused.
+    tls: Tls | None = None
     record: Path | None = None
     # Tests put a relay between two nodes: from the one that dials, its peer and the peer's address, to the relay's.
     route: Callable[[str, str, str], str] | None = None
     outlives_program: bool = False  # Whether a process waits for the program to come back when it is gone.
+    leader: str = "program"  # Who takes the program's part.
 
     def address(self, name: str) -> str:
         """Where the process `name` of this run listens."""
         return f"unix:{self.directory / name}.sock"
 
-    def greeting(self, name: str) -> dict[str, Any]:
-        """The first frame on every connection."""
-        return {"kind": "greet", "node": name, "token": self.token}
+    def identity(self, name: str) -> Identity:
+        """Who the process `name` is to the others."""
+        return Identity(name=name, run=self.run, secret=self.secret, tls=self.tls)
 
-    def greets(self, header: dict[str, Any]) -> bool:
-        """Whether `header` is the greeting of a process of this run."""
-        token = header.get("token")
-        return (
-            header.get("kind") == "greet"
-            and isinstance(header.get("node"), str)
-            and isinstance(token, str)
-            and hmac.compare_digest(token.encode(), self.token.encode())
-        )
+
+def report_to_program() -> Link:
+    """A link for reports to the program; its first frame says so, because a controller may take the program's part."""
+    link = Link("program")
+    link.send({"kind": "up"})
+    return link
 
 
 class Shell:
@@ -105,8 +108,11 @@ class Shell:
         self.links: dict[str, Link] = {}
         self.inbox: deque[Message] = deque()
         self.jobs: deque[Consume] = deque()
-        self.program = Link("program")
+        self.program = report_to_program()
         self.controller = Link(CONTROLLER)
+        self._own = surroundings.identity(self.name)
+        self._dead: frozenset[str] = frozenset()
+        self._distrusted = ""
         self._working = trio.CancelScope()
         self._wake = trio.Event()
         self._viewed = trio.Event()  # Set, and made anew, with each view.
@@ -153,8 +159,7 @@ class Shell:
         listener = address.listen(self.surroundings.address(self.name))
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            where = self.surroundings.address(self.program.peer)
-            self.program.connect(await address.connect(where), self._program_greeting())
+            self.program.connect(await self._find(self.program.peer, self.surroundings.leader))
             nursery.start_soon(self.program.write)
             await self.prepare()
             if self.surroundings.record is not None:
@@ -272,24 +277,24 @@ class Shell:
         self._nursery.start_soon(self._serve, sock)
 
     async def _serve(self, sock: socket.socket) -> None:
-        guest = Link("a process that has not greeted", sock)
+        guest = await let_in(sock, self._own, self._log, self._why_refused)
+        if guest is None:
+            return
+        peer, sock = guest
         try:
-            frame = await guest.receive()
-            if frame is not None:
-                link = await self._greeted(frame[0])
-                await link.resume(sock)
-                return
+            link = await self._linked(peer)
+            await link.resume(sock)
         except frames.BadFrame as error:
-            self.log(f"closed a connection from {guest.peer}: {error}")
+            self._log(logging.WARNING, f"closed a connection from {peer}: {error}")
+            sock.close()
         except (OSError, LinkClosed):
             pass  # It broke again, or its link was closed meanwhile: who dials tries again, if it is wanted.
-        guest.close()
 
-    async def _greeted(self, header: dict[str, Any]) -> Link:
-        """The link of who has greeted; he may know of a view, and of us, before we know of him."""
-        if not self.surroundings.greets(header):
-            raise frames.BadFrame("it does not know this run's token")
-        peer = header["node"]
+    def _why_refused(self, peer: str) -> str | None:
+        return "others have taken it for dead, and go on without it" if peer in self._dead else None
+
+    async def _linked(self, peer: str) -> Link:
+        """The link to who has greeted; he may know of a view, and of us, before we know of him."""
         with trio.move_on_after(_INTRODUCTION_S):
             while peer not in self.links:
                 await self._viewed.wait()
@@ -302,8 +307,8 @@ class Shell:
         while not link.closed:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._report_if_cut, link)
-                while link.broken and dial is not None:
-                    await self._dial(link, dial)
+                if dial is not None:
+                    nursery.start_soon(self._dial, link, dial)
                 await link.resumed()
                 nursery.cancel_scope.cancel()
             try:
@@ -316,12 +321,25 @@ class Shell:
                 link.close()
 
     async def _dial(self, link: Link, where: str) -> None:
-        try:
-            sock = await address.connect(where)
-            await write_all(sock, frames.encode(self.surroundings.greeting(self.name)))
-            await link.resume(sock)
-        except (OSError, LinkClosed, frames.BadFrame):
-            await trio.sleep(_RETRY_S)
+        while link.broken:
+            try:
+                await link.resume(await self._connect(where, link.peer))
+            except (OSError, LinkClosed, frames.BadFrame):
+                await trio.sleep(_RETRY_S)
+
+    async def _connect(self, where: str, peer: str) -> socket.socket:
+        """A connection to `peer`, however long it takes. Who refuses us for a reason knows better than we do."""
+        while True:
+            try:
+                return await keep_dialling(where, self._own, peer, self._log)
+            except Refused as refused:
+                self._end_as_dead(str(refused))
+            except (AuthError, frames.BadFrame) as error:
+                if self._distrusted != str(error):
+                    self._distrusted = str(error)
+                    # The log is the program's, and it may be the program that is not trusted.
+                    sys.stderr.write(f"flux: {self.name} does not talk to {peer} at {where}: {error}\n")
+            await trio.sleep(_DISTRUST_S)
 
     async def _report_if_cut(self, link: Link) -> None:
         """A connection breaks when a process dies. If both live, the controller decides which of them goes."""
@@ -341,6 +359,7 @@ class Shell:
 
     def _link_up(self, view: View, addresses: dict[str, str]) -> None:
         """One connection to each other live node; of two, the one listed first in the view dials."""
+        self._dead = view.dead
         mine = view.nodes.index(self.name)
         for index, peer in enumerate(view.nodes):
             if not view.alive(peer):
@@ -374,12 +393,10 @@ class Shell:
 
     async def _keep_controller(self, here: str) -> None:
         """Be connected to the controller, or to the next one that is started in its place."""
-        heartbeat = Heartbeat(self.surroundings.address(CONTROLLER), self.surroundings.greeting(self.name))
-        heartbeat.start()
+        Heartbeat(self.surroundings.address(CONTROLLER), self._own).start()
         while True:
-            sock = await self._find(CONTROLLER)
-            link = self.controller = Link(CONTROLLER)
-            link.connect(sock, self.surroundings.greeting(self.name))
+            link = Link(CONTROLLER, await self._find(CONTROLLER, CONTROLLER))
+            self.controller = link
             link.send({"kind": "here", "address": here})
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(link.write)
@@ -390,12 +407,8 @@ class Shell:
                     self.fail(FluxError(f"{self.name} cannot read what the controller sent: {error}"))
                 link.close()
 
-    async def _find(self, who: str) -> socket.socket:
-        while True:
-            try:
-                return await address.connect(self.surroundings.address(who))
-            except OSError:
-                await trio.sleep(_RETRY_S)
+    async def _find(self, who: str, name: str) -> socket.socket:
+        return await self._connect(self.surroundings.address(who), name)
 
     async def _read_controller(self, link: Link) -> None:
         while (frame := await link.receive()) is not None:
@@ -432,17 +445,12 @@ class Shell:
     async def _find_program(self) -> None:
         """Connect to the program that is started in the place of the last; what is said meanwhile waits for it."""
         self.program.close()
-        self.program = Link("program")
+        self.program = report_to_program()
         self._nursery.start_soon(self.program.write)
-        sock = await self._find(self.program.peer)
-        self.program.connect(sock, self._program_greeting())
+        self.program.connect(await self._find(self.program.peer, self.surroundings.leader))
         if self._failed is not None:
             self.program.send(self._failed)
         self.repeat_report()
-
-    def _program_greeting(self) -> dict[str, Any]:
-        """Where one process is program and controller, it has to know which of them is meant."""
-        return {**self.surroundings.greeting(self.name), "to": "program"}
 
     async def _tell_load(self) -> None:
         """Now and then, for those who watch the run: how much is kept here until others have it."""
@@ -457,7 +465,10 @@ class Shell:
 
     def log(self, text: str) -> None:
         """One line for the program's log."""
-        self.program.send({"kind": "log", "node": self.name, "text": text})
+        self._log(logging.INFO, text)
+
+    def _log(self, level: int, text: str) -> None:
+        self.program.send({"kind": "log", "node": self.name, "level": level, "text": text})
 
 
 def leave(code: int) -> NoReturn:

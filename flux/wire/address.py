@@ -41,6 +41,11 @@ def bound(sock: socket.socket) -> str:
 async def connect(address: str) -> socket.socket:
     """A tuned connection to whoever listens at `address`."""
     family, target = _parse(address)
+    if not isinstance(target, str):
+        # Here, because `connect` would look a name up and keep the loop waiting.
+        host, port = target
+        found = await trio.socket.getaddrinfo(host, port, family, socket.SOCK_STREAM)
+        target = str(found[0][4][0]), port
     sock = socket.socket(family)
     tune(sock)
     try:

@@ -7,13 +7,20 @@ values, or an error as a document.
 
 from __future__ import annotations
 
-import socket
-from typing import Any, BinaryIO
+from typing import Any, TypeAlias
 
-from ..errors import AuthError, FluxError, from_dict
+import trio
+
+from ..errors import FluxError, from_dict
 from . import address, frames
+from .connections import Identity, dial
+from .greeting import ANY_RUN
+from .sockets import Reader, write_all
+from .tls import Tls
 
 COMMAND = "command"
+Document: TypeAlias = dict[str, Any]
+
 _CONNECT_TIMEOUT_S = 10.0
 
 
@@ -21,31 +28,46 @@ class Unanswered(FluxError):
     """Nobody is there, or who was there went away without an answer."""
 
 
-def ask(where: str, greeting: dict[str, Any], what: str, timeout_s: float, **details: Any) -> dict[str, Any]:
-    """The answer of whoever listens at `where`; raises the error it answers with, or `Unanswered`."""
-    try:
-        sock = address.connect_blocking(where, _CONNECT_TIMEOUT_S)
-    except OSError as error:
-        raise Unanswered(f"nobody answers at {where}: {error.strerror or error}") from error
-    with sock, sock.makefile("rb") as incoming:
-        sock.settimeout(timeout_s)
-        try:
-            sock.sendall(frames.encode(greeting) + frames.encode({"kind": "ask", "what": what, **details}))
-            header = _received(incoming)
-        except TimeoutError as error:
-            raise Unanswered(f"no answer to {what!r} came from {where} within {timeout_s:g} s") from error
-        except (OSError, frames.BadFrame) as error:
-            raise Unanswered(f"the connection to {where} broke before the answer to {what!r} came: {error}") from error
-    if "error" in header:
-        raise from_dict(header["error"])
-    answer: dict[str, Any] = header["answer"]
+def command(secret: bytes, tls: Tls | None = None) -> Identity:
+    """A command that knows the secret of a run, and not what the run is called."""
+    return Identity(name=COMMAND, run=ANY_RUN, secret=secret, tls=tls)
+
+
+def ask(where: str, own: Identity, what: str, timeout_s: float, **details: Any) -> Document:
+    """The answer of whoever listens at `where`; raises the error it answers with, or `Unanswered`.
+
+    `AuthError` says that it is not trusted, or does not trust this process.
+    """
+    answer, error = trio.run(_asked, where, own, {"kind": "ask", "what": what, **details}, timeout_s)
+    if error is not None:
+        raise from_dict(error)
     return answer
 
 
-def refusal() -> dict[str, Any]:
-    """What is sent to whoever does not know the secret, before the connection is closed."""
-    error = AuthError("the run does not accept this token: use the one that its controller was started with")
-    return {"kind": "refused", "error": error.to_dict()}
+async def _asked(
+    where: str, own: Identity, question: dict[str, Any], timeout_s: float
+) -> tuple[Document, Document | None]:
+    what = question["what"]
+    try:
+        with trio.fail_after(_CONNECT_TIMEOUT_S):
+            sock = await dial(where, own)
+    except (OSError, trio.TooSlowError) as error:
+        why = getattr(error, "strerror", None) or str(error) or f"no connection within {_CONNECT_TIMEOUT_S:g} s"
+        raise Unanswered(f"nobody answers at {where}: {why}") from error
+    except frames.BadFrame as error:
+        raise Unanswered(f"what answers at {where} is no process of Flux, or of another release: {error}") from error
+    with sock:
+        try:
+            with trio.fail_after(timeout_s):
+                await write_all(sock, frames.encode(question))
+                header, _, _ = await Reader(sock).read_frame()
+                if "error" in header:
+                    return {}, frames.field(header, "error", dict)
+                return frames.field(header, "answer", dict), None
+        except trio.TooSlowError as error:
+            raise Unanswered(f"no answer to {what!r} came from {where} within {timeout_s:g} s") from error
+        except (OSError, frames.BadFrame) as error:
+            raise Unanswered(f"the connection to {where} broke before the answer to {what!r} came: {error}") from error
 
 
 def listens(where: str) -> bool:
@@ -55,17 +77,3 @@ def listens(where: str) -> bool:
             return True
     except (ConnectionRefusedError, FileNotFoundError):
         return False
-
-
-def _received(incoming: BinaryIO | socket.SocketIO) -> dict[str, Any]:
-    header_bytes, body_bytes = frames.decode_prefix(_exactly(incoming, frames.PREFIX.size))
-    header = frames.decode_header(_exactly(incoming, header_bytes))
-    _exactly(incoming, body_bytes)
-    return header
-
-
-def _exactly(incoming: BinaryIO | socket.SocketIO, size: int) -> bytes:
-    data = incoming.read(size) or b""
-    if len(data) < size:
-        raise ConnectionError("the other end closed it")
-    return data

@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import reprlib
 import struct
-from typing import Any
+from typing import Any, TypeVar
 
 import msgpack
+
+T = TypeVar("T")
 
 VERSION = 1
 HEADER_MAX_BYTES = 16 << 20
@@ -26,7 +28,7 @@ BODY_MAX_BYTES = 1 << 31
 STRANGER_MAX_BYTES = 4 << 10  # Of a header, from a peer that has not proved who it is; it may send no body.
 
 PREFIX = struct.Struct("<2sBxIQ")
-_MAGIC = b"Fx"
+MAGIC = b"Fx"
 
 
 class BadFrame(Exception):
@@ -43,6 +45,26 @@ def blame(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:200]
 
 
+def field(header: dict[str, Any], name: str, kind: type[T]) -> T:
+    """What a header has under `name`, which must be of this kind.
+
+    >>> field({"kind": "here", "address": "unix:a"}, "address", str)
+    'unix:a'
+    """
+    value = header.get(name)
+    if not isinstance(value, kind):
+        raise BadFrame(f"expected {header['kind']!r} with {name} as {kind.__name__}, got {shown(value)}")
+    return value
+
+
+def numbers(header: dict[str, Any], name: str) -> tuple[int, ...]:
+    """The whole numbers that a header has under `name`."""
+    values = field(header, name, tuple)
+    if not all(isinstance(value, int) for value in values):
+        raise BadFrame(f"expected {header['kind']!r} with {name} as whole numbers, got {shown(values)}")
+    return values
+
+
 def encode(header: dict[str, Any], body_bytes: int = 0) -> bytes:
     """Prefix and header of a frame whose body, `body_bytes` long, is sent behind it."""
     packed: bytes = msgpack.packb(header)
@@ -51,7 +73,7 @@ def encode(header: dict[str, Any], body_bytes: int = 0) -> bytes:
             f"a frame with {len(packed):,} bytes of header and {body_bytes:,} of body is over the limits "
             f"({HEADER_MAX_BYTES:,} and {BODY_MAX_BYTES:,}); send fewer rows at once"
         )
-    return PREFIX.pack(_MAGIC, VERSION, len(packed), body_bytes) + packed
+    return PREFIX.pack(MAGIC, VERSION, len(packed), body_bytes) + packed
 
 
 def decode_prefix(
@@ -61,8 +83,8 @@ def decode_prefix(
     if len(prefix) != PREFIX.size:
         raise BadFrame(f"a frame begins with {PREFIX.size} bytes of prefix, got {len(prefix)}")
     magic, version, header_bytes, body_bytes = PREFIX.unpack(prefix)
-    if magic != _MAGIC:
-        raise BadFrame(f"expected a Flux frame (magic {_MAGIC!r}), got {magic!r}: not a Flux process")
+    if magic != MAGIC:
+        raise BadFrame(f"expected a Flux frame (magic {MAGIC!r}), got {magic!r}: not a Flux process")
     if version != VERSION:
         raise BadFrame(f"expected wire version {VERSION}, got {version}: run one release everywhere")
     if header_bytes > header_max or body_bytes > body_max:

@@ -11,6 +11,8 @@ dialler proves first: a stranger who only dials hears nothing that depends on th
 (the peer was declared dead) carries a proof too, because who hears it will end; the others do not, and mean only that
 this connection is closed.
 
+A command that was only given an address does not know what the run there is called: it greets for `ANY_RUN`.
+
 What follows on the connection is not signed: where others can write to the network, use TLS (`tls`). Until it has
 proved who it is, a peer may send `frames.STRANGER_MAX_BYTES` at a time and nothing after `DEADLINE_S`.
 
@@ -33,9 +35,11 @@ import trio
 from ..errors import AuthError, FluxError
 from ..protocols.messages import VERSION
 from . import frames
-from .sockets import Reader, write_all
+from .sockets import Reader, close_gently, write_all
+from .tls import TLS_OPTIONS
 
 DEADLINE_S = 5.0
+ANY_RUN = "*"
 
 _NONCE_BYTES = 32
 _NAME_MAX_CHARS = 200
@@ -74,7 +78,7 @@ class Dialler:
 
     def prove(self, challenge: dict[str, Any]) -> dict[str, Any]:
         """What to say to the challenge."""
-        _raise_refusal(challenge, self._run)
+        _raise_refusal(challenge, _called(self._run))
         _expect(challenge, "challenge")
         if not _is_our_protocol(challenge):
             raise _other_protocol(challenge, "the other end")
@@ -90,7 +94,7 @@ class Dialler:
             reason = _text(verdict, "reason", _REASON_MAX_CHARS)
             self._check(verdict, reason)
             raise Refused(reason, f"{self._listener!r} refused this process, {self._own['name']!r}")
-        _raise_refusal(verdict, self._run)
+        _raise_refusal(verdict, _called(self._run))
         _expect(verdict, "welcome")
         self._check(verdict, _WELCOME)
         return self._listener
@@ -98,7 +102,7 @@ class Dialler:
     def _check(self, verdict: dict[str, Any], reason: str) -> None:
         if not _is_proof(verdict.get("proof"), self._secret, "listener", self._transcript, reason):
             raise AuthError(
-                f"{self._listener!r} at the other end does not know the secret of run {self._run!r}, and is not "
+                f"{self._listener!r} at the other end does not know the secret of {_called(self._run)}, and is not "
                 "trusted. Is the address the right one, and was the same secret given to it?"
             )
 
@@ -123,13 +127,13 @@ class Listener:
             raise _other_protocol(greet, f"who calls itself {frames.shown(greet.get('name'))}")
         self._peer = _name(greet, "name")
         run = _name(greet, "run")
-        if run != self._run:
+        if run not in (self._run, ANY_RUN):
             self.parting = {"kind": "refused", "why": "run"}
             raise AuthError(
                 f"{self._peer!r} greeted for run {run!r}, and this is run {self._run!r}; give it this run's name, or "
                 "the address of its own run"
             )
-        self._transcript = [VERSION, self._run, self._peer, self._name, _nonce(greet), self._nonce]
+        self._transcript = [VERSION, run, self._peer, self._name, _nonce(greet), self._nonce]
         return {"kind": "challenge", "protocol": VERSION, "name": self._name, "nonce": self._nonce}
 
     def judge(self, proof: dict[str, Any], refuse: Refuse = everyone) -> tuple[str, dict[str, Any]]:
@@ -187,8 +191,7 @@ async def answer(
             peer, welcome = listener.judge(await _hear(reader), refuse)
         except FluxError:
             if listener.parting is not None:
-                with contextlib.suppress(OSError):
-                    await _say(sock, listener.parting)
+                await _part(sock, listener.parting)
             raise
         await _say(sock, welcome)
         return peer
@@ -213,8 +216,19 @@ def _closed_unless_greeted(sock: socket.socket, deadline_s: float) -> Iterator[N
         raise
 
 
+async def refuse_plain(sock: socket.socket) -> None:
+    """Tell a dialler that greets without TLS why it is not let in, and close the connection."""
+    await _part(sock, {"kind": "refused", "why": "tls"})
+
+
 async def _say(sock: socket.socket, header: dict[str, Any]) -> None:
     await write_all(sock, frames.encode(header))
+
+
+async def _part(sock: socket.socket, header: dict[str, Any]) -> None:
+    with contextlib.suppress(OSError):
+        await _say(sock, header)
+    await close_gently(sock)
 
 
 async def _hear(reader: Reader) -> dict[str, Any]:
@@ -230,6 +244,10 @@ def _is_proof(given: Any, secret: bytes, role: str, transcript: list[Any], reaso
     return isinstance(given, bytes) and hmac.compare_digest(given, _proof(secret, role, transcript, reason))
 
 
+def _called(run: str) -> str:
+    return "the run there" if run == ANY_RUN else f"run {run!r}"
+
+
 def _raise_refusal(header: dict[str, Any], run: str) -> None:
     """An unproved refusal says that this connection is of no use, and no more."""
     if header["kind"] != "refused":
@@ -238,11 +256,16 @@ def _raise_refusal(header: dict[str, Any], run: str) -> None:
     if why == "protocol":
         raise _other_protocol(header, "the other end")
     if why == "run":
-        raise AuthError(f"the other end belongs to another run than {run!r}; is the address the right one?")
+        raise AuthError(f"the other end is of another run, not of {run}; is the address the right one?")
     if why == "secret":
         raise AuthError(
-            f"the other end did not accept our proof: this process has another secret than run {run!r} there; give "
-            "both the same one"
+            f"the other end did not accept our proof: this process has another secret than {run}; give both the same "
+            "one"
+        )
+    if why == "tls":
+        raise AuthError(
+            "the other end talks over TLS only, and this process was given no certificate: start it with "
+            f"{TLS_OPTIONS}, as the other one was"
         )
     raise frames.BadFrame(f"refused, for no reason that this release knows: {frames.shown(why)}")
 

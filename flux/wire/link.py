@@ -120,11 +120,9 @@ class Link:
 
     # Connections.
 
-    def connect(self, sock: socket.socket, greeting: dict[str, Any] | None = None) -> None:
-        """The first connection of a link that is never resumed: what waited may go, behind the greeting."""
+    def connect(self, sock: socket.socket) -> None:
+        """The first connection of a link that is never resumed: what waited may go."""
         assert not self.connected, f"a second connection to {self.peer}"
-        if greeting is not None:
-            self._waiting.appendleft((memoryview(frames.encode(greeting)),))
         self._use(sock, Reader(sock))
 
     async def resume(self, sock: socket.socket) -> None:

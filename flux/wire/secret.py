@@ -6,7 +6,6 @@ file, or in the environment; never on a command line, which every user of a mach
 
 from __future__ import annotations
 
-import logging
 import os
 import secrets
 import stat
@@ -18,9 +17,7 @@ from ..errors import AuthError
 VARIABLE = "FLUX_SECRET"
 
 _NEW_BYTES = 32
-_WEAK_BYTES = 16  # Shorter ones can be guessed by who has overheard one greeting.
-
-log = logging.getLogger("flux")
+_LEAST_BYTES = 16  # Shorter ones can be guessed by who has overheard one greeting.
 
 
 def new_secret() -> bytes:
@@ -40,14 +37,17 @@ def secret_from(path: str | Path | None = None, environ: Mapping[str, str] = os.
         source, secret = f"the variable {VARIABLE}", os.fsencode(environ[VARIABLE])
     else:
         raise AuthError(
-            f"there is no secret: name a file that holds it, or set the variable {VARIABLE}, to the same value for "
-            "every process of the run; `openssl rand -hex 32` makes a good one"
+            f"there is no secret: name a file that holds it by --secret-file, or set the variable {VARIABLE}, to the "
+            "same value for every process of the run; `openssl rand -hex 32` makes a good one"
         )
     secret = secret.strip()
     if not secret:
         raise AuthError(f"{source} is empty; write the run's secret into it, the same for every process of the run")
-    if len(secret) < _WEAK_BYTES:
-        log.warning("the secret in %s has only %d bytes and may be guessed; use 32 random ones", source, len(secret))
+    if len(secret) < _LEAST_BYTES:
+        raise AuthError(
+            f"the secret in {source} has only {len(secret)} bytes and may be guessed; {_LEAST_BYTES} are the least: "
+            "`openssl rand -hex 32` makes a good one"
+        )
     return secret
 
 
@@ -58,6 +58,6 @@ def _read(path: Path) -> bytes:
             secret = file.read()
     except OSError as error:
         raise AuthError(f"cannot read the run's secret from {path}: {error.strerror}") from error
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        log.warning("the file %s with the run's secret is open to others than its owner; chmod 600 it", path)
+    if mode & (stat.S_IWGRP | stat.S_IRWXO):  # A group may read it: somebody has made the group for that.
+        raise AuthError(f"others than its owner can open {path}, which holds the run's secret: `chmod 600 {path}`")
     return secret

@@ -7,6 +7,7 @@ way, is an `OSError`.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import ssl
 from typing import Any
@@ -22,6 +23,8 @@ BLOCKED = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _STEP_BYTES = 16 << 20  # Memory for what is announced is taken as it comes, from here on.
 _FRAMES_WITHOUT_A_PAUSE = 64  # A peer that sends faster than we read must not keep the loop from others.
 _BUSY_S = 0.001
+_PART_S = 1.0
+_PART_READS = 16
 
 
 async def until_ready(sock: socket.socket, blocked: OSError, *, reading: bool) -> None:
@@ -48,6 +51,20 @@ async def write_all(sock: socket.socket, data: bytes) -> None:
             rest = rest[sock.sendmsg([rest]) :]
         except BLOCKED as blocked:
             await until_ready(sock, blocked, reading=False)
+
+
+async def close_gently(sock: socket.socket) -> None:
+    """Close a connection so that what was said last arrives: closing with something unread may take it back."""
+    try:
+        sock.setblocking(False)
+        with contextlib.suppress(OSError), trio.move_on_after(_PART_S):
+            socket.socket.shutdown(sock, socket.SHUT_WR)
+            for _ in range(_PART_READS):
+                await trio.lowlevel.wait_readable(sock)
+                if not socket.socket.recv(sock, frames.STRANGER_MAX_BYTES):
+                    break
+    finally:
+        sock.close()
 
 
 class Reader:

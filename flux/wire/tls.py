@@ -10,8 +10,9 @@ at all: it must be the first one given again. Links do that anyway.
 
 from __future__ import annotations
 
+import os
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,9 +21,13 @@ from socket import socket
 import trio
 
 from ..errors import AuthError
-from .sockets import BLOCKED, until_ready
+from .sockets import BLOCKED, close_gently, until_ready
 
 DEADLINE_S = 5.0
+HANDSHAKE = b"\x16"  # What a connection with TLS begins with.
+VARIABLES = ("FLUX_TLS_CERT", "FLUX_TLS_KEY", "FLUX_TLS_CA")
+OPTIONS = ("--tls-cert", "--tls-key", "--tls-ca")
+TLS_OPTIONS = "--tls-cert, --tls-key and --tls-ca"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +37,28 @@ class Tls:
     certificate: str
     key: str
     ca: str
+
+
+def tls_from(
+    certificate: str | None, key: str | None, ca: str | None, environ: Mapping[str, str] = os.environ
+) -> Tls | None:
+    """The setting in three files, each given or else named by a variable; None if none of them is.
+
+    Files of no use, and one or two without the others, are an `AuthError`.
+    """
+    given = zip((certificate, key, ca), VARIABLES, strict=True)
+    paths = [path or environ.get(variable) or "" for path, variable in given]
+    missing = [option for path, option in zip(paths, OPTIONS, strict=True) if not path]
+    if len(missing) == len(paths):
+        return None
+    if missing:
+        raise AuthError(
+            f"TLS needs a certificate, its key and the authority that signed it; give {' and '.join(missing)}, too (or "
+            f"name all three in {', '.join(VARIABLES)})"
+        )
+    tls = Tls(certificate=paths[0], key=paths[1], ca=paths[2])
+    context(tls, listening=True)
+    return tls
 
 
 class TlsSocket(ssl.SSLSocket):
@@ -48,6 +75,10 @@ class TlsSocket(ssl.SSLSocket):
                     return sent
                 raise
         return sent
+
+    def shutdown(self, how: int) -> None:
+        """Nothing more comes or goes; what has come is still decrypted. That of ssl hands it out as it came."""
+        socket.shutdown(self, how)
 
 
 async def secure(sock: socket, tls: Tls, *, listening: bool, deadline_s: float = DEADLINE_S) -> socket:
@@ -70,6 +101,8 @@ async def secure(sock: socket, tls: Tls, *, listening: bool, deadline_s: float =
                 except BLOCKED as blocked:
                     await until_ready(secured, blocked, reading=True)
     except BaseException as error:
+        if isinstance(error, ssl.SSLError):
+            await close_gently(secured)  # The other end has been sent an alert that says why.
         secured.close()
         if isinstance(error, ssl.SSLCertVerificationError):
             raise AuthError(
@@ -80,6 +113,11 @@ async def secure(sock: socket, tls: Tls, *, listening: bool, deadline_s: float =
             raise AuthError(
                 f"no TLS with the other end: {error.reason}. Both ends need TLS switched on, and certificates signed "
                 "by an authority that the other trusts"
+            ) from error
+        if isinstance(error, ssl.SSLError | ConnectionResetError):
+            raise ConnectionResetError(
+                "the other end closed the connection before TLS stood; was it given TLS, and a certificate that this "
+                "run's authority has signed?"
             ) from error
         if isinstance(error, trio.TooSlowError):
             raise TimeoutError(f"no TLS with the other end within {deadline_s:g} s") from error

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from .commands import JOB, ROOT, SECRET, Processes
 from .fakes import FakeController, FakeEgress, FakeIngress, FakeWorker
 
 
@@ -20,3 +23,16 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     use(ControllerProcess=FakeController, IngressProcess=FakeIngress, EgressProcess=FakeEgress, Worker=FakeWorker)
     return use
+
+
+@pytest.fixture
+def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Processes]:
+    (tmp_path / "job.py").write_text(JOB)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("FLUX_SECRET", SECRET)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    processes = Processes(tmp_path)
+    yield processes
+    sys.modules.pop("job", None)
+    processes.end()

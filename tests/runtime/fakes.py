@@ -14,9 +14,8 @@ import pyarrow as pa
 import trio
 
 import flux
-from flux.site.shell import Surroundings
-from flux.wire import address
-from flux.wire.link import Link
+from flux.site.shell import Surroundings, report_to_program
+from flux.wire.connections import dial
 
 ROWS = 200
 
@@ -28,7 +27,7 @@ class Fake:
         self.surroundings = surroundings
         self.name = name if incarnation == 1 or name == "controller" else f"{name}.{incarnation}"
         self.incarnation = incarnation
-        self.program = Link("program")
+        self.program = report_to_program()
 
     def begin(self) -> None:
         """What it does first."""
@@ -38,7 +37,7 @@ class Fake:
 
     async def run(self) -> None:
         where = self.surroundings.address("program")
-        self.program.connect(await address.connect(where), self.surroundings.greeting(self.name))
+        self.program.connect(await dial(where, self.surroundings.identity(self.name), "program"))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.program.write)
             self.begin()

@@ -92,11 +92,11 @@ class Relay:
 
 
 @contextmanager
-def relayed(monkeypatch: pytest.MonkeyPatch, dials: str, answers: str) -> Iterator[Relay]:
-    """Runs that are started within go through a relay between two of their nodes."""
+def relayed(monkeypatch: pytest.MonkeyPatch, dials: str, answers: str, **settings: Any) -> Iterator[Relay]:
+    """Runs that are started within go through a relay between two of their nodes; `settings` are their processes'."""
     directory = Path(tempfile.mkdtemp(prefix="relay-"))  # A short name: that of a socket is limited.
     relay = Relay(dials, answers, directory)
-    monkeypatch.setattr("flux.run.Surroundings", functools.partial(Surroundings, route=relay.route))
+    monkeypatch.setattr("flux.run.Surroundings", functools.partial(Surroundings, route=relay.route, **settings))
     try:
         yield relay
     finally:

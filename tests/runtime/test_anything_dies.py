@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -12,12 +13,15 @@ import pytest
 import flux
 from experiments import dmz
 from flux.site.shell import FENCED
+from flux.wire.tls import Tls
 
 from .relay import Relay, relayed
 
 ROWS = 150_000
 ROWS_PER_S = 60_000
 PATIENCE_S = 60.0
+FILES = Path(__file__).parent.parent / "wire" / "certificates"
+OURS = Tls(certificate=str(FILES / "ours.pem"), key=str(FILES / "ours.key"), ca=str(FILES / "ours-ca.pem"))
 
 
 @pytest.fixture(scope="module")
@@ -115,15 +119,17 @@ def test_a_site_that_comes_later_takes_the_lost_copies(packets: list[pa.RecordBa
     assert report.table.equals(expected)
 
 
+@pytest.mark.parametrize("tls", [None, OURS], ids=["plain", "tls"])
 @pytest.mark.parametrize("breaks", [Relay.cut, Relay.half_open], ids=["cut", "half-open"])
 def test_a_connection_that_breaks_between_the_living_goes_on_where_it_broke(
     packets: list[pa.RecordBatch],
     expected: pa.Table,
     monkeypatch: pytest.MonkeyPatch,
     breaks: Callable[[Relay], None],
+    tls: Tls | None,
 ) -> None:
     flow = dmz.flow(packets, partitions=6, rate=ROWS_PER_S)
-    with relayed(monkeypatch, "site-1", "site-2") as relay, flow.start(sites=2) as run:
+    with relayed(monkeypatch, "site-1", "site-2", tls=tls) as relay, flow.start(sites=2) as run:
         relay.start()
         for _ in range(3):
             run.wait_for_output(run.status().outputs + 500)

@@ -6,7 +6,6 @@ The process's own code, between a producer that the test plays and a sink; a cra
 from __future__ import annotations
 
 import json
-import secrets
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from flux.sinks import Callback, Jsonl, Null, Parquet, Sink
 from flux.site.egress import EgressProcess
 from flux.site.shell import Surroundings
 from flux.wire.rows import Rows
+from flux.wire.secret import new_secret
 
 PLAN = Plan(
     name="again",
@@ -59,7 +59,7 @@ class Played(EgressProcess):
     """The egress process with the test at the other end of its links."""
 
     def __init__(self, directory: Path, sink: Sink, producer: Producer, incarnation: int) -> None:
-        surroundings = Surroundings(plan=PLAN, directory=directory, token=secrets.token_hex(4))
+        surroundings = Surroundings(plan=PLAN, directory=directory, run="again", secret=new_secret())
         super().__init__(surroundings, sink, incarnation)
         self.producer = producer
         self.attach: Attach | None = None

@@ -6,7 +6,6 @@ the end of its tasks at any point.
 
 from __future__ import annotations
 
-import secrets
 import shutil
 import tempfile
 from collections.abc import AsyncIterator
@@ -27,6 +26,7 @@ from flux.site.ingress import JOURNAL, IngressProcess
 from flux.site.numbering import Numbering
 from flux.site.shell import Surroundings
 from flux.sources import Source, SourceBatch, SourceContext, Table
+from flux.wire.secret import new_secret
 
 PLAN = Plan(
     name="again",
@@ -61,7 +61,7 @@ class Played(IngressProcess):
     """The ingress process with the test at the other end of its links."""
 
     def __init__(self, directory: Path, source: Source, copies: dict[str, Copy], incarnation: int) -> None:
-        surroundings = Surroundings(plan=PLAN, directory=directory, token=secrets.token_hex(4))
+        surroundings = Surroundings(plan=PLAN, directory=directory, run="again", secret=new_secret())
         super().__init__(surroundings, source, incarnation)
         self.copies = copies
         self.errors: list[FluxError] = []

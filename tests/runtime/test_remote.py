@@ -3,164 +3,100 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
+import re
+import shutil
 import socket
-import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from flux.cli import main
-from flux.errors import FluxError
 from flux.plan import Plan
 from flux.remote.roll import Roll
-from flux.wire.asking import COMMAND, ask
 
+from .commands import DEADLINE_S, ROOT, Processes, controller, encrypt, expected, said
 from .fakes import flow as collecting
 from .waiting import wait_until
 
-ROOT = Path(__file__).parent.parent.parent
-DEADLINE_S = 60.0
-TOKEN = "known to all of them"
 
-# The stream ends when there is a file `enough`; where it ended is in `ended-at`.
-JOB = """
-import os
-import flux
-import pyarrow as pa
-
-class Counts(flux.KeyedOperator):
-    output = {"k": "int64", "v": "int64", "n": "int64"}
-    def on_tuple(self, key, row, state):
-        n = (state or 0) + 1
-        return n, [{"k": row.k, "v": row.v, "n": n}]
-
-def rows(at, n):
-    if os.path.exists("enough"):
-        with open("ended-at", "w") as file:
-            file.write(str(at))
-        return None
-    return {"k": [v % 7 for v in range(at, at + n)], "v": range(at, at + n)}
-
-def flow_of(partitions, sink):
-    flow = flux.Dataflow("job")
-    schema = pa.schema({"k": "int64", "v": "int64"})
-    events = flow.source(flux.sources.Generator(rows, rate=1_000, schema=schema))
-    events.exchange("k", partitions=partitions).apply(Counts).sink(sink)
-    return flow
-
-flow = flow_of(4, flux.sinks.Jsonl("out.jsonl"))
-other = flow_of(5, flux.sinks.Jsonl("other.jsonl"))
-collecting = flow_of(4, flux.sinks.Collect())
-"""
+def documented(processes: Processes, pattern: str, parts: Callable[[str], list[str]]) -> list[list[str]]:
+    """The calls of flux in docs/remote.rst, with the addresses and paths of this test; the controller's comes first."""
+    places = {
+        "myjob:flow": "job:flow",
+        "10.0.0.1:7000": processes.controller,
+        "0.0.0.0:7000": processes.controller,
+        "myjob-controller:7000": processes.controller,
+    }
+    found = re.findall(pattern, (ROOT / "docs" / "remote.rst").read_text(), re.MULTILINE)
+    calls = [parts(call) for call in found]
+    return [[places.get(part, part.removeprefix("/var/lib/flux/")) for part in call] for call in calls]
 
 
-def expected(rows: int) -> list[dict[str, int]]:
-    return [{"k": v % 7, "v": v, "n": v // 7 + 1} for v in range(rows)]
+def units(processes: Processes) -> dict[str, list[str]]:
+    """Those of the units of systemd, by what they start."""
+    return {call[0]: call for call in documented(processes, r"ExecStart=/opt/myjob/bin/flux (.*)$", str.split)}
 
 
-class Processes:
-    """The commands of one run, by what they are called here."""
+def test_under_kubernetes_the_commands_are_those_of_systemd(processes: Processes) -> None:
+    def parts(listed: str) -> list[str]:
+        return [part.strip().strip('"') for part in listed.split(",")]
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        with socket.socket() as sock:
-            sock.bind(("127.0.0.1", 0))
-            self.port = sock.getsockname()[1]
-        self.controller = f"127.0.0.1:{self.port}"
-        self.running: dict[str, subprocess.Popen[str]] = {}
-
-    def start(self, name: str) -> None:
-        role = name.partition("-")[0]
-        options = {
-            "controller": ["--listen", self.controller, "--sites", "2", "--standby", "1", "--journal", "journal-c"],
-            "ingress": ["--controller", self.controller, "--journal", "journal-i"],
-            "egress": ["--controller", self.controller, "--journal", "journal-e"],
-            "site": ["--controller", self.controller],
-        }
-        self.call(name, role, "job:flow", *options[role])
-
-    def call(self, name: str, *arguments: str) -> subprocess.Popen[str]:
-        call = [sys.executable, "-c", "import sys; from flux.cli import main; sys.exit(main())", *arguments]
-        errors = (self.directory / f"{name}.log").open("a")
-        self.running[name] = subprocess.Popen(call, cwd=self.directory, stderr=errors, text=True)
-        errors.close()
-        return self.running[name]
-
-    def kill(self, name: str) -> None:
-        os.kill(self.running[name].pid, signal.SIGKILL)
-        self.running[name].wait(DEADLINE_S)
-
-    def status(self) -> dict[str, Any]:
-        """What the controller says; nothing while there is none."""
-        greeting = {"kind": "greet", "node": COMMAND, "token": TOKEN}
-        try:
-            return ask(f"tcp:{self.controller}", greeting, "status", DEADLINE_S)
-        except FluxError:
-            return {"outputs": -1, "whole": False, "processes": []}
-
-    def up(self) -> set[tuple[str, int]]:
-        return {(process["name"], process["incarnation"]) for process in self.status()["processes"]}
-
-    def advance(self, rows: int) -> None:
-        """Wait for so many more rows of output, with every copy in its place."""
-        before = self.status()["outputs"]
-
-        def is_there() -> bool:
-            status = self.status()
-            return bool(status["whole"]) and status["outputs"] >= before + rows
-
-        wait_until(is_there, f"{rows} more rows did not come: {self.logs()}")
-
-    def logs(self) -> str:
-        return "\n".join(f"{path.name}: {path.read_text()}" for path in sorted(self.directory.glob("*.log")))
+    manifest = documented(processes, r"command: \[flux, (.*)\]$", parts)
+    assert {call[0]: call for call in manifest} == units(processes)
+    assert set(units(processes)) == {"controller", "ingress", "egress", "site"}
 
 
-@pytest.fixture
-def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Processes]:
-    (tmp_path / "job.py").write_text(JOB)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setenv("FLUX_TOKEN", TOKEN)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    processes = Processes(tmp_path)
-    yield processes
-    sys.modules.pop("job", None)
-    for process in processes.running.values():
-        if process.poll() is None:
-            process.kill()
-            process.wait(DEADLINE_S)
-
-
-def test_each_kind_is_killed_and_started_again_and_the_output_is_exact(processes: Processes, tmp_path: Path) -> None:
+def test_each_kind_is_killed_and_started_again_by_its_supervisor_and_the_output_is_exact(
+    processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encrypt(monkeypatch)
+    calls = units(processes)
     for name in ("site-a", "egress", "controller", "site-b", "ingress", "site-c"):  # In any order.
-        processes.start(name)
+        processes.supervise(name, *calls[name.partition("-")[0]])
     processes.advance(200)
     for name in ("ingress", "egress"):
         processes.kill(name)
-        processes.start(name)
         wait_until(lambda name=name: (name, 2) in processes.up(), f"{name}.2 is not up")  # type: ignore[misc]
         processes.advance(200)
     processes.kill("site-a")
-    processes.start("site-a")
     wait_until(lambda: ("site-4", 1) in processes.up(), "no further site joined")
     processes.advance(200)
     processes.kill("controller")
-    processes.start("controller")
     processes.advance(200)
+    (tmp_path / "enough").touch()
+    processes.await_end()
+    lines = (tmp_path / "out.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == expected(int((tmp_path / "ended-at").read_text()))
+    # A controller that is started once more knows that there is nothing left to do.
+    assert processes.call("controller", *calls["controller"]).wait(DEADLINE_S) == 0
+
+
+def test_a_controller_without_its_journal_leads_another_run_and_harms_none(
+    processes: Processes, tmp_path: Path
+) -> None:
+    others = ("site-a", "site-b", "site-c", "ingress", "egress")
+    for name in ("controller", *others):
+        processes.start(name)
+    processes.advance(100)
+    processes.kill("controller")
+    Path("journal-c").rename("kept")
+    processes.start("controller")
+    for name in others:
+        log, says = tmp_path / f"{name}.log", "the other end is of another run, not of run"
+        wait_until(lambda log=log, says=says: says in log.read_text(), f"{name} does not say it: {processes.logs()}")  # type: ignore[misc]
+        assert processes.running[name].poll() is None
+    processes.kill("controller")
+    shutil.rmtree("journal-c")
+    Path("kept").rename("journal-c")
+    processes.start("controller")
+    processes.advance(100)
     (tmp_path / "enough").touch()
     for name, process in processes.running.items():
         assert process.wait(DEADLINE_S) == 0, f"{name}: {processes.logs()}"
     lines = (tmp_path / "out.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == expected(int((tmp_path / "ended-at").read_text()))
-    # A controller that a supervisor starts once more knows that there is nothing left to do.
-    processes.start("controller")
-    assert processes.running["controller"].wait(DEADLINE_S) == 0
 
 
 def test_commands_ask_the_controller(processes: Processes, capsys: pytest.CaptureFixture[str]) -> None:
@@ -183,17 +119,6 @@ def test_commands_ask_the_controller(processes: Processes, capsys: pytest.Captur
 # What a user can do wrong.
 
 
-def said(capsys: pytest.CaptureFixture[str], status: int, *arguments: str) -> str:
-    assert main(arguments) == status
-    err = capsys.readouterr().err
-    assert "Traceback" not in err
-    return err
-
-
-def controller(where: str) -> tuple[str, ...]:
-    return ("controller", "job:flow", "--listen", where, "--journal", "journal-c")
-
-
 def test_a_port_in_use_is_said(processes: Processes, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", processes.port))
@@ -205,10 +130,12 @@ def test_a_port_in_use_is_said(processes: Processes, capsys: pytest.CaptureFixtu
 def test_a_run_without_a_secret_is_refused(
     processes: Processes, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("FLUX_TOKEN")
-    assert "set FLUX_TOKEN, or write it to a file" in said(capsys, 1, *controller(processes.controller))
-    err = said(capsys, 1, *controller(processes.controller), "--token-file", "nowhere")
-    assert "cannot be read from nowhere: No such file" in err
+    monkeypatch.delenv("FLUX_SECRET")
+    call = controller(processes.controller)
+    assert "by --secret-file, or set the variable FLUX_SECRET" in said(capsys, 1, *call)
+    assert "cannot read the run's secret from nowhere: No such file" in said(
+        capsys, 1, *call, "--secret-file", "nowhere"
+    )
 
 
 @pytest.mark.parametrize("where", ["7000", "host", "host:port", ":7000", "host:70000"])
@@ -244,9 +171,9 @@ def test_those_who_do_not_belong_are_refused(
     assert "journal-i holds the journal of another run" in err
     second = said(capsys, 1, *controller("127.0.0.1:0"))
     assert "in use by a process that still lives" in second
-    monkeypatch.setenv("FLUX_TOKEN", "guessed")
-    for command in (("site", "job:flow"), ("status",)):
-        assert "does not accept this token: use the one" in said(capsys, 1, *command, *there)
+    monkeypatch.setenv("FLUX_SECRET", "guessed, and long enough")
+    for call in (("site", "job:flow"), ("status",)):
+        assert "has another secret than the run there; give both the same" in said(capsys, 1, *call, *there)
 
 
 # Names and incarnations.

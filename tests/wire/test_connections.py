@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
+import threading
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import trio
@@ -41,7 +43,7 @@ class Process:
                 await accept_loop(self.listener, lambda sock: nursery.start_soon(self._serve, sock))
 
     async def _serve(self, sock: socket.socket) -> None:
-        let = await let_in(sock, self.own, self.logged.append, self._why_refused)
+        let = await let_in(sock, self.own, self.log, self._why_refused)
         if let is None:
             return
         peer, sock = let
@@ -53,6 +55,9 @@ class Process:
             self.connections.append(sock)
         except (OSError, frames.BadFrame, LinkClosed) as error:
             self.logged.append(str(error))
+
+    def log(self, level: int, text: str) -> None:
+        self.logged.append(text)
 
     def _why_refused(self, name: str) -> str | None:
         return "declared dead in view 7" if name in self.dead else None
@@ -67,7 +72,7 @@ class Process:
 async def dialling(link: Link, where: str, own: Identity, seen: list[int], logged: list[str]) -> None:
     while not link.closed:
         try:
-            await link.resume(await keep_dialling(where, own, link.peer, logged.append))
+            await link.resume(await keep_dialling(where, own, link.peer, lambda _, text: logged.append(text)))
         except OSError:
             continue
         while (frame := await link.receive()) is not None:
@@ -110,7 +115,7 @@ def test_one_that_is_not_there_yet_is_waited_for() -> None:
         got: list[socket.socket] = []
 
         async def wait_for_it() -> None:
-            got.append(await keep_dialling(where, SITE, "controller", logged.append))
+            got.append(await keep_dialling(where, SITE, "controller", lambda _, text: logged.append(text)))
 
         with trio.fail_after(PATIENCE_S):
             async with trio.open_nursery() as nursery:
@@ -121,12 +126,39 @@ def test_one_that_is_not_there_yet_is_waited_for() -> None:
                     await trio.lowlevel.wait_readable(listener)
                     sock, _ = listener.accept()
                     sock.setblocking(False)
-                    let = await let_in(sock, CONTROLLER, logged.append)
+                    let = await let_in(sock, CONTROLLER, lambda _, text: logged.append(text))
         assert let is not None and let[0] == "site-1"
         [line] = logged
         assert line.startswith(f"no connection to controller at {where}: ")
         for end in (sock, *got):
             end.close()
+
+    trio.run(story)
+
+
+def test_looking_up_a_name_does_not_keep_the_loop_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, go_on, look_up = threading.Event(), threading.Event(), socket.getaddrinfo
+
+    def slow(host: Any, port: Any, *details: int) -> Any:
+        if details[-1] & socket.AI_NUMERICHOST:
+            return look_up(host, port, *details)  # Which looks nothing up.
+        asked.set()
+        assert go_on.wait(PATIENCE_S), "whoever could let it go on is kept waiting"
+        return look_up("127.0.0.1", port, *details)
+
+    async def story() -> None:
+        monkeypatch.setattr("socket.getaddrinfo", slow)
+        with trio.fail_after(PATIENCE_S), address.listen("tcp:127.0.0.1:0") as listener:
+            port = address.bound(listener).rpartition(":")[2]
+
+            async def connect() -> None:
+                (await address.connect(f"tcp:controller.example:{port}")).close()
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(connect)
+                while not asked.is_set():
+                    await trio.sleep(0.001)
+                go_on.set()
 
     trio.run(story)
 
@@ -145,7 +177,7 @@ def test_who_is_not_wanted_does_not_try_again_and_harms_no_link(own: Identity, e
                 nursery.start_soon(here.write)
                 await here.resume(await dial(there.where, replace(SITE, name="site-2"), "controller"))
                 with pytest.raises(error):
-                    await keep_dialling(there.where, own, "controller", there.logged.append)
+                    await keep_dialling(there.where, own, "controller", there.log)
                 here.send({"kind": "test", "number": 1})
                 frame = await here.receive()
                 assert frame is not None and frame[0] == {"kind": "echo", "number": 1}

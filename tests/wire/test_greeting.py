@@ -43,7 +43,7 @@ def test_a_dialler_with_another_secret_is_told_so() -> None:
     with pytest.raises(AuthError, match=r"'site-1' does not know the secret of run 'dmz'; .* start it with the same"):
         converse(one, other)
     assert other.parting is not None
-    with pytest.raises(AuthError, match="this process has another secret than run 'dmz' there; give both the same"):
+    with pytest.raises(AuthError, match="this process has another secret than run 'dmz'; give both the same"):
         one.conclude(other.parting)
 
 
@@ -61,7 +61,7 @@ def test_a_process_of_another_run_is_told_so() -> None:
     with pytest.raises(AuthError, match="greeted for run 'other', and this is run 'dmz'"):
         other.challenge(one.greet())
     assert other.parting is not None
-    with pytest.raises(AuthError, match="the other end belongs to another run than 'other'"):
+    with pytest.raises(AuthError, match="the other end is of another run, not of run 'other'"):
         one.prove(other.parting)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 import pytest
@@ -23,11 +22,10 @@ def test_a_new_secret_is_long_and_new() -> None:
     assert len(new_secret()) == 32 and new_secret() != new_secret()
 
 
-def test_a_file_goes_before_the_environment(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_goes_before_the_environment(tmp_path: Path) -> None:
     path = secret_file(tmp_path / "secret", f" {GOOD}\n")
     assert secret_from(path, {"FLUX_SECRET": "another"}) == GOOD.encode()
     assert secret_from(environ={"FLUX_SECRET": GOOD}) == GOOD.encode()
-    assert not caplog.records
 
 
 def test_no_secret_is_an_error_that_says_where_to_put_it() -> None:
@@ -48,14 +46,20 @@ def test_a_file_that_cannot_be_read_is_an_error_that_names_it(tmp_path: Path) ->
         secret_from(tmp_path / "nowhere")
 
 
-@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620])
-def test_a_file_that_others_may_open_is_warned_of(tmp_path: Path, mode: int, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "flux"):
-        assert secret_from(secret_file(tmp_path / "secret", GOOD, mode)) == GOOD.encode()
-    assert "chmod 600" in caplog.text
+@pytest.mark.parametrize("mode", [0o604, 0o602, 0o620, 0o666])
+def test_a_file_that_others_may_open_is_an_error_that_says_how_to_close_it(tmp_path: Path, mode: int) -> None:
+    path = secret_file(tmp_path / "secret", GOOD, mode)
+    with pytest.raises(AuthError, match=f"others than its owner can open {path}.* `chmod 600 {path}`"):
+        secret_from(path)
 
 
-def test_a_short_secret_is_warned_of_and_not_shown(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "flux"):
-        assert secret_from(environ={"FLUX_SECRET": "tiger"}) == b"tiger"
-    assert "only 5 bytes" in caplog.text and "tiger" not in caplog.text
+@pytest.mark.parametrize("mode", [0o600, 0o400, 0o440])
+def test_a_file_of_its_owner_or_a_group_to_read_is_taken(tmp_path: Path, mode: int) -> None:
+    assert secret_from(secret_file(tmp_path / "secret", GOOD, mode)) == GOOD.encode()
+
+
+def test_a_short_secret_is_an_error_that_does_not_show_it(tmp_path: Path) -> None:
+    with pytest.raises(AuthError, match="has only 5 bytes and may be guessed; 16 are the least") as caught:
+        secret_from(environ={"FLUX_SECRET": "tiger"})
+    assert "tiger" not in str(caught.value)
+    assert secret_from(environ={"FLUX_SECRET": GOOD[:16]}) == GOOD[:16].encode()

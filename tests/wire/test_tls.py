@@ -122,6 +122,21 @@ def test_a_link_goes_on_over_another_connection_with_tls() -> None:
     run(talk)
 
 
+def test_what_has_come_is_decrypted_also_when_the_connection_is_given_up() -> None:
+    """A link that cannot write any more does so, and still reads: what comes must not pass for plain text."""
+
+    async def talk() -> None:
+        here, there = await both(tls(), tls())
+        there.send(b"before")
+        here.shutdown(socket.SHUT_RDWR)
+        buffer = bytearray(100)
+        assert buffer[: here.recv_into(buffer)] == b"before"
+        here.close()
+        there.close()
+
+    run(talk)
+
+
 def test_what_goes_over_the_network_is_not_readable() -> None:
     async def talk() -> None:
         outer, inner = zip(connection(), connection(), strict=True)
@@ -236,7 +251,7 @@ async def meet(
         sock, _ = listener.accept()
         tune(sock)
         options = {} if refuse is None else {"refuse": refuse}
-        let.append(await let_in(sock, listening, logged.append, **options))
+        let.append(await let_in(sock, listening, lambda _, text: logged.append(text), **options))
 
     made: Any
     async with trio.open_nursery() as nursery:

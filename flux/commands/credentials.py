@@ -1,0 +1,32 @@
+"""What proves to the processes of a run on several machines that a command belongs to it: its secret, and TLS.
+
+Neither the secret nor a key is ever an argument itself, because every user of a machine sees those.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from ..wire import secret, tls
+from ..wire.asking import command
+from ..wire.connections import Identity
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Offer the secret that all processes of a run share, and TLS."""
+    group = parser.add_argument_group("trust between machines")
+    where = f"a file with the run's secret (default: ${secret.VARIABLE})"
+    group.add_argument("--secret-file", metavar="FILE", help=where)
+    files = (
+        "encrypt every connection: this process's certificate",
+        "its key",
+        "the authority that has signed every process's certificate",
+    )
+    for option, variable, what in zip(tls.OPTIONS, tls.VARIABLES, files, strict=True):
+        group.add_argument(option, metavar="FILE", help=f"{what}, in PEM format (default: ${variable})")
+
+
+def of(options: argparse.Namespace) -> Identity:
+    """Who the command is to the run: one that knows its secret, and not what it is called."""
+    trusted = tls.tls_from(options.tls_cert, options.tls_key, options.tls_ca)
+    return command(secret.secret_from(options.secret_file), trusted)
