@@ -72,6 +72,15 @@ DEEP: dict[str, Scenario] = {
         edges=((0, 1), (0, 2), (1, 2), (2, 3)),
         unordered=frozenset({2}),
     ),
+    # The stage that catches up has taken rows of the ingress that are ahead of those of stage 1.
+    "a shortcut, a standby, any order": Scenario(
+        sites=3,
+        copies=((("site-1",),), (("site-1", "site-2"),)),
+        batches=ONE,
+        bound_rows=ROOMY,
+        edges=((0, 1), (0, 2), (1, 2), (2, 3)),
+        unordered=frozenset({2}),
+    ),
     "one to two, take-over": Scenario(sites=2, copies=ONE_TO_TWO, batches=TWO, bound_rows=ROOMY),
     "a pair, a move by a third copy": Scenario(
         sites=3,
