@@ -65,7 +65,8 @@ class Scenario:
 
     What may go wrong: `crashes` of sites; `restarts` of the ingress, the egress and the controller; `suspicions`: a
     site is declared dead and is not; `cuts` of the link between two nodes. `arrivals` are sites that come later. With
-    a `slow_start` things may also happen before the first view.
+    a `slow_start` things may also happen before the first view. With `chunks`, state goes in pieces between what else
+    is sent, and all of that may overtake it.
     """
 
     sites: int
@@ -81,6 +82,7 @@ class Scenario:
     cuts: int = 0
     arrivals: int = 0
     slow_start: bool = False
+    chunks: bool = False
     unordered: frozenset[int] = frozenset()
 
     @property

@@ -85,7 +85,8 @@ class Explorer:
     """All that may happen in `scenario`, in as few states as claims allow."""
 
     def __init__(self, scenario: Scenario, checkers: Iterable[Checker] | None = None) -> None:
-        if scenario.restarts or scenario.suspicions or scenario.cuts or scenario.arrivals or scenario.slow_start:
+        others = (scenario.restarts, scenario.suspicions, scenario.cuts, scenario.arrivals, scenario.slow_start)
+        if any(others) or scenario.chunks:
             raise ValueError(f"only crashes of sites are explored to the end; walk through the others: {scenario}")
         self.scenario = scenario
         self.compact = Compact(scenario, all_checkers() if checkers is None else checkers)

@@ -71,6 +71,7 @@ def scenario_of(rng: random.Random, scale: int = 1) -> Scenario:
         arrivals=rng.choice((0, 0, 0, 1, 2)),
         slow_start=rng.random() < 0.3,
         unordered=_unordered(random.Random(str(values)), len(partitions)),
+        chunks=random.Random(f"chunks {values}").random() < 0.5,
     )
 
 

@@ -15,7 +15,7 @@ from .dataflow import Scenario, declustered
 from .invariants import Violated
 from .process import CONTROLLER
 from .walk import Walked
-from .world import Choice, World
+from .world import CHUNKS, Choice, World
 
 BATCHES = ((1,), (2,), (3, 4), (5,))
 
@@ -194,6 +194,21 @@ WORLDS: dict[str, Scenario] = {
         ),
     ),
 }
+_IN_CHUNKS = (
+    "a spare",
+    "pair to pair and a spare, two crashes",
+    "a move of a pair",
+    "restarts and a move",
+    "a cut",
+    "any order and a move",
+    "any order, one of two there and back",
+    "a producer there and back",
+    "one of two there and back",
+    "joining",
+    "everything moves",
+    "a storm",
+)
+WORLDS |= {f"{name}, in chunks": replace(WORLDS[name], chunks=True) for name in _IN_CHUNKS}
 SLOW_CHANCE, PATIENCE = 0.2, 0.95  # Of nodes and links; how often a slow one is passed over.
 LAZY_CHANCE = 0.5  # That whoever moves copies takes his time, so that one move ends before the next begins.
 FAULT_CHANCES = (0.003, 0.02, 0.1)  # Per choice, while the scenario allows a fault: late or soon.
@@ -210,6 +225,7 @@ def wander(scenario: Scenario, seed: int) -> Walked:
     slow |= {(a, b) for a in names for b in names if rng.random() < SLOW_CHANCE}
     slow |= {("work", node) for node in names if rng.random() < SLOW_CHANCE}
     slow |= {"move"} if rng.random() < LAZY_CHANCE else set()
+    slow |= {"chunks"} if scenario.chunks and rng.random() < LAZY_CHANCE else set()
     done: list[Choice] = []
     violation: Violated | None = None
     try:
@@ -232,5 +248,5 @@ def wander(scenario: Scenario, seed: int) -> Walked:
 def _lags(choice: Choice, slow: set[object]) -> bool:
     kind, name, detail = choice
     if kind == "deliver":
-        return detail in slow or (name, detail) in slow
+        return detail in slow or (name, detail) in slow or (name.endswith(CHUNKS) and "chunks" in slow)
     return name in slow or kind in slow or (kind == "answer" and ("work", name) in slow)

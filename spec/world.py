@@ -2,7 +2,8 @@
 
 What may happen next is a list of *choices*:
 
-- ("deliver", a, b): the head of the link from a to b arrives. A message to oneself is one like any other.
+- ("deliver", a, b): the head of the link from a to b arrives. A message to oneself is one like any other. States may go
+  by a link of their own (`Scenario.chunks`): from "a in chunks" to b.
 - ("answer", a, (stage, cohort)): the operator, sink or source of a finishes a piece of work.
 - ("notice", a): the controller sees that the connection to a is closed.
 - ("restart", a): somebody starts the ingress, egress or controller again that was a.
@@ -34,7 +35,7 @@ from typing import Any
 
 from flux.protocols.controller import Controller
 from flux.protocols.machine import Fenced, Refused
-from flux.protocols.messages import Closed, Connected, Cut, Effect, Lost, Publish, Resend, Suspected, View
+from flux.protocols.messages import Closed, Connected, Cut, Effect, Lost, Publish, Resend, State, Suspected, View
 
 from .checker import Checker, Violated, Watch
 from .dataflow import EGRESS, INGRESS, Scenario, site
@@ -45,6 +46,7 @@ from .story import describe
 Choice = tuple[str, str, str | int | Work]
 NO_DETAIL = ""
 FAULTS = ("crash", "suspect", "cut")
+CHUNKS = " in chunks"
 
 
 class World:
@@ -272,7 +274,7 @@ class World:
         self._note("cut", a, b)
         self.used["cut"] += 1
         self.cut.add(frozenset({a, b}))
-        for link in ((a, b), (b, a)):
+        for link in _between(a, b):
             self._disable_if_there(("deliver", *link))
         if CONTROLLER not in self.crashed:
             self._enable(("report", a, b))
@@ -302,7 +304,7 @@ class World:
         self._disable(("mend", a, b))
         self._note("mend", a, b)
         self.cut.discard(frozenset({a, b}))
-        for link in ((a, b), (b, a)):
+        for link in _between(a, b):
             if self.links.get(link):
                 self._enable(("deliver", *link))
 
@@ -348,11 +350,12 @@ class World:
         for to, message in out:
             if to in self.crashed or (to == CONTROLLER and sender in self.fenced):
                 continue
-            link = self.links.get((sender, to))
+            by = sender + CHUNKS if self.scenario.chunks and type(message) is State else sender
+            link = self.links.get((by, to))
             if link is None:
-                link = self.links[sender, to] = deque()
+                link = self.links[by, to] = deque()
             if not link and not (self.cut and frozenset({sender, to}) in self.cut):
-                self._enable(("deliver", sender, to))
+                self._enable(("deliver", by, to))
             link.append(message)
             if self.trace is not None:
                 self._note("send", sender, to, message)
@@ -387,6 +390,11 @@ class World:
     def _note(self, kind: str, name: str, detail: str | int | Work, what: Any = None) -> None:
         if self.trace is not None:
             self.trace.append(describe(kind, name, detail, what))
+
+
+def _between(a: str, b: str) -> tuple[tuple[str, str], ...]:
+    """The links between two nodes, and those that states go by."""
+    return ((a, b), (b, a), (a + CHUNKS, b), (b + CHUNKS, a))
 
 
 _ALL = Watch(all_checkers())
