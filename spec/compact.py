@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from flux.protocols import messages
 from flux.protocols.controller import Controller
 from flux.protocols.machine import Fenced, Refused
 from flux.protocols.messages import Closed, Connected, Lost, Move, Publish, View
@@ -23,7 +24,7 @@ from flux.protocols.messages import Closed, Connected, Lost, Move, Publish, View
 from .checker import Checker, Violated, Watch
 from .dataflow import Scenario
 from .process import CONTROLLER, Outgoing, Process, Work
-from .world import Choice
+from .world import CHUNKS, Choice
 
 State = tuple[int, ...]  # A cell for each node, then that of the controller.
 Posts = tuple[tuple[int, int], ...]  # To whom, and the number of the batch of messages.
@@ -133,7 +134,8 @@ class Compact:
     def __init__(self, scenario: Scenario, checkers: Iterable[Checker]) -> None:
         self.scenario = scenario
         self.watch = Watch(checkers)
-        self.names = (*scenario.nodes, CONTROLLER)
+        # Who may have sent something; a site that gives state in chunks does so by a link of its own.
+        self.names = (*scenario.nodes, CONTROLLER, *(node + CHUNKS for node in scenario.nodes if scenario.chunks))
         self.controller = len(scenario.nodes)
         self.sites = range(1, self.controller - 1)
         self.index = {name: i for i, name in enumerate(self.names)}
@@ -209,12 +211,14 @@ class Compact:
         return number
 
     def _posts(self, sender: int, out: Outgoing) -> Posts:
-        batches: dict[int, list[int]] = {}
+        batches: dict[tuple[int, int], list[int]] = {}
         for name, message in out:
-            to = self.index[name]
-            mail = Mail(sender, to, message)
-            batches.setdefault(to, []).append(self.mail.of(mail, mail))
-        return tuple((to, self.batches.of(tuple(batch), tuple(batch))) for to, batch in batches.items())
+            to, by = self.index[name], sender
+            if self.scenario.chunks and type(message) is messages.State:
+                by = self.index[self.names[sender] + CHUNKS]
+            mail = Mail(by, to, message)
+            batches.setdefault((to, by), []).append(self.mail.of(mail, mail))
+        return tuple((to, self.batches.of(tuple(batch), tuple(batch))) for (to, _), batch in batches.items())
 
     # --- one cell -------------------------------------------------------------------------------------
 
@@ -269,9 +273,9 @@ class Compact:
 
     def _actions(self, cell: Cell) -> Iterator[Action]:
         process, links = cell
-        for sender, messages in enumerate(links):
-            if messages:
-                yield self._action(process, messages[0], _with(links, sender, messages[1:]))
+        for sender, waiting in enumerate(links):
+            if waiting:
+                yield self._action(process, waiting[0], _with(links, sender, waiting[1:]))
         for event in self.work[process]:
             yield self._action(process, event, links)
 

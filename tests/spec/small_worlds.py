@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from flux.protocols.messages import Move
 from flux.spec.dataflow import Scenario, declustered
 
@@ -53,6 +55,7 @@ MOVE_OF_A_PRODUCER = Scenario(
     crashes=0,
     moves=(Move(stage=1, partition=0, slot=0, to="site-2"),),
 )
+MOVE_TO_ITS_CONSUMER = replace(MOVE_OF_A_PRODUCER, copies=((("site-1",),), (("site-2",),)))
 MOVE_OF_A_CONSUMER = Scenario(
     sites=2,
     copies=ALONE_TWICE,

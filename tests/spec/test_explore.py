@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -136,6 +136,17 @@ def test_nothing_is_left_out_that_every_order_has(name: str) -> None:
     assert reachable <= tried(explorer)
     # And nothing is visited that cannot be: a violation that is found is one.
     assert visited(explorer.compact, explorer.states) <= reachable
+
+
+@pytest.mark.parametrize("name", ["MOVE_OF_A_PRODUCER", "MOVE_TO_ITS_CONSUMER"])
+def test_in_every_order_all_that_a_donor_says_may_overtake_the_state_that_it_gives(name: str) -> None:
+    one_after_the_other: Scenario = getattr(small_worlds, name)
+    every = Plain(replace(one_after_the_other, chunks=True))
+    print(f"{name}: {len(every.states):,} states, {len(every_order(name).states):,} without overtaking")
+    assert len(every.states) > len(every_order(name).states)
+    for state in every.ends:
+        for check in every.compact.watch.at_rest:
+            check(every.scenario, every.compact.live(state), every.compact.keeper(state).view)
 
 
 def test_a_claim_that_is_never_refuted_would_leave_something_out(monkeypatch: pytest.MonkeyPatch) -> None:
