@@ -37,7 +37,7 @@ def host(step: OperatorStep) -> Hosted:
     made = step.factory if isinstance(step.factory, type) else type(step.factory())
     for form, hosted in ((Operator, _PerPartition), (KeyedOperator, _PerKey), (PooledOperator, _Pooled)):
         if issubclass(made, form):
-            return hosted(step)
+            return hosted(step, getattr(made, "state_in_memory", True))
     raise PlanError(
         f"step {step.name!r}: expected an operator class (flux.Operator, KeyedOperator or PooledOperator), "
         f"came {getattr(step.factory, '__name__', step.factory)!r}. Derive it from one of them, or wrap it"
@@ -50,8 +50,10 @@ class Hosted:
     Abstract: each form of operator has a subclass below that defines all of these methods.
     """
 
-    def __init__(self, step: OperatorStep) -> None:
+    def __init__(self, step: OperatorStep, state_in_memory: bool = True) -> None:
         self.step = step
+        # Whether a fork of this process has the state too.
+        self.state_in_memory = state_in_memory
         # Declared, or else that of the first output.
         self._output = step.output
 
@@ -174,8 +176,8 @@ class Hosted:
 class _PerPartition(Hosted):
     """An `Operator`: an instance for each partition."""
 
-    def __init__(self, step: OperatorStep) -> None:
-        super().__init__(step)
+    def __init__(self, step: OperatorStep, state_in_memory: bool = True) -> None:
+        super().__init__(step, state_in_memory)
         self._instances: dict[int, Operator] = {}
 
     def open(self, partitions_held: Iterable[int]) -> None:
@@ -253,8 +255,8 @@ class _PerPartition(Hosted):
 class _PerKey(Hosted):
     """A `KeyedOperator`: one instance, and a dict of states by key for each partition."""
 
-    def __init__(self, step: OperatorStep) -> None:
-        super().__init__(step)
+    def __init__(self, step: OperatorStep, state_in_memory: bool = True) -> None:
+        super().__init__(step, state_in_memory)
         if not step.key_columns:
             raise PlanError(
                 f"step {step.name!r}: a KeyedOperator needs the columns of its key. Put "
@@ -363,8 +365,8 @@ class _PerKey(Hosted):
 class _Pooled(Hosted):
     """A `PooledOperator`: one instance that tells partitions apart itself."""
 
-    def __init__(self, step: OperatorStep) -> None:
-        super().__init__(step)
+    def __init__(self, step: OperatorStep, state_in_memory: bool = True) -> None:
+        super().__init__(step, state_in_memory)
         self._instance: Any = None
 
     def open(self, partitions_held: Iterable[int]) -> None:
