@@ -12,6 +12,7 @@ row that is the same in every copy. State is handed over by reference: encode it
 
 from __future__ import annotations
 
+import itertools
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import GeneratorType
@@ -28,6 +29,7 @@ from flux.operator import KeyedOperator, Operator, OperatorStep, PooledOperator,
 __all__ = ["Hosted", "host"]
 
 _NAN = float("nan")
+_PIECE_KEYS = 8_192  # Of one piece of state: read, sent and installed in a few milliseconds.
 # A library that calls sys.exit() must not end a site as if that were in order.
 _RAISED = (Exception, SystemExit)
 
@@ -339,10 +341,18 @@ class _PerKey(Hosted):
         held = self._states[pid]
         if not held:
             return None
+        return self._piece(list(held.items())) if len(held) <= _PIECE_KEYS else self._pieces_of(held)
+
+    def _pieces_of(self, held: dict[tuple[Any, ...], Any]) -> Iterator[Any]:
+        entries = iter(held.items())
+        while some := list(itertools.islice(entries, _PIECE_KEYS)):
+            yield self._piece(some)
+
+    def _piece(self, entries: list[tuple[tuple[Any, ...], Any]]) -> Any:
+        keys, states = zip(*entries, strict=True)
         # An Arrow table, because a key may hold what msgpack does not know: a date, a decimal.
-        columns = [list(column) for column in zip(*held, strict=True)]
-        table = pa.table(columns, schema=self._key_schema)
-        return {"keys": table, "states": list(held.values())}
+        columns = [list(column) for column in zip(*keys, strict=True)]
+        return {"keys": pa.table(columns, schema=self._key_schema), "states": list(states)}
 
     def install_partition_state(self, pid: int, state: Any) -> None:
         held = self._states.setdefault(pid, {})

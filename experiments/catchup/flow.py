@@ -21,34 +21,39 @@ _PIECE_BYTES = 4 << 20
 
 
 class Large(flux.Operator):
-    """A counter for each of many places, and `state_bytes` in all."""
+    """A counter for each of many places, and `state_bytes` in all when `fill_rows` have come."""
 
     output: ClassVar = {"key": "int64", "count": "int64"}
 
     def open(self, context: flux.Context) -> None:
         self._kind: str = context.parameters["kind"]
-        self._size: int = context.parameters["state_bytes"]
+        entry_bytes = _ENTRY_BYTES if self._kind == "dict" else _WORD_BYTES
+        self._places: int = context.parameters["state_bytes"] // entry_bytes
+        self._per_row: int = 1 + self._places // context.parameters["fill_rows"]
         self._counts: Any = None
         self._bulk: Any = None
+        self._filled = 0
 
-    def _fill(self) -> None:
-        """Make the state, with the first rows: a copy that is built elsewhere is given it."""
-        self._counts = np.zeros(KEYS, np.int64)
+    def _fill(self, rows: int) -> None:
+        """Let the state grow with the rows: to make it all at once would keep the site from all else for seconds."""
+        if self._bulk is None:
+            self._counts = np.zeros(KEYS, np.int64)
+            self._bulk = {} if self._kind == "dict" else np.zeros(self._places, np.int64)
+        start, self._filled = self._filled, min(self._places, self._filled + rows * self._per_row)
         if self._kind == "dict":
-            self._bulk = {i: [i, 0, f"{i:0182}"] for i in range(self._size // _ENTRY_BYTES)}
+            self._bulk.update({i: [i, 0, f"{i:0182}"] for i in range(start, self._filled)})
         else:
-            self._bulk = np.arange(self._size // _WORD_BYTES)
+            self._bulk[start : self._filled] = np.arange(start, self._filled)
 
     def process(self, batch: flux.Batch) -> Any:
-        if self._bulk is None:
-            self._fill()
-        self._places = len(self._bulk)
+        if self._filled < self._places:
+            self._fill(len(batch))
         keys = batch["key"]
         if self._kind == "dict":
             for key in keys[:64].tolist():
-                self._bulk[key % self._places][1] += 1
+                self._bulk[key % self._filled][1] += 1
         else:
-            np.add.at(self._bulk, keys % self._places, 1)
+            np.add.at(self._bulk, keys % self._filled, 1)
         order = np.argsort(keys, kind="stable")
         in_order = keys[order]
         places = np.arange(len(keys))
@@ -60,7 +65,7 @@ class Large(flux.Operator):
         return batch.emit({"key": keys, "count": counts})
 
     def get_state(self) -> Any:
-        yield {"counts": self._counts}
+        yield {"counts": self._counts, "filled": self._filled}
         if self._kind == "dict":
             yield {"bulk": self._bulk}
         elif self._kind == "arrow":
@@ -85,13 +90,15 @@ def rows(count: int, seed: int = 0, batch_rows: int = 32_768) -> list[pa.RecordB
     return [whole.slice(start, batch_rows) for start in range(0, count, batch_rows)]
 
 
-def flow(data: Any, kind: str, state_bytes: int, partitions: int, rate: float | None = None) -> flux.Dataflow:
-    """`state_bytes` in all, in so many partitions."""
+def flow(
+    data: Any, kind: str, state_bytes: int, partitions: int, fill_rows: int = KEYS, rate: float | None = None
+) -> flux.Dataflow:
+    """`state_bytes` in all, in so many partitions, when about `fill_rows` have come."""
     dataflow = flux.Dataflow("catchup")
     (
         dataflow.source(flux.sources.Table(data, rate=rate))
         .exchange("key", partitions=partitions)
-        .apply(Large, kind=kind, state_bytes=state_bytes // partitions)
+        .apply(Large, kind=kind, state_bytes=state_bytes // partitions, fill_rows=max(1, fill_rows // partitions))
         .sink(flux.sinks.Null())
     )
     return dataflow
