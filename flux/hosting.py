@@ -12,6 +12,7 @@ row that is the same in every copy. State is handed over by reference: encode it
 
 from __future__ import annotations
 
+import itertools
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import GeneratorType
@@ -28,6 +29,7 @@ from flux.operator import KeyedOperator, Operator, OperatorStep, PooledOperator,
 __all__ = ["Hosted", "host"]
 
 _NAN = float("nan")
+_PIECE_KEYS = 8_192  # Of one piece of state: read, sent and installed in a few milliseconds.
 # A library that calls sys.exit() must not end a site as if that were in order.
 _RAISED = (Exception, SystemExit)
 
@@ -37,7 +39,7 @@ def host(step: OperatorStep) -> Hosted:
     made = step.factory if isinstance(step.factory, type) else type(step.factory())
     for form, hosted in ((Operator, _PerPartition), (KeyedOperator, _PerKey), (PooledOperator, _Pooled)):
         if issubclass(made, form):
-            return hosted(step)
+            return hosted(step, getattr(made, "state_in_memory", True))
     raise PlanError(
         f"step {step.name!r}: expected an operator class (flux.Operator, KeyedOperator or PooledOperator), "
         f"came {getattr(step.factory, '__name__', step.factory)!r}. Derive it from one of them, or wrap it"
@@ -50,8 +52,10 @@ class Hosted:
     Abstract: each form of operator has a subclass below that defines all of these methods.
     """
 
-    def __init__(self, step: OperatorStep) -> None:
+    def __init__(self, step: OperatorStep, state_in_memory: bool = True) -> None:
         self.step = step
+        # Whether a fork of this process has the state too.
+        self.state_in_memory = state_in_memory
         # Declared, or else that of the first output.
         self._output = step.output
 
@@ -174,8 +178,8 @@ class Hosted:
 class _PerPartition(Hosted):
     """An `Operator`: an instance for each partition."""
 
-    def __init__(self, step: OperatorStep) -> None:
-        super().__init__(step)
+    def __init__(self, step: OperatorStep, state_in_memory: bool = True) -> None:
+        super().__init__(step, state_in_memory)
         self._instances: dict[int, Operator] = {}
 
     def open(self, partitions_held: Iterable[int]) -> None:
@@ -253,8 +257,8 @@ class _PerPartition(Hosted):
 class _PerKey(Hosted):
     """A `KeyedOperator`: one instance, and a dict of states by key for each partition."""
 
-    def __init__(self, step: OperatorStep) -> None:
-        super().__init__(step)
+    def __init__(self, step: OperatorStep, state_in_memory: bool = True) -> None:
+        super().__init__(step, state_in_memory)
         if not step.key_columns:
             raise PlanError(
                 f"step {step.name!r}: a KeyedOperator needs the columns of its key. Put "
@@ -337,10 +341,18 @@ class _PerKey(Hosted):
         held = self._states[pid]
         if not held:
             return None
+        return self._piece(list(held.items())) if len(held) <= _PIECE_KEYS else self._pieces_of(held)
+
+    def _pieces_of(self, held: dict[tuple[Any, ...], Any]) -> Iterator[Any]:
+        entries = iter(held.items())
+        while some := list(itertools.islice(entries, _PIECE_KEYS)):
+            yield self._piece(some)
+
+    def _piece(self, entries: list[tuple[tuple[Any, ...], Any]]) -> Any:
+        keys, states = zip(*entries, strict=True)
         # An Arrow table, because a key may hold what msgpack does not know: a date, a decimal.
-        columns = [list(column) for column in zip(*held, strict=True)]
-        table = pa.table(columns, schema=self._key_schema)
-        return {"keys": table, "states": list(held.values())}
+        columns = [list(column) for column in zip(*keys, strict=True)]
+        return {"keys": pa.table(columns, schema=self._key_schema), "states": list(states)}
 
     def install_partition_state(self, pid: int, state: Any) -> None:
         held = self._states.setdefault(pid, {})
@@ -363,8 +375,8 @@ class _PerKey(Hosted):
 class _Pooled(Hosted):
     """A `PooledOperator`: one instance that tells partitions apart itself."""
 
-    def __init__(self, step: OperatorStep) -> None:
-        super().__init__(step)
+    def __init__(self, step: OperatorStep, state_in_memory: bool = True) -> None:
+        super().__init__(step, state_in_memory)
         self._instance: Any = None
 
     def open(self, partitions_held: Iterable[int]) -> None:

@@ -55,6 +55,9 @@ class Operator:
     """
 
     output: ClassVar[Any] = None
+    # Large state is read in a fork of the site, while the site goes on. Say False if a fork cannot do that: because
+    # state is in a file, a database or another process, or is read with the help of a thread.
+    state_in_memory: ClassVar[bool] = True
 
     def open(self, context: Context) -> None:
         """Prepare; called once, before anything else."""
@@ -118,6 +121,9 @@ class PooledOperator:
     """An operator that serves all partitions of a site at once; `batch.partition` says which row is whose."""
 
     output: ClassVar[Any] = None
+    # Large state is read in a fork of the site, while the site goes on. Say False if a fork cannot do that: because
+    # state is in a file, a database or another process, or is read with the help of a thread.
+    state_in_memory: ClassVar[bool] = True
 
     def open(self, context: Context) -> None:
         """Prepare; called once, before anything else."""

@@ -9,6 +9,7 @@ import socket
 import tempfile
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +22,7 @@ from .controller.process import ControllerProcess
 from .errors import FluxError, NoSites, PlanError, SourceEnded
 from .local import registry
 from .local.control import answer
-from .local.heard import Heard
+from .local.heard import Heard, Moved
 from .local.launcher import Runnable
 from .local.processes import Process
 from .local.program import Program
@@ -282,6 +283,11 @@ class Run:
         Of a long run, the last minute at least; the report's timeline tells the whole.
         """
         return [entry for entry in since_start(self._heard, self._heard.history.outputs) if entry[2]]
+
+    def moved_log(self) -> list[Moved]:
+        """The state that went from one site to another, partition by partition; `at` is seconds since the start."""
+        started_at = self._heard.started_at or 0.0
+        return [replace(moved, at=moved.at - started_at) for moved in self._heard.moved]
 
     def input_log(self) -> list[LogEntry]:
         """When the ingress numbered which rows, likewise."""

@@ -10,6 +10,18 @@ from .processes import Process
 
 
 @dataclass
+class Moved:
+    """The state of one partition that went to another site, and for how long it kept both sites from all else."""
+
+    version: int  # The copy that was built from it.
+    at: float
+    to: str
+    size_bytes: int
+    cut_s: float
+    install_s: float = 0.0
+
+
+@dataclass
 class Heard:
     """What the program knows of the run. Times are of the monotonic clock."""
 
@@ -26,7 +38,7 @@ class Heard:
     building: int = 0  # Copies that are on their way.
     buffered_rows: dict[str, int] = field(default_factory=dict)  # What each node keeps until it is acknowledged.
     draining: set[str] = field(default_factory=set)  # Sites that the controller is to empty.
-    moved: list[tuple[float, str, int]] = field(default_factory=list)  # When state went to which site, bytes.
+    moved: list[Moved] = field(default_factory=list)
     byes: set[str] = field(default_factory=set)
     diverged: OperatorError | None = None  # Two copies had emitted different rows when the run ended.
     deaths: list[Process] = field(default_factory=list)  # In the order in which they were noticed.

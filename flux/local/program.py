@@ -27,7 +27,7 @@ from ..wire import frames
 from ..wire.asking import COMMAND
 from ..wire.connections import let_in
 from ..wire.link import Link, accept_loop
-from .heard import Heard
+from .heard import Heard, Moved
 from .post_mortem import PostMortem
 from .processes import Process
 from .reporting import note_output_gaps
@@ -317,7 +317,11 @@ class Program:
             elif kind == "load":
                 heard.buffered_rows[link.peer] = header["buffered_rows"]
             elif kind == "moved":
-                heard.moved.append((now, header["to"], header["bytes"]))
+                heard.moved.append(Moved(header["version"], now, header["to"], header["bytes"], header["cut_s"]))
+            elif kind == "installed":
+                for moved in heard.moved:
+                    if moved.version == header["version"]:
+                        moved.install_s += header["install_s"]
             elif kind == "gone":
                 heard.closed_at.setdefault(header["node"], header["at"])
             elif kind == "drained":

@@ -107,7 +107,7 @@ def _failure(process: Process, heard: Heard, outputs: list[LogEntry]) -> Failure
     back_at = process.back_at
     if process.is_site:
         back_at = next((at for at in heard.whole_at if at > noticed_at), None)
-    moved = [size for at, _, size in heard.moved if process.is_site and noticed_at <= at <= (back_at or at)]
+    moved = [one for one in heard.moved if process.is_site and noticed_at <= one.at <= (back_at or one.at)]
     when_s = died_at - (heard.started_at or 0.0)
     gap_s = process.output_gap_s
     if gap_s is None:
@@ -118,7 +118,7 @@ def _failure(process: Process, heard: Heard, outputs: list[LogEntry]) -> Failure
         detected_after_s=max(0.0, noticed_at - died_at),
         output_gap_s=gap_s,
         recovered_after_s=None if back_at is None else back_at - died_at,
-        bytes_moved=sum(moved),
+        bytes_moved=sum(one.size_bytes for one in moved),
     )
 
 

@@ -107,7 +107,7 @@ class Leader:
             self._end(from_dict(header["error"]))
         elif kind == "log":
             self._log(header["level"], header["node"], f"{header['node']}: {header['text']}")
-        elif kind not in ("up", "moved", "bye"):
+        elif kind not in ("up", "moved", "installed", "bye"):
             raise frames.BadFrame(f"{link.peer} sent an unknown {kind!r}")
         if heard.started_at is not None and heard.history.is_due(heard.started_at, now):
             heard.history.settle(heard.started_at, now)

@@ -8,7 +8,8 @@ incarnation; "site" is every site. `FLUX_CRASH_AT=@DIRECTORY` arms points while 
 Nobody writes the points down. They are read from the machines: before a message of each kind that a machine has rules
 for is stepped (`step-data`), before and after each kind of effect that it can give (`before-send-ack`,
 `after-install`). Before an effect, those in front of it in the same step have been carried out, and what they sent has
-gone to the system; after it, so has what it sent itself. A view is first written and then sent: at `after-publish` it
+gone to the system; after it, so has what it sent itself, but for the state of a partition: that was cut, and goes in
+chunks from then on. A view is first written and then sent: at `after-publish` it
 is in the journal and nobody has been told, at `sent-publish` everybody has.
 """
 

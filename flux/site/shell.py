@@ -129,6 +129,10 @@ class Shell:
     def start(self, nursery: trio.Nursery) -> None:
         """Start what else this process needs."""
 
+    def may_begin(self, job: Consume) -> bool:
+        """Whether nothing must be done before `job`; else some of that is done now."""
+        return True
+
     def perform(self, job: Consume) -> None:
         """Do the work of a `Consume`; `tell` the machine when it is done. Abstract: an ingress has none to do."""
         raise NotImplementedError
@@ -189,7 +193,11 @@ class Shell:
             while self.inbox:
                 self._step(self.inbox.popleft())
             if self.jobs:
-                self._perform(self.jobs.popleft())
+                job = self.jobs.popleft()
+                if self.may_begin(job):
+                    self._perform(job)
+                else:
+                    self.jobs.append(job)  # It has its turn again, and others before it.
                 # Twice, so that readers and writers woken by the first turn have run by the second.
                 await trio.lowlevel.checkpoint()
                 await trio.lowlevel.checkpoint()
@@ -314,11 +322,14 @@ class Shell:
             try:
                 while (frame := await link.receive()) is not None:
                     header, body = frame
-                    if header["kind"] != "ping":
+                    if header["kind"] == "chunk":
+                        self.take_chunk(link, header, body)
+                    elif header["kind"] != "ping":
                         self.tell(self._decode(link, header, body))
             except (frames.BadFrame, ValueError, TypeError) as error:
                 self.fail(FluxError(f"{self.name} cannot read what {link.peer} sent: {error}"))
                 link.close()
+        self.forget_chunks(link.peer)
 
     async def _dial(self, link: Link, where: str) -> None:
         while link.broken:
@@ -379,15 +390,16 @@ class Shell:
         marks = tuple(Punctuation(*mark) for mark in header.get("marks", ()))
         rows = Rows(link.decode_batch(header, body), marks)
         message = from_plain(header.get("m"), lambda _: (rows,))
-        if isinstance(message, State):
-            message = self.decode_state(message, body)
-        if not isinstance(message, PeerMessage) or message.sender != link.peer:
+        if not isinstance(message, PeerMessage) or isinstance(message, State) or message.sender != link.peer:
             raise frames.BadFrame(f"expected a message of {link.peer}, got {message!r:.200}")
         return message
 
-    def decode_state(self, message: State, body: Any) -> State:
-        """The state that came behind `message`."""
+    def take_chunk(self, link: Link, header: dict[str, Any], body: Any) -> None:
+        """A chunk of the state of a copy that is on its way here; `tell` the machine `State` when all is here."""
         raise frames.BadFrame(f"{self.name} holds no partitions and was sent state")
+
+    def forget_chunks(self, peer: str) -> None:
+        """What is missing of the states that `peer` was sending will not come."""
 
     # The controller. Without one a node carries on.
 

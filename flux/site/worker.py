@@ -7,9 +7,10 @@ vectorised step. Punctuations cut the batch: rows before it, the punctuation, ro
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from types import GeneratorType
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,19 +18,25 @@ import pyarrow as pa
 import trio
 
 from ..batch import Batch
+from ..errors import FluxError
 from ..hashing import partition_of
 from ..hosting import Hosted, host
 from ..plan import Plan
-from ..protocols.messages import Block, Consume, Consumed, Drop, Effect, Frame, Install, State
+from ..protocols.messages import Block, Consume, Consumed, Drop, Effect, Frame, Install, Standby, State
 from ..protocols.node import Node
 from ..protocols.pooler import Pooler
 from ..punctuation import Punctuation
-from ..wire.codec import to_plain
+from ..wire import frames
+from ..wire.link import Link
 from ..wire.rows import PARTITION, SN, SUB, Rows, merge
-from ..wire.state import Parcel, decode, encode
+from ..wire.transfer import Arrival
 from .at_work import SUFFIX, AtWork, Job
 from .digests import Digests
+from .moving import Installing, Receiving, moving, read
 from .shell import Shell, Surroundings
+from .snapshot import Cut, Snapshots
+
+_READ_AT_ONCE_BYTES = 1 << 20
 
 
 class Worker(Shell):
@@ -42,6 +49,9 @@ class Worker(Shell):
         self._segments: dict[int, list[Hosted]] = {}
         self._digests = {stage: Digests(plan.partitions(stage)) for stage in stages}
         self._at_work = AtWork(surroundings.directory / f"{name}{SUFFIX}")
+        self._snapshots = {stage: Snapshots() for stage in stages}
+        self._installing = Installing()
+        self._receiving = Receiving()
 
     def start(self, nursery: trio.Nursery) -> None:
         placed = self.plan.view()
@@ -94,36 +104,91 @@ class Worker(Shell):
     def carry_out(self, effect: Effect) -> None:
         if isinstance(effect, Install):
             self._digests[effect.stage].put(effect.partition, effect.body.digest)
-            for step, pieces in zip(self._segments[effect.stage], effect.body.states, strict=True):
-                for piece in pieces:
-                    step.install_partition_state(effect.partition, piece)
+            self._installing.begin(effect, self._segments[effect.stage], self._tell_installed(effect))
         elif isinstance(effect, Drop):
+            self._installing.finish(effect.stage, effect.partition)
             for step in self._segments[effect.stage]:
                 step.drop_partition(effect.partition)
         else:
             super().carry_out(effect)
 
+    def _tell_installed(self, effect: Install) -> Callable[[float], None]:
+        """For those who watch the run: how long it took to install a copy."""
+        assert self.node.view is not None
+        place = (effect.stage, effect.partition, self.name)
+        [version] = [s.version for s in self.node.view.standby if (s.stage, s.partition, s.node) == place]
+        return lambda took_s: self.program.send({"kind": "installed", "version": version, "install_s": took_s})
+
+    def may_begin(self, job: Consume) -> bool:
+        return not self._installing.install_one(job)
+
     def send_state(self, to: str, message: State) -> None:
         """State, position and output of one instant (rule 16); the machine asks between two steps of the operator."""
-        assert self.node.view is not None
-        [partition] = [s.partition for s in self.node.view.standby if s.version == message.version]
+        link = self.link_to(to)
+        if link.closed:
+            return
+        began = time.monotonic()
+        standby = self._standby(message.version)
+        assert standby is not None, f"nobody wants copy {message.version}"
+        partition = standby.partition
+        self._installing.finish(message.stage, partition)
         consumers = tuple(range(self.plan.partitions(message.stage + 1)))
         own = self.table((Block(producers=(partition,), consumers=consumers),), message.stage)
-        kept = [run for run in message.runs if partition not in run.without]
-        bodies = [run.body.select(own) for run in kept]
-        runs = tuple(replace(run, rows=len(rows), without=frozenset()) for run, rows in zip(kept, bodies, strict=True))
-        states = [_pieces(step.get_partition_state(partition)) for step in self._segments[message.stage]]
+        steps, digest = self._segments[message.stage], self._digests[message.stage].get(partition)
         whose = f"stage {message.stage}, partition {partition}, on {self.name}"
-        digest = self._digests[message.stage].get(partition)
-        packed = encode([states, [_packed(rows) for rows in bodies], digest], whose)
-        header = {"kind": "peer", "m": to_plain(replace(message, runs=runs), lambda body: None)}
-        self.link_to(to).send(header, pa.py_buffer(packed))
-        self.program.send({"kind": "moved", "version": message.version, "to": to, "bytes": len(packed)})
+        values = partial(moving, message, partition, own, steps, digest)
+        cut = self._snapshots[message.stage].take(values, whose, all(step.state_in_memory for step in steps))
+        self._nursery.start_soon(self._send_chunks, cut, link, message.version, time.monotonic() - began)
 
-    def decode_state(self, message: State, body: Any) -> State:
-        states, packed, digest = decode(body)
-        runs = tuple(replace(run, body=_unpacked(rows)) for run, rows in zip(message.runs, packed, strict=True))
-        return replace(message, runs=runs, body=Parcel(states, digest))
+    async def _send_chunks(self, cut: Cut, link: Link, version: int, cut_s: float) -> None:
+        """Pass a copy on as the link has room for it; if its site has died meanwhile, nobody wants it."""
+        try:
+            size_bytes = 0
+            while await link.bulk_room() and (chunk := await cut.read()) is not None:
+                link.send({"kind": "chunk", "version": version}, pa.py_buffer(chunk), bulk=True)
+                size_bytes += len(chunk)
+            moved = {"version": version, "to": link.peer, "bytes": size_bytes, "cut_s": cut_s}
+            self.program.send({"kind": "moved", **moved})
+            link.send({"kind": "chunk", "version": version, "last": True}, bulk=True)
+        except FluxError as error:
+            self.fail(error)
+        finally:
+            cut.close()
+
+    def take_chunk(self, link: Link, header: dict[str, Any], body: Any) -> None:
+        version, is_last = header.get("version"), header.get("last", False)
+        if type(version) is not int:
+            raise frames.BadFrame(f"expected a chunk of a copy, got {frames.shown(header)}")
+        if self._standby(version, link.peer) is None:
+            self._receiving.forget(link.peer, version)  # A later view does not want it any more.
+            return
+        arrival = self._receiving.take(link.peer, version, body)
+        if is_last:
+            self._receiving.forget(link.peer, version)
+            self._nursery.start_soon(self._read_state, link, arrival)
+
+    def forget_chunks(self, peer: str) -> None:
+        self._receiving.forget_all(peer)
+
+    async def _read_state(self, link: Link, arrival: Arrival) -> None:
+        """Read a copy that has come, beside the loop if it is large; the machine is told when that is done."""
+        try:
+            if arrival.size_bytes < _READ_AT_ONCE_BYTES:
+                message = read(arrival)
+            else:
+                message = await trio.to_thread.run_sync(read, arrival)
+            if message.sender != link.peer:
+                raise frames.BadFrame(f"expected the state of a partition of {link.peer}, got {message!r:.200}")
+        except frames.BadFrame as error:
+            self.fail(FluxError(f"{self.name} cannot read the state that {link.peer} sent: {error}"))
+            link.close()
+        if not link.closed:
+            self.tell(message)
+
+    def _standby(self, version: Any, donor: str | None = None) -> Standby | None:
+        """The copy `version` that is to be built; None if there is none in the view."""
+        standby = self.node.view.standby if self.node.view is not None else ()
+        return next((s for s in standby if s.version == version and donor in (None, s.donor)), None)
 
     def _rows(self, job: Consume, frame: Frame) -> Rows:
         rows: Rows = frame.body.between(job.after, job.upto)
@@ -157,21 +222,6 @@ def _opened(plan: Plan, stage: int, held: list[int]) -> list[Hosted]:
     for step in steps:
         step.open(held)
     return steps
-
-
-def _pieces(state: Any) -> list[Any]:
-    """State comes whole, or as a generator of pieces; each is installed by a call of its own."""
-    return list(state) if isinstance(state, GeneratorType) else [state]
-
-
-def _packed(rows: Rows) -> list[Any]:
-    marks = [[mark.sn, mark.kind, mark.value] for mark in rows.marks]
-    return [rows.wide, marks]
-
-
-def _unpacked(packed: list[Any]) -> Rows:
-    wide, marks = packed
-    return Rows(wide, tuple(Punctuation(*mark) for mark in marks))
 
 
 def _batch(rows: Rows) -> Batch | None:

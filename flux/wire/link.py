@@ -9,6 +9,9 @@ that it has received whole, and tells the other now and then. A frame is kept un
 has it. When another connection stands (`resume`), both ends say how far they have come, and each repeats what
 the other lacks: callers see one stream of frames, nothing lost, repeated or reordered.
 
+Some frames are *bulk*: the chunks of a partition's state. They go between other frames, one after each, in an order of
+their own, and never are more than `_BULK_BYTES` of them on their way: what is sent behind them waits for no more.
+
 What is kept is the memory that was sent, not a copy. It is bounded by what the kernel holds for both ends, what
 is begun (`_SEND_BYTES`), what goes out before the reader has its turn (twice `_TURN_BYTES`), what has come and was
 not told (`_TELL_BYTES` or `_TELL_FRAMES`), and a frame at the end of each: 60 MiB and a few frames. At full load,
@@ -29,7 +32,7 @@ import errno
 import socket
 from collections import deque
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import trio
@@ -44,6 +47,8 @@ _SEND_BYTES = 8 << 20  # No more parts behind this many bytes: what is to be tol
 _TURN_BYTES = 16 << 20  # To a peer that takes them at once; then the reader may hear what it tells.
 _TELL_BYTES = 1 << 20
 _TELL_FRAMES = 64
+_BULK_BYTES = 4 << 20  # Begun, and not told as received.
+_BULK_WAITING_MAX = 2  # Frames that one should have ready; more only take memory.
 _RESUME_S = 5.0
 _NO_FILES_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _NO_FILES_LEFT_PAUSE_S = 0.1
@@ -51,7 +56,11 @@ _OWN_KINDS = ("resume", "got", "closed")
 _CLOSED = memoryview(frames.encode({"kind": "closed"}))
 
 Body: TypeAlias = Any  # A pa.Buffer, or None for a frame without one.
-_Frame: TypeAlias = tuple[memoryview, ...]
+
+
+class _Frame(NamedTuple):
+    parts: tuple[memoryview, ...]
+    bulk_bytes: int = 0
 
 
 class LinkClosed(Exception):
@@ -90,6 +99,10 @@ class Link:
         self._wake = trio.Event()  # The writer has something to do.
         self._stands = trio.Event()  # A connection stands, or the link is closed.
         self._waiting: deque[_Frame] = deque()
+        self._bulk: deque[_Frame] = deque()
+        self._again: deque[_Frame] = deque()  # To be repeated over this connection, before all others.
+        self._bulk_bytes = 0  # Of what is kept.
+        self._bulk_moved = trio.Event()  # There may be room for more of it.
         self._parts: deque[memoryview] = deque()  # What is being written: whole frames, but for what has gone out.
         self._parts_bytes = 0
         self._kept: deque[_Frame] = deque()  # Begun or written, and not told as received.
@@ -116,7 +129,7 @@ class Link:
     @property
     def kept_bytes(self) -> int:
         """What is written or being written, and kept because the peer may not have it."""
-        return sum(len(part) for frame in self._kept for part in frame)
+        return sum(len(part) for frame in self._kept for part in frame.parts)
 
     # Connections.
 
@@ -151,8 +164,9 @@ class Link:
         except BaseException:
             _shut(sock)
             raise
-        self._waiting.extendleft(reversed(self._kept))
+        self._again.extendleft(reversed(self._kept))
         self._kept.clear()
+        self._bulk_bytes = 0
         self._use(sock, reader)
 
     async def resumed(self) -> bool:
@@ -177,7 +191,10 @@ class Link:
         self._break()
         self._newest = None
         self._waiting.clear()
+        self._bulk.clear()
+        self._again.clear()
         self._kept.clear()
+        self._bulk_moved.set()
         self._wake.set()
         self._stands.set()
 
@@ -200,15 +217,25 @@ class Link:
 
     # Frames out.
 
-    def send(self, header: dict[str, Any], body: Body = None) -> None:
-        """Queue one frame; it never blocks."""
+    def send(self, header: dict[str, Any], body: Body = None, bulk: bool = False) -> None:
+        """Queue one frame; it never blocks. What is `bulk` lets other frames pass, and keeps its own order."""
         assert header["kind"] not in _OWN_KINDS, f"a frame of kind {header['kind']!r} is the link's own"
         if self.closed:
             return
         size = 0 if body is None else body.size
         head = memoryview(frames.encode(header, size))
-        self._waiting.append((head, memoryview(body).cast("B")) if size else (head,))
+        parts = (head, memoryview(body).cast("B")) if size else (head,)
+        if bulk:
+            self._bulk.append(_Frame(parts, sum(map(len, parts))))
+        else:
+            self._waiting.append(_Frame(parts))
         self._wake.set()
+
+    async def bulk_room(self) -> bool:
+        """Wait until it is worth queueing the next bulk frame; False if the link is closed."""
+        while len(self._bulk) >= _BULK_WAITING_MAX and not self.closed:
+            await self._bulk_moved.wait()
+        return not self.closed
 
     def send_batch(self, header: dict[str, Any], batch: pa.RecordBatch | None, encoded: Body = None) -> None:
         """Queue a frame whose body is a record batch; its schema travels once per link."""
@@ -268,13 +295,28 @@ class Link:
         if self._untold_bytes >= _TELL_BYTES or self._untold_frames >= _TELL_FRAMES:
             self._untold_frames = self._untold_bytes = 0
             self._begin((memoryview(frames.encode({"kind": "got", "n": self._got})),))
-        while self._waiting and self._parts_bytes < _SEND_BYTES and len(self._parts) < _SEND_PARTS_MAX:
-            frame = self._waiting.popleft()
-            self._kept.append(frame)
-            self._begin(frame)
+        while self._parts_bytes < _SEND_BYTES and len(self._parts) < _SEND_PARTS_MAX:
+            if self._again:
+                self._begin_next(self._again)
+                continue
+            has_bulk = bool(self._bulk) and self._bulk_bytes < _BULK_BYTES
+            if not self._waiting and not has_bulk:
+                break
+            if self._waiting:
+                self._begin_next(self._waiting)
+            if has_bulk:
+                self._begin_next(self._bulk)
+                self._bulk_moved.set()
+                self._bulk_moved = trio.Event()
 
-    def _begin(self, frame: _Frame) -> None:
-        for part in frame:
+    def _begin_next(self, queue: deque[_Frame]) -> None:
+        frame = queue.popleft()
+        self._kept.append(frame)
+        self._bulk_bytes += frame.bulk_bytes
+        self._begin(frame.parts)
+
+    def _begin(self, parts: tuple[memoryview, ...]) -> None:
+        for part in parts:
             self._parts.append(part)
             self._parts_bytes += len(part)
 
@@ -288,7 +330,7 @@ class Link:
 
     async def drain(self) -> None:
         """Return when everything queued has gone out, or the link is closed."""
-        while (self._waiting or self._parts) and not self.closed:
+        while (self._again or self._waiting or self._bulk or self._parts) and not self.closed:
             await trio.sleep(0.001)
 
     # Frames in.
@@ -349,8 +391,10 @@ class Link:
                 f"of {self._told:,} before. It is not the process that this link was made with"
             )
         for _ in range(n - self._told):
-            self._kept.popleft()
+            self._bulk_bytes -= self._kept.popleft().bulk_bytes
         self._told = n
+        if self._bulk:
+            self._wake.set()  # It may have waited for this.
 
 
 def _shut(sock: socket.socket) -> None:

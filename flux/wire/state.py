@@ -3,6 +3,10 @@
 State is made of msgpack's types, numpy arrays and Arrow tables or batches, nested as one likes. Arrays
 travel as their bytes with dtype and shape, Arrow data as an IPC stream. What cannot be encoded is a
 `StateError` that names the value; what cannot be decoded is a `BadFrame`.
+
+What is large goes *outside*: it is a number in the packed value, and its bytes are a buffer of their own, without a
+copy here or where they arrive. Lists and dicts of many entries go outside in slices, because msgpack does not let
+other threads run until it is through: the one that beats for this process must not wait for 200 MB.
 """
 
 from __future__ import annotations
@@ -10,7 +14,8 @@ from __future__ import annotations
 import itertools
 import re
 import sys
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 import msgpack
 import numpy as np
@@ -20,12 +25,35 @@ from ..errors import StateError
 from .batches import read_batch, read_table
 from .frames import BadFrame, blame, shown
 
-_ARRAY, _TABLE, _BATCH, _TUPLE = 1, 2, 3, 4
+_ARRAY, _TABLE, _BATCH, _TUPLE, _ARRAY_OUTSIDE, _TABLE_OUTSIDE, _BATCH_OUTSIDE, _LIST, _DICT = range(1, 10)
+_ARROW_OUTSIDE = (_TABLE_OUTSIDE, _BATCH_OUTSIDE)
+_SLICED = (_LIST, _DICT)
 # Each tuple within a tuple takes 50 KiB of the C stack, which ends at 8 MiB or sooner, and the process with it.
 _TUPLES_DEEP_MAX = 32
+_OUTSIDE_MIN_BYTES = 64 << 10
+_SLICE_ENTRIES = 8_192
+# Long lists and dicts are looked for this deep, and in those with so many entries.
+_LOOKED_DEEP = 4
+_LOOKED_ENTRIES_MAX = 64
 # What `dtype.str` says of arrays without objects and fields. Other texts would be read as descriptions of types.
 _DTYPE = re.compile(r"[<>|](?:[biufcSUV][0-9]{1,9}|[mM]8(?:\[[0-9]{0,9}[a-zA-Z]{1,7}\])?)")
 _tokens = itertools.count(1)
+
+Parts: TypeAlias = list[memoryview]  # Of one buffer, in this order; views of what the operator holds.
+
+
+class Outside:
+    """Where `encode` puts what is large; `note` is told of the size of each buffer, and may raise to make an end."""
+
+    def __init__(self, note: Callable[[int], None]) -> None:
+        self.buffers: list[Parts] = []
+        self._note = note
+
+    def put(self, parts: Parts) -> int:
+        """Put a buffer there; its number."""
+        self._note(sum(map(len, parts)))
+        self.buffers.append(parts)
+        return len(self.buffers) - 1
 
 
 class Parcel:
@@ -39,8 +67,11 @@ class Parcel:
         self.token = next(_tokens)  # Stands for it in a recording.
 
 
-def encode(state: Any, whose: str, depth: int = 0) -> bytes:
-    """`state` as bytes; `whose` says in an error which operator's it is, `depth` how many tuples it is within."""
+def encode(state: Any, whose: str, outside: Outside | None = None, depth: int = 0) -> bytes:
+    """`state` as bytes, and what is large put `outside`, if that is given: it is not copied.
+
+    `whose` says in an error which operator's it is, `depth` how many tuples it is within.
+    """
     if depth > _TUPLES_DEEP_MAX:
         raise StateError(f"{whose}: tuples nested more than {_TUPLES_DEEP_MAX} deep cannot be moved; keep lists")
 
@@ -52,29 +83,45 @@ def encode(state: Any, whose: str, depth: int = 0) -> bytes:
         if isinstance(value, np.ndarray | np.generic) and value.dtype.names:
             raise StateError(f"{whose}: a numpy array with fields cannot be moved; keep an array for each field")
         if isinstance(value, np.ndarray):
-            head = msgpack.packb([value.dtype.str, list(value.shape)])
-            return msgpack.ExtType(_ARRAY, head + np.ascontiguousarray(value).tobytes())
+            return _extended_array(value, outside)
         if isinstance(value, np.generic):
             return msgpack.ExtType(_ARRAY, msgpack.packb([value.dtype.str, []]) + value.tobytes())
         if isinstance(value, pa.Table | pa.RecordBatch):
-            code = _TABLE if isinstance(value, pa.Table) else _BATCH
-            return msgpack.ExtType(code, _stream_of(value))
+            return _extended_arrow(value, outside)
         if isinstance(value, tuple):
-            return msgpack.ExtType(_TUPLE, encode(list(value), whose, depth + 1))
+            return msgpack.ExtType(_TUPLE, encode(list(value), whose, outside, depth + 1))
         raise StateError(
             f"{whose}: {value!r:.200} of type {type(value).__name__} cannot be moved to another site. State is made "
             "of None, bool, int, float, str, bytes, lists, tuples, dicts, numpy arrays and Arrow tables"
         )
 
+    def sliced(value: Any, deep: int) -> Any:
+        """`value` with the long lists and dicts in it put outside."""
+        if type(value) not in (list, dict) or deep == _LOOKED_DEEP:
+            return value
+        if len(value) > _SLICE_ENTRIES:
+            assert outside is not None
+            slices = (encode(some, whose, outside, depth + 1) for some in _slices(value))
+            numbers = [outside.put([memoryview(packed)]) for packed in slices]
+            return msgpack.ExtType(_LIST if type(value) is list else _DICT, msgpack.packb(numbers))
+        if len(value) > _LOOKED_ENTRIES_MAX:
+            return value
+        if type(value) is list:
+            return [sliced(each, deep + 1) for each in value]
+        return {key: sliced(each, deep + 1) for key, each in value.items()}
+
     try:
-        packed: bytes = msgpack.packb(state, default=extend, strict_types=True)
+        packed: bytes = msgpack.packb(state if outside is None else sliced(state, 0), default=extend, strict_types=True)
     except (OverflowError, ValueError) as error:
         raise StateError(f"{whose}: the state cannot be moved: {error}") from error
     return packed
 
 
-def decode(packed: Any, depth: int = 0) -> Any:
-    """What `encode` was given; numpy scalars and empty shapes come back as they were."""
+def decode(packed: Any, outside: Sequence[Any] = (), depth: int = 0) -> Any:
+    """What `encode` was given; numpy scalars and empty shapes come back as they were.
+
+    `outside` are the buffers of what is large, writable arrays of bytes: what is made of them keeps them.
+    """
     if depth > _TUPLES_DEEP_MAX:
         raise BadFrame(f"state with tuples nested more than {_TUPLES_DEEP_MAX} deep")
 
@@ -86,7 +133,15 @@ def decode(packed: Any, depth: int = 0) -> Any:
         if code == _BATCH:
             return read_batch(data)
         if code == _TUPLE:
-            return tuple(decode(data, depth + 1))
+            return tuple(decode(data, outside, depth + 1))
+        if code == _ARRAY_OUTSIDE:
+            number, dtype, shape = msgpack.unpackb(data)
+            return _shaped(_view(outside[number], dtype), shape)
+        if code in _ARROW_OUTSIDE:
+            buffer = pa.py_buffer(outside[msgpack.unpackb(data)])
+            return read_table(buffer) if code == _TABLE_OUTSIDE else read_batch(buffer)
+        if code in _SLICED:
+            return _joined(code, (decode(outside[number], outside, depth + 1) for number in msgpack.unpackb(data)))
         raise BadFrame(f"state of an unknown kind {code}: run one release everywhere")
 
     try:
@@ -99,25 +154,90 @@ def decode(packed: Any, depth: int = 0) -> Any:
         ) from error
 
 
+def _extended_array(value: Any, outside: Outside | None) -> msgpack.ExtType:
+    if outside is None or value.nbytes < _OUTSIDE_MIN_BYTES:
+        head = msgpack.packb([value.dtype.str, list(value.shape)])
+        return msgpack.ExtType(_ARRAY, head + np.ascontiguousarray(value).tobytes())
+    flat = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+    number = outside.put([memoryview(flat)])  # type: ignore[arg-type]
+    return msgpack.ExtType(_ARRAY_OUTSIDE, msgpack.packb([number, value.dtype.str, list(value.shape)]))
+
+
+def _extended_arrow(value: Any, outside: Outside | None) -> msgpack.ExtType:
+    is_table = isinstance(value, pa.Table)
+    parts = _stream_of(value)
+    if outside is None or sum(map(len, parts)) < _OUTSIDE_MIN_BYTES:
+        return msgpack.ExtType(_TABLE if is_table else _BATCH, b"".join(parts))
+    return msgpack.ExtType(_TABLE_OUTSIDE if is_table else _BATCH_OUTSIDE, msgpack.packb(outside.put(parts)))
+
+
+def _slices(value: list[Any] | dict[Any, Any]) -> Iterator[Any]:
+    if isinstance(value, list):
+        for start in range(0, len(value), _SLICE_ENTRIES):
+            yield value[start : start + _SLICE_ENTRIES]
+        return
+    entries = iter(value.items())
+    while some := dict(itertools.islice(entries, _SLICE_ENTRIES)):
+        yield some
+
+
+def _joined(code: int, slices: Iterator[Any]) -> Any:
+    if code == _LIST:
+        return [entry for some in slices for entry in some]
+    whole: dict[Any, Any] = {}
+    for some in slices:
+        whole.update(some)
+    return whole
+
+
 def _array(data: bytes) -> Any:
     unpacker = msgpack.Unpacker()
     unpacker.feed(data[:256])
     dtype, shape = unpacker.unpack()
+    return _shaped(_view(np.frombuffer(data, np.uint8, offset=unpacker.tell()).copy(), dtype), shape)
+
+
+def _view(data: Any, dtype: Any) -> Any:
+    """Bytes as a flat array of what they claim to be."""
     if not isinstance(dtype, str) or not _DTYPE.fullmatch(dtype):
         raise BadFrame(f"state with an array of the unknown type {shown(dtype)}")
-    flat = np.frombuffer(data, dtype=np.dtype(dtype), offset=unpacker.tell())
+    flat = data.view(np.dtype(dtype))
     # To numpy every pattern of bits is a value of these, and whoever looks at one that is none comes to harm.
     if flat.dtype.kind == "b" and (flat.view(np.uint8) > 1).any():
         raise BadFrame("state with an array of truth values that are neither true nor false")
     if flat.dtype.kind == "U" and (flat.view(f"{dtype[0]}u4") > sys.maxunicode).any():
         raise BadFrame("state with an array of text that has no such characters")
-    array = flat.reshape(shape).copy()
+    return flat
+
+
+def _shaped(flat: Any, shape: Any) -> Any:
+    array = flat.reshape(shape)
     return array if shape else array[()]
 
 
-def _stream_of(data: Any) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, data.schema) as writer:
+class _Gathered:
+    """A file for Arrow to write to, which keeps what it is given: columns come as the memory they are in."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.parts: Parts = []
+
+    def write(self, data: Any) -> int:
+        part = memoryview(data).cast("B")
+        if part:
+            self.parts.append(part)
+        return len(part)
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def _stream_of(data: Any) -> Parts:
+    gathered = _Gathered()
+    with pa.PythonFile(gathered, mode="w") as file, pa.ipc.new_stream(file, data.schema) as writer:
         writer.write(data)
-    packed: bytes = sink.getvalue().to_pybytes()
-    return packed
+    return gathered.parts

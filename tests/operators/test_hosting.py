@@ -267,6 +267,26 @@ def test_a_generator_of_no_pieces_moves_a_partition_too(count: int) -> None:
     assert tuples(there.process(batch_of([(0, 1)], SCHEMA, [2]))) == [(0, 1 + count)]
 
 
+def test_states_of_many_keys_move_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flux.hosting._PIECE_KEYS", 3)
+    step = step_of(RunningByKey, SCHEMA, ("k",))
+    here, there = opened(step), opened(step, [])
+    rows = batch_of([(k, 1) for k in range(10)], SCHEMA, [2] * 10)
+    here.process(rows)
+    pieces = list(here.get_partition_state(2))
+    assert [piece["keys"].num_rows for piece in pieces] == [3, 3, 3, 1]
+    for piece in pieces:
+        there.install_partition_state(2, piece)
+    assert tuples(there.process(rows)) == [(k, 2) for k in range(10)]
+
+
+@pytest.mark.parametrize("factory", [Running, lambda: Running()])
+def test_an_operator_says_whether_a_fork_has_its_state(factory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert host(step_of(factory, SCHEMA)).state_in_memory
+    monkeypatch.setattr(Running, "state_in_memory", False)
+    assert not host(step_of(factory, SCHEMA)).state_in_memory
+
+
 def test_what_a_generator_of_pieces_raises_names_it() -> None:
     class Breaks(Running):
         def get_state(self) -> Any:

@@ -28,6 +28,7 @@ class Relay:
 
     def __init__(self, dials: str, answers: str, directory: Path) -> None:
         self.pause_s = 0.0  # Before each piece that is passed on.
+        self.passed_bytes = 0  # Either way; about as many, since two threads count.
         self._between = (dials, answers)
         self._target = directory / "target"
         self._where = f"unix:{directory / 'relay'}"
@@ -89,6 +90,7 @@ class Relay:
             while data := source.recv(_READ_BYTES):
                 time.sleep(self.pause_s)
                 to.sendall(data)
+                self.passed_bytes += len(data)
 
 
 @contextmanager

@@ -1,0 +1,108 @@
+"""Transfer: the state of a partition as a stream of bytes that goes in chunks, and how it is put together again.
+
+    item := kind u8 | length u64 | bytes           kind: a buffer, or a value that refers to the buffers before it
+
+A value comes behind the buffers that it needs (`state`), so values can be read one by one, and nobody needs to know
+how many there are or how large they become. The chunks into which the stream is cut know nothing of items.
+
+Chunks of one transfer come in order; those of several, and everything else on a link, come between them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from .frames import BadFrame
+from .state import Outside, decode, encode
+
+# Data that was sent behind a chunk waits for it: half a millisecond on a link that carries a gigabyte per second.
+CHUNK_BYTES = 512 << 10
+
+_ITEM = struct.Struct("<BQ")
+_BUFFER, _VALUE = 0, 1
+_BUFFERS_MAX = 1 << 20  # Of one value; each has at least 64 KiB, or 8,192 entries.
+
+
+def items(
+    values: Iterable[Any], whose: str, note: Callable[[int], None] = lambda size: None
+) -> Iterator[list[memoryview]]:
+    """The stream of `values`: the parts of each are views of the memory that it is in, until one asks for the next.
+
+    `note` is told of the size of what is in it as it is found, and may raise to make an end.
+    """
+    for value in values:
+        outside = Outside(note)
+        packed = encode(value, whose, outside)
+        note(len(packed))
+        stream: list[memoryview] = []
+        for parts in outside.buffers:
+            stream += [memoryview(_ITEM.pack(_BUFFER, sum(map(len, parts)))), *parts]
+        yield [*stream, memoryview(_ITEM.pack(_VALUE, len(packed))), memoryview(packed)]
+
+
+def chunks(stream: bytes | bytearray) -> Iterator[memoryview]:
+    """A stream that is at hand, cut."""
+    for start in range(0, len(stream), CHUNK_BYTES):
+        yield memoryview(stream)[start : start + CHUNK_BYTES]
+
+
+class Arrival:
+    """A stream that comes chunk by chunk: each item in memory of its own, which what is made of it keeps."""
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+        self._head = bytearray()  # Of the next item, as far as it has come.
+        self._kind = _BUFFER
+        self._item: Any = None
+        self._filled = 0
+        self._buffers: list[Any] = []  # Since the last value.
+        self._values: list[tuple[Any, list[Any]]] = []
+
+    def take(self, chunk: Any) -> None:
+        """The next chunk."""
+        rest = np.frombuffer(chunk, np.uint8)
+        self.size_bytes += len(rest)
+        while len(rest):
+            if self._item is None:
+                missing = _ITEM.size - len(self._head)
+                self._head += rest[:missing].tobytes()
+                rest = rest[missing:]
+                if len(self._head) == _ITEM.size:
+                    self._begin()
+            else:
+                some = min(len(rest), len(self._item) - self._filled)
+                self._item[self._filled : self._filled + some] = rest[:some]
+                self._filled += some
+                rest = rest[some:]
+            if self._item is not None and self._filled == len(self._item):
+                self._finish()
+
+    def values(self) -> Iterator[Any]:
+        """What was sent, read as one asks for it; to be called once, when the last chunk is here."""
+        if self._item is not None or self._head or self._buffers:
+            raise BadFrame("the state of a partition ended in the middle of a value")
+        for packed, buffers in self._values:
+            yield decode(packed, buffers)
+
+    def _begin(self) -> None:
+        self._kind, size = _ITEM.unpack(self._head)
+        self._head.clear()
+        if self._kind not in (_BUFFER, _VALUE) or len(self._buffers) >= _BUFFERS_MAX:
+            raise BadFrame(f"the state of a partition has an item of kind {self._kind} where none can be")
+        try:
+            # The system gives memory when it is written to, so what is announced and does not come takes none.
+            self._item, self._filled = np.empty(size, np.uint8), 0
+        except (MemoryError, ValueError):
+            raise BadFrame(f"there is no memory for {size:,} bytes of the state of a partition") from None
+
+    def _finish(self) -> None:
+        if self._kind == _BUFFER:
+            self._buffers.append(self._item)
+        else:
+            self._values.append((self._item, self._buffers))
+            self._buffers = []
+        self._item = None
