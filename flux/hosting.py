@@ -77,7 +77,21 @@ class Hosted:
     def drop_partition(self, pid: int) -> None:
         raise NotImplementedError
 
+    def init_trans(self, pid: int) -> None:
+        """A partition's state is about to be taken or installed; user code is told if it wants to know."""
+        raise NotImplementedError
+
+    def end_trans(self, pid: int) -> None:
+        """It has been, and nobody refers to it any more (thesis fig. 3.9)."""
+        raise NotImplementedError
+
     # What the forms share.
+
+    def _tell(self, pid: int, instance: Any, what: str, *args: Any) -> None:
+        """Call a method that an operator may have or not."""
+        method = getattr(instance, what, None)
+        if method is not None:
+            self._call(pid, None, method, *args)
 
     def _state(self, pid: int, function: Callable[..., Any], *args: Any) -> Any:
         """Return what user code says is a partition's state; a generator of pieces runs later, elsewhere."""
@@ -240,9 +254,19 @@ class _PerPartition(Hosted):
         return self._state(pid, self._instance(pid).get_state)
 
     def install_partition_state(self, pid: int, state: Any) -> None:
-        instance = self._instances[pid] if pid in self._instances else self._add(pid)
+        instance = self._made(pid)
         if state is not None:
             self._call(pid, None, instance.install_state, state)
+
+    def _made(self, pid: int) -> Operator:
+        """The partition's instance; it may be about to get its first state."""
+        return self._instances[pid] if pid in self._instances else self._add(pid)
+
+    def init_trans(self, pid: int) -> None:
+        self._tell(pid, self._made(pid), "init_trans")
+
+    def end_trans(self, pid: int) -> None:
+        self._tell(pid, self._instance(pid), "end_trans")
 
     def drop_partition(self, pid: int) -> None:
         instance = self._instances.pop(pid, None)
@@ -356,6 +380,12 @@ class _PerKey(Hosted):
         self._key_schema = table.schema
         held.update(zip(_keys(table.columns), state["states"], strict=True))
 
+    def init_trans(self, pid: int) -> None:
+        self._tell(pid, self._instance, "init_trans")
+
+    def end_trans(self, pid: int) -> None:
+        self._tell(pid, self._instance, "end_trans")
+
     def drop_partition(self, pid: int) -> None:
         self._states.pop(pid, None)
 
@@ -392,6 +422,12 @@ class _Pooled(Hosted):
     def install_partition_state(self, pid: int, state: Any) -> None:
         if state is not None:
             self._call(pid, None, self._instance.install_partition_state, pid, state)
+
+    def init_trans(self, pid: int) -> None:
+        self._tell(pid, self._instance, "init_trans", pid)
+
+    def end_trans(self, pid: int) -> None:
+        self._tell(pid, self._instance, "end_trans", pid)
 
     def drop_partition(self, pid: int) -> None:
         self._call(pid, None, self._instance.drop_partition, pid)

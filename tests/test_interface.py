@@ -525,7 +525,6 @@ def test_the_end_of_the_stream_is_a_punctuation_that_may_emit_columns() -> None:
     assert sum(row["total"] for row in rows) == sum(row["v"] for row in ROWS)
 
 
-@to_be_built(4, "standby recovery", AssertionError)
 def test_state_moves_in_pieces_to_a_standby_between_init_trans_and_end_trans(tmp_path: Path) -> None:
     class Pieces(flux.Operator):
         output = {"k": "int64", "n": "int64"}

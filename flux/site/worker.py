@@ -95,8 +95,10 @@ class Worker(Shell):
         if isinstance(effect, Install):
             self._digests[effect.stage].put(effect.partition, effect.body.digest)
             for step, pieces in zip(self._segments[effect.stage], effect.body.states, strict=True):
+                step.init_trans(effect.partition)
                 for piece in pieces:
                     step.install_partition_state(effect.partition, piece)
+                step.end_trans(effect.partition)
         elif isinstance(effect, Drop):
             for step in self._segments[effect.stage]:
                 step.drop_partition(effect.partition)
@@ -112,10 +114,15 @@ class Worker(Shell):
         kept = [run for run in message.runs if partition not in run.without]
         bodies = [run.body.select(own) for run in kept]
         runs = tuple(replace(run, rows=len(rows), without=frozenset()) for run, rows in zip(kept, bodies, strict=True))
-        states = [_pieces(step.get_partition_state(partition)) for step in self._segments[message.stage]]
+        steps = self._segments[message.stage]
+        for step in steps:
+            step.init_trans(partition)
+        states = [_pieces(step.get_partition_state(partition)) for step in steps]
         whose = f"stage {message.stage}, partition {partition}, on {self.name}"
         digest = self._digests[message.stage].get(partition)
         packed = encode([states, [_packed(rows) for rows in bodies], digest], whose)
+        for step in steps:
+            step.end_trans(partition)
         header = {"kind": "peer", "m": to_plain(replace(message, runs=runs), lambda body: None)}
         self.link_to(to).send(header, pa.py_buffer(packed))
         self.program.send({"kind": "moved", "version": message.version, "to": to, "bytes": len(packed)})
