@@ -869,10 +869,14 @@ def test_an_operator_that_raises_stops_the_run_with_the_row_and_its_place() -> N
     assert caught.value.row is not None
 
 
-@to_be_built(4, "on_error=skip", TypeError)
 def test_on_error_skip_counts_instead() -> None:
     report = flow_of(raising(at=150)).run(sites=2, on_error="skip")
     assert [row["v"] for row in report.table.to_pylist()] == [v for v in range(300) if v != 150]
+    assert report.skipped == 1
+    [row] = report.skipped_rows
+    assert row.row == 151
+    assert "'v': 150" in row.values
+    assert "the operator's own words" in row.error
 
 
 def test_a_row_that_kills_both_copies_is_named_before_a_third_is_spent() -> None:

@@ -331,6 +331,9 @@ class Program:
                 heard.byes.add(link.peer)
                 for place in header.get("digests", ()):
                     heard.diverged = self._divergence.compare(link.peer, *place) or heard.diverged
+            elif kind in ("skipped", "shed"):
+                for text in heard.left_out.hear(header):
+                    self._log(logging.WARNING, link.peer, text)
             elif kind == "log":
                 self._log(logging.INFO, header["node"], f"{header['node']}: {header['text']}")
             else:

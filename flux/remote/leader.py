@@ -76,6 +76,8 @@ class Leader:
             latency_p50_ms=p50_ms,
             latency_p99_ms=p99_ms,
             building=heard.building,
+            skipped=heard.left_out.skipped,
+            shed=heard.left_out.shed,
         )
 
     def _hear(self, link: Link, header: dict[str, Any]) -> None:
@@ -105,6 +107,9 @@ class Leader:
                 self.links[header["site"]].send({"kind": "stop"})
         elif kind == "error":
             self._end(from_dict(header["error"]))
+        elif kind in ("skipped", "shed"):
+            for text in heard.left_out.hear(header):
+                self._log(logging.WARNING, link.peer, text)
         elif kind == "log":
             self._log(logging.INFO, header["node"], f"{header['node']}: {header['text']}")
         elif kind not in ("moved", "bye"):

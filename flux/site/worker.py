@@ -28,8 +28,9 @@ from ..wire.codec import to_plain
 from ..wire.rows import PARTITION, SN, SUB, Rows, merge
 from ..wire.state import Parcel, decode, encode
 from .at_work import SUFFIX, AtWork, Job
-from .digests import Digests
+from .digests import Digests, Skips
 from .shell import Shell, Surroundings
+from .skipping import Skipping
 
 
 class Worker(Shell):
@@ -74,13 +75,27 @@ class Worker(Shell):
         outputs = [batch for batch in self._outputs(job, whole) if batch is not None]
         self._at_work.end()
         body = self._partitioned(job.stage, outputs, whole.marks)
-        self._compare(job, body)
+        self._compare(job, body, self._tell_skipped(job.stage))
         self.tell(Consumed(stage=job.stage, cohort=job.cohort, upto=job.upto, rows=len(body), body=body))
 
-    def _compare(self, job: Consume, body: Rows) -> None:
+    def _tell_skipped(self, stage: int) -> Skips:
+        """Report the rows that operators refused; return partition and number of each that was just now."""
+        places: list[tuple[int, int]] = []
+        for step in self._segments[stage]:
+            if not isinstance(step, Skipping):
+                continue
+            totals, skipped = step.take_skipped()
+            places += [(row.partition, row.sn) for row in skipped]
+            if totals:
+                rows = [[row.partition, row.nth, row.sn, *row.shown] for row in skipped if row.shown is not None]
+                place = {"step": step.step.name, "level": step.step.level}
+                self.program.send({"kind": "skipped", **place, "totals": list(totals.items()), "rows": rows})
+        return places
+
+    def _compare(self, job: Consume, body: Rows, skipped: Skips) -> None:
         """Have what was emitted compared with what the other copies emit."""
         partitions = sorted(job.partitions)
-        for position, sums in self._digests[job.stage].add(body, job.after, job.upto):
+        for position, sums in self._digests[job.stage].add(body, job.after, job.upto, skipped):
             self.controller.send(
                 {
                     "kind": "digests",
@@ -99,6 +114,7 @@ class Worker(Shell):
                 for piece in pieces:
                     step.install_partition_state(effect.partition, piece)
                 step.end_trans(effect.partition)
+            self._tell_skipped(effect.stage)  # Who had skipped rows may have died before it told.
         elif isinstance(effect, Drop):
             for step in self._segments[effect.stage]:
                 step.drop_partition(effect.partition)
@@ -161,6 +177,8 @@ class Worker(Shell):
 
 def _opened(plan: Plan, stage: int, held: list[int]) -> list[Hosted]:
     steps = [host(step) for step in plan.segments[stage - 1].steps]
+    if plan.policy.on_error == "skip":
+        steps = [Skipping(step) for step in steps]
     for step in steps:
         step.open(held)
     return steps
