@@ -2,6 +2,9 @@
 
 Every number that it gives is in the journal (`numbering`) before the rows go out. An ingress that takes the place of
 one that died gives again what the journal says, in the same ranges, and then numbers on.
+
+When rows come faster than they are processed, the machine asks for no more, and the source waits. If the user wants
+that, rows for which there is no room are shed instead, before they have numbers, so that no copy ever sees them.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from .taking import Taking
 
 JOURNAL = "numbering.journal"
 _REPORT_EVERY_S = 0.05
+_PATIENCE_S = 0.05  # So long the first rows for which there is no room wait for it, before they are shed.
 
 
 class IngressProcess(Shell):
@@ -45,14 +49,17 @@ class IngressProcess(Shell):
             self._unusable = error  # Told when there is a connection to tell it on.
         released = 0 if self._numbering is None else self._numbering.released
         name = INGRESS if incarnation == 1 else f"{INGRESS}.{incarnation}"
-        machine = Ingress(name, surroundings.plan.pool_rows, released)
-        super().__init__(surroundings, Node(name, [machine], incarnation))
+        self._machine = Ingress(name, surroundings.plan.pool_rows, released)
+        super().__init__(surroundings, Node(name, [self._machine], incarnation))
         self._source = source
         self._incarnation = incarnation
         self._pulls, self._pulled = trio.open_memory_channel[int](1)
         self._received: deque[tuple[int, Callable[[], None]]] = deque()
         self._numbered: list[tuple[float, int, int]] = []  # (when, upto, rows), for the report.
         self._reported_at = 0.0
+        self._sheds = surroundings.plan.policy.on_overload == "shed"
+        self._overloaded = False
+        self._shed_told = 0
 
     def start(self, nursery: trio.Nursery) -> None:
         if self._numbering is None:
@@ -113,6 +120,9 @@ class IngressProcess(Shell):
                 if piece.received is not None:
                     piece.received()
         for span in replay.spans:
+            if span.shed:
+                await self._shed_again(span, taking)
+                continue
             after = await self._pulled.receive()
             assert after == span.after, f"{self.name} is asked for what is behind {after}, not {span.after}"
             if span.mark is not None:
@@ -121,16 +131,27 @@ class IngressProcess(Shell):
                 rows = span.kept_rows() if span.kept is not None else await self._taken_again(span, taking)
                 self._tell_rows(span.upto, self._partitioned(rows, span.upto, expected=span.digest), span.when)
 
+    async def _shed_again(self, span: Span, taking: Taking) -> None:
+        """A source that cannot replay does not give again what was shed; from another it is taken, and left out."""
+        if self._source.replays:
+            pieces = await taking.take(span.shed)
+            self._expect(sum(piece.rows.num_rows for piece in pieces), span.shed, "rows that were shed")
+            for piece in pieces:
+                self._note_received(span.upto, piece)
+
+    def _note_received(self, upto: int, batch: SourceBatch) -> None:
+        """Tell the source when the copies have what is up to `upto`; they may have said so already."""
+        assert self._numbering is not None
+        if batch.received is not None:
+            self._received.append((upto, batch.received))
+            self._tell_received(self._numbering.released)
+
     async def _taken_again(self, span: Span, taking: Taking) -> pa.RecordBatch:
         pieces = await taking.take(span.upto - span.after)
         position = span.after
         for piece in pieces:
             position += piece.rows.num_rows
-            if piece.received is not None:
-                self._received.append((position, piece.received))
-        # The copies may have said that they have these before they were taken again.
-        assert self._numbering is not None
-        self._tell_received(self._numbering.released)
+            self._note_received(position, piece)
         self._expect(position - span.after, span.upto - span.after, f"rows {span.after + 1:,} to {span.upto:,}")
         return pa.concat_batches([piece.rows for piece in pieces])
 
@@ -154,7 +175,11 @@ class IngressProcess(Shell):
                     f"source {type(self._source).__name__} says that it replays, and gave a batch without an offset; "
                     "give SourceBatch(rows, offset=...), or say replays = False"
                 )
-            upto = await self._pulled.receive() + count
+            after = await self._room()
+            if after is None:
+                self._shed(numbering, batch)
+                continue
+            upto = after + count
             rows, when = self._partitioned(batch.rows, upto), time.monotonic()
             kept = batch.rows if self._source.replays is False else None
             numbering.number(upto, batch.offset, when=when, digest=_digest(rows), kept=kept)
@@ -162,15 +187,34 @@ class IngressProcess(Shell):
                 self._received.append((upto, batch.received))
             self._tell_rows(upto, rows, when)
         await self._pulled.receive()
+        self._report()
         self._tell_mark(numbering.mark("end", when=time.monotonic()), "end")
+
+    async def _room(self) -> int | None:
+        """The number behind which the next rows are numbered, when there is room for them; None: they are shed."""
+        if not self._sheds:
+            return await self._pulled.receive()
+        await trio.lowlevel.checkpoint()  # The machine may have something to say to the last rows.
+        # Once there was no room, rows do not wait to see whether there will be: those that come later are newer.
+        while not (self._overloaded and self._machine.prod.buffer.full()):
+            with trio.move_on_after(_PATIENCE_S):
+                after = await self._pulled.receive()
+                self._overloaded = False
+                return after
+            self._overloaded = True
+        return None
+
+    def _shed(self, numbering: Numbering, batch: SourceBatch) -> None:
+        numbering.leave_out(batch.rows.num_rows, batch.offset, when=time.monotonic())
+        self._note_received(numbering.upto, batch)
+        self._report_if_due()
 
     def _tell_mark(self, sn: int, kind: str, value: int | None = None) -> None:
         self.tell(Sourced(after=sn - 1, upto=sn, rows=0, body=Rows(None, (Punctuation(sn, kind, value),))))
 
     def _tell_rows(self, upto: int, rows: Rows, when: float) -> None:
         self._numbered.append((when, upto, len(rows)))
-        if time.monotonic() > self._reported_at + _REPORT_EVERY_S:
-            self._report()
+        self._report_if_due()
         self.tell(Sourced(after=upto - len(rows), upto=upto, rows=len(rows), body=rows))
 
     def _partitioned(self, batch: pa.RecordBatch, upto: int, expected: int | None = None) -> Rows:
@@ -193,9 +237,16 @@ class IngressProcess(Shell):
             )
         return rows
 
+    def _report_if_due(self) -> None:
+        if time.monotonic() > self._reported_at + _REPORT_EVERY_S:
+            self._report()
+
     def _report(self) -> None:
+        self._reported_at = time.monotonic()
+        if self._numbering is not None and self._numbering.shed > self._shed_told:
+            self._shed_told = self._numbering.shed
+            self.program.send({"kind": "shed", "total": self._shed_told})
         if self._numbered:
-            self._reported_at = time.monotonic()
             self.program.send({"kind": "inputs", "log": self._numbered})
             self._numbered = []
 
