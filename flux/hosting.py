@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import GeneratorType
+from types import CodeType, GeneratorType
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,8 @@ from flux.operator import KeyedOperator, Operator, OperatorStep, PooledOperator,
 
 __all__ = ["Hosted", "host"]
 
+ROW_WAS = "; the row was "
+_ADVICE = 'Mend the operator, or let on_error="skip" leave out and count the rows for which it raises'
 _NAN = float("nan")
 # A library that calls sys.exit() must not end a site as if that were in order.
 _RAISED = (Exception, SystemExit)
@@ -124,19 +126,32 @@ class Hosted:
         except _RAISED as error:
             raise self._raised(error, function, partition, rows) from error
 
+    def _new(self, partition: int | None) -> Any:
+        """Make the user's operator."""
+        try:
+            return self._call(partition, None, self.step.factory)
+        except OperatorError as error:
+            raise OperatorError(
+                f"{error.args[0]}. An operator is made without arguments: give parameters to apply(...); they reach it "
+                "as context.parameters",
+                error.step,
+                error.partition,
+            ) from error
+
     def _raised(
         self, error: BaseException, function: Callable[..., Any], partition: int | None, rows: Batch | None
     ) -> OperatorError:
-        text = f"{_place(function, error)} raised {type(error).__name__}: {error}"
+        text = f"{_place(function, error)} raised {type(error).__name__}: {error}{_columns_hint(error)}"
         if rows is None or not len(rows):
             return OperatorError(text, self.step.name, partition)
         reached = rows.reached()
         if reached is None:
             span = f"sn {rows.sn[0]} to {rows.sn[-1]}"
-            return OperatorError(f"{text}; it was given the rows of {span}", self.step.name, partition)
+            return OperatorError(f"{text}; it was given the rows of {span}. {_ADVICE}", self.step.name, partition)
         values = rows.arrow.slice(reached, 1).to_pylist()[0]
         where = int(rows.partition[reached])
-        return OperatorError(f"{text}; the row was {values!r:.500}", self.step.name, where, int(rows.sn[reached]))
+        text = f"{text}{ROW_WAS}{values!r:.500}. {_ADVICE}"
+        return OperatorError(text, self.step.name, where, int(rows.sn[reached]))
 
     def _checked(self, emitted: Any, rows: Batch, function: Callable[..., Any]) -> Batch | None:
         """Return what `function` made of `rows`, or raise if it was made of something else."""
@@ -197,7 +212,7 @@ class _PerPartition(Hosted):
             self._add(pid)
 
     def _add(self, pid: int) -> Operator:
-        instance: Operator = self._call(pid, None, self.step.factory)
+        instance: Operator = self._new(pid)
         self._call(pid, None, instance.open, self.step.context(pid))
         self._instances[pid] = instance
         return instance
@@ -289,7 +304,7 @@ class _PerKey(Hosted):
         self._instance: Any = None
 
     def open(self, partitions_held: Iterable[int]) -> None:
-        self._instance = self._call(None, None, self.step.factory)
+        self._instance = self._new(None)
         self._call(None, None, self._instance.open, self.step.context())
         self._states = {pid: {} for pid in partitions_held}
 
@@ -325,6 +340,8 @@ class _PerKey(Hosted):
         except FluxError:
             raise
         except _RAISED as error:
+            if _innermost(error) is each_row.__code__:
+                error = TypeError(f"expected (state, outputs), with an iterable of dicts or None as outputs; {error}")
             raise self._raised(error, on_tuple, None, batch.slice(place, place + 1)) from error
         if not outputs:
             return None
@@ -398,7 +415,7 @@ class _Pooled(Hosted):
         self._instance: Any = None
 
     def open(self, partitions_held: Iterable[int]) -> None:
-        self._instance = self._call(None, None, self.step.factory)
+        self._instance = self._new(None)
         self._call(None, None, self._instance.open, self.step.context())
 
     def process(self, batch: Batch) -> Batch | None:
@@ -442,6 +459,18 @@ def _keys(columns: list[Any]) -> list[tuple[Any, ...]]:
             cells = [_NAN if cell != cell else cell for cell in cells]
         values.append(cells)
     return list(zip(*values, strict=True))
+
+
+def _columns_hint(error: BaseException) -> str:
+    """A row is a named tuple; what it says of a column that it has not is no help."""
+    fields = getattr(error.obj, "_fields", None) if isinstance(error, AttributeError) else None
+    return "" if fields is None else f"; its columns are {', '.join(fields)}"
+
+
+def _innermost(error: BaseException) -> CodeType | None:
+    """The code in which an error arose."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return frames[-1].f_code if frames else None
 
 
 def _place(function: Callable[..., Any], error: BaseException | None = None) -> str:

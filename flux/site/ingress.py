@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import trio
 
-from ..errors import FluxError
+from ..errors import FluxError, blamed
 from ..hashing import partition_of
 from ..plan.plan import INGRESS
 from ..protocols.ingress import Ingress
@@ -96,7 +96,8 @@ class IngressProcess(Shell):
             self.tell(SourceEnded())
             self._report()
         except Exception as error:
-            self.fail(error)
+            doing = f"was read behind row {numbering.upto:,}"
+            self.fail(blamed(f"source {type(self._source).__name__}", error, doing, "Mend it, and run the flow again"))
 
     def _batches(self, replay: Replay) -> AsyncIterator[SourceBatch]:
         """The source from where it is to go on."""

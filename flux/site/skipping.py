@@ -24,7 +24,7 @@ import numpy as np
 
 from ..batch import Batch
 from ..errors import OperatorError, StateError
-from ..hosting import Hosted
+from ..hosting import ROW_WAS, Hosted
 from ..punctuation import Punctuation
 from ..wire.state import decode, encode
 
@@ -161,7 +161,8 @@ class Skipping(Hosted):
         if self._shown < SHOWN_MAX:
             self._shown += 1
             values = f"{row.arrow.to_pylist()[0]!r:.{_VALUES_MAX_CHARS}}"
-            shown = (values, str(error.args[0]).removesuffix(f"; the row was {values}")[:_ERROR_MAX_CHARS])
+            raised, _, _ = str(error.args[0]).partition(ROW_WAS)
+            shown = (values, raised[:_ERROR_MAX_CHARS])
         self._skipped.append(Skipped(partition=pid, nth=self._counts[pid], sn=int(row.sn[0]), shown=shown))
 
     # Saved states, and the input behind them.
