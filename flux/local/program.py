@@ -20,7 +20,7 @@ import trio
 
 from ..controller.divergence import Divergence
 from ..errors import DataLost, FluxError, from_dict
-from ..plan.plan import CONTROLLER, EGRESS
+from ..plan.plan import CONTROLLER, EGRESS, INGRESS
 from ..sinks import Collect, Sink
 from ..site.shell import Surroundings
 from ..wire import frames
@@ -214,6 +214,8 @@ class Program:
             self._log(logging.INFO, process.node, f"{process.node} is up (process {process.pid})")
             if process.name == EGRESS and isinstance(self._sink, Collect):
                 link.send({"kind": "collected", "upto": self.heard.safe_upto})
+            if process.name == INGRESS and self._surroundings.plan.policy.max_latency_ms is not None:
+                link.send({"kind": "out", "upto": self.heard.safe_upto})
             if process.name == CONTROLLER:
                 for dead in self.heard.deaths:
                     link.send({"kind": "dead", "node": dead.node})
@@ -371,6 +373,8 @@ class Program:
             heard.history.add_output((now, upto, count))
         if isinstance(self._sink, Collect):
             link.send({"kind": "durable", "upto": upto})
+        if self._surroundings.plan.policy.max_latency_ms is not None and INGRESS in self._links:
+            self._links[INGRESS].send({"kind": "out", "upto": upto})
         heard.ended = heard.ended or header["end"]
 
     def _fail(self, error: BaseException) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import DataLost, FluxError, from_dict
 from ..local.heard import Heard
 from ..local.reporting import latency_ms, rate, since_start
-from ..plan.plan import CONTROLLER
+from ..plan.plan import CONTROLLER, INGRESS
 from ..report import Failure, output_gap
 from ..status import ProcessStatus, Status
 from ..wire import frames
@@ -49,6 +49,7 @@ class Leader:
         self._log(logging.INFO, link.peer, f"{link.peer} is up")
         if self.over:
             self._stop(link)
+        self._tell_ingress()
         try:
             while (frame := await link.receive()) is not None:
                 self._hear(link, frame[0])
@@ -85,6 +86,7 @@ class Leader:
         if kind == "rows":
             heard.history.add_output((now, header["upto"], max(0, header["total"] - heard.outputs)))
             heard.outputs, heard.safe_upto = header["total"], header["upto"]
+            self._tell_ingress()
             if header["end"]:
                 self._end(None)
         elif kind == "inputs":
@@ -116,6 +118,12 @@ class Leader:
             raise frames.BadFrame(f"{link.peer} sent an unknown {kind!r}")
         if heard.started_at is not None and heard.history.is_due(heard.started_at, now):
             heard.history.settle(heard.started_at, now)
+
+    def _tell_ingress(self) -> None:
+        """With a limit on latency, the ingress lets rows in as they come out."""
+        for node, link in self.links.items():
+            if node.partition(".")[0] == INGRESS:
+                link.send({"kind": "out", "upto": self.heard.safe_upto})
 
     def _end(self, error: FluxError | None) -> None:
         if self.over:

@@ -14,6 +14,7 @@ import time
 import zlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +29,8 @@ from ..protocols.node import Node
 from ..punctuation import Punctuation
 from ..sources import Source, SourceBatch, SourceContext
 from ..wire.rows import PARTITION, Rows
+from .admission import Admission
+from .gathering import Gathering
 from .numbering import Numbering, Replay, Span
 from .shell import Shell, Surroundings
 from .taking import Taking
@@ -60,6 +63,12 @@ class IngressProcess(Shell):
         self._sheds = surroundings.plan.policy.on_overload == "shed"
         self._overloaded = False
         self._shed_told = 0
+        # Where the source stands: an offset that it gave, and a number of rows behind it.
+        self._offset: tuple[Any, int] = (None, 0)
+        self._admission: Admission | None = None
+        if (limit_ms := surroundings.plan.policy.max_latency_ms) is not None:
+            self._admission = Admission(limit_ms / 1000, surroundings.plan.pool_rows, released)
+        self._came_out = trio.Event()
 
     def start(self, nursery: trio.Nursery) -> None:
         if self._numbering is None:
@@ -81,6 +90,8 @@ class IngressProcess(Shell):
         tells = bool(self._received) and self._received[0][0] <= upto
         self._numbering.release(upto, at_once=tells)
         self._tell_received(upto)
+        if self.program.broken:
+            self._come_out(upto)  # Nobody tells how far the output is: rows flow on without.
 
     def _tell_received(self, upto: int) -> None:
         while self._received and self._received[0][0] <= upto:
@@ -88,7 +99,9 @@ class IngressProcess(Shell):
 
     async def _pump(self, numbering: Numbering) -> None:
         try:
-            async with contextlib.aclosing(Taking(self._batches(numbering.replay))) as taking:
+            if numbering.replay.offset is not None:
+                self._offset = tuple(numbering.replay.offset)
+            async with contextlib.aclosing(Taking(self._gathered(self._batches()))) as taking:
                 await self._give_again(numbering.replay, taking)
                 if not numbering.ended:
                     await self._number_on(numbering, taking)
@@ -99,7 +112,14 @@ class IngressProcess(Shell):
             doing = f"was read behind row {numbering.upto:,}"
             self.fail(blamed(f"source {type(self._source).__name__}", error, doing, "Mend it, and run the flow again"))
 
-    def _batches(self, replay: Replay) -> AsyncIterator[SourceBatch]:
+    def _gathered(self, batches: AsyncIterator[SourceBatch]) -> AsyncIterator[SourceBatch]:
+        if self._admission is None:
+            return batches
+        gathering = Gathering(batches, self._admission)
+        self._nursery.start_soon(gathering.read)
+        return gathering
+
+    def _batches(self) -> AsyncIterator[SourceBatch]:
         """The source from where it is to go on."""
         who = type(self._source).__name__
         if self._incarnation > 1 and self._source.replays is None:
@@ -108,15 +128,18 @@ class IngressProcess(Shell):
                 "begin behind an offset (replays = True) or gives only what is new (replays = False)"
             )
         context = SourceContext(self.surroundings.directory)
-        if self._source.replays and replay.offset is not None:
-            return self._source.batches(context, replay.offset)
+        offset, _ = self._offset
+        if self._source.replays and offset is not None:
+            return self._source.batches(context, offset)
         return self._source.batches(context)
 
     async def _give_again(self, replay: Replay, taking: Taking) -> None:
         """What the last ingress numbered and not every copy is known to have: the same rows, the same numbers."""
         if self._source.replays:
-            skipped = await taking.take(replay.skip_rows)
-            self._expect(sum(piece.rows.num_rows for piece in skipped), replay.skip_rows, "rows that were received")
+            _, behind = self._offset
+            skip_rows = behind + replay.skip_rows
+            skipped = await taking.take(skip_rows)
+            self._expect(sum(piece.rows.num_rows for piece in skipped), skip_rows, "rows that were received")
             for piece in skipped:
                 if piece.received is not None:
                     piece.received()
@@ -165,17 +188,21 @@ class IngressProcess(Shell):
             )
 
     async def _number_on(self, numbering: Numbering, taking: Taking) -> None:
-        while (batch := await taking.next()) is not None:
+        if numbering.offset is not None:
+            self._offset = tuple(numbering.offset)
+        while (batch := await taking.next(self._piece_rows)) is not None:
             count = batch.rows.num_rows
             if not count:
                 if batch.received is not None:
                     batch.received()
                 continue
-            if self._source.replays and batch.offset is None:
+            if self._source.replays and batch.offset is None and not taking.is_within_batch:
                 raise FluxError(
                     f"source {type(self._source).__name__} says that it replays, and gave a batch without an offset; "
                     "give SourceBatch(rows, offset=...), or say replays = False"
                 )
+            offset, behind = self._offset
+            self._offset = (offset, behind + count) if taking.is_within_batch else (batch.offset, 0)
             after = await self._room()
             if after is None:
                 self._shed(numbering, batch)
@@ -183,7 +210,7 @@ class IngressProcess(Shell):
             upto = after + count
             rows, when = self._partitioned(batch.rows, upto), time.monotonic()
             kept = batch.rows if self._source.replays is False else None
-            numbering.number(upto, batch.offset, when=when, digest=_digest(rows), kept=kept)
+            numbering.number(upto, self._offset, when=when, digest=_digest(rows), kept=kept)
             if batch.received is not None:
                 self._received.append((upto, batch.received))
             self._tell_rows(upto, rows, when)
@@ -194,19 +221,41 @@ class IngressProcess(Shell):
     async def _room(self) -> int | None:
         """The number behind which the next rows are numbered, when there is room for them; None: they are shed."""
         if not self._sheds:
-            return await self._pulled.receive()
+            return await self._let_in()
         await trio.lowlevel.checkpoint()  # The machine may have something to say to the last rows.
         # Once there was no room, rows do not wait to see whether there will be: those that come later are newer.
-        while not (self._overloaded and self._machine.prod.buffer.full()):
+        while not (self._overloaded and self._is_full()):
             with trio.move_on_after(_PATIENCE_S):
-                after = await self._pulled.receive()
+                after = await self._let_in()
                 self._overloaded = False
                 return after
             self._overloaded = True
         return None
 
+    async def _let_in(self) -> int:
+        while self._admission is not None and not self._admission.has_room():
+            await self._came_out.wait()
+        return await self._pulled.receive()
+
+    def _is_full(self) -> bool:
+        return self._machine.prod.buffer.full() or (self._admission is not None and not self._admission.has_room())
+
+    @property
+    def _piece_rows(self) -> int | None:
+        return None if self._admission is None else self._admission.piece_rows
+
+    def hear_program(self, header: dict[str, Any]) -> None:
+        if header["kind"] == "out":
+            self._come_out(header["upto"])
+
+    def _come_out(self, upto: int) -> None:
+        if self._admission is not None:
+            self._admission.come_out(upto, time.monotonic())
+            self._came_out.set()
+            self._came_out = trio.Event()
+
     def _shed(self, numbering: Numbering, batch: SourceBatch) -> None:
-        numbering.leave_out(batch.rows.num_rows, batch.offset, when=time.monotonic())
+        numbering.leave_out(batch.rows.num_rows, self._offset, when=time.monotonic())
         self._note_received(numbering.upto, batch)
         self._report_if_due()
 
@@ -216,6 +265,8 @@ class IngressProcess(Shell):
     def _tell_rows(self, upto: int, rows: Rows, when: float) -> None:
         self._numbered.append((when, upto, len(rows)))
         self._report_if_due()
+        if self._admission is not None:
+            self._admission.let_in(upto, time.monotonic())
         self.tell(Sourced(after=upto - len(rows), upto=upto, rows=len(rows), body=rows))
 
     def _partitioned(self, batch: pa.RecordBatch, upto: int, expected: int | None = None) -> Rows:
