@@ -12,7 +12,7 @@ import pyarrow as pa
 from .errors import PlanError
 from .operator import OperatorStep, output_of
 from .plain import ColumnError, plain_schema
-from .plan import Availability, Plan, Segment
+from .plan import Availability, OnError, OnOverload, Plan, Policy, Segment
 from .report import Report
 from .run import Run
 from .sinks import Sink
@@ -72,18 +72,27 @@ class Dataflow:
         availability: Availability = "pairs",
         pool_rows: int = POOL_ROWS,
         record: str | Path | None = None,
+        on_error: OnError = "stop",
+        on_overload: OnOverload = "wait",
+        max_latency_ms: float | None = None,
     ) -> Run:
         """Start on `sites` local processes and return the handle; use it in a `with` block.
 
         `availability` holds for exchanges that do not say. `pool_rows` bounds what each producer keeps.
         With `record`, a directory, every process records its machine's messages and effects there.
+
+        With `on_error="skip"`, a row for which an operator raises is left out, counted and reported, and does not stop
+        the run. With `on_overload="shed"`, rows that come while there is no room for them are dropped at the ingress,
+        counted and reported; else the source waits. With `max_latency_ms`, only as many rows are let in as come out
+        within that time.
         """
-        plan = self._plan(sites, standby, availability, pool_rows)
+        policy = Policy(on_error=on_error, on_overload=on_overload, max_latency_ms=max_latency_ms)
+        plan = self._plan(sites, standby, availability, pool_rows, policy)
         assert self._source is not None
         [(stream, sink)] = self._ends
         return Run(plan, self._source, sink, stream._schema, record)
 
-    def _plan(self, sites: int, standby: int, availability: Availability, pool_rows: int) -> Plan:
+    def _plan(self, sites: int, standby: int, availability: Availability, pool_rows: int, policy: Policy) -> Plan:
         if self._source is None or not self._ends:
             missing = "source" if self._source is None else "sink"
             raise PlanError(f"dataflow {self.name!r} has no {missing}: call .{missing}(...) before running it")
@@ -95,7 +104,7 @@ class Dataflow:
             segment if segment.availability else replace(segment, availability=availability)
             for segment in stream._segments
         )
-        return Plan(name=self.name, segments=segments, sites=sites, standby=standby, pool_rows=pool_rows)
+        return Plan(name=self.name, segments=segments, sites=sites, standby=standby, pool_rows=pool_rows, policy=policy)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ release arrives as a plain `FluxError` with its text intact.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterable
 from typing import Any
 
@@ -21,6 +22,7 @@ __all__ = [
     "PlanError",
     "SourceEnded",
     "StateError",
+    "blamed",
     "from_dict",
 ]
 
@@ -125,6 +127,19 @@ class NoSites(FluxError):
 
 class SourceEnded(FluxError):
     """The source ended before what was waited for came: there will be no more output."""
+
+
+def blamed(who: str, error: BaseException, doing: str, advice: str) -> FluxError:
+    """What to raise when code of the user's, in a source or a sink, raised: whose it was, when, and where in it.
+
+    >>> print(blamed("sink Orders", ValueError("too large"), "took the rows 1 to 9", "Mend it"))
+    sink Orders raised ValueError: too large when it took the rows 1 to 9. Mend it
+    """
+    if isinstance(error, FluxError):
+        return error
+    where = "".join(traceback.format_tb(error.__traceback__)).rstrip()
+    text = f"{who} raised {type(error).__name__}: {error} when it {doing}. {advice}"
+    return FluxError(f"{text}\n{where}" if where else text)
 
 
 def _partition_name(partition: Any) -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import GeneratorType
+from types import CodeType, GeneratorType
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,8 @@ from flux.operator import KeyedOperator, Operator, OperatorStep, PooledOperator,
 
 __all__ = ["Hosted", "host"]
 
+ROW_WAS = "; the row was "
+_ADVICE = 'Mend the operator, or let on_error="skip" leave out and count the rows for which it raises'
 _NAN = float("nan")
 _PIECE_KEYS = 8_192  # Of one piece of state: read, sent and installed in a few milliseconds.
 # A library that calls sys.exit() must not end a site as if that were in order.
@@ -81,7 +83,21 @@ class Hosted:
     def drop_partition(self, pid: int) -> None:
         raise NotImplementedError
 
+    def init_trans(self, pid: int) -> None:
+        """A partition's state is about to be taken or installed; user code is told if it wants to know."""
+        raise NotImplementedError
+
+    def end_trans(self, pid: int) -> None:
+        """It has been, and nobody refers to it any more (thesis fig. 3.9)."""
+        raise NotImplementedError
+
     # What the forms share.
+
+    def _tell(self, pid: int, instance: Any, what: str, *args: Any) -> None:
+        """Call a method that an operator may have or not."""
+        method = getattr(instance, what, None)
+        if method is not None:
+            self._call(pid, None, method, *args)
 
     def _state(self, pid: int, function: Callable[..., Any], *args: Any) -> Any:
         """Return what user code says is a partition's state; a generator of pieces runs later, elsewhere."""
@@ -114,19 +130,32 @@ class Hosted:
         except _RAISED as error:
             raise self._raised(error, function, partition, rows) from error
 
+    def _new(self, partition: int | None) -> Any:
+        """Make the user's operator."""
+        try:
+            return self._call(partition, None, self.step.factory)
+        except OperatorError as error:
+            raise OperatorError(
+                f"{error.args[0]}. An operator is made without arguments: give parameters to apply(...); they reach it "
+                "as context.parameters",
+                error.step,
+                error.partition,
+            ) from error
+
     def _raised(
         self, error: BaseException, function: Callable[..., Any], partition: int | None, rows: Batch | None
     ) -> OperatorError:
-        text = f"{_place(function, error)} raised {type(error).__name__}: {error}"
+        text = f"{_place(function, error)} raised {type(error).__name__}: {error}{_columns_hint(error)}"
         if rows is None or not len(rows):
             return OperatorError(text, self.step.name, partition)
         reached = rows.reached()
         if reached is None:
             span = f"sn {rows.sn[0]} to {rows.sn[-1]}"
-            return OperatorError(f"{text}; it was given the rows of {span}", self.step.name, partition)
+            return OperatorError(f"{text}; it was given the rows of {span}. {_ADVICE}", self.step.name, partition)
         values = rows.arrow.slice(reached, 1).to_pylist()[0]
         where = int(rows.partition[reached])
-        return OperatorError(f"{text}; the row was {values!r:.500}", self.step.name, where, int(rows.sn[reached]))
+        text = f"{text}{ROW_WAS}{values!r:.500}. {_ADVICE}"
+        return OperatorError(text, self.step.name, where, int(rows.sn[reached]))
 
     def _checked(self, emitted: Any, rows: Batch, function: Callable[..., Any]) -> Batch | None:
         """Return what `function` made of `rows`, or raise if it was made of something else."""
@@ -187,7 +216,7 @@ class _PerPartition(Hosted):
             self._add(pid)
 
     def _add(self, pid: int) -> Operator:
-        instance: Operator = self._call(pid, None, self.step.factory)
+        instance: Operator = self._new(pid)
         self._call(pid, None, instance.open, self.step.context(pid))
         self._instances[pid] = instance
         return instance
@@ -244,9 +273,19 @@ class _PerPartition(Hosted):
         return self._state(pid, self._instance(pid).get_state)
 
     def install_partition_state(self, pid: int, state: Any) -> None:
-        instance = self._instances[pid] if pid in self._instances else self._add(pid)
+        instance = self._made(pid)
         if state is not None:
             self._call(pid, None, instance.install_state, state)
+
+    def _made(self, pid: int) -> Operator:
+        """The partition's instance; it may be about to get its first state."""
+        return self._instances[pid] if pid in self._instances else self._add(pid)
+
+    def init_trans(self, pid: int) -> None:
+        self._tell(pid, self._made(pid), "init_trans")
+
+    def end_trans(self, pid: int) -> None:
+        self._tell(pid, self._instance(pid), "end_trans")
 
     def drop_partition(self, pid: int) -> None:
         instance = self._instances.pop(pid, None)
@@ -269,7 +308,7 @@ class _PerKey(Hosted):
         self._instance: Any = None
 
     def open(self, partitions_held: Iterable[int]) -> None:
-        self._instance = self._call(None, None, self.step.factory)
+        self._instance = self._new(None)
         self._call(None, None, self._instance.open, self.step.context())
         self._states = {pid: {} for pid in partitions_held}
 
@@ -305,6 +344,8 @@ class _PerKey(Hosted):
         except FluxError:
             raise
         except _RAISED as error:
+            if _innermost(error) is each_row.__code__:
+                error = TypeError(f"expected (state, outputs), with an iterable of dicts or None as outputs; {error}")
             raise self._raised(error, on_tuple, None, batch.slice(place, place + 1)) from error
         if not outputs:
             return None
@@ -368,6 +409,12 @@ class _PerKey(Hosted):
         self._key_schema = table.schema
         held.update(zip(_keys(table.columns), state["states"], strict=True))
 
+    def init_trans(self, pid: int) -> None:
+        self._tell(pid, self._instance, "init_trans")
+
+    def end_trans(self, pid: int) -> None:
+        self._tell(pid, self._instance, "end_trans")
+
     def drop_partition(self, pid: int) -> None:
         self._states.pop(pid, None)
 
@@ -380,7 +427,7 @@ class _Pooled(Hosted):
         self._instance: Any = None
 
     def open(self, partitions_held: Iterable[int]) -> None:
-        self._instance = self._call(None, None, self.step.factory)
+        self._instance = self._new(None)
         self._call(None, None, self._instance.open, self.step.context())
 
     def process(self, batch: Batch) -> Batch | None:
@@ -405,6 +452,12 @@ class _Pooled(Hosted):
         if state is not None:
             self._call(pid, None, self._instance.install_partition_state, pid, state)
 
+    def init_trans(self, pid: int) -> None:
+        self._tell(pid, self._instance, "init_trans", pid)
+
+    def end_trans(self, pid: int) -> None:
+        self._tell(pid, self._instance, "end_trans", pid)
+
     def drop_partition(self, pid: int) -> None:
         self._call(pid, None, self._instance.drop_partition, pid)
 
@@ -418,6 +471,18 @@ def _keys(columns: list[Any]) -> list[tuple[Any, ...]]:
             cells = [_NAN if cell != cell else cell for cell in cells]
         values.append(cells)
     return list(zip(*values, strict=True))
+
+
+def _columns_hint(error: BaseException) -> str:
+    """A row is a named tuple; what it says of a column that it has not is no help."""
+    fields = getattr(error.obj, "_fields", None) if isinstance(error, AttributeError) else None
+    return "" if fields is None else f"; its columns are {', '.join(fields)}"
+
+
+def _innermost(error: BaseException) -> CodeType | None:
+    """The code in which an error arose."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return frames[-1].f_code if frames else None
 
 
 def _place(function: Callable[..., Any], error: BaseException | None = None) -> str:

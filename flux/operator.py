@@ -5,6 +5,10 @@ to write; `KeyedOperator` sees one row at a time and leaves its state to Flux; `
 instance for all partitions of a site and is the fastest. What runs them is in `flux.hosting`, which a user
 does not meet.
 
+An operator may also define `init_trans` and `end_trans` (thesis fig. 3.9), to be told before its state is taken or
+installed and when that is done, on both sites; those of a `PooledOperator` are given the partition, as its other
+methods are.
+
 An operator is deterministic: the same input sequence, punctuations included, gives the same output
 sequence, whatever the batch boundaries. It never reads the clock and never draws random numbers. Both
 copies of a partition rely on it.

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from flux.errors import FluxError
 
-__all__ = ["Failure", "Interval", "Report", "build_timeline", "output_gap"]
+__all__ = ["Failure", "Interval", "Report", "SkippedRow", "build_timeline", "output_gap"]
 
 # (t_s, upto_sn, rows): at t_s, everything up to upto_sn was numbered or taken, with this many rows.
 LogEntry = tuple[float, int, int]
@@ -56,6 +56,19 @@ class Interval:
     events: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class SkippedRow:
+    """A row for which an operator raised, and that was left out because of `on_error="skip"`."""
+
+    step: str
+    partition: int
+    # Its sequence number.
+    row: int
+    # Its columns, and what was raised, as text.
+    values: str
+    error: str
+
+
 @dataclass
 class Report:
     """What `flow.run()` and `run.wait()` return."""
@@ -69,6 +82,11 @@ class Report:
     name: str = ""
     inputs: int = 0
     duration_s: float = 0.0
+    # Rows that operators refused, with `on_error="skip"`: how many, and the first of them.
+    skipped: int = 0
+    skipped_rows: list[SkippedRow] = field(default_factory=list)
+    # Rows of the source that were dropped at the ingress, with `on_overload="shed"`.
+    shed: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON types. Of the table only the number of its rows is told.
@@ -81,6 +99,9 @@ class Report:
             "inputs": self.inputs,
             "outputs": self.outputs,
             "duration_s": self.duration_s,
+            "skipped": self.skipped,
+            "skipped_rows": [asdict(row) for row in self.skipped_rows],
+            "shed": self.shed,
             "table_rows": None if self.table is None else self.table.num_rows,
             "failures": [asdict(failure) for failure in self.failures],
             "moves": [dict(move) for move in self.moves],

@@ -19,6 +19,7 @@ import pyarrow as pa
 import trio
 
 from .controller.process import ControllerProcess
+from .disk import disk_error
 from .errors import FluxError, NoSites, PlanError, SourceEnded
 from .local import registry
 from .local.control import answer
@@ -72,8 +73,8 @@ class Run:
         self._bound = False
         _refuse_inside_trio()
         if record is not None:
-            Path(record).mkdir(parents=True, exist_ok=True)
-        self.directory = Path(tempfile.mkdtemp(prefix="flux-"))
+            _make_directory(Path(record))
+        self.directory = _run_directory()
         self._surroundings = Surroundings(
             plan=plan,
             directory=self.directory,
@@ -101,7 +102,7 @@ class Run:
         self._bound = True
         # The spawner keeps it open: who connects while the controller is down is served by the next one.
         with address.listen(surroundings.address(CONTROLLER)) as controller:
-            spawner = Spawner(lambda name, incarnation: self._make(name, incarnation, controller))
+            spawner = Spawner(lambda name, incarnation: self._make(name, incarnation, controller), self._clean_up)
         try:
             listener = address.listen(surroundings.address("program"))
         except BaseException:
@@ -123,9 +124,15 @@ class Run:
         secret, where = self._surroundings.secret.hex(), self._surroundings.address("program")
         entry = registry.Entry(name=self._plan.name, pid=os.getpid(), address=where, secret=secret)
         try:
+            registry.entries()  # It cleans up behind runs that could not.
             self._entry = registry.enter(entry, self.directory.name)
         except FluxError as error:
             log.warning("`flux status` and the like will not find %s: %s", self._plan.name, error)
+
+    def _clean_up(self) -> None:
+        """In the spawner: the program was killed, and could not. Commands find no trace of the run either."""
+        registry.remove(self.directory.name)
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     def _make(self, name: str, incarnation: int, controller: socket.socket) -> Runnable:
         """In the new process: let go of what is another's, and say what this one does."""
@@ -298,6 +305,24 @@ class Run:
         """Processor seconds of each process that has ended, with all its incarnations."""
         assert self._program is not None
         return self._program.processes.cpu_s
+
+
+def _make_directory(record: Path) -> None:
+    try:
+        record.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise disk_error("the recording", record, error, "Nothing was run") from error
+
+
+def _run_directory() -> Path:
+    """A directory of the run's own, for sockets and journals."""
+    try:
+        return Path(tempfile.mkdtemp(prefix="flux-"))
+    except OSError as error:
+        raise FluxError(
+            f"no directory can be made for the run: {error}. Make room in the directory for temporary files, or name "
+            "another by TMPDIR"
+        ) from error
 
 
 def _refuse_inside_trio() -> None:

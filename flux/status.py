@@ -53,6 +53,9 @@ class Status(dict[str, Any]):
     latency_p99_ms: float | None = None
     # Copies that are being built: lost ones, or those of a site that is emptied.
     building: int = 0
+    # Rows left out so far: those that operators refused, and those that were dropped for want of room.
+    skipped: int = 0
+    shed: int = 0
 
     def __post_init__(self) -> None:
         self.update(self.to_dict())
@@ -73,4 +76,6 @@ class Status(dict[str, Any]):
             "latency_p50_ms": self.latency_p50_ms,
             "latency_p99_ms": self.latency_p99_ms,
             "building": self.building,
+            "skipped": self.skipped,
+            "shed": self.shed,
         }

@@ -51,7 +51,6 @@ class Egress(Machine):
         yield from self.cons.step(view)
         if not self.cons.cohorts:
             yield from self.cons.found(ONLY, frozenset({0}), self.cons.acked, self.ahead)
-        yield from self._consume()
 
     def acknowledge(self, message: Consumed) -> Iterator[Effect]:
         self.cons.finish(ONLY)

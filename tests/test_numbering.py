@@ -37,7 +37,7 @@ class Model:
 
 Step = tuple[str, int]
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["rows", "mark", "release", "release at once"]), st.integers(1, 40)), max_size=25
+    st.tuples(st.sampled_from(["rows", "mark", "shed", "release", "release at once"]), st.integers(1, 40)), max_size=25
 )
 
 
@@ -55,6 +55,10 @@ def perform(steps: Sequence[Step], path: Path, *, keep: bool = False) -> Model:
             model.upto += 1
             assert journal.mark("watermark", number, when=WHEN) == model.upto
             model.spans.append((before, model.upto, model.rows, "watermark"))
+        elif kind == "shed":
+            model.rows += number
+            journal.leave_out(number, model.rows, when=WHEN)
+            model.spans.append((before, model.upto, model.rows, f"shed {number}"))
         else:
             journal.release(min(journal.released + number, model.upto), at_once=kind == "release at once")
         model.note(journal.released)
@@ -68,6 +72,10 @@ def given_again(journal: Numbering) -> list[tuple[int, list[int] | str]]:
     position = (replay.offset or 0) + replay.skip_rows
     result: list[tuple[int, list[int] | str]] = []
     for span in replay.spans:
+        if span.shed:
+            position += span.shed
+            assert position == span.offset, "the offset behind what was shed is where that ends"
+            continue
         if span.mark is not None:
             result.append((span.upto, span.mark))
             continue
@@ -81,7 +89,7 @@ def given_again(journal: Numbering) -> list[tuple[int, list[int] | str]]:
 def expected_again(spans: list[tuple[int, int, int, str | None]], released: int) -> list[tuple[int, list[int] | str]]:
     result: list[tuple[int, list[int] | str]] = []
     for after, upto, offset, mark in spans:
-        if upto > released:
+        if upto > released and not (mark or "").startswith("shed"):
             rows = list(range(offset - (upto - max(after, released)), offset))
             result.append((upto, rows if mark is None else mark))
     return result
@@ -101,6 +109,7 @@ def test_a_crash_at_any_byte_gives_the_same_rows_the_same_numbers(steps: list[St
         spans, released = whole[-1] if whole else (0, 0)
         kept = model.spans[:spans]
         assert journal.upto == (kept[-1][1] if kept else 0)
+        assert journal.shed == sum(int(mark[5:]) for *_, mark in kept if mark and mark.startswith("shed"))
         # A position that was not written at once may be an older one: that only gives more again.
         assert journal.released <= released
         assert given_again(journal) == expected_again(kept, journal.released)
@@ -118,6 +127,7 @@ def test_a_journal_that_is_shortened_all_the_time_says_the_same(steps: list[Step
         perform(steps, Path(folder, "short"))
         long, short = (Numbering.open(Path(folder, name)) for name in ("long", "short"))
         assert (short.upto, short.offset, short.ended) == (long.upto, long.offset, long.ended)
+        assert short.shed == long.shed
         assert short.released == long.released
         assert short.replay == long.replay
 
@@ -127,7 +137,7 @@ def test_rows_that_are_kept_are_given_again(steps: list[Step]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         model = perform(steps, Path(folder, "numbering"), keep=True)
         journal = Numbering.open(Path(folder, "numbering"))
-        rows = [span.kept_rows()["row"].to_pylist() for span in journal.replay.spans if span.mark is None]
+        rows = [span.kept_rows()["row"].to_pylist() for span in journal.replay.spans if span.kept is not None]
         again = expected_again(model.spans, journal.released)
         assert rows == [what for _, what in again if isinstance(what, list)]
 
@@ -154,6 +164,17 @@ def test_what_is_not_released_is_not_shortened_away(tmp_path: Path, monkeypatch:
     journal.release(1)
     journal.close()
     assert len(Numbering.open(tmp_path / "numbering").replay.spans) == 198
+
+
+def test_what_was_shed_behind_all_that_is_released_is_not_given_under_later_numbers(tmp_path: Path) -> None:
+    journal = Numbering.open(tmp_path / "numbering")
+    journal.number(10, 10, when=WHEN)
+    journal.release(10)
+    journal.leave_out(5, 15, when=WHEN)
+    journal.number(20, 25, when=WHEN)
+    journal.close()
+    replay = Numbering.open(tmp_path / "numbering").replay
+    assert (replay.offset, replay.skip_rows, [span.upto for span in replay.spans]) == (15, 0, [20])
 
 
 def test_a_new_journal_has_nothing_to_give_again(tmp_path: Path) -> None:

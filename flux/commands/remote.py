@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import signal
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from ..wire import address
 from . import credentials
 from .calls import WrongCall
 from .flows import find_flow
+from .policy import add_policy, policy_of
 
 if TYPE_CHECKING:
     from .calls import Commands
@@ -34,6 +36,7 @@ def add(commands: Commands) -> None:
     controller.add_argument("--sites", type=int, default=2, metavar="N", help="sites that hold partitions (default 2)")
     controller.add_argument("--standby", type=int, default=0, metavar="N", help="spare sites (default 0)")
     controller.add_argument("--availability", choices=("pairs", "none"), default="pairs")
+    add_policy(controller)
     _add_journal(controller)
     controller.set_defaults(command=_controller)
     for role, what in (("site", "hold partitions"), (INGRESS, "read the source"), (EGRESS, "write to the sink")):
@@ -79,14 +82,15 @@ def _add_journal(parser: argparse.ArgumentParser) -> None:
 
 
 def _controller(options: argparse.Namespace) -> int:
-    where, own = tcp(options.listen), credentials.of(options)
-    flow = RemoteFlow.of(find_flow(options.flow), options.sites, options.standby, options.availability)
+    where, own, policy = tcp(options.listen), credentials.of(options), policy_of(options)
+    flow = RemoteFlow.of(find_flow(options.flow), options.sites, options.standby, options.availability, policy)
     directory = Path(options.journal)
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FluxError(f"the controller's journal cannot be kept in {directory}: {error.strerror}") from error
     settings = {"sites": options.sites, "standby": options.standby, "availability": options.availability}
+    settings["policy"] = asdict(policy)
     surroundings = RemoteSurroundings(
         plan=flow.plan, directory=directory, run=own.run, secret=own.secret, tls=own.tls, controller=where, here=where
     )

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from types import FrameType
 from typing import TYPE_CHECKING, TextIO
 
@@ -17,12 +18,14 @@ from ..report import Report
 from ..run import Run
 from ..status import Status
 from .flows import find_flow
+from .policy import add_policy, policy_of
 
 if TYPE_CHECKING:
     from .calls import Commands
 
 _LOOK_EVERY_S = 0.5
 _LINE_EVERY_S = 10.0  # Where lines cannot be written over, there are fewer of them.
+_SHOWN = 5  # Skipped rows; the JSON document has more.
 _ERASE = "\x1b[K"
 
 
@@ -38,6 +41,7 @@ def add(commands: Commands) -> None:
         default="pairs",
         help="pairs: every partition lives on two sites (the default); none: on one, which is faster",
     )
+    add_policy(run)
     run.add_argument("--record", metavar="DIR", help="record every process's messages and effects there")
     run.add_argument("--plot", metavar="FILE", help="draw rates, latency, failures and recoveries to FILE")
     run.add_argument("--json", action="store_true", help="print the report as one JSON document, and no progress")
@@ -50,7 +54,8 @@ def _run(options: argparse.Namespace) -> int:
     with _terminated_like_interrupted():
         try:
             settings = {"availability": options.availability, "record": options.record}
-            with flow.start(options.sites, options.standby, **settings) as run:
+            chosen = asdict(policy_of(options))
+            with flow.start(options.sites, options.standby, **settings, **chosen) as run:
                 report = _attended(run, progress)
         except OSError as error:
             raise FluxError(str(error)) from error
@@ -138,6 +143,7 @@ def progress_line(status: Status) -> str:
     if status.failures:
         recovered = sum(failure.recovered_after_s is not None for failure in status.failures)
         parts.append(f"{len(status.failures)} failures, {recovered} recovered")
+    parts += _left_out(status)
     if status.t_s and not status.whole:
         parts.append("copies are missing")
     return ", ".join(parts)
@@ -150,6 +156,9 @@ def summary(report: Report) -> str:
     words: 5 rows in, 3 rows out in 0.5 s
     """
     lines = [f"{report.name}: {report.inputs:,} rows in, {report.outputs:,} rows out in {report.duration_s:.1f} s"]
+    if left_out := _left_out(report):
+        lines.append(f"  {', '.join(left_out)}")
+    lines += [f"  {row.step} skipped row {row.row}, {row.values}: {row.error}" for row in report.skipped_rows[:_SHOWN]]
     for failure in report.failures:
         after_s = failure.recovered_after_s
         recovered = "not recovered" if after_s is None else f"recovered after {after_s:.2f} s"
@@ -158,6 +167,11 @@ def summary(report: Report) -> str:
             f"longest time without output {failure.output_gap_s * 1e3:.0f} ms, {recovered}"
         )
     return "\n".join(lines)
+
+
+def _left_out(told: Status | Report) -> list[str]:
+    counts = ((told.skipped, "rows skipped"), (told.shed, "rows shed"))
+    return [f"{count:,} {what}" for count, what in counts if count]
 
 
 def _plot(report: Report, path: str) -> None:

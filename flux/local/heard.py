@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from ..errors import OperatorError
 from .history import History
+from .left_out import LeftOut
 from .processes import Process
 
 
@@ -39,6 +40,7 @@ class Heard:
     buffered_rows: dict[str, int] = field(default_factory=dict)  # What each node keeps until it is acknowledged.
     draining: set[str] = field(default_factory=set)  # Sites that the controller is to empty.
     moved: list[Moved] = field(default_factory=list)
+    left_out: LeftOut = field(default_factory=LeftOut)
     byes: set[str] = field(default_factory=set)
     diverged: OperatorError | None = None  # Two copies had emitted different rows when the run ended.
     deaths: list[Process] = field(default_factory=list)  # In the order in which they were noticed.

@@ -20,7 +20,7 @@ import trio
 
 from ..controller.divergence import Divergence
 from ..errors import DataLost, FluxError, from_dict
-from ..plan.plan import CONTROLLER, EGRESS
+from ..plan.plan import CONTROLLER, EGRESS, INGRESS
 from ..sinks import Collect, Sink
 from ..site.shell import Surroundings
 from ..wire import frames
@@ -215,6 +215,8 @@ class Program:
             self._log(logging.INFO, f"{process.node} is up (process {process.pid})", node=process.node)
             if process.name == EGRESS and isinstance(self._sink, Collect):
                 link.send({"kind": "collected", "upto": self.heard.safe_upto})
+            if process.name == INGRESS and self._surroundings.plan.policy.max_latency_ms is not None:
+                link.send({"kind": "out", "upto": self.heard.safe_upto})
             if process.name == CONTROLLER:
                 for dead in self.heard.deaths:
                     link.send({"kind": "dead", "node": dead.node})
@@ -336,6 +338,9 @@ class Program:
                 heard.byes.add(link.peer)
                 for place in header.get("digests", ()):
                     heard.diverged = self._divergence.compare(link.peer, *place) or heard.diverged
+            elif kind in ("skipped", "shed"):
+                for text in heard.left_out.hear(header):
+                    self._log(logging.WARNING, link.peer, text)
             elif kind == "log":
                 self._log(header["level"], f"{header['node']}: {header['text']}", node=header["node"])
             elif kind != "up":
@@ -373,6 +378,8 @@ class Program:
             heard.history.add_output((now, upto, count))
         if isinstance(self._sink, Collect):
             link.send({"kind": "durable", "upto": upto})
+        if self._surroundings.plan.policy.max_latency_ms is not None and INGRESS in self._links:
+            self._links[INGRESS].send({"kind": "out", "upto": upto})
         heard.ended = heard.ended or header["end"]
 
     def _fail(self, error: BaseException) -> None:

@@ -1,15 +1,17 @@
 """Registry: which runs this user has on this machine, so that commands find them by name.
 
 Each run has a small file in a directory that only its user can read: its name, its program's process and where that
-listens, with the secret of the run. A run that ends removes its file; the file of one whose program was killed is
-removed by the next command that sees it.
+listens, with the secret of the run. A run that ends removes its file. If its program was killed, the spawner does;
+if that was killed too, the next command or run that sees it, and what the run had written goes as well.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
+import shutil
 import stat
 import tempfile
 from dataclasses import asdict, dataclass, field
@@ -18,6 +20,8 @@ from pathlib import Path
 from ..disk import disk_error
 from ..errors import FluxError
 from ..wire.asking import listens
+
+log = logging.getLogger("flux")
 
 _SUFFIX = ".json"
 
@@ -66,6 +70,12 @@ def enter(entry: Entry, number: str) -> Path:
     return path
 
 
+def remove(number: str) -> None:
+    """Remove the file of a run whose program could not."""
+    with contextlib.suppress(FluxError):
+        (registry() / f"{number}{_SUFFIX}").unlink(missing_ok=True)
+
+
 def entries() -> list[Entry]:
     """The runs that are in progress, by name; the files of others are removed."""
     found = []
@@ -77,6 +87,7 @@ def entries() -> list[Entry]:
             found.append(entry)
         else:
             path.unlink(missing_ok=True)
+            _remove_directory(entry)
     return sorted(found, key=lambda entry: (entry.name, entry.pid))
 
 
@@ -94,6 +105,23 @@ def find(name: str | None) -> Entry:
     raise FluxError(f"several runs are in progress: {there}. Say which, by its name or the number of its process")
 
 
+def _remove_directory(entry: Entry) -> None:
+    """Remove the journals and sockets of a run whose program and spawner were killed. Output is never there."""
+    directory = Path(entry.address.removeprefix("unix:")).parent
+    if directory == registry() or not directory.name.startswith("flux-") or not directory.is_dir():
+        return
+    # A number may belong to a process that this one cannot see, in another container: then somebody listens.
+    if not _is_there(entry.pid) and not listens(entry.address):
+        log.warning(
+            "%s (process %d) was killed, and so was what should have cleaned up behind it; %s, with its journals, is "
+            "removed now",
+            entry.name,
+            entry.pid,
+            directory,
+        )
+        shutil.rmtree(directory, ignore_errors=True)
+
+
 def _read(path: Path) -> Entry | None:
     try:
         return Entry(**json.loads(path.read_text()))
@@ -103,9 +131,13 @@ def _read(path: Path) -> Entry | None:
 
 def _lives(entry: Entry) -> bool:
     # The number of a dead process may have been given to another one, which does not listen.
+    return _is_there(entry.pid) and listens(entry.address)
+
+
+def _is_there(pid: int) -> bool:
     with contextlib.suppress(PermissionError):
         try:
-            os.kill(entry.pid, 0)
+            os.kill(pid, 0)
         except ProcessLookupError:
             return False
-    return listens(entry.address)
+    return True

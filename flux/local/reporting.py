@@ -27,6 +27,9 @@ def make_report(name: str, heard: Heard, table: pa.Table | None) -> Report:
         name=name,
         inputs=heard.history.input_rows,
         duration_s=_last_output_s(heard),
+        skipped=heard.left_out.skipped,
+        skipped_rows=list(heard.left_out.rows),
+        shed=heard.left_out.shed,
     )
 
 
@@ -49,6 +52,8 @@ def make_status(name: str, heard: Heard, processes: Processes) -> Status:
         latency_p50_ms=p50_ms,
         latency_p99_ms=p99_ms,
         building=heard.building,
+        skipped=heard.left_out.skipped,
+        shed=heard.left_out.shed,
     )
 
 

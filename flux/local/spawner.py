@@ -7,7 +7,8 @@ the program made before are still open. It is the parent of all: it reaps them a
 
 The two ends talk in packets over a pair of sockets, one small msgpack map each; descriptors travel along.
 Signals that are meant for the program do not reach it. It ends when the program does, and takes all its
-children with it. Should it be killed itself, its children see that and leave; the program ends the run.
+children with it; behind a program that was killed, it also cleans up. Should it be killed itself, its children
+see that and leave; the program ends the run.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from .launcher import Runnable, live
 Make: TypeAlias = Callable[[str, int], Runnable]  # What the process `name` does in its n-th incarnation.
 
 _PACKET_MAX_BYTES = 4096
+_CLOSE: bytes = msgpack.packb(None)  # The program's last word. Without it, it was killed.
 _CLOSE_PATIENCE_S = 10.0
 _NOT_FOR_US = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -71,7 +73,8 @@ Report: TypeAlias = Started | Refused | Exited
 class Spawner:
     """The program's end: it asks for processes and hears what becomes of them."""
 
-    def __init__(self, make: Make) -> None:
+    def __init__(self, make: Make, clean_up: Callable[[], None] = lambda: None) -> None:
+        """`clean_up` is called in the spawner when the program was killed, and all its processes have ended."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         program = os.pidfd_open(os.getpid())
         for stream in (sys.stdout, sys.stderr):
@@ -83,7 +86,7 @@ class Spawner:
             self.pid = os.fork()
             if self.pid == 0:
                 ours.close()
-                _Forking(make, theirs, program).live(mask)
+                _Forking(make, clean_up, theirs, program).live(mask)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         theirs.close()
@@ -116,6 +119,7 @@ class Spawner:
             return self._status
         self._closed = True
         with suppress(OSError):
+            self._sock.send(_CLOSE)
             self._sock.shutdown(socket.SHUT_RDWR)  # A fork of the program may hold the socket too.
         gone = select.poll()
         gone.register(self._pidfd, select.POLLIN)
@@ -146,8 +150,10 @@ class _Child:
 class _Forking:
     """The spawner's process. `program` is a descriptor of the program's."""
 
-    def __init__(self, make: Make, sock: socket.socket, program: int) -> None:
+    def __init__(self, make: Make, clean_up: Callable[[], None], sock: socket.socket, program: int) -> None:
         self._make = make
+        self._clean_up = clean_up
+        self._closed = False
         self._sock = sock
         self._program = program
         self._children: dict[int, _Child] = {}  # By the descriptor of each.
@@ -164,6 +170,8 @@ class _Forking:
             traceback.print_exc()
             code = 1
         self._end_all()
+        if not self._closed:
+            self._clean_up()
         os._exit(code)
 
     def _prepare(self) -> None:
@@ -190,7 +198,8 @@ class _Forking:
             packet, descriptors, _, _ = socket.recv_fds(self._sock, _PACKET_MAX_BYTES, 1)
         except ConnectionResetError:
             return False  # The program was killed, and had not read all that it was told.
-        if not packet:
+        if not packet or packet == _CLOSE:
+            self._closed = packet == _CLOSE
             return False
         name, incarnation = msgpack.unpackb(packet)
         [stderr] = descriptors

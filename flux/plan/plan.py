@@ -6,12 +6,13 @@ stage e + 1 and is partitioned as segment e + 1 asks; the last one has a single 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from ..errors import PlanError
 from ..operator import OperatorStep
 from ..protocols.messages import View
+from .policy import Policy
 
 Availability = Literal["pairs", "none"]
 INGRESS, EGRESS, CONTROLLER = "ingress", "egress", "controller"
@@ -37,6 +38,7 @@ class Plan:
     standby: int
     pool_rows: int
     rebuild_at_once: int = 1  # Copies of one stage that are rebuilt at the same time after a failure.
+    policy: Policy = field(default_factory=Policy)
 
     def __post_init__(self) -> None:
         for name in ("sites", "standby", "pool_rows", "rebuild_at_once"):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..dataflow import POOL_ROWS, Dataflow
 from ..errors import PlanError
-from ..plan import Availability, Plan
+from ..plan import Availability, Plan, Policy
 from ..sinks import Collect, Sink
 from ..sources import Source
 
@@ -21,9 +21,9 @@ class RemoteFlow:
     sink: Sink
 
     @staticmethod
-    def of(flow: Dataflow, sites: int, standby: int, availability: Availability) -> RemoteFlow:
+    def of(flow: Dataflow, sites: int, standby: int, availability: Availability, policy: Policy) -> RemoteFlow:
         """The flow for so many sites; `PlanError` if it needs a program that no remote run has."""
-        plan = flow._plan(sites, standby, availability, POOL_ROWS)
+        plan = flow._plan(sites, standby, availability, POOL_ROWS, policy)
         assert flow._source is not None
         [(_, sink)] = flow._ends
         if isinstance(sink, Collect):

@@ -16,6 +16,7 @@ from ..dataflow import Dataflow
 from ..disk import replace_file
 from ..errors import FluxError
 from ..local.launcher import Runnable
+from ..plan import Policy
 from ..plan.plan import EGRESS, INGRESS
 from ..site.egress import EgressProcess
 from ..site.ingress import IngressProcess
@@ -45,7 +46,8 @@ class Joining:
     def process(self, directory: Path | None, wish: str | None = None) -> Runnable:
         """What the process is to do; `wish` is the name that a site would like to have."""
         settings = self._patiently("settings")
-        flow = RemoteFlow.of(self.flow, settings["sites"], settings["standby"], settings["availability"])
+        policy = Policy(**settings["policy"])
+        flow = RemoteFlow.of(self.flow, settings["sites"], settings["standby"], settings["availability"], policy)
         joined = self._ask("join", role=self.role, name=wish, flow=description(flow.plan))
         if directory is None:
             directory = Path(tempfile.gettempdir())  # A site writes nothing.

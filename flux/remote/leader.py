@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import DataLost, FluxError, from_dict
 from ..local.heard import Heard
 from ..local.reporting import latency_ms, rate, since_start
-from ..plan.plan import CONTROLLER
+from ..plan.plan import CONTROLLER, INGRESS
 from ..report import Failure, output_gap
 from ..status import ProcessStatus, Status
 from ..wire import frames
@@ -49,6 +49,7 @@ class Leader:
         self._log(logging.INFO, link.peer, f"{link.peer} is up")
         if self.over:
             self._stop(link)
+        self._tell_ingress()
         try:
             while (frame := await link.receive()) is not None:
                 self._hear(link, frame[0])
@@ -76,6 +77,8 @@ class Leader:
             latency_p50_ms=p50_ms,
             latency_p99_ms=p99_ms,
             building=heard.building,
+            skipped=heard.left_out.skipped,
+            shed=heard.left_out.shed,
         )
 
     def _hear(self, link: Link, header: dict[str, Any]) -> None:
@@ -83,6 +86,7 @@ class Leader:
         if kind == "rows":
             heard.history.add_output((now, header["upto"], max(0, header["total"] - heard.outputs)))
             heard.outputs, heard.safe_upto = header["total"], header["upto"]
+            self._tell_ingress()
             if header["end"]:
                 self._end(None)
         elif kind == "inputs":
@@ -105,12 +109,21 @@ class Leader:
                 self.links[header["site"]].send({"kind": "stop"})
         elif kind == "error":
             self._end(from_dict(header["error"]))
+        elif kind in ("skipped", "shed"):
+            for text in heard.left_out.hear(header):
+                self._log(logging.WARNING, link.peer, text)
         elif kind == "log":
             self._log(header["level"], header["node"], f"{header['node']}: {header['text']}")
         elif kind not in ("up", "moved", "installed", "bye"):
             raise frames.BadFrame(f"{link.peer} sent an unknown {kind!r}")
         if heard.started_at is not None and heard.history.is_due(heard.started_at, now):
             heard.history.settle(heard.started_at, now)
+
+    def _tell_ingress(self) -> None:
+        """With a limit on latency, the ingress lets rows in as they come out."""
+        for node, link in self.links.items():
+            if node.partition(".")[0] == INGRESS:
+                link.send({"kind": "out", "upto": self.heard.safe_upto})
 
     def _end(self, error: FluxError | None) -> None:
         if self.over:

@@ -8,9 +8,12 @@ reads it. The file is mapped into memory: a note costs no call into the system.
 from __future__ import annotations
 
 import mmap
+import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
+
+from ..disk import disk_error
 
 _HEAD = struct.Struct("<qqqq")  # Whether it is at work, the stage, after, upto.
 _PARTITIONS_BYTES = 65_536 // 8
@@ -36,9 +39,13 @@ class AtWork:
     """The note of the site that works in `path`."""
 
     def __init__(self, path: Path) -> None:
-        with path.open("w+b") as file:
-            file.truncate(_HEAD.size + _PARTITIONS_BYTES)
-            self._map = mmap.mmap(file.fileno(), 0)
+        try:
+            with path.open("w+b") as file:
+                # Room is taken now: a page for which the disk has none would kill the process when it is written.
+                os.posix_fallocate(file.fileno(), 0, _HEAD.size + _PARTITIONS_BYTES)
+                self._map = mmap.mmap(file.fileno(), 0)
+        except OSError as error:
+            raise disk_error("the site's note of its work", path, error, "Nothing was processed yet") from error
         self._noted: frozenset[int] = frozenset()
 
     def begin(self, job: Job) -> None:

@@ -11,6 +11,7 @@ compared that have no consumer in common.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from ..wire.rows import PRODUCER, SN, SUB, Rows
 EVERY = 1 << 16  # Sequence numbers.
 
 Words = npt.NDArray[np.uint64]
+Skips = Sequence[tuple[int, int]]  # Partition and sequence number of each row.
 
 
 class Digests:
@@ -32,15 +34,20 @@ class Digests:
         self._sums: Words = np.zeros(partitions, dtype=np.uint64)
         self.upto = 0  # Of the cohort that was added last.
 
-    def add(self, rows: Rows, after: int, upto: int) -> list[tuple[int, Words]]:
-        """Take in what was emitted for (after, upto]; return the digests of all partitions at agreed positions."""
+    def add(self, rows: Rows, after: int, upto: int, skipped: Skips = ()) -> list[tuple[int, Words]]:
+        """Take in what was emitted for (after, upto]; return the digests of all partitions at agreed positions.
+
+        Of rows that were `skipped` nothing is emitted; that they were has to be the same in all copies all the same.
+        """
         taken = []
         cuts = range((after // EVERY + 1) * EVERY, upto + 1, EVERY)
         for cut in cuts:
             self._take_in(rows.between(after, cut))
+            self._leave_out(skipped, after, cut)
             taken.append((cut, self._sums.copy()))
             after = cut
         self._take_in(rows.between(after, upto))
+        self._leave_out(skipped, after, upto)
         self.upto = upto
         return taken
 
@@ -60,6 +67,13 @@ class Digests:
             if sub is not None:
                 words = mix(words + sub)
             np.add.at(self._sums, rows.hidden(PRODUCER), words)
+
+    def _leave_out(self, skipped: Skips, after: int, upto: int) -> None:
+        here = [(partition, sn) for partition, sn in skipped if after < sn <= upto]
+        if here:
+            partitions, sns = np.array(here, dtype=np.int64).T
+            # Twice mixed: no row that is emitted has such a word.
+            np.add.at(self._sums, partitions, mix(mix(sns.astype(np.uint64))))
 
 
 def _has_tokens(kind: Any) -> bool:

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import trio
 
+from ..errors import blamed
 from ..plan.plan import EGRESS
 from ..protocols.egress import ONLY, Egress
 from ..protocols.messages import Consume, Consumed, Frame
@@ -58,7 +61,8 @@ class EgressProcess(Shell):
 
     def _open(self, surroundings: Surroundings) -> Progress:
         progress = Progress(surroundings.directory / JOURNAL)
-        progress.resume(self._sink.open(surroundings.directory))
+        with self._blaming_sink("was opened"):
+            progress.resume(self._sink.open(surroundings.directory))
         return progress
 
     def _node(self, durable: int) -> Node:
@@ -126,7 +130,7 @@ class EgressProcess(Shell):
             self.fail(error)
 
     def _flush(self) -> None:
-        with self._sink_in_use:
+        with self._sink_in_use, self._blaming_sink("was flushed"):
             self._sink.flush()
 
     def _write(self, job: _Job) -> None:
@@ -134,10 +138,20 @@ class EgressProcess(Shell):
         with self._sink_in_use:
             self._progress.give(job.upto, len(job.rows), job.end)
             if len(job.rows):
-                self._sink.write(job.rows.user, job.after, job.upto)
+                with self._blaming_sink(f"took the output of the input {job.after + 1:,} to {job.upto:,}"):
+                    self._sink.write(job.rows.user, job.after, job.upto)
             if job.end:
-                self._sink.close()
+                with self._blaming_sink("was closed"):
+                    self._sink.close()
             self._progress.take()
+
+    @contextmanager
+    def _blaming_sink(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            advice = "Mend it, and run the flow again; output before that is safe"
+            raise blamed(f"sink {type(self._sink).__name__}", error, doing, advice) from error
 
     def _finish(self, job: _Job) -> None:
         self._report(job)

@@ -109,7 +109,10 @@ class Installing:
         for number, _ in effect.body.states:
             if not 0 <= number < len(steps):
                 raise BadFrame(f"state came for step {number} of stage {effect.stage}, which has {len(steps)}")
-        self._left[place] = _Left(deque((steps[number], piece) for number, piece in effect.body.states), done)
+        for step in steps:
+            step.init_trans(effect.partition)
+        pieces = deque((steps[number], piece) for number, piece in effect.body.states)
+        self._left[place] = _Left(steps, pieces, done)
 
     def install_one(self, job: Consume) -> bool:
         """Install one piece that `job` has to wait for; False if there is none."""
@@ -132,11 +135,14 @@ class Installing:
             left.took_s += time.monotonic() - began
         if not left.pieces:
             del self._left[place]
+            for step in left.steps:
+                step.end_trans(place[1])
             left.done(left.took_s)
 
 
 @dataclass
 class _Left:
+    steps: Sequence[Hosted]
     pieces: deque[tuple[Hosted, Any]]
     done: Callable[[float], None]
     took_s: float = 0.0

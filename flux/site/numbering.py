@@ -9,6 +9,9 @@ Departure: a source that cannot replay loses nothing that was numbered. To give 
 only if no copy had received it, and an ingress that begins cannot know: copies that saw different rows under the same
 numbers would differ for ever. What its process had read and not numbered yet is lost.
 
+Rows that are shed get no number. Where the source stood behind them is written down all the same, and how many they
+were: one that is read again gives them again, and they are left out once more.
+
 What is released is not needed any more; the file is shortened when most of it is that.
 """
 
@@ -29,7 +32,7 @@ __all__ = ["Numbering", "Replay", "Span"]
 # Below this the file is left alone; above it, it is shortened when at least half of it is released.
 SHORTEN_AT_BYTES = 4 << 20
 
-_BASE, _ROWS, _MARK, _RELEASED = "base", "rows", "mark", "released"
+_BASE, _ROWS, _MARK, _SHED, _RELEASED = "base", "rows", "mark", "shed", "released"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +40,8 @@ class Span:
     """What was numbered (after, upto] at once: rows, or the punctuation `mark` with its `value`.
 
     `offset` is where the source stands behind it. `digest` tells rows from others, as far as their
-    partitions differ; None if it is not known. `kept` holds the rows of a source that cannot replay.
+    partitions differ; None if it is not known. `kept` holds the rows of a source that cannot replay. A span
+    without numbers says that so many rows were `shed` there.
     """
 
     after: int
@@ -48,6 +52,7 @@ class Span:
     mark: str | None = None
     value: int | None = None
     kept: bytes | None = None
+    shed: int = 0
 
     def behind(self, position: int) -> Span:
         """The part of it behind `position`."""
@@ -70,19 +75,33 @@ class Replay:
     spans: tuple[Span, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Live:
+    """A span that is not wholly released: where it ends, and where its record begins in the file."""
+
+    upto: int
+    offset: Any
+    shed: int
+    position: int
+
+
 class Numbering:
-    """The numbers given so far, up to `upto`; every copy has what is up to `released`. Made by `open`."""
+    """The numbers given so far, up to `upto`; every copy has what is up to `released`. Made by `open`.
+
+    `shed` counts the rows that were left out.
+    """
 
     def __init__(self, journal: Journal) -> None:
         self.released = 0
         self.upto = 0
         self.offset: Any = None
         self.ended = False
+        self.shed = 0
         self.replay = Replay(offset=None, skip_rows=0, spans=())
         self._journal = journal
-        # Behind what is wholly released: position and offset; then where in the file each span begins.
-        self._base: tuple[int, Any] = (0, None)
-        self._live: deque[tuple[int, Any, int]] = deque()  # (upto, offset behind it, position in the file)
+        # Behind what is wholly released: position, offset, and the rows shed up to there; then the spans behind it.
+        self._base: tuple[int, Any, int] = (0, None, 0)
+        self._live: deque[_Live] = deque()
 
     @classmethod
     def open(cls, path: Path, *, fsync: bool = False) -> Numbering:
@@ -95,7 +114,7 @@ class Numbering:
         spans: deque[Span] = deque()
         for record in records:
             kind, *fields = msgpack.unpackb(record.content)
-            if kind in (_ROWS, _MARK):
+            if kind in (_ROWS, _MARK, _SHED):
                 spans.append(_span(kind, fields))
                 numbering._add(spans[-1], record.position)
             else:
@@ -117,6 +136,10 @@ class Numbering:
         self._write(Span(after=self.upto, upto=self.upto + 1, offset=self.offset, when=when, mark=kind, value=value))
         return self.upto
 
+    def leave_out(self, count: int, offset: Any, *, when: float) -> None:
+        """Write down that the next `count` rows of the source were shed."""
+        self._write(Span(after=self.upto, upto=self.upto, offset=offset, when=when, shed=count))
+
     def release(self, upto: int, *, at_once: bool = False) -> None:
         """Note that every copy has what is up to `upto`.
 
@@ -135,23 +158,28 @@ class Numbering:
 
     def _write(self, span: Span) -> None:
         shared = [span.after, span.upto, span.offset, span.when]
-        if span.mark is None:
+        if span.shed:
+            record = [_SHED, *shared, span.shed]
+        elif span.mark is None:
             record = [_ROWS, *shared, span.digest, span.kept]
         else:
             record = [_MARK, *shared, span.mark, span.value]
         self._add(span, self._journal.append(msgpack.packb(record)))
 
     def _add(self, span: Span, position: int) -> None:
-        assert span.after == self.upto < span.upto, f"{span} does not follow {self.upto}"
+        assert span.after == self.upto < span.upto + span.shed, f"{span} does not follow {self.upto}"
         self.upto = span.upto
         self.offset = span.offset
         self.ended = self.ended or span.mark == "end"
-        self._live.append((span.upto, span.offset, position))
+        self.shed += span.shed
+        self._live.append(_Live(span.upto, span.offset, span.shed, position))
+        if span.shed:
+            self._forget()  # Nobody releases it: if all before it is released, it is.
 
     def _note(self, kind: str, fields: list[Any]) -> None:
         if kind == _BASE:
-            self.upto, self.offset, self.ended = fields
-            self._base = self.upto, self.offset
+            self.upto, self.offset, self.ended, self.shed = fields
+            self._base = self.upto, self.offset, self.shed
         else:
             assert kind == _RELEASED, f"a record of kind {kind!r} in the numbering"
             # What stood before the file was shortened may come behind what was written then.
@@ -161,14 +189,14 @@ class Numbering:
     def _forget(self) -> bool:
         """Drop the spans that are wholly released; whether there were any."""
         forgotten = False
-        while self._live and self._live[0][0] <= self.released:
-            upto, offset, _ = self._live.popleft()
-            self._base = upto, offset
+        while self._live and self._live[0].upto <= self.released:
+            span = self._live.popleft()
+            self._base = span.upto, span.offset, self._base[2] + span.shed
             forgotten = True
         return forgotten
 
     def _replay(self, spans: deque[Span]) -> Replay:
-        upto, offset = self._base
+        upto, offset, _ = self._base
         return Replay(
             offset=offset,
             skip_rows=self.released - upto if spans else 0,
@@ -176,14 +204,14 @@ class Numbering:
         )
 
     def _shorten(self) -> None:
-        keep_from = self._live[0][2] if self._live else self._journal.size
+        keep_from = self._live[0].position if self._live else self._journal.size
         if self._journal.size - keep_from > self._journal.size // 2:
             return
-        upto, offset = self._base
         ended = self.ended and not self._live
-        first = (msgpack.packb([_BASE, upto, offset, ended]), msgpack.packb([_RELEASED, self.released]))
+        upto, offset, shed = self._base
+        first = (msgpack.packb([_BASE, upto, offset, ended, shed]), msgpack.packb([_RELEASED, self.released]))
         forward = self._journal.shorten(first, keep_from)
-        self._live = deque((upto, offset, position - forward) for upto, offset, position in self._live)
+        self._live = deque(replace(span, position=span.position - forward) for span in self._live)
 
 
 def _span(kind: str, fields: list[Any]) -> Span:
@@ -191,6 +219,8 @@ def _span(kind: str, fields: list[Any]) -> Span:
     if kind == _MARK:
         mark, value = rest
         return Span(after=after, upto=upto, offset=offset, when=when, mark=mark, value=value)
+    if kind == _SHED:
+        return Span(after=after, upto=upto, offset=offset, when=when, shed=rest[0])
     digest, kept = rest
     return Span(after=after, upto=upto, offset=offset, when=when, digest=digest, kept=kept)
 

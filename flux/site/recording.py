@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 import msgpack
 
+from ..disk import append, disk_error
 from ..protocols.controller import Controller
 from ..protocols.egress import Egress
 from ..protocols.ingress import Ingress
@@ -21,13 +22,19 @@ from ..protocols.pooler import Pooler
 from ..wire.codec import from_plain, to_plain
 
 SUFFIX = ".recording"
+_KEPT = "Output up to now is right; run the flow without record=... to do without"
 
 
 class Recorder:
     """Writes one process's recording."""
 
     def __init__(self, path: Path, machine: Machine) -> None:
-        self._file: BinaryIO = path.open("wb", buffering=0)  # A killed process has written all it did.
+        self._path = path
+        self._size = 0
+        try:
+            self._file: BinaryIO = path.open("wb", buffering=0)  # A killed process has written all it did.
+        except OSError as error:
+            raise disk_error("a recording", path, error, _KEPT) from error
         self._write(_describe(machine))
 
     def record(self, message: Any, effects: list[Any]) -> None:
@@ -35,7 +42,12 @@ class Recorder:
         self._write([to_plain(message, _token), [to_plain(effect, _token) for effect in effects]])
 
     def _write(self, record: Any) -> None:
-        self._file.write(msgpack.packb(record))
+        try:
+            packed = msgpack.packb(record)
+            append(self._file.fileno(), packed, self._size)
+            self._size += len(packed)
+        except OSError as error:
+            raise disk_error("a recording", self._path, error, _KEPT) from error
 
 
 class Mismatch(Exception):

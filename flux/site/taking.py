@@ -28,6 +28,11 @@ class Taking:
         self._rest = replace(batch, rows=batch.rows.slice(most))
         return SourceBatch(batch.rows.slice(0, most))
 
+    @property
+    def is_within_batch(self) -> bool:
+        """Whether a batch was taken in part: the source has no offset for such a place."""
+        return self._rest is not None
+
     async def take(self, count: int) -> list[SourceBatch]:
         """The pieces of the next `count` rows; less if the source ends before."""
         pieces = []

@@ -31,9 +31,10 @@ from ..wire.link import Link
 from ..wire.rows import PARTITION, SN, SUB, Rows, merge
 from ..wire.transfer import Arrival
 from .at_work import SUFFIX, AtWork, Job
-from .digests import Digests
+from .digests import Digests, Skips
 from .moving import Installing, Receiving, moving, read
 from .shell import Shell, Surroundings
+from .skipping import Skipping
 from .snapshot import Cut, Snapshots
 
 _READ_AT_ONCE_BYTES = 1 << 20
@@ -84,13 +85,27 @@ class Worker(Shell):
         outputs = [batch for batch in self._outputs(job, whole) if batch is not None]
         self._at_work.end()
         body = self._partitioned(job.stage, outputs, whole.marks)
-        self._compare(job, body)
+        self._compare(job, body, self._tell_skipped(job.stage))
         self.tell(Consumed(stage=job.stage, cohort=job.cohort, upto=job.upto, rows=len(body), body=body))
 
-    def _compare(self, job: Consume, body: Rows) -> None:
+    def _tell_skipped(self, stage: int) -> Skips:
+        """Report the rows that operators refused; return partition and number of each that was just now."""
+        places: list[tuple[int, int]] = []
+        for step in self._segments[stage]:
+            if not isinstance(step, Skipping):
+                continue
+            totals, skipped = step.take_skipped()
+            places += [(row.partition, row.sn) for row in skipped]
+            if totals:
+                rows = [[row.partition, row.nth, row.sn, *row.shown] for row in skipped if row.shown is not None]
+                place = {"step": step.step.name, "level": step.step.level}
+                self.program.send({"kind": "skipped", **place, "totals": list(totals.items()), "rows": rows})
+        return places
+
+    def _compare(self, job: Consume, body: Rows, skipped: Skips) -> None:
         """Have what was emitted compared with what the other copies emit."""
         partitions = sorted(job.partitions)
-        for position, sums in self._digests[job.stage].add(body, job.after, job.upto):
+        for position, sums in self._digests[job.stage].add(body, job.after, job.upto, skipped):
             self.controller.send(
                 {
                     "kind": "digests",
@@ -117,7 +132,12 @@ class Worker(Shell):
         assert self.node.view is not None
         place = (effect.stage, effect.partition, self.name)
         [version] = [s.version for s in self.node.view.standby if (s.stage, s.partition, s.node) == place]
-        return lambda took_s: self.program.send({"kind": "installed", "version": version, "install_s": took_s})
+
+        def tell(took_s: float) -> None:
+            self.program.send({"kind": "installed", "version": version, "install_s": took_s})
+            self._tell_skipped(effect.stage)  # Who had skipped rows may have died before it told.
+
+        return tell
 
     def may_begin(self, job: Consume) -> bool:
         return not self._installing.install_one(job)
@@ -137,7 +157,11 @@ class Worker(Shell):
         steps, digest = self._segments[message.stage], self._digests[message.stage].get(partition)
         whose = f"stage {message.stage}, partition {partition}, on {self.name}"
         values = partial(moving, message, partition, own, steps, digest)
+        for step in steps:
+            step.init_trans(partition)
         cut = self._snapshots[message.stage].take(values, whose, all(step.state_in_memory for step in steps))
+        for step in steps:
+            step.end_trans(partition)
         self._nursery.start_soon(self._send_chunks, cut, link, message.version, time.monotonic() - began)
 
     async def _send_chunks(self, cut: Cut, link: Link, version: int, cut_s: float) -> None:
@@ -219,6 +243,8 @@ class Worker(Shell):
 
 def _opened(plan: Plan, stage: int, held: list[int]) -> list[Hosted]:
     steps = [host(step) for step in plan.segments[stage - 1].steps]
+    if plan.policy.on_error == "skip":
+        steps = [Skipping(step) for step in steps]
     for step in steps:
         step.open(held)
     return steps

@@ -62,12 +62,16 @@ class Files(Source):
         self.path = Path(path)
         self.follow = follow
         self._format = FORMATS[format]
+        self._name = format
+        self._first: Path | None = None  # The file whose columns the plan was made with.
         self.schema = checked_schema("Files", self._first_schema() if schema is None else schema)
 
     async def batches(self, context: SourceContext, after: Any = None) -> AsyncIterator[SourceBatch]:
         """Yield the rows behind the offset `after`."""
         with contextlib.closing(_Segments(context.directory / JOURNAL)) as segments:
             places: dict[str, int] = {}
+            if after is None:
+                await _in_thread(self._check_there)
             async with contextlib.aclosing(self._again(segments, places, after)) as again:
                 async for batch in again:
                     yield batch
@@ -144,6 +148,18 @@ class Files(Source):
                 yield SourceBatch(piece, offset=[segment.number, *at]), at[0]
             before = place
 
+    def _check_there(self) -> None:
+        """A run that reads nothing, because what it was made for is gone, would look like one that went well."""
+        if self._first is not None and not self._first.exists():
+            raise FluxError(
+                f"Files: {self._first} was there when the flow was made, and is gone. Put it back, or make the flow "
+                "when its files are there"
+            )
+        if not self.follow and not self._listed() and not self.path.is_dir():
+            raise FluxError(
+                f"Files: there are no files at {self.path}. Give the path of some, or follow=True to wait for them"
+            )
+
     def _end(self, path: Path) -> int:
         """Where a file ends now."""
         with _naming(path):
@@ -174,12 +190,17 @@ class Files(Source):
         if not listed:
             what = f" with names that end in {' or '.join(self._format.suffixes)}" if self.path.is_dir() else ""
             raise PlanError(
-                f"Files: there are no files{what} at {self.path}, so the columns are unknown; give schema=..."
+                f"Files: there are no files{what} at {self.path}, so the columns are unknown. Give the path of some, "
+                "or say with schema=... which columns there will be"
             )
+        self._first = listed[0]
         try:
             return self._format.schema(listed[0])
-        except (OSError, pa.ArrowException) as error:
-            raise PlanError(f"Files: {listed[0]} cannot be read: {error}") from error
+        except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+            raise PlanError(
+                f"Files: {listed[0]} cannot be read as {self._name}: {error}. See that this user may read it, and that "
+                "format=... says what it is"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +253,7 @@ def _next(reader: Iterator[Placed], path: Path) -> Placed | None:
 def _naming(path: Path) -> Iterator[None]:
     try:
         yield
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise FluxError(f"Files: {path} cannot be read: {error}. Mend or remove it, and run the flow again") from error
 
 

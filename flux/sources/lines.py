@@ -74,7 +74,10 @@ class Lines(Source):
                 return await trio.open_tcp_stream(self.host, self.port)
             except OSError as error:
                 if not self.reconnect:
-                    raise FluxError(f"Lines: cannot connect to {self.host}:{self.port}: {error}") from error
+                    raise FluxError(
+                        f"Lines: cannot connect to {self.host}:{self.port}: {error}. Start the server there, or say "
+                        "reconnect=True to wait for it"
+                    ) from error
                 log.warning("Lines: cannot connect to %s:%d, trying again: %s", self.host, self.port, error)
             await trio.sleep(pause_s)
             pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)

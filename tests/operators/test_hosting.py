@@ -349,3 +349,39 @@ def test_parameters_reach_the_operator() -> None:
 
     opened(step_of(Sees, SCHEMA, ("k",), limit=3), [1])
     assert seen == [Context({"limit": 3}, 1, PARTITIONS, "step", ("k",))]
+
+
+def quiet(form: type[Any], calls: list[Any]) -> type[Any]:
+    """An operator of a form that notes when it is told of a movement."""
+    methods: dict[str, Any] = {
+        name: lambda self, *args, name=name: calls.append((name, *args))
+        for name in ("init_trans", "end_trans", "install_state", "install_partition_state", "drop_partition")
+    }
+    for name in ("get_state", "get_partition_state"):
+        methods[name] = lambda self, *args, name=name: calls.append((name, *args)) or 1
+    return type("Quiet", (form,), methods)
+
+
+@pytest.mark.parametrize(
+    ("form", "taken", "put"),
+    [
+        (Operator, [("get_state",)], [("install_state", 1)]),
+        (KeyedOperator, [], []),
+        (PooledOperator, [("get_partition_state", 3)], [("install_partition_state", 3, 1)]),
+    ],
+)
+def test_an_operator_is_told_before_its_state_moves_and_afterwards(form: type[Any], taken: Any, put: Any) -> None:
+    """Reference: 3.1, fig. 3.9."""
+    calls: list[Any] = []
+    step = step_of(quiet(form, calls), SCHEMA, ("k",))
+    donor, standby = opened(step), opened(step, [])
+    partition = (3,) if form is PooledOperator else ()
+    donor.init_trans(3)
+    state = donor.get_partition_state(3)
+    donor.end_trans(3)
+    assert calls == [("init_trans", *partition), *taken, ("end_trans", *partition)]
+    calls.clear()
+    standby.init_trans(3)
+    standby.install_partition_state(3, state)
+    standby.end_trans(3)
+    assert calls == [("init_trans", *partition), *put, ("end_trans", *partition)]

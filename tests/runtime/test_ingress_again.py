@@ -6,27 +6,32 @@ the end of its tasks at any point.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 import trio
 import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flux.errors import FluxError, from_dict
-from flux.plan import Plan, Segment
+from flux.plan import Plan, Policy, Segment
 from flux.protocols.messages import Ack, Attach, Block, Data, View
 from flux.site.ingress import JOURNAL, IngressProcess
 from flux.site.numbering import Numbering
 from flux.site.shell import Surroundings
 from flux.sources import Source, SourceBatch, SourceContext, Table
 from flux.wire.secret import new_secret
+
+from .waiting import DEADLINE_S
 
 PLAN = Plan(
     name="again",
@@ -95,6 +100,13 @@ class Played(IngressProcess):
 
 async def live(process: Played, acks: list[tuple[str, int]], *, crash: bool) -> None:
     """One life of an ingress: the copies acknowledge a few rows more at each turn; at the end it dies or is through."""
+    with trio.fail_after(DEADLINE_S):
+        await _live(process, acks, crash)
+    if process._numbering is not None:
+        process._numbering.close()
+
+
+async def _live(process: Played, acks: list[tuple[str, int]], crash: bool) -> None:
     async with trio.open_nursery() as nursery:
         process.begin()
         nursery.start_soon(process._guarded_loop)
@@ -109,8 +121,6 @@ async def live(process: Played, acks: list[tuple[str, int]], *, crash: bool) -> 
                 process.acknowledge(site, copy.upto)
             await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
-    if process._numbering is not None:
-        process._numbering.close()
 
 
 def played(
@@ -124,21 +134,51 @@ def played(
     return lives, list(copies.values())
 
 
+@contextlib.contextmanager
+def choosing(policy: Policy) -> Iterator[None]:
+    """Ingresses have this policy; with a limit on latency, windows of a few rows, so that batches are cut."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules[__name__], "PLAN", replace(PLAN, policy=policy))
+        patch.setattr("flux.site.admission.WINDOW_MIN_ROWS", 4)
+        patch.setattr("flux.site.admission._FIRST_ROWS", 14)
+        patch.setattr("flux.site.ingress._PATIENCE_S", 0.001)
+        yield
+
+
 ACKS = st.lists(st.lists(st.tuples(st.sampled_from(SITES), st.integers(0, 30)), max_size=6), min_size=1, max_size=4)
 
 
+@pytest.mark.parametrize("limit_ms", [None, 5.0])
 @settings(deadline=None, max_examples=60)
 @given(rows=st.integers(1, 200), acks=ACKS, data=st.data())
 def test_every_copy_gets_the_same_rows_under_the_same_numbers(
-    rows: int, acks: list[list[tuple[str, int]]], data: st.DataObject
+    limit_ms: float | None, rows: int, acks: list[list[tuple[str, int]]], data: st.DataObject
 ) -> None:
     table = pa.table({"n": range(1, rows + 1)})
     sizes = data.draw(st.lists(st.integers(1, 50), min_size=len(acks), max_size=len(acks)), label="batch_rows")
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, choosing(Policy(max_latency_ms=limit_ms)):
         lives, copies = played(Path(folder), [Table(table, batch_rows=size) for size in sizes], acks)
     assert not [error for life in lives for error in life.errors]
     expected = {**{n: n for n in range(1, rows + 1)}, rows + 1: "end"}
     assert [copy.received for copy in copies] == [expected, expected]
+
+
+@settings(deadline=None, max_examples=25)
+@given(rows=st.integers(1, 200), acks=ACKS, data=st.data())
+def test_what_is_shed_is_shed_for_every_copy_and_counted(
+    rows: int, acks: list[list[tuple[str, int]]], data: st.DataObject
+) -> None:
+    table = pa.table({"n": range(1, rows + 1)})
+    sizes = data.draw(st.lists(st.integers(1, 50), min_size=len(acks), max_size=len(acks)), label="batch_rows")
+    with tempfile.TemporaryDirectory() as folder, choosing(Policy(on_overload="shed")):
+        lives, copies = played(Path(folder), [Table(table, batch_rows=size) for size in sizes], acks)
+    assert not [error for life in lives for error in life.errors]
+    assert copies[0].received == copies[1].received
+    *found, end = [copies[0].received[sn] for sn in range(1, copies[0].upto + 1)]
+    assert end == "end"
+    assert found == sorted(set(found))
+    assert lives[-1]._numbering is not None
+    assert len(found) + lives[-1]._numbering.shed == rows
 
 
 class Live(Source):

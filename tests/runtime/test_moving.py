@@ -27,8 +27,14 @@ class Step:
     def get_partition_state(self, partition: int) -> Any:
         return self._states[partition]
 
+    def init_trans(self, partition: int) -> None:
+        self.installed.append((partition, "begins"))
+
     def install_partition_state(self, partition: int, piece: Any) -> None:
         self.installed.append((partition, piece))
+
+    def end_trans(self, partition: int) -> None:
+        self.installed.append((partition, "is done"))
 
 
 def arrival_of(values: Any) -> Arrival:
@@ -97,10 +103,10 @@ def test_a_job_waits_until_each_piece_has_had_its_turn_and_others_do_not() -> No
     begun(installing, step, ["a", "b"], took)
     assert not installing.install_one(job(1, 1, 2)), "another partition"
     assert not installing.install_one(job(2, 0)), "another stage"
-    assert step.installed == []
-    assert installing.install_one(job(1, 0, 1)) and step.installed == [(0, "a")]
+    assert step.installed == [(0, "begins")]
+    assert installing.install_one(job(1, 0, 1)) and step.installed == [(0, "begins"), (0, "a")]
     assert not took
-    assert installing.install_one(job(1, 0)) and step.installed == [(0, "a"), (0, "b")]
+    assert installing.install_one(job(1, 0)) and step.installed[2:] == [(0, "b"), (0, "is done")]
     assert len(took) == 1
     assert not installing.install_one(job(1, 0))
 
@@ -110,9 +116,9 @@ def test_what_is_left_of_a_copy_can_be_installed_at_once() -> None:
     begun(installing, step, ["a", "b"], took)
     begun(installing, step, ["c"], took, partition=1)
     installing.finish(1, 0)
-    assert step.installed == [(0, "a"), (0, "b")]
+    assert step.installed == [(0, "begins"), (1, "begins"), (0, "a"), (0, "b"), (0, "is done")]
     installing.finish(1, 0)
-    assert installing.install_one(job(1, 1)) and step.installed[-1] == (1, "c")
+    assert installing.install_one(job(1, 1)) and step.installed[-2:] == [(1, "c"), (1, "is done")]
 
 
 def test_state_for_a_step_that_is_not_there_is_refused() -> None:

@@ -1,0 +1,34 @@
+"""The options of a command that say what a run does with rows it cannot process, and with too many rows."""
+
+from __future__ import annotations
+
+import argparse
+
+from ..plan import Policy
+
+
+def add_policy(parser: argparse.ArgumentParser) -> None:
+    """Offer them."""
+    parser.add_argument(
+        "--on-error",
+        choices=("stop", "skip"),
+        default="stop",
+        help="a row for which an operator raises stops the run (the default), or is skipped and counted",
+    )
+    parser.add_argument(
+        "--on-overload",
+        choices=("wait", "shed"),
+        default="wait",
+        help="when rows come too fast, the source waits (the default), or rows are dropped and counted",
+    )
+    parser.add_argument(
+        "--max-latency-ms",
+        type=float,
+        metavar="MS",
+        help="let in only as many rows as come out within this time (default: as many as there is room for)",
+    )
+
+
+def policy_of(options: argparse.Namespace) -> Policy:
+    """What was chosen; `PlanError` if it cannot be."""
+    return Policy(on_error=options.on_error, on_overload=options.on_overload, max_latency_ms=options.max_latency_ms)

@@ -1,0 +1,40 @@
+"""Policy: what a run does when it cannot do everything: with rows that an operator refuses, and with too many rows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from ..errors import PlanError
+
+OnError = Literal["stop", "skip"]
+OnOverload = Literal["wait", "shed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """What the user has chosen for one run; every process of it knows.
+
+    `on_error`: a row for which an operator raises stops the run, or is skipped and counted. `on_overload`: when rows
+    come faster than they are processed the source waits, or rows are shed at the ingress and counted. With
+    `max_latency_ms` only so many rows are under way as pass through the dataflow in that time.
+
+    >>> Policy(on_error="ignore")
+    Traceback (most recent call last):
+    flux.errors.PlanError: on_error is 'stop' or 'skip', got 'ignore'
+    """
+
+    on_error: OnError = "stop"
+    on_overload: OnOverload = "wait"
+    max_latency_ms: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, choices in (("on_error", ("stop", "skip")), ("on_overload", ("wait", "shed"))):
+            if getattr(self, name) not in choices:
+                raise PlanError(f"{name} is {' or '.join(map(repr, choices))}, got {getattr(self, name)!r}")
+        limit = self.max_latency_ms
+        if limit is None:
+            return
+        if isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 < limit < math.inf:
+            raise PlanError(f"max_latency_ms is a number of milliseconds above 0, or None; got {limit!r}")

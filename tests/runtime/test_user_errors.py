@@ -1,0 +1,481 @@
+"""Every error a user can cause: each says who, what and where, and what to do. Real runs, as a user starts them.
+
+A case is a function that errs, the kind of error, and what its text must hold; the last of that is the advice. Errors
+of connections (secrets, certificates, other releases) are beside the tests of those.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import flux
+from flux.local import registry
+from flux.local.processes import Process
+from flux.sources.source import SourceBatch, SourceContext
+from flux.wire import address
+
+from .waiting import is_gone, wait_until
+
+ROWS = [{"k": n % 13, "v": n} for n in range(300)]
+NOBODY = 65_534
+
+
+class Counts(flux.KeyedOperator):
+    output: ClassVar = {"k": "int64", "n": "int64"}
+
+    def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
+        n = (state or 0) + 1
+        return n, [{"k": row.k, "n": n}]
+
+
+def flow_of(operator: Any = Counts, source: Any = None, sink: Any = None) -> flux.Dataflow:
+    flow = flux.Dataflow("wrong")
+    rows = flow.source(flux.sources.Table(ROWS) if source is None else source)
+    rows.exchange("k", partitions=8).apply(operator).sink(flux.sinks.Collect() if sink is None else sink)
+    return flow
+
+
+def keyed(on_tuple: Callable[..., Any], **attributes: Any) -> type[Any]:
+    methods = {"on_tuple": lambda self, *args: on_tuple(*args), "output": {"k": "int64"}}
+    return type("Mine", (flux.KeyedOperator,), methods | attributes)
+
+
+def batched(process: Callable[..., Any], **attributes: Any) -> type[Any]:
+    methods = {"process": lambda self, batch: process(batch), "output": {"k": "int64"}}
+    return type("Mine", (flux.Operator,), methods | attributes)
+
+
+def full_disk(size_bytes: int = 20_000) -> None:
+    """For this process and those that it forks: no file may grow beyond so many bytes."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a user does, and what it says."""
+
+    do: Callable[[Path], Any]
+    kind: type[flux.FluxError]
+    says: tuple[str, ...]
+
+
+CASES: dict[str, Case] = {}
+
+
+def case(kind: type[flux.FluxError], *says: str) -> Callable[[Callable[[Path], Any]], None]:
+    def add(do: Callable[[Path], Any]) -> None:
+        CASES[do.__name__] = Case(do, kind, says)
+
+    return add
+
+
+# Columns.
+
+
+@case(flux.PlanError, "exchange('nope')", "no column 'nope'", "it has k, v")
+def a_key_that_is_no_column(tmp_path: Path) -> None:
+    flux.Dataflow("wrong").source(flux.sources.Table(ROWS)).exchange("nope")
+
+
+@case(flux.OperatorError, "step 'Mine'", "no column 'nope'; its columns are k, v", "Mend the operator")
+def a_batch_without_the_column(tmp_path: Path) -> None:
+    flow_of(batched(lambda batch: batch["nope"])).run()
+
+
+@case(flux.OperatorError, "'nope'; its columns are k, v", "the row was {'k': ", 'on_error="skip"')
+def a_row_without_the_column(tmp_path: Path) -> None:
+    flow_of(keyed(lambda key, row, state: row.nope)).run()
+
+
+@case(flux.OperatorError, "emitted {'other': 1}", "with the keys k", "Return (state, [{...}, ...])")
+def an_output_with_another_column(tmp_path: Path) -> None:
+    flow_of(keyed(lambda key, row, state: (None, [{"other": 1}]))).run()
+
+
+@case(flux.OperatorError, "step 'Mine'", "column 'k': expected int64", "Convert the values in the operator")
+def an_output_of_another_type(tmp_path: Path) -> None:
+    flow_of(keyed(lambda key, row, state: (None, [{"k": "text"}]))).run()
+
+
+# Operators.
+
+
+@case(flux.OperatorError, "raised TypeError", "expected (state, outputs)", "the row was {'k': ")
+def an_operator_that_forgets_to_return(tmp_path: Path) -> None:
+    flow_of(keyed(lambda key, row, state: None)).run()
+
+
+@case(flux.OperatorError, "row 151", "test_user_errors.py:", "ZeroDivisionError", "'v': 150}", 'on_error="skip"')
+def a_row_that_makes_both_copies_raise(tmp_path: Path) -> None:
+    flow_of(keyed(lambda key, row, state: (1 / (row.v - 150), None))).run()
+
+
+@case(flux.OperatorError, "both died while they worked on rows", "signal 9", "Take the rows out of the source")
+def a_row_that_kills_both_copies(tmp_path: Path) -> None:
+    def on_tuple(key: Any, row: Any, state: Any) -> Any:
+        if row.v == 150:
+            signal.raise_signal(signal.SIGKILL)
+        return None, None
+
+    flow_of(keyed(on_tuple)).run(sites=3)
+
+
+@case(flux.OperatorError, "step 'Mine'", "missing 1 required", "they reach it as context.parameters")
+def an_operator_that_wants_arguments(tmp_path: Path) -> None:
+    def init(self: Any, history: int) -> None:
+        pass
+
+    flow_of(batched(lambda batch: None, __init__=init)).run()
+
+
+@case(flux.PlanError, "step 'dict'", "expected an operator class", "Derive it from one of them")
+def what_is_no_operator(tmp_path: Path) -> None:
+    flow_of(dict).run()
+
+
+@case(flux.PlanError, "on_error is 'stop' or 'skip', got 'ignore'")
+def a_setting_that_is_none(tmp_path: Path) -> None:
+    flow_of().run(on_error="ignore")
+
+
+# State.
+
+
+def lose_a_site(operator: Any) -> None:
+    with flow_of(operator, flux.sources.Table(ROWS, rate=100)).start(sites=2, standby=1) as run:
+        run.wait_for_output(20)
+        run.kill("site-1")
+        run.wait(timeout=60)
+
+
+@case(flux.StateError, "partition ", "of type lock cannot be moved to another site", "State is made of None, bool, int")
+def state_that_cannot_be_moved(tmp_path: Path) -> None:
+    lose_a_site(keyed(lambda key, row, state: (threading.Lock(), [{"k": row.k}])))
+
+
+@case(flux.StateError, "Mine has the attributes seen and no get_state", "Define get_state and install_state")
+def an_operator_without_get_state(tmp_path: Path) -> None:
+    def opened(self: Any, context: Any) -> None:
+        self.seen = 0
+
+    lose_a_site(batched(lambda batch: batch.emit({"k": batch["k"]}), open=opened))
+
+
+@case(flux.OperatorError, "step 'Mine', partition ", "test_user_errors.py:", "raised RuntimeError: cannot take it")
+def an_install_state_that_raises(tmp_path: Path) -> None:
+    def install(self: Any, state: Any) -> None:
+        raise RuntimeError("cannot take it")
+
+    emit = batched(lambda batch: batch.emit({"k": batch["k"]}), get_state=lambda self: 1, install_state=install)
+    lose_a_site(emit)
+
+
+# Sources.
+
+
+@case(flux.PlanError, "there are no files at", "none.parquet", "Give the path of some")
+def a_file_that_is_missing(tmp_path: Path) -> None:
+    flux.sources.Files(tmp_path / "none.parquet")
+
+
+@case(flux.PlanError, "text.parquet cannot be read as parquet", "format=... says what it is")
+def a_file_of_another_format(tmp_path: Path) -> None:
+    (tmp_path / "text.parquet").write_text("k,v\n1,2\n")
+    flux.sources.Files(tmp_path / "text.parquet")
+
+
+@case(flux.PlanError, "data.csv cannot be read as csv", "format=... says what it is")
+def a_file_that_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_bytes(b"\x83\xff,\xfe\n\x00\x01\n")
+    flux.sources.Files(tmp_path / "data.csv", format="csv")
+
+
+@case(flux.FluxError, "rows.jsonl cannot be read as jsonl", "between bytes", "Correct the file")
+def a_line_that_is_no_record(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"k": 1, "v": 2}\nnot at all\n')
+    schema = pa.schema({"k": pa.int64(), "v": pa.int64()})
+    flow_of(source=flux.sources.Files(tmp_path / "rows.jsonl", format="jsonl", schema=schema)).run()
+
+
+def written(path: Path) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(ROWS), path)
+    return path
+
+
+@case(flux.FluxError, "rows.parquet was there when the flow was made, and is gone", "Put it back")
+def a_file_that_is_gone_when_the_run_begins(tmp_path: Path) -> None:
+    path = written(tmp_path / "rows.parquet")
+    flow = flow_of(source=flux.sources.Files(path))
+    path.unlink()
+    flow.run()
+
+
+@case(flux.FluxError, "in/rows.parquet was there when the flow was made, and is gone", "Put it back")
+def a_file_that_is_gone_from_its_directory(tmp_path: Path) -> None:
+    path = written(tmp_path / "in" / "rows.parquet")
+    flow = flow_of(source=flux.sources.Files(path.parent))
+    path.unlink()
+    flow.run()
+
+
+@case(flux.FluxError, "there are no files at", "*.parquet", "or follow=True to wait for them")
+def a_pattern_that_nothing_fits(tmp_path: Path) -> None:
+    schema = pa.Table.from_pylist(ROWS).schema
+    flow_of(source=flux.sources.Files(tmp_path / "*.parquet", schema=schema)).run()
+
+
+class ReadByNobody(flux.sources.Files):
+    """Files, read by a user who may not: the ingress of a superuser gives up its rights."""
+
+    def _end(self, path: Path) -> int:
+        if os.geteuid() == 0:
+            os.seteuid(NOBODY)
+        return super()._end(path)
+
+
+@case(flux.FluxError, "rows.parquet cannot be read", "Permission denied", "Mend or remove it")
+def a_file_that_may_not_be_read(tmp_path: Path) -> None:
+    path = written(tmp_path / "rows.parquet")
+    source = ReadByNobody(path)
+    path.chmod(0)
+    flow_of(source=source).run()
+
+
+@case(flux.FluxError, "cannot connect to 127.0.0.1:", "Start the server there, or say reconnect=True")
+def a_server_that_is_not_there(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # Nobody listens there.
+        flow = flux.Dataflow("wrong")
+        lines = flow.source(flux.sources.Lines(*taken.getsockname(), reconnect=False))
+        same = batched(lambda batch: None)
+        lines.exchange("line", partitions=4).apply(same).sink(flux.sinks.Null())
+        flow.run()
+
+
+class Broken(flux.sources.Source):
+    """A source of the user's own."""
+
+    schema = pa.schema({"k": pa.int64()})
+
+    async def batches(self, context: SourceContext, after: Any = None) -> Any:
+        yield SourceBatch(pa.record_batch({"k": pa.array([1, 2, 3])}))
+        raise LookupError("no more")
+
+
+@case(flux.FluxError, "source Broken raised LookupError: no more when it was read behind row 3", "Mend it")
+def a_source_that_raises(tmp_path: Path) -> None:
+    flow_of(source=Broken()).run()
+
+
+# Sinks.
+
+
+@case(flux.PlanError, "Parquet: ", "of another run", "say overwrite=True")
+def a_directory_of_another_run(tmp_path: Path) -> None:
+    for _ in range(2):
+        flow_of(sink=flux.sinks.Parquet(tmp_path / "out")).run()
+
+
+@case(flux.PlanError, "Jsonl: ", "is there already and not empty", "say overwrite=True")
+def a_file_of_another_run(tmp_path: Path) -> None:
+    for _ in range(2):
+        flow_of(sink=flux.sinks.Jsonl(tmp_path / "out.jsonl")).run()
+
+
+@case(flux.FluxError, "Jsonl cannot write", "No such file or directory", "choose another path")
+def a_sink_in_no_directory(tmp_path: Path) -> None:
+    flow_of(sink=flux.sinks.Jsonl("/proc/none/out.jsonl")).run()
+
+
+@case(flux.FluxError, "sink Callback raised KeyError: 'price' when it took the output of the input 1", "Mend it")
+def a_callback_that_raises(tmp_path: Path) -> None:
+    flow_of(sink=flux.sinks.Callback(lambda rows: {}["price"])).run()
+
+
+# Full disks.
+
+
+class FullJsonl(flux.sinks.Jsonl):
+    def open(self, directory: Path) -> int | None:
+        full_disk(1_000)
+        return super().open(directory)
+
+
+@case(flux.FluxError, "Jsonl cannot write", "The output that was written before is safe", "Make room there")
+def a_full_disk_for_a_file(tmp_path: Path) -> None:
+    flow_of(sink=FullJsonl(tmp_path / "out.jsonl")).run()
+
+
+class FullParquet(flux.sinks.Parquet):
+    def open(self, directory: Path) -> int | None:
+        full_disk(1_000)
+        return super().open(directory)
+
+
+@case(flux.FluxError, "flux.sinks.Parquet", "cannot write", "Make room there")
+def a_full_disk_for_a_directory(tmp_path: Path) -> None:
+    flow_of(sink=FullParquet(tmp_path / "out")).run()
+
+
+class OnAFullDisk(flux.sources.Table):
+    async def batches(self, context: SourceContext, after: Any = None) -> Any:
+        full_disk(500)
+        async for batch in super().batches(context, after):
+            yield batch
+
+
+@case(flux.FluxError, "the journal cannot write", "numbering.journal", "Make room there")
+def a_full_disk_for_the_journal_of_the_ingress(tmp_path: Path) -> None:
+    flow_of(source=OnAFullDisk(ROWS, batch_rows=5)).run()
+
+
+@case(flux.FluxError, "a recording cannot write", "site-", "without record=", "Make room there")
+def a_full_disk_for_a_recording(tmp_path: Path) -> None:
+    flow_of(batched(lambda batch: None, open=lambda self, context: full_disk(400))).run(record=tmp_path / "recorded")
+
+
+@case(flux.FluxError, "the recording cannot write", "taken: File exists", "choose another path")
+def a_recording_where_a_file_is(tmp_path: Path) -> None:
+    (tmp_path / "taken").touch()
+    flow_of().run(record=tmp_path / "taken")
+
+
+@case(flux.FluxError, "no directory can be made for the run", "name another by TMPDIR")
+def a_place_for_temporary_files_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tempfile.tempdir", str(tmp_path / "none"))
+        flow_of().run()
+
+
+# Sites.
+
+
+@case(flux.PlanError, "keeps every partition on two sites", 'give sites=2 or more, or availability="none"')
+def one_site_for_pairs(tmp_path: Path) -> None:
+    flow_of().run(sites=1)
+
+
+@case(flux.NoSites, "need 2 other sites to live on, and there are 1", "Call add_site() first")
+def no_site_to_drain_to(tmp_path: Path) -> None:
+    with flow_of(source=flux.sources.Table(ROWS, rate=100)).start(sites=2) as run:
+        run.drain("site-1")
+
+
+@case(flux.DataLost, "both copies are lost of 8 partitions: Counts/0", "with more sites or a standby")
+def no_site_left(tmp_path: Path) -> None:
+    with flow_of(source=flux.sources.Table(ROWS, rate=100)).start(sites=2) as run:
+        run.wait_for_output(20)
+        run.kill("site-1")
+        run.kill("site-2")
+        run.wait(timeout=60)
+
+
+@case(flux.FluxError, "cannot listen at tcp:127.0.0.1:", "in use", "or choose another port")
+def a_port_in_use(tmp_path: Path) -> None:
+    with address.listen("tcp:127.0.0.1:0") as first:
+        address.listen(address.bound(first)).close()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_error_says_what_happened_and_what_to_do(name: str, tmp_path: Path) -> None:
+    wrong = CASES[name]
+    with pytest.raises(wrong.kind) as caught:
+        wrong.do(tmp_path)
+    assert type(caught.value) is wrong.kind
+    text = str(caught.value)
+    for part in wrong.says:
+        assert part in text, f"{part!r} is not in: {text}"
+
+
+def test_what_cannot_be_pickled_can_be_an_operator() -> None:
+    """Sites are forked: a closure over a lock is no mistake."""
+    lock = threading.Lock()
+
+    def on_tuple(key: Any, row: Any, state: Any) -> Any:
+        with lock:
+            return None, [{"k": row.k}]
+
+    assert flow_of(keyed(on_tuple)).run().outputs == len(ROWS)
+
+
+# A program, and what starts its processes, that are killed.
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """Where runs are listed, and where they have their directories."""
+    # Short, because the names of sockets are.
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    (tmp_path / "t").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "t"))
+    return tmp_path / "flux", tmp_path / "t"
+
+
+def program_of_a_run(tmp_path: Path) -> tuple[int, list[int], int]:
+    """Fork a program that runs a flow for ever; its number, those of its processes, and that of its spawner."""
+    listed = tmp_path / "pids"
+    program = os.fork()
+    if program == 0:
+        try:
+            with flow_of(source=flux.sources.Table(ROWS, rate=10)).start(sites=2) as run:
+                run.wait_for_output(1)
+                assert run._program is not None
+                processes: list[Process] = list(run._program.processes)
+                pids = [run._program._spawner.pid, *(process.pid for process in processes)]
+                (tmp_path / "part").write_text(" ".join(map(str, pids)))
+                (tmp_path / "part").rename(listed)
+                signal.pause()
+        finally:
+            os._exit(1)
+    wait_until(listed.exists, "the run did not start")
+    spawner, *pids = map(int, listed.read_text().split())
+    return program, pids, spawner
+
+
+def test_a_killed_program_leaves_nothing_behind(places: tuple[Path, Path], tmp_path: Path) -> None:
+    listed, directories = places
+    program, pids, spawner = program_of_a_run(tmp_path)
+    assert len(list(directories.iterdir())) == 1
+    os.kill(program, signal.SIGKILL)
+    os.waitpid(program, 0)
+    wait_until(lambda: all(is_gone(pid) for pid in (*pids, spawner)), "processes outlived their program")
+    assert list(directories.iterdir()) == []
+    assert list(listed.iterdir()) == []
+
+
+def test_the_next_run_cleans_up_behind_one_that_was_killed_with_all_its_processes(
+    places: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    listed, directories = places
+    program, pids, spawner = program_of_a_run(tmp_path)
+    os.kill(spawner, signal.SIGSTOP)  # It must not see the program go.
+    os.kill(program, signal.SIGKILL)
+    os.kill(spawner, signal.SIGKILL)
+    os.waitpid(program, 0)
+    wait_until(lambda: all(is_gone(pid) for pid in (*pids, spawner)), "processes outlived their program")
+    [left] = directories.iterdir()
+    assert flow_of().run().outputs == len(ROWS)
+    assert f"{left}, with its journals, is removed now" in caplog.text
+    assert list(directories.iterdir()) == []
+    assert list(listed.iterdir()) == []
+
+
+def test_the_directory_of_a_run_that_lives_is_left_alone(places: tuple[Path, Path]) -> None:
+    with flow_of(source=flux.sources.Table(ROWS, rate=100)).start(sites=2) as run:
+        other = flow_of().run()
+        assert run.directory.is_dir()
+        assert [entry.name for entry in registry.entries()] == ["wrong"]
+    assert other.outputs == len(ROWS)
