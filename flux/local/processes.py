@@ -53,6 +53,8 @@ class Process:
     gone_at: float | None = None
     back_at: float | None = None  # When the next incarnation was up.
     output_gap_s: float | None = None  # After its death, once the time for it is over and the output of it still known.
+    recovered_at: float | None = None  # Of a site, when all copies were there again, and what was moved until then:
+    bytes_moved: int = 0  # once that is settled.
     exited: int | None = None  # The status; None also if it is gone and nobody knows.
     _pidfd: int | None = None
     _cpu_s: float = 0.0

@@ -30,7 +30,7 @@ from ..wire.link import Link, accept_loop
 from .heard import Heard, Moved
 from .post_mortem import PostMortem
 from .processes import Process
-from .reporting import note_output_gaps
+from .reporting import settle_failures
 from .spawner import Spawner
 from .supervisor import Supervisor
 
@@ -351,7 +351,7 @@ class Program:
     def _settle_history(self, now: float) -> None:
         heard = self.heard
         if heard.started_at is not None and heard.history.is_due(heard.started_at, now):
-            note_output_gaps(heard, now)
+            settle_failures(heard, now)
             heard.history.settle(heard.started_at, now)
 
     def _take_rows(self, link: Link, header: dict[str, Any], body: Any, now: float) -> None:

@@ -9,6 +9,7 @@ import pyarrow as pa
 from ..report import GAP_WINDOW_S, Failure, LogEntry, Report, build_timeline, output_gap
 from ..status import ProcessStatus, Status
 from .heard import Heard
+from .history import RECENT_S
 from .processes import Process, Processes
 
 RATE_WINDOW_S = 5.0  # A snapshot's rates are those of this last time.
@@ -89,13 +90,38 @@ def failures_of(heard: Heard) -> list[Failure]:
     return sorted((_failure(process, heard, outputs) for process in heard.deaths), key=lambda failure: failure.when_s)
 
 
-def note_output_gaps(heard: Heard, now: float) -> None:
-    """Work out what cannot be once the history of the output is cut."""
+def settle_failures(heard: Heard, now: float) -> None:
+    """Work out what cannot be once the history is cut, and cut what only deaths that are settled needed."""
     outputs = since_start(heard, heard.history.outputs)
     for process in heard.deaths:
         died_at = _died_at(process, heard)
         if process.output_gap_s is None and died_at + GAP_WINDOW_S < now:
             process.output_gap_s = output_gap(outputs, died_at - (heard.started_at or 0.0))
+        if process.is_site and process.recovered_at is None:
+            process.recovered_at, process.bytes_moved = _recovery(process, heard)
+    unsettled = [process for process in heard.deaths if process.is_site and process.recovered_at is None]
+    open_since = [_noticed_at(process, heard) for process in unsettled]
+    needed_from = min([now - RECENT_S, *open_since])  # Of a death that is not known yet, the last minute is.
+    heard.whole_at = [at for at in heard.whole_at if at >= needed_from]
+    heard.moved = [move for move in heard.moved if move.at >= needed_from]
+
+
+def _noticed_at(process: Process, heard: Heard) -> float:
+    """When the run went about it."""
+    assert process.gone_at is not None
+    told_at = heard.closed_at.get(process.node, process.gone_at)
+    # The controller's word counts for a site: only then are its copies rebuilt. The run itself starts the others.
+    return told_at if process.is_site else min(told_at, process.gone_at)
+
+
+def _recovery(process: Process, heard: Heard) -> tuple[float | None, int]:
+    """When every partition had all its copies again after a site had died, and how much was moved until then."""
+    if process.recovered_at is not None:
+        return process.recovered_at, process.bytes_moved
+    noticed_at = _noticed_at(process, heard)
+    back_at = next((at for at in heard.whole_at if at > noticed_at), None)
+    moved = [move for move in heard.moved if noticed_at <= move.at <= (back_at or move.at)]
+    return back_at, sum(move.size_bytes for move in moved)
 
 
 def _died_at(process: Process, heard: Heard) -> float:
@@ -104,15 +130,8 @@ def _died_at(process: Process, heard: Heard) -> float:
 
 
 def _failure(process: Process, heard: Heard, outputs: list[LogEntry]) -> Failure:
-    assert process.gone_at is not None
-    told_at = heard.closed_at.get(process.node, process.gone_at)
-    # The controller's word counts for a site: only then are its copies rebuilt. The run itself starts the others.
-    noticed_at = told_at if process.is_site else min(told_at, process.gone_at)
-    died_at = _died_at(process, heard)
-    back_at = process.back_at
-    if process.is_site:
-        back_at = next((at for at in heard.whole_at if at > noticed_at), None)
-    moved = [one for one in heard.moved if process.is_site and noticed_at <= one.at <= (back_at or one.at)]
+    noticed_at, died_at = _noticed_at(process, heard), _died_at(process, heard)
+    back_at, bytes_moved = _recovery(process, heard) if process.is_site else (process.back_at, 0)
     when_s = died_at - (heard.started_at or 0.0)
     gap_s = process.output_gap_s
     if gap_s is None:
@@ -123,7 +142,7 @@ def _failure(process: Process, heard: Heard, outputs: list[LogEntry]) -> Failure
         detected_after_s=max(0.0, noticed_at - died_at),
         output_gap_s=gap_s,
         recovered_after_s=None if back_at is None else back_at - died_at,
-        bytes_moved=sum(one.size_bytes for one in moved),
+        bytes_moved=bytes_moved,
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..errors import DataLost, FluxError, from_dict
 from ..local.heard import Heard
+from ..local.history import RECENT_S
 from ..local.reporting import latency_ms, rate, since_start
 from ..plan.plan import CONTROLLER, INGRESS
 from ..report import Failure, output_gap
@@ -118,6 +119,9 @@ class Leader:
             raise frames.BadFrame(f"{link.peer} sent an unknown {kind!r}")
         if heard.started_at is not None and heard.history.is_due(heard.started_at, now):
             heard.history.settle(heard.started_at, now)
+            # One for each death, and those of the last minute: of a death that is not known yet.
+            needed = {next((whole for whole in heard.whole_at if whole > at), None) for at in heard.closed_at.values()}
+            heard.whole_at = [at for at in heard.whole_at if at in needed or at >= now - RECENT_S]
 
     def _tell_ingress(self) -> None:
         """With a limit on latency, the ingress lets rows in as they come out."""

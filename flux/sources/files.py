@@ -2,7 +2,8 @@
 
 Files that are followed may grow in any order, so the order in which they were read is written down: a *segment* is a
 piece of one file, and a new one begins when another file is read. An offset is a segment, a place in its file and a
-number of rows behind that place. An ingress that is started again reads the same segments, and goes on.
+number of rows behind that place. An ingress that is started again reads the same segments, and goes on. Segments whose
+rows every copy has are never read again: what stays of them is how far each file was read.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import contextlib
 import glob
 import os
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -28,6 +31,7 @@ from .source import Source, SourceBatch, SourceContext
 
 JOURNAL = "files.journal"
 POLL_EVERY_S = 0.2
+SHORTEN_AT_BYTES = 1 << 20  # Below this the journal of segments is left alone.
 
 # A file that cannot be read and was changed so lately is probably still being written, if files are followed.
 SETTLES_S = 2.0
@@ -92,15 +96,13 @@ class Files(Source):
     ) -> AsyncGenerator[SourceBatch, None]:
         """What was read before, behind the offset; then `places` says how far each file is."""
         number, place, skip = after or (0, None, 0)
-        for segment in segments.known[:number]:
-            assert segment.end is not None
-            places[segment.path] = segment.end
-        for segment in segments.known[number:]:
+        places.update(segments.places_before(number))
+        for segment in segments.behind(number):
             begin = segment.start if place is None else place
             upto = await _in_thread(self._end, Path(segment.path)) if segment.end is None else segment.end
             last = segment.end is not None or not self.follow
             places[segment.path] = begin
-            async with contextlib.aclosing(self._read(segment, begin, upto, last, skip)) as pieces:
+            async with contextlib.aclosing(self._read(segments, segment, begin, upto, last, skip)) as pieces:
                 async for batch, places[segment.path] in pieces:
                     yield batch
             place, skip = None, 0
@@ -115,8 +117,8 @@ class Files(Source):
             return
         segment = segments.present
         if segment is None or segment.path != str(path):
-            segment = _Segment(len(segments.known), str(path), begin, None)
-        async with contextlib.aclosing(self._read(segment, begin, end, not self.follow, 0)) as pieces:
+            segment = _Segment(segments.next_number, str(path), begin, None)
+        async with contextlib.aclosing(self._read(segments, segment, begin, end, not self.follow, 0)) as pieces:
             async for batch, place in pieces:
                 if segments.present is not segment:
                     segments.begin(segment, None if segments.present is None else places[segments.present.path])
@@ -126,7 +128,7 @@ class Files(Source):
             places[str(path)] = end
 
     async def _read(
-        self, segment: _Segment, begin: int, upto: int, last: bool, skip: int
+        self, segments: _Segments, segment: _Segment, begin: int, upto: int, last: bool, skip: int
     ) -> AsyncGenerator[tuple[SourceBatch, int], None]:
         """The rows of a piece of a file, without the first `skip`; with each batch the place that is read up to."""
         path = Path(segment.path)
@@ -135,6 +137,7 @@ class Files(Source):
                 f"Files: {path} was read up to {begin:,} and now ends at {upto:,}: it was cut or replaced. Files may "
                 "grow or be added while they are read, but not change"
             )
+        received = partial(segments.release, segment.number) if self.follow else None
         reader = self._format.read(path, self.schema, begin, upto, last)
         before = begin
         while (placed := await _in_thread(_next, reader, path)) is not None:
@@ -145,7 +148,7 @@ class Files(Source):
                 piece = rows.slice(start, DEFAULT_BATCH_ROWS)
                 stop = start + piece.num_rows
                 at = (place, 0) if stop == rows.num_rows else (before, stop)
-                yield SourceBatch(piece, offset=[segment.number, *at]), at[0]
+                yield SourceBatch(piece, received, offset=[segment.number, *at]), at[0]
             before = place
 
     def _check_there(self) -> None:
@@ -214,19 +217,57 @@ class _Segment:
 
 
 class _Segments:
-    """The segments that were read, in a journal in the run's directory."""
+    """The segments that were read, in a journal in the run's directory; of those that are done with, only the ends."""
 
     def __init__(self, path: Path) -> None:
         self._journal, records = Journal.open(path)
-        self.known: list[_Segment] = []
+        self._known: deque[_Segment] = deque()
+        self._ends: dict[str, int] = {}  # How far files were read in segments that are not known any more.
+        self._shorten_at = SHORTEN_AT_BYTES
+        self._released = 0  # Segments before this one are never read again.
+        self.next_number = 0
         for record in records:
-            ended_at, name, start = msgpack.unpackb(record.content)
-            self._add(ended_at, _Segment(len(self.known), name, start, None))
+            content = msgpack.unpackb(record.content)
+            if isinstance(content[0], dict):
+                self._ends, self.next_number = content
+            else:
+                ended_at, name, start = content
+                self._add(ended_at, _Segment(self.next_number, name, start, None))
 
     @property
     def present(self) -> _Segment | None:
         """The one that is being read."""
-        return self.known[-1] if self.known else None
+        return self._known[-1] if self._known else None
+
+    def behind(self, number: int) -> list[_Segment]:
+        """Those from `number` on."""
+        return [segment for segment in self._known if segment.number >= number]
+
+    def places_before(self, number: int) -> dict[str, int]:
+        """How far each file was read before segment `number` began."""
+        places = dict(self._ends)
+        for segment in self._known:
+            if segment.number < number:
+                assert segment.end is not None
+                places[segment.path] = segment.end
+        return places
+
+    def release(self, number: int) -> None:
+        """Rows of segment `number` are where they are never asked for again, and so are those before it."""
+        self._released = max(self._released, number)
+        if self._journal.size > self._shorten_at and self._known[0].number < self._released:
+            self._shorten()
+
+    def _shorten(self) -> None:
+        self._ends = self.places_before(self._released)
+        self._known = deque(self.behind(self._released))
+        last_end: int | None = None
+        records = [msgpack.packb([self._ends, self._released])]
+        for segment in self._known:
+            records.append(msgpack.packb([last_end, segment.path, segment.start]))
+            last_end = segment.end
+        self._journal.shorten(records, self._journal.size)
+        self._shorten_at = max(SHORTEN_AT_BYTES, 2 * self._journal.size)
 
     def begin(self, segment: _Segment, ended_at: int | None) -> None:
         """Write down, before its rows are given, that another file is read, and where the last one was left."""
@@ -238,10 +279,11 @@ class _Segments:
         self._journal.close()
 
     def _add(self, ended_at: int | None, segment: _Segment) -> None:
-        if self.known:
-            last = self.known[-1]
-            self.known[-1] = _Segment(last.number, last.path, last.start, ended_at)
-        self.known.append(segment)
+        if self._known:
+            last = self._known[-1]
+            self._known[-1] = _Segment(last.number, last.path, last.start, ended_at)
+        self._known.append(segment)
+        self.next_number = segment.number + 1
 
 
 def _next(reader: Iterator[Placed], path: Path) -> Placed | None:

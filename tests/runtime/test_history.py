@@ -6,10 +6,10 @@ from itertools import pairwise
 
 import pytest
 
-from flux.local.heard import Heard
+from flux.local.heard import Heard, Moved
 from flux.local.history import INTERVAL_S, RECENT_S, SETTLED_MAX, History
 from flux.local.processes import Process
-from flux.local.reporting import failures_of, note_output_gaps
+from flux.local.reporting import failures_of, settle_failures
 from flux.report import LogEntry, build_timeline
 
 STARTED_AT = 1_000.0
@@ -52,6 +52,10 @@ def test_what_was_settled_is_told_as_if_every_entry_were_still_there(every_s: fl
         assert interval.output_rate == pytest.approx(wanted.output_rate)
         assert interval.latency_p50_ms == pytest.approx(wanted.latency_p50_ms)
         assert interval.latency_p99_ms == pytest.approx(wanted.latency_p99_ms)
+
+
+def moved(when_s: float, size_bytes: int) -> Moved:
+    return Moved(version=1, at=STARTED_AT + when_s, to="site-3", size_bytes=size_bytes, cut_s=0.0)
 
 
 def test_of_a_very_long_run_the_memory_is_bounded_and_every_row_is_told() -> None:
@@ -102,7 +106,33 @@ def test_the_output_gap_of_a_death_long_ago_is_still_known() -> None:
         heard.history.add_output((STARTED_AT + t_s, upto, rows))
     [before] = failures_of(heard)
     assert before.output_gap_s > 1.0
-    note_output_gaps(heard, STARTED_AT + 3 * RECENT_S)
+    settle_failures(heard, STARTED_AT + 3 * RECENT_S)
     heard.history.settle(STARTED_AT, STARTED_AT + 3 * RECENT_S)
     assert heard.history.outputs == []
     assert failures_of(heard) == [before]
+
+
+def test_what_only_settled_deaths_needed_is_forgotten_and_they_are_told_all_the_same() -> None:
+    heard = Heard(started_at=STARTED_AT)
+    recovered = Process("site-1", killed_at=STARTED_AT + 10.0, gone_at=STARTED_AT + 10.0)
+    heard.deaths.append(recovered)
+    heard.whole_at = [STARTED_AT + second for second in range(100)]
+    heard.moved = [moved(10.25 + 0.25 * n, 7) for n in range(100)]
+    [before] = failures_of(heard)
+    assert (before.recovered_after_s, before.bytes_moved) == (1.0, 4 * 7)
+    settle_failures(heard, STARTED_AT + 1_000)
+    assert heard.whole_at == [] and heard.moved == []
+    [after] = failures_of(heard)
+    assert (after.recovered_after_s, after.bytes_moved) == (1.0, 4 * 7)
+
+
+def test_what_a_death_needs_that_is_not_settled_is_kept() -> None:
+    heard = Heard(started_at=STARTED_AT)
+    heard.deaths.append(Process("site-1", killed_at=STARTED_AT + 10.0, gone_at=STARTED_AT + 10.0))
+    heard.whole_at = [STARTED_AT + 5.0]
+    heard.moved = [moved(5.0, 1), moved(11.0, 7)]
+    settle_failures(heard, STARTED_AT + 1_000)
+    assert heard.whole_at == [] and heard.moved == [moved(11.0, 7)]
+    heard.whole_at.append(STARTED_AT + 1_001)
+    [failure] = failures_of(heard)
+    assert (failure.recovered_after_s, failure.bytes_moved) == (991.0, 7)
