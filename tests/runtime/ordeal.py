@@ -144,9 +144,6 @@ def ordeal(
     armed.mkdir()
     monkeypatch.setenv(VARIABLE, f"@{armed}")
     monkeypatch.setattr("flux.local.processes.DEATHS_MAX", 1_000)
-    monkeypatch.setattr("flux.controller.process.RETURN_S", 2.0)
-    # On a busy machine live sites miss five beats; one that is taken for dead and one that is killed are too many.
-    monkeypatch.setattr("flux.controller.pulse.MISSED_MAX", 50)
     packets, sink = Packets(directory / "end"), Checked()
     dataflow = flow(packets, sink, partitions=6, batch_rows=1_024)
     with dataflow.start(**{"sites": SITES, "standby": SPARE, "pool_rows": POOL_ROWS} | settings) as run:
