@@ -1,7 +1,7 @@
 """Random faults on an endless stream, for minutes or days: is the output exact, and how long is there none?
 
 A fault is the SIGKILL of any process, a SIGSTOP past the detection time, or two at once, when no partition can lose its
-last copy; half of them strike while copies are being rebuilt. Sites that are gone are replaced, so that it can go on
+last copy; many of them strike while copies are being rebuilt. Sites that are gone are replaced, so that it can go on
 for ever. The output is compared with a plain run's as it comes. A run that stalls, loses, repeats or reorders ends with
 exit status 1; `--record` keeps what its processes did.
 """
@@ -29,6 +29,7 @@ from experiments.soak.stream import Checked, Mismatch, Packets, flow
 from experiments.soak.watching import Stalled, Watch
 
 PROGRESS_EVERY_S = 10.0
+WHOLE_FIRST = 0.35  # Of the faults; the others strike as soon as output comes.
 POOL_ROWS = 32_768
 PATIENCE_S = 120.0
 
@@ -130,13 +131,13 @@ class Soak:
         self._faults = Faults(run, self.watch, draw)
 
     def go_on_until(self, end: float) -> None:
-        """Fault behind fault: half of them when the pairs are whole again, the others while copies are rebuilt."""
+        """Fault behind fault: some when the pairs are whole again, the others while copies are rebuilt."""
         self.watch.wait_whole()
         while time.monotonic() < end:
             time.sleep(self._draw.uniform(0.0, 0.3))
             self._strike()
             self._replace()
-            if self._draw.random() < 0.5:
+            if self._draw.random() < WHOLE_FIRST:
                 self.watch.wait_whole()
             self._progress()
         self.watch.wait_whole()
