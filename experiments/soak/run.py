@@ -1,19 +1,18 @@
 """Random faults on an endless stream, for minutes or days: is the output exact, and how long is there none?
 
-A fault is the SIGKILL of any process, a SIGSTOP past the detection time, or two at once when no partition can lose both
-copies. Sites that are gone are replaced, so that it can go on for ever. The output is compared with a plain run's as it
-comes. A run that stalls, loses, repeats or reorders ends with exit status 1; `--record` keeps what its processes did.
+A fault is the SIGKILL of any process, a SIGSTOP past the detection time, or two at once, when no partition can lose its
+last copy; many of them strike while copies are being rebuilt. Sites that are gone are replaced, so that it can go on
+for ever. The output is compared with a plain run's as it comes. A run that stalls, loses, repeats or reorders ends with
+exit status 1; `--record` keeps what its processes did.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import itertools
 import json
 import os
 import random
-import signal
 import statistics
 import tempfile
 import time
@@ -25,15 +24,14 @@ from typing import Any
 
 import flux
 from experiments import results
+from experiments.soak.faults import Faults
 from experiments.soak.stream import Checked, Mismatch, Packets, flow
 from experiments.soak.watching import Stalled, Watch
-from flux.plan.plan import CONTROLLER, EGRESS, INGRESS
 
 PROGRESS_EVERY_S = 10.0
-STOPPED_S = 1.5  # Past the time after which a silent site is taken for dead.
+WHOLE_FIRST = 0.35  # Of the faults; the others strike as soon as output comes.
 POOL_ROWS = 32_768
 PATIENCE_S = 120.0
-ENDS = (INGRESS, EGRESS, CONTROLLER)
 
 
 @dataclass
@@ -42,6 +40,8 @@ class Tally:
 
     last: str = ""
     faults: Counter[str] = field(default_factory=Counter)
+    during_recovery: int = 0  # Those that struck when copies were missing.
+    struck: int = 0  # Processes killed or stopped: some faults strike two.
     gaps_s: list[float] = field(default_factory=list)
     memory_max_mb: float = 0.0
 
@@ -104,6 +104,8 @@ def soak(
         "minutes": (time.monotonic() - began) / 60,
         "faults": dict(tally.faults),
         "faults_survived": sum(tally.faults.values()),
+        "faults_during_recovery": tally.during_recovery,
+        "processes_struck": tally.struck,
         "gap_s": _spread(tally.gaps_s),
         "outputs": status.outputs,
         "outputs_checked": sink.checked,
@@ -126,89 +128,40 @@ class Soak:
         self._tally = tally
         self._tell = tell
         self._told_at = time.monotonic()
+        self._faults = Faults(run, self.watch, draw)
 
     def go_on_until(self, end: float) -> None:
-        """Fault, recovery, fault: each when the pairs are whole again and output comes."""
-        faults = (
-            self._kill_a_site,
-            self._kill_an_end,
-            self._kill_two_sites,
-            self._kill_a_site_and_an_end,
-            self._kill_the_new_site,
-            self._stop_a_site,
-        )
+        """Fault behind fault: some when the pairs are whole again, the others while copies are rebuilt."""
         self.watch.wait_whole()
         while time.monotonic() < end:
-            time.sleep(self._draw.uniform(0.0, 0.5))
-            fault = self._draw.choice(faults)
-            self._tally.last = fault.__name__
-            began = time.monotonic()
-            kind = fault()
-            self._tally.last = kind
-            self._recover()
-            self._tally.faults[kind] += 1
-            self._tally.gaps_s.append(self._longest_gap_s(began))
+            time.sleep(self._draw.uniform(0.0, 0.3))
+            self._strike()
+            self._replace()
+            if self._draw.random() < WHOLE_FIRST:
+                self.watch.wait_whole()
             self._progress()
-
-    def _recover(self) -> None:
         self.watch.wait_whole()
+
+    def _strike(self) -> None:
+        fault, was_whole = self._faults.next(), self.watch.is_whole()
+        self._tally.last = fault.__name__
+        began = time.monotonic()
+        kind = fault()
+        if kind is None:  # Too many are missing.
+            self.watch.wait_whole()
+            return
+        self._tally.last = kind
+        self.watch.wait_output()
+        self._sink.raise_if_wrong()
+        self._tally.faults[kind] += 1
+        self._tally.during_recovery += not was_whole
+        self._tally.struck = self._faults.struck
+        self._tally.gaps_s.append(self._longest_gap_s(began))
+
+    def _replace(self) -> None:
+        """Sites that are gone have successors."""
         while len(self.watch.sites()) < self._sites:
             self._run.add_site()
-        self.watch.wait_whole()
-        self._sink.raise_if_wrong()
-
-    # The faults. Each returns what it was.
-
-    def _kill_a_site(self) -> str:
-        self._run.kill(self._draw.choice(self.watch.holders()))
-        return "site"
-
-    def _kill_an_end(self) -> str:
-        name = self._draw.choice(ENDS)
-        self._run.kill(name)
-        return name
-
-    def _kill_two_sites(self) -> str:
-        """Two that share no partition; one, if there are none such."""
-        pairs = [pair for pair in itertools.combinations(self.watch.holders(), 2) if not self._share(*pair)]
-        if not pairs:
-            return self._kill_a_site()
-        for site in self._draw.choice(pairs):
-            self._run.kill(site)
-        return "two sites at once"
-
-    def _kill_a_site_and_an_end(self) -> str:
-        end = self._draw.choice(ENDS)
-        for name in self._draw.sample([self._draw.choice(self.watch.holders()), end], 2):
-            self._run.kill(name)
-            time.sleep(self._draw.uniform(0.0, 0.05))
-        return f"site and {end}"
-
-    def _kill_the_new_site(self) -> str:
-        """A site dies, and then the one on which its copies are rebuilt."""
-        holders = self.watch.holders()
-        spare = [site for site in self.watch.sites() if site not in holders]
-        if not spare:
-            return self._kill_a_site()
-        self._run.kill(self._draw.choice(holders))
-        time.sleep(self._draw.uniform(0.0, 0.5))
-        self._run.kill(spare[0])
-        return "site and its successor"
-
-    def _stop_a_site(self) -> str:
-        name = self._draw.choice(self.watch.holders())
-        [pid] = [process.pid for process in self._run.status().processes if process.name == name]
-        assert pid is not None
-        os.kill(pid, signal.SIGSTOP)
-        time.sleep(STOPPED_S)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGCONT)
-        self.watch.until(lambda: name not in self.watch.sites(), f"{name}, which was stopped too long, to end")
-        return "stopped site"
-
-    def _share(self, a: str, b: str) -> bool:
-        view = self.watch.view()
-        return any(a in copies and b in copies for stage in view.copies for copies in stage)
 
     # What is seen.
 

@@ -74,8 +74,12 @@ class Watch:
     def wait_whole(self) -> None:
         """Return when all are up, the pairs are whole, and output has come since."""
         self.until(self.is_whole, "every partition to have two live copies")
+        self.wait_output()
+
+    def wait_output(self) -> None:
+        """Return when output has come since."""
         before = self._program.heard.safe_upto
-        self.until(lambda: self._program.heard.safe_upto > before, "output behind a recovery")
+        self.until(lambda: self._program.heard.safe_upto > before, "output")
 
     def until(self, holds: Callable[[], bool], what: str) -> None:
         """Return when `holds()`; raise if the run ends with an error before, or it takes too long."""

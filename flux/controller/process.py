@@ -4,7 +4,7 @@ Every view is in the journal before anybody is sent it. A controller that is sta
 waits for the nodes in it to come back, and sends each what it has not seen. Nodes carry on while there is none.
 
 A node is gone when its connection closes; it is suspected when its heart does not beat; two nodes are cut off from
-each other when one of them says so and both are alive a moment later. What follows from that is the machine's to say.
+each other when both say so. What follows from that is the machine's to say.
 Who is declared dead and still lives is told so, and ends.
 """
 
@@ -30,8 +30,10 @@ from ..wire.codec import from_plain, to_plain
 from ..wire.connections import keep_dialling, let_in
 from ..wire.link import Link, accept_loop
 from .divergence import Divergence
+from .doubts import Doubts
 from .drain import is_empty, moves_off
 from .pulse import LOOK_EVERY_S, Pulse
+from .system import pid_of
 from .views import Views
 
 JOURNAL = "controller.journal"
@@ -50,6 +52,7 @@ class ControllerProcess:
         self._incarnation = incarnation
         self._links: dict[str, Link] = {}
         self._pulse = Pulse()
+        self._doubts = Doubts()
         self._draining: set[str] = set()
         self._divergence = Divergence(surroundings.plan)
         self._crashes = crash.watch(CONTROLLER, self._flush)
@@ -92,6 +95,7 @@ class ControllerProcess:
         self._nursery.start_soon(self._serve, sock)
 
     async def _serve(self, sock: socket.socket) -> None:
+        pid = pid_of(sock)
         guest = await let_in(sock, self.surroundings.identity(CONTROLLER), self._note, self._why_refused)
         if guest is None:
             return
@@ -99,7 +103,7 @@ class ControllerProcess:
         self._nursery.start_soon(link.write)
         try:
             if (frame := await link.receive()) is not None:
-                await self._attend(link, frame[0])
+                await self._attend(link, frame[0], pid)
         except (frames.BadFrame, Refused) as error:
             self._note(logging.WARNING, f"closed the connection to {link.peer}: {error}")
         link.close()
@@ -112,12 +116,12 @@ class ControllerProcess:
         view = self.machine.view
         return f"it was declared dead, as view {view.number} says" if peer in view.dead else None
 
-    async def _attend(self, link: Link, first: dict[str, Any]) -> None:
+    async def _attend(self, link: Link, first: dict[str, Any], pid: int | None) -> None:
         """Hear who has greeted, for as long as he is there; what he says first tells if it is only his heart."""
         frame: tuple[dict[str, Any], Any] | None = (first, None)
         if first["kind"] == "beat":
             while frame is not None:
-                self._pulse.beat(link.peer, time.monotonic())
+                self._pulse.beat(link.peer, time.monotonic(), pid)
                 frame = await link.receive()
             return
         if link.peer in self._links:
@@ -149,28 +153,37 @@ class ControllerProcess:
             raise frames.BadFrame(f"expected what a node tells, got {header!r:.200}")
 
     def _doubt(self, a: str, b: str) -> None:
-        """Two nodes cannot reach each other: if neither has died, one of them has to go."""
-        if {a, b} <= set(self.machine.view.nodes) and {a, b} <= self._links.keys():
+        """Node `a` cannot reach `b`: if `b` says so, too, neither has died, and one of them has to go."""
+        if not ({a, b} <= set(self.machine.view.nodes) and {a, b} <= self._links.keys()):
+            return
+        if self._doubts.add(a, b, time.monotonic()):
             self._step(Cut(a=a, b=b))
 
     async def _listen_to_hearts(self) -> None:
         while True:
             await trio.sleep(LOOK_EVERY_S)
-            for node in self._pulse.silent(list(self._links), time.monotonic()):
+            for node in self._pulse.silent(self._living(), time.monotonic()):
                 if self.machine.view.alive(node):
                     self._step(Suspected(node=node))
 
     async def _miss_those_who_do_not_return(self) -> None:
         await trio.sleep(RETURN_S)
-        for node in self._missing():
+        for node in self._unheard():
             self._step(Suspected(node=node))
         await trio.sleep(GONE_S - RETURN_S)
-        for node in self._missing():
+        for node in self._unheard():
             self._step(Closed(node=node))
 
-    def _missing(self) -> list[str]:
+    def _living(self) -> list[str]:
         view = self.machine.view
-        return [node for node in view.nodes if view.alive(node) and node not in self._links]
+        return [node for node in view.nodes if view.alive(node)]
+
+    def _missing(self) -> list[str]:
+        return [node for node in self._living() if node not in self._links]
+
+    def _unheard(self) -> list[str]:
+        """Those that are missing and whose heart is, too: who is busy with a long job returns behind it."""
+        return [node for node in self._missing() if not self._pulse.beats(node, time.monotonic())]
 
     # What it does.
 

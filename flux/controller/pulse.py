@@ -1,43 +1,75 @@
 """Pulse: which nodes have fallen silent.
 
-Nodes beat ten times a second from a thread of their own. One that has missed `MISSED_MAX` beats is silent. On a busy
-machine beats come late from everybody: a node is silent only if it is late beyond what is usual at the moment. A
-controller that was itself kept from running, by such a machine or a signal, must not take the others for dead: what
-it was late by is not counted.
+Nodes beat ten times a second from a thread of their own. One that has missed `MISSED_MAX` beats may be dead, or be kept
+from running by a machine that has too much to do; if it is taken for dead and then its partner dies, data is lost. So
+who is late is given the benefit of every doubt:
+
+- On this machine the system is asked: who is not stopped is late, not dead, and is waited for up to `LATE_MAX_S`.
+- Elsewhere, who is late beyond what is usual at the moment is silent: some times the longest pause between two beats of
+  anybody in the last half minute, and `MISSED_MAX` beats at least.
+- What the controller was late by itself is not counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from statistics import median
+from collections import deque
+from collections.abc import Callable, Iterable
 
 from ..site.heartbeat import BEAT_EVERY_S
+from .system import is_stopped
 
 MISSED_MAX = 5
+LATE_MAX_S = 10.0  # Nobody is waited for longer than this.
 LOOK_EVERY_S = BEAT_EVERY_S / 2
+_USUAL_S = 30.0  # What happened in this time is usual.
+_BEYOND_USUAL = 3
 
 
 class Pulse:
     """The last beat of each node that has ever beaten."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_stopped: Callable[[int], bool] = is_stopped) -> None:
+        self._is_stopped = is_stopped
         self._last: dict[str, float] = {}
+        self._pids: dict[str, int | None] = {}  # None: it is on another machine.
+        self._pauses: deque[tuple[float, float]] = deque()  # When one ended, how long it was; none behind a longer one.
         self._looked_at: float | None = None
 
-    def beat(self, node: str, now: float) -> None:
-        """`node` lives."""
+    def beat(self, node: str, now: float, pid: int | None = None) -> None:
+        """`node` lives; it is the process `pid`, if it is on this machine."""
+        if node in self._last:
+            pause_s = now - self._last[node]
+            while self._pauses and self._pauses[-1][1] <= pause_s:
+                self._pauses.pop()
+            self._pauses.append((now, pause_s))
         self._last[node] = now
+        self._pids[node] = pid
 
     def forget(self, node: str) -> None:
         """`node` is gone."""
         self._last.pop(node, None)
+        self._pids.pop(node, None)
+
+    def beats(self, node: str, now: float) -> bool:
+        """Whether `node` was heard lately."""
+        return node in self._last and now - self._last[node] <= LATE_MAX_S
 
     def silent(self, nodes: Iterable[str], now: float) -> list[str]:
         """Those of `nodes` that have missed too many beats; to be asked every `LOOK_EVERY_S`."""
         late = 0.0 if self._looked_at is None else max(0.0, now - self._looked_at - LOOK_EVERY_S)
         self._looked_at = now
         for node in self._last:
-            self._last[node] += late
+            self._last[node] = min(now, self._last[node] + late)
+        while self._pauses and self._pauses[0][0] < now - _USUAL_S:
+            self._pauses.popleft()
         ages = {node: now - self._last[node] for node in nodes if node in self._last}
-        usual = max(BEAT_EVERY_S, median(ages.values())) if ages else 0.0
-        return [node for node, age in ages.items() if age > MISSED_MAX * usual]
+        late_by = {node: age for node, age in ages.items() if age > MISSED_MAX * BEAT_EVERY_S}
+        return [node for node, age in late_by.items() if age > self._patience_s(node)]
+
+    def _patience_s(self, node: str) -> float:
+        """How long one that has missed too many beats is waited for."""
+        pid = self._pids[node]
+        if pid is not None:
+            return 0.0 if self._is_stopped(pid) else LATE_MAX_S
+        usual_s = self._pauses[0][1] if self._pauses else 0.0
+        return min(LATE_MAX_S, _BEYOND_USUAL * usual_s)

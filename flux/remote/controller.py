@@ -73,14 +73,14 @@ class RemoteController(ControllerProcess):
         self._nursery.start_soon(self.leader.serve, link)
         return ours
 
-    async def _attend(self, link: Link, first: dict[str, Any]) -> None:
+    async def _attend(self, link: Link, first: dict[str, Any], pid: int | None) -> None:
         if first["kind"] == "ask":
             link.send(await self._answered(first))
             await link.drain()
         elif first["kind"] == "up":
             await self.leader.serve(link)
         else:
-            await super()._attend(link, first)
+            await super()._attend(link, first, pid)
 
     async def _answered(self, header: dict[str, Any]) -> dict[str, Any]:
         try:

@@ -57,7 +57,7 @@ from .recording import SUFFIX, Recorder
 FENCED = 3  # The exit status of a process that was taken for dead.
 
 _INTRODUCTION_S = 30.0  # How long somebody who greets may be ahead of our view.
-_CUT_PATIENCE_S = 0.5  # A connection that broke and was not made anew, and nobody is dead: the controller is told.
+_CUT_PATIENCE_S = 2.0  # A connection that broke and was not made anew, and nobody is dead: the controller is told.
 _PING_EVERY_S = 0.5
 _SILENT_MAX_S = 3.0  # Longer than a busy operator keeps a process from its links.
 _RETRY_S = 0.02
@@ -361,10 +361,13 @@ class Shell:
     async def _mind_links(self) -> None:
         """A connection may be dead and not say so: each end lets the other hear from it, and expects the same."""
         while True:
+            slept_at = trio.current_time()
             await trio.sleep(_PING_EVERY_S)
+            # What has come while this process was kept from its links, by its operator or the machine, is not read yet.
+            was_kept = trio.current_time() > slept_at + 2 * _PING_EVERY_S
             for link in self.links.values():
                 link.send({"kind": "ping"})
-                if link.silent_s > _SILENT_MAX_S:
+                if link.silent_s > _SILENT_MAX_S and not was_kept:
                     self.log(f"nothing was heard from {link.peer} for {_SILENT_MAX_S:g} s; connecting anew")
                     link.drop()
 

@@ -1,4 +1,4 @@
-"""Relay: stands between two nodes of a run, and cuts, slows or half-opens their connection."""
+"""Relay: stands between two nodes of a run, and cuts, slows, half-opens or swallows their connection."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ class Relay:
     def __init__(self, dials: str, answers: str, directory: Path) -> None:
         self.pause_s = 0.0  # Before each piece that is passed on.
         self.passed_bytes = 0  # Either way; about as many, since two threads count.
+        self.swallows = False  # A black hole: connections stand, new ones too, and nothing comes through.
         self._between = (dials, answers)
         self._target = directory / "target"
         self._where = f"unix:{directory / 'relay'}"
@@ -48,13 +49,20 @@ class Relay:
         self._listener.setblocking(True)
         self._run(self._accept)
 
-    def cut(self, for_good: bool = False) -> None:
-        """Both ends see the connection break; if it is `for_good`, there is no other."""
-        if for_good:
-            _shut(self._listener)
+    def cut(self) -> None:
+        """Both ends see the connection break."""
         for ends in self._ends:
             for sock in ends:
                 _shut(sock)
+
+    def cut_for_good(self) -> None:
+        """Both ends see the connection break, and there is no other."""
+        _shut(self._listener)
+        self.cut()
+
+    def swallow(self) -> None:
+        """Nothing comes through any more, and neither end is told."""
+        self.swallows = True
 
     def half_open(self) -> None:
         """Who has dialled sees the connection break; who has answered hears nothing more, and does not know why."""
@@ -89,8 +97,9 @@ class Relay:
         with contextlib.suppress(OSError):
             while data := source.recv(_READ_BYTES):
                 time.sleep(self.pause_s)
-                to.sendall(data)
-                self.passed_bytes += len(data)
+                if not self.swallows:
+                    to.sendall(data)
+                    self.passed_bytes += len(data)
 
 
 @contextmanager

@@ -128,9 +128,6 @@ def test_a_connection_that_breaks_between_the_living_goes_on_where_it_broke(
     breaks: Callable[[Relay], None],
     tls: Tls | None,
 ) -> None:
-    # How soon a site is given up is not the question here, and a busy machine makes both wait.
-    monkeypatch.setattr("flux.controller.pulse.MISSED_MAX", 50)
-    monkeypatch.setattr("flux.site.shell._CUT_PATIENCE_S", 10.0)
     flow = dmz.flow(packets, partitions=6, rate=ROWS_PER_S)
     with relayed(monkeypatch, "site-1", "site-2", tls=tls) as relay, flow.start(sites=2) as run:
         relay.start()
@@ -142,14 +139,18 @@ def test_a_connection_that_breaks_between_the_living_goes_on_where_it_broke(
     assert report.failures == []
 
 
+@pytest.mark.parametrize("breaks", [Relay.cut_for_good, Relay.swallow], ids=["cut", "black hole"])
 def test_of_two_sites_that_cannot_reach_each_other_one_is_removed(
-    packets: list[pa.RecordBatch], expected: pa.Table, monkeypatch: pytest.MonkeyPatch
+    packets: list[pa.RecordBatch],
+    expected: pa.Table,
+    monkeypatch: pytest.MonkeyPatch,
+    breaks: Callable[[Relay], None],
 ) -> None:
     flow = dmz.flow(packets, partitions=6, rate=ROWS_PER_S)
     with relayed(monkeypatch, "site-1", "site-2") as relay, flow.start(sites=3) as run:
         relay.start()
         run.wait_for_output(2_000)
-        relay.cut(for_good=True)
+        breaks(relay)
         report = run.wait(timeout=PATIENCE_S)
     assert report.table.equals(expected)
     assert [failure.site for failure in report.failures] in (["site-1"], ["site-2"])

@@ -1,0 +1,27 @@
+"""System: what the operating system knows about another process on this machine."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from pathlib import Path
+
+_CREDENTIALS = struct.Struct("3i")  # Process, user, group.
+_STOPPED = "Tt"  # By a signal, or by a debugger.
+
+
+def pid_of(sock: socket.socket) -> int | None:
+    """The process at the other end of a connection; None if it may be on another machine, or cannot be known."""
+    if sock.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
+        return None
+    pid, _, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return int(pid) or None  # 0: it is in another namespace.
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process of this machine cannot run at all: it was stopped, or is gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return True
+    return stat.rpartition(")")[2].split()[0] in _STOPPED

@@ -1,0 +1,149 @@
+"""Who is silent, and who is only late: nobody who lives may be taken for dead because the machine is busy."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from flux.controller.doubts import RECENT_S, Doubts
+from flux.controller.pulse import LATE_MAX_S, LOOK_EVERY_S, MISSED_MAX, Pulse
+from flux.controller.system import is_stopped, pid_of
+from flux.site.heartbeat import BEAT_EVERY_S
+
+from .waiting import wait_until
+
+NODES = ("site-1", "site-2")
+HERE = 4_711  # The number of a process on this machine.
+
+
+class Beating:
+    """A pulse that is looked at as it should be, while a clock goes on."""
+
+    def __init__(self, pid: int | None = None, stopped: bool = False) -> None:
+        self.now = 100.0
+        self.pulse = Pulse(is_stopped=lambda asked: stopped and asked == pid)
+        self._pid = pid
+
+    def go_on(self, seconds: float, beating: tuple[str, ...] = NODES, every_s: float = BEAT_EVERY_S) -> list[str]:
+        """Who was silent when `beating` had beaten `every_s`, and nobody else."""
+        end, beat_at = self.now + seconds, self.now
+        silent: list[str] = []
+        while self.now < end:
+            if self.now >= beat_at:
+                beat_at = self.now + every_s
+                for node in beating:
+                    self.pulse.beat(node, self.now, self._pid)
+            self.now += LOOK_EVERY_S
+            silent = self.pulse.silent(NODES, self.now)
+        return silent
+
+
+def test_who_beats_is_not_silent() -> None:
+    assert Beating().go_on(5.0) == []
+
+
+def test_who_never_beat_is_not_missed() -> None:
+    assert Beating().go_on(5.0, beating=("site-1",)) == []
+
+
+def test_who_misses_too_many_beats_is_silent() -> None:
+    hearts = Beating()
+    hearts.go_on(5.0)
+    assert hearts.go_on((MISSED_MAX + 1.5) * BEAT_EVERY_S, beating=("site-1",)) == ["site-2"]
+
+
+def test_who_is_gone_is_not_missed() -> None:
+    hearts = Beating()
+    hearts.go_on(1.0)
+    hearts.pulse.forget("site-2")
+    assert hearts.go_on(2 * LATE_MAX_S, beating=("site-1",)) == []
+
+
+def test_where_beats_come_late_one_is_waited_for_longer() -> None:
+    hearts = Beating()
+    hearts.go_on(5.0, every_s=0.4)
+    assert hearts.go_on(1.0, beating=("site-1",)) == []
+    assert hearts.go_on(1.0, beating=("site-1",)) == ["site-2"]
+
+
+def test_what_was_usual_long_ago_is_not_usual() -> None:
+    hearts = Beating()
+    hearts.go_on(5.0, every_s=0.4)
+    hearts.go_on(40.0)
+    assert hearts.go_on(1.0, beating=("site-1",)) == ["site-2"]
+
+
+def test_nobody_is_waited_for_without_end() -> None:
+    hearts = Beating()
+    hearts.go_on(25.0, every_s=8.0)
+    assert hearts.go_on(LATE_MAX_S + 1.0, beating=("site-1",), every_s=8.0) == ["site-2"]
+
+
+def test_on_this_machine_who_is_not_stopped_is_late_and_not_silent() -> None:
+    hearts = Beating(pid=HERE)
+    hearts.go_on(5.0)
+    assert hearts.go_on(LATE_MAX_S - 1.0, beating=("site-1",)) == []
+    assert hearts.go_on(2.0, beating=("site-1",)) == ["site-2"]
+
+
+def test_on_this_machine_who_is_stopped_is_silent_also_where_beats_come_late() -> None:
+    hearts = Beating(pid=HERE, stopped=True)
+    hearts.go_on(5.0, every_s=0.4)
+    assert hearts.go_on(1.0, beating=("site-1",), every_s=0.4) == ["site-2"]
+
+
+def test_a_controller_that_was_late_itself_takes_nobody_for_dead() -> None:
+    hearts = Beating()
+    hearts.go_on(5.0)
+    hearts.now += 60.0
+    assert hearts.pulse.silent(NODES, hearts.now) == []
+
+
+def test_who_was_heard_lately_beats() -> None:
+    pulse = Pulse()
+    assert not pulse.beats("site-1", 1.0)
+    pulse.beat("site-1", 1.0)
+    assert pulse.beats("site-1", 1.0 + LATE_MAX_S)
+    assert not pulse.beats("site-1", 1.5 + LATE_MAX_S)
+
+
+def test_the_system_knows_who_is_stopped() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        assert not is_stopped(process.pid)
+        process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: is_stopped(process.pid), "a process to be stopped")
+        process.send_signal(signal.SIGCONT)
+        wait_until(lambda: not is_stopped(process.pid), "a process to go on")
+    finally:
+        process.kill()
+        process.communicate()
+    assert is_stopped(process.pid), "it is gone"
+
+
+def test_the_system_knows_who_is_at_the_other_end() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, socket.socket() as elsewhere:
+        pid = pid_of(ours)
+        assert pid is not None
+        assert not is_stopped(pid)
+        assert pid_of(elsewhere) is None
+
+
+@pytest.mark.parametrize("apart_s", [0.0, RECENT_S - 0.1])
+def test_two_that_both_cannot_reach_each_other_are_cut_off(apart_s: float) -> None:
+    doubts = Doubts()
+    assert not doubts.add("site-1", "site-2", 100.0)
+    assert not doubts.add("site-1", "site-2", 100.0), "one alone may say it as often as it likes"
+    assert not doubts.add("site-3", "site-1", 100.0)
+    assert doubts.add("site-2", "site-1", 100.0 + apart_s)
+
+
+def test_what_was_said_long_ago_does_not_count() -> None:
+    doubts = Doubts()
+    doubts.add("site-1", "site-2", 100.0)
+    assert not doubts.add("site-2", "site-1", 100.1 + RECENT_S)
