@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import trio
 
 from .dataflow import Dataflow
+from .local.heard import Moved
 from .report import LogEntry, Report
 from .run import Run
 from .status import Status
@@ -101,6 +102,10 @@ class Cluster:
     async def input_log(self) -> list[LogEntry]:
         """When the ingress numbered which rows."""
         return await trio.to_thread.run_sync(self._run.input_log)
+
+    async def moved_log(self) -> list[Moved]:
+        """Which state went from one site to another."""
+        return await trio.to_thread.run_sync(self._run.moved_log)
 
 
 def _in_a_fresh_thread(start: Callable[[], Run]) -> Run:
