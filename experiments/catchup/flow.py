@@ -1,7 +1,7 @@
 """A dataflow with as much state as one asks for, of one kind or another.
 
-Each row finds its place in the state of its partition, changes it and emits what stands there: so a copy whose state
-is not of one instant, or incomplete, gives other output than its twin, and the run ends as diverged.
+Each row is counted under its key, and changes something in the bulk of the state. Counts are emitted: a copy whose
+state is not of one instant gives other output than its twin, and the run ends as diverged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PIECE_BYTES = 4 << 20
 
 
 class Large(flux.Operator):
-    """A counter for each of many places, and `state_bytes` in all when `fill_rows` have come."""
+    """A counter for each key, and `state_bytes` in all after some calls: no output depends on when that is."""
 
     output: ClassVar = {"key": "int64", "count": "int64"}
 
@@ -29,17 +29,17 @@ class Large(flux.Operator):
         self._kind: str = context.parameters["kind"]
         entry_bytes = _ENTRY_BYTES if self._kind == "dict" else _WORD_BYTES
         self._places: int = context.parameters["state_bytes"] // entry_bytes
-        self._per_row: int = 1 + self._places // context.parameters["fill_rows"]
+        self._per_call = 1 + _PIECE_BYTES // entry_bytes
         self._counts: Any = None
         self._bulk: Any = None
         self._filled = 0
 
-    def _fill(self, rows: int) -> None:
-        """Let the state grow with the rows: to make it all at once would keep the site from all else for seconds."""
+    def _fill(self) -> None:
+        """Let the state grow a little: to make it all at once would keep the site from all else for seconds."""
         if self._bulk is None:
             self._counts = np.zeros(KEYS, np.int64)
             self._bulk = {} if self._kind == "dict" else np.zeros(self._places, np.int64)
-        start, self._filled = self._filled, min(self._places, self._filled + rows * self._per_row)
+        start, self._filled = self._filled, min(self._places, self._filled + self._per_call)
         if self._kind == "dict":
             self._bulk.update({i: [i, 0, f"{i:0182}"] for i in range(start, self._filled)})
         else:
@@ -47,7 +47,7 @@ class Large(flux.Operator):
 
     def process(self, batch: flux.Batch) -> Any:
         if self._filled < self._places:
-            self._fill(len(batch))
+            self._fill()
         keys = batch["key"]
         if self._kind == "dict":
             for key in keys[:64].tolist():
@@ -90,15 +90,13 @@ def rows(count: int, seed: int = 0, batch_rows: int = 32_768) -> list[pa.RecordB
     return [whole.slice(start, batch_rows) for start in range(0, count, batch_rows)]
 
 
-def flow(
-    data: Any, kind: str, state_bytes: int, partitions: int, fill_rows: int = KEYS, rate: float | None = None
-) -> flux.Dataflow:
-    """`state_bytes` in all, in so many partitions, when about `fill_rows` have come."""
+def flow(data: Any, kind: str, state_bytes: int, partitions: int, rate: float | None = None) -> flux.Dataflow:
+    """`state_bytes` in all, in so many partitions."""
     dataflow = flux.Dataflow("catchup")
     (
         dataflow.source(flux.sources.Table(data, rate=rate))
         .exchange("key", partitions=partitions)
-        .apply(Large, kind=kind, state_bytes=state_bytes // partitions, fill_rows=max(1, fill_rows // partitions))
+        .apply(Large, kind=kind, state_bytes=state_bytes // partitions)
         .sink(flux.sinks.Null())
     )
     return dataflow

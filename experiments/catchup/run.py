@@ -23,7 +23,7 @@ from flux.report import output_gap
 from .flow import KINDS, flow, rows
 
 WINDOW_S = 2.0
-FILL_S = 2.0  # In this time the state comes to its size.
+FILL_S = 4.0  # In this time the state comes to its size.
 MEBI = 1 << 20
 
 
@@ -68,11 +68,10 @@ def one(options: argparse.Namespace, rate: float, victim: str, later_s: float) -
     """Kill `victim` and watch until everything is whole; a stream for the longest rebuild is never used up."""
     data = rows(int(rate * 4)) * (1 + int(options.most_s / 4))
     settings = {} if options.pool_rows is None else {"pool_rows": options.pool_rows}
-    fill_rows = int(rate * FILL_S)
-    dataflow = flow(data, options.kind, options.state_mb * MEBI, options.partitions, fill_rows, rate)
+    dataflow = flow(data, options.kind, options.state_mb * MEBI, options.partitions, rate)
     with dataflow.start(sites=2, standby=1, **settings) as run:
         run.wait_for_output(1, timeout=options.most_s)
-        run.wait_for_output(2 * fill_rows, timeout=options.most_s)
+        run.wait_for_output(int(rate * FILL_S), timeout=options.most_s)
         time.sleep(WINDOW_S + later_s)
         run.kill(victim)
         failure = _recovered(run, options.most_s)
