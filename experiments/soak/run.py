@@ -24,6 +24,7 @@ from typing import Any
 
 import flux
 from experiments import results
+from experiments.memory import resident_mb
 from experiments.soak.faults import Faults
 from experiments.soak.stream import Checked, Mismatch, Packets, flow
 from experiments.soak.watching import Stalled, Watch
@@ -188,15 +189,7 @@ class Soak:
     def _memory_mb(self) -> float:
         """Of the program and all processes of the run; pages that they share count in each."""
         pids = [os.getpid(), *(p.pid for p in self._run.status().processes if p.state == "up")]
-        return sum(_resident_mb(pid) for pid in pids if pid is not None)
-
-
-def _resident_mb(pid: int) -> float:
-    try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    except OSError:
-        return 0.0  # It ended a moment ago.
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+        return sum(resident_mb(pid) for pid in pids if pid is not None)
 
 
 def _spread(values: list[float]) -> dict[str, float] | None:
