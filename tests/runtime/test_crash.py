@@ -116,7 +116,8 @@ def test_a_process_of_a_run_dies_where_the_variable_says(victim: str, monkeypatc
     monkeypatch.undo()  # Here it is to be the end.
     monkeypatch.setenv(VARIABLE, victim)
     packets = dmz.packets(50_000, batch_rows=4_096)
-    with dmz.flow(packets, partitions=6).start(sites=3) as run:
+    # With a small pool no process is through before it has acknowledged some times, however large its batches are.
+    with dmz.flow(packets, partitions=6).start(sites=3, pool_rows=8_192) as run:
         report = run.wait(timeout=60)
     assert report.table.equals(dmz.plain_table(packets))
     assert [failure.site for failure in report.failures] == [victim.partition(":")[0]]
