@@ -340,7 +340,7 @@ class Program:
                     heard.diverged = self._divergence.compare(link.peer, *place) or heard.diverged
             elif kind in ("skipped", "shed"):
                 for text in heard.left_out.hear(header):
-                    self._log(logging.WARNING, link.peer, text)
+                    self._log(logging.WARNING, text, node=link.peer)
             elif kind == "log":
                 self._log(header["level"], f"{header['node']}: {header['text']}", node=header["node"])
             elif kind != "up":
@@ -389,7 +389,7 @@ class Program:
                 error = DataLost(error.partitions, self.heard.safe_upto or None)
             self.heard.error = error
 
-    def _log(self, level: int, text: str, node: str) -> None:
+    def _log(self, level: int, text: str, *, node: str) -> None:
         log.log(level, "%s", text, extra={"flow": self._surroundings.plan.name, "node": node})
 
     def _stop(self) -> None:
