@@ -57,7 +57,7 @@ class Skipping(Hosted):
     """The operator that `inner` drives; rows for which it raises are in `skipped` until they are taken."""
 
     def __init__(self, inner: Hosted) -> None:
-        super().__init__(inner.step)
+        super().__init__(inner.step, inner.state_in_memory)
         self._inner = inner
         self._counts: dict[int, int] = {}  # Of the partitions that are held.
         self._saved: dict[int, _Saved] = {}

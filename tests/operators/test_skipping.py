@@ -164,6 +164,13 @@ def test_every_copy_gives_a_skipped_row_the_same_number_also_after_a_move(operat
     assert tuples(out) == [(0, 3), (0, 6)]
 
 
+def test_state_that_a_fork_does_not_have_is_not_read_in_one_when_rows_may_be_skipped() -> None:
+    class Elsewhere(Sums):
+        state_in_memory = False
+
+    assert [fresh(operator).state_in_memory for operator in (Sums, Elsewhere)] == [True, False]
+
+
 def test_a_skipped_row_is_shown_with_its_content_and_the_error_and_many_are_counted() -> None:
     step = fresh(Sums)
     step.process(batch([(3, POISON)] * (SHOWN_MAX + 5)))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from flux.cli import main
-from flux.plan import Plan
+from flux.plan import Plan, Policy
 from flux.remote.roll import Roll
 
 from .commands import DEADLINE_S, ROOT, Processes, controller, encrypt, expected, said
@@ -180,7 +180,7 @@ def test_those_who_do_not_belong_are_refused(
 
 
 def plan() -> Plan:
-    return collecting()._plan(2, 1, "pairs", 1_000)
+    return collecting()._plan(2, 1, "pairs", 1_000, Policy())
 
 
 def test_sites_get_the_names_of_the_plan_and_then_further_ones() -> None:
