@@ -95,7 +95,6 @@ class Link:
         self._kept: deque[_Frame] = deque()  # Begun or written, and not told as received.
         self._told = 0  # Frames that the peer has told to have.
         self._got = 0  # Frames received.
-        self._heard_at = 0.0
         self._untold_frames = 0
         self._untold_bytes = 0
         self._schemas_out: dict[bytes, int] = {}
@@ -110,8 +109,8 @@ class Link:
 
     @property
     def silent_s(self) -> float:
-        """For how long nothing has come, while a connection stands."""
-        return 0.0 if self._sock is None else trio.current_time() - self._heard_at
+        """For how long nothing has come, while a connection stands; a long frame on a slow one comes in pieces."""
+        return 0.0 if self._reader is None else trio.current_time() - self._reader.heard_at
 
     @property
     def kept_bytes(self) -> int:
@@ -184,7 +183,6 @@ class Link:
     def _use(self, sock: socket.socket, reader: Reader) -> None:
         self._sock, self._reader = sock, reader
         self.connected = True
-        self._heard_at = trio.current_time()
         self._untold_frames = self._untold_bytes = 0
         self._wake.set()
         self._stands.set()
@@ -307,7 +305,6 @@ class Link:
                 if self._reader is reader and reader.within_a_frame:
                     self._break()  # Where the next frame begins is unknown.
                 raise
-            self._heard_at = trio.current_time()
             kind = header["kind"]
             if kind == "got":
                 self._forget(header.get("n"))

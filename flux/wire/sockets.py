@@ -72,6 +72,7 @@ class Reader:
 
     def __init__(self, sock: socket.socket) -> None:
         self.within_a_frame = False  # Whoever gives up now cannot read on: where the next begins is unknown.
+        self.heard_at = trio.current_time()  # When something came last, be it a part of a frame.
         self._sock = sock
         self._prefix = memoryview(bytearray(frames.PREFIX.size))
         self._frames = 0  # Since it last waited.
@@ -115,4 +116,5 @@ class Reader:
             if count == 0:
                 raise ConnectionResetError("the other end has closed the connection")
             self.within_a_frame = True
+            self.heard_at = trio.current_time()
             buffer = buffer[count:]

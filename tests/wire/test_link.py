@@ -316,3 +316,25 @@ def test_a_listener_outlives_failures_to_accept() -> None:
             sock.close()
 
     run(talk)
+
+
+def test_a_long_frame_that_comes_in_pieces_is_no_silence() -> None:
+    clock = trio.testing.MockClock()
+
+    async def trickle() -> None:
+        sock, end = connection()
+        link = Link("one", end)
+        frame = frames.encode({"kind": "test"}, 100) + bytes(100)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(link.receive)
+            for begin in (0, 20, 40):
+                clock.jump(10.0)
+                assert link.silent_s >= 10.0
+                sock.send(frame[begin : begin + 20])
+                await trio.testing.wait_all_tasks_blocked()
+                assert link.silent_s == 0.0
+            nursery.cancel_scope.cancel()
+        sock.close()
+        link.close()
+
+    trio.run(trickle, clock=clock)
