@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: venv demo test coverage lint types format bench matrix soak clean fuzz
+.PHONY: venv demo test coverage lint types format bench matrix soak steady clean fuzz
 
 venv: .venv/ready
 
@@ -49,6 +49,10 @@ matrix: venv
 MINUTES ?= 10
 soak: venv
 	$(BIN)/python -m experiments.soak --minutes $(MINUTES)
+
+# Full load for ten minutes: nobody is taken for dead, memory does not grow.
+steady: venv
+	$(BIN)/python -m experiments.steady
 
 clean:
 	rm -rf .venv build *.egg-info

@@ -77,14 +77,22 @@ class Ordeal:
         assert self.run._program is not None
         draining = self.run._program.heard.draining
         self.watch.until(lambda: not draining, "sites to be drained")
-        for path in self._armed.iterdir():
-            if path.suffix:
-                self._victim(path)  # Who came to its point may live for a moment, and all would seem well.
+        self.bury()
         self.watch.wait_whole()
-        while len(self.watch.sites()) < SITES + SPARE:
-            self.run.add_site()
+        self.replace()
         self.watch.wait_whole()
         self.look()
+
+    def bury(self) -> None:
+        """Wait until those are gone who came to their points: they may live for a moment, and all would seem well."""
+        for path in self._armed.iterdir():
+            if path.suffix:
+                self._victim(path)
+
+    def replace(self) -> None:
+        """Start sites in the place of those that are gone."""
+        while len(self.watch.sites()) < SITES + SPARE:
+            self.run.add_site()
 
     def process(self, name: str) -> Process:
         """The live process `name`."""

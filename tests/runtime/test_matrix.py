@@ -157,6 +157,8 @@ def lose_a_donor(under: Ordeal, kind: str, point: str) -> None:
     under.watch.until(lambda: under.is_taken(point) or leaving.gone, f"{kind} to come to {point}")
     under.disarm(SITE)
     under.disarm(kind)
+    under.bury()
+    under.replace()  # Donor and spare sites are gone: what leaves the drained one needs a place to go.
     under.settle()
 
 
