@@ -161,7 +161,7 @@ class FhCons(Machine):
             for frame, taken in zip(pending, is_taken, strict=True)
             if not taken or (frame.upto > upto and not self.unordered)
         )
-        self.cohorts[cohort] = own._replace(working_upto=upto)
+        self.cohorts[cohort] = Cohort(own.partitions, own.consumed, upto)
         return tuple(frame for frame, taken in zip(pending, is_taken, strict=True) if taken)
 
     def begin(self, cohort: int, upto: Position, early: bool = True) -> Consume:
@@ -181,7 +181,7 @@ class FhCons(Machine):
         """What was begun is consumed."""
         own = self.cohorts[cohort]
         assert own.working_upto is not None, f"nothing was begun of {own}"
-        self.cohorts[cohort] = own._replace(consumed=own.working_upto, working_upto=None)
+        self.cohorts[cohort] = Cohort(own.partitions, own.working_upto)
         self._drop_empty_cohorts()
 
     def ahead(self, partition: int, upto: Position) -> tuple[Ahead, ...]:

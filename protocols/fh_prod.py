@@ -211,7 +211,7 @@ class FhProd(Machine):
                 bodies=tuple(run.body for run in runs),
             )
             yield Send(to=name[1], message=data, channels=tuple(_counting(run, lane.channels) for run in runs))
-            self.lanes[name] = lane._replace(cursor=reached)
+            self.lanes[name] = LaneOut(lane.channels, reached, lane.into)
 
     def _reached(self, lane: LaneOut) -> Position:
         """How far the last of the lane's producers has come."""

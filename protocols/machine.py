@@ -77,7 +77,8 @@ class Machine:
             rows = self._index()
         for guard, action in rows.get(type(message), ()):
             if guard(self, message):
-                return list(action(self, message))
+                effects = action(self, message)
+                return effects if type(effects) is list else list(effects)
         raise Refused(
             f"{self.title} refuses {message!r}: no rule accepts it in state {self.describe()}. "
             "Sender and receiver disagree about the protocol; this is a bug or a foreign process."

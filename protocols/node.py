@@ -133,7 +133,11 @@ class Node(Machine):
             return message.stage
         if not 0 <= message.edge < len(self.view.edges):
             return None
-        return self.view.edges[message.edge][isinstance(message, (Data, Stopped, Merged))]
+        return self.view.edges[message.edge][_ENDS[type(message)]]
+
+
+# At which end of its edge a message is taken: by the producer or by the consumer.
+_ENDS: dict[type[Any], int] = {Ack: 0, Attach: 0, Stop: 0, Merge: 0, Data: 1, Stopped: 1, Merged: 1}
 
 
 def _peer_rows(kind: type[Any]) -> tuple[Rule[Node, Any], ...]:

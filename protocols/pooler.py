@@ -23,6 +23,7 @@ from .messages import (
     Ack,
     Attach,
     Connected,
+    Consume,
     Consumed,
     Data,
     Done,
@@ -118,7 +119,9 @@ class Pooler(Machine):
         for version in sorted(self.mover.wanted):
             yield from self._cut(self.mover.wanted[version])
         for cohort in sorted(self.cons.cohorts):
-            yield from self._consume(cohort)
+            work = self._work(cohort)
+            if work is not None:
+                yield work
 
     def _install(self, state: State) -> Iterator[Effect]:
         partition = self.mover.standby[state.version].partition
@@ -152,17 +155,19 @@ class Pooler(Machine):
         )
         yield Send(to=want.sender, message=state)
 
-    def _consume(self, cohort: int) -> Iterator[Effect]:
+    def _work(self, cohort: int) -> Consume | None:
+        """What the operator may begin with now."""
         own = self.cons.cohorts[cohort]
         if not own.idle:
-            return
+            return None
         # Who is behind what the pool holds may exceed it: that may be stuck there until he has come after (rule 8).
         # So is what an unordered stage has emitted early; but a full pool has no room for more of that.
         is_full = self.prod.buffer.full()
         has_room = not is_full or own.consumed < self.prod.buffer.newest
         upto = self.cons.reach(cohort)
         if (upto > own.consumed and has_room) or (self.cons.has_early(cohort) and not is_full):
-            yield self.cons.begin(cohort, upto, early=not is_full)
+            return self.cons.begin(cohort, upto, early=not is_full)
+        return None
 
 
 _ROWS = (

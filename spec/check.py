@@ -6,6 +6,7 @@ the result, world by world; a violation comes with the one command that replays 
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, wait
@@ -122,13 +123,15 @@ class Checked:
     events: int = 0
     probes: int = 0
     faults: int = 0
+    walked: int = 0  # Events of large random worlds,
+    walking_s: float = field(default=0.0, compare=False)  # and the CPU time that they took.
     seconds: float = 0.0
     explored: dict[str, dict[str, Any]] = field(default_factory=dict)
     violations: list[dict[str, str]] = field(default_factory=list)
 
     def add(self, other: Checked) -> None:
         """Take in what a part of the check covered."""
-        for name in ("worlds", "large", "states", "transitions", "events", "probes", "faults"):
+        for name in ("worlds", "large", "states", "transitions", "events", "probes", "faults", "walked", "walking_s"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.explored |= other.explored
         self.violations += other.violations
@@ -204,6 +207,8 @@ _tell: Progress = print
 def _tell_to(lines: SimpleQueue[str]) -> None:
     global _tell
     _tell = lines.put
+    gc.freeze()  # What is imported is no garbage, and worlds make little of it.
+    gc.set_threshold(50_000)
 
 
 def _explore(checked: Checked, name: str, scenario: Scenario) -> None:
@@ -225,8 +230,11 @@ def _explore(checked: Checked, name: str, scenario: Scenario) -> None:
 
 def _walk(checked: Checked, seeds: range, scale: int) -> None:
     for seed in seeds:
+        began = time.process_time()
         walked = walk(seed, scale=scale)
+        checked.walking_s += time.process_time() - began
         checked.large += 1
+        checked.walked += len(walked.choices)
         _count(checked, walked)
         if walked.violation is not None:
             replay = f"flux spec replay {seed}" + (f" --scale {scale}" if scale > 1 else "")

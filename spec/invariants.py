@@ -240,7 +240,10 @@ class NoPause(Checker):
             raise self.violated(f"{process.name}, stage {stage} has rows up to {here} and stands at {consumed}")
 
     def _sends(self, process: Process, stage: int, prod: FhProd) -> None:
+        most = max(prod.produced.values(), default=0)
         for name, lane in prod.lanes.items():
+            if lane.cursor >= most:
+                continue
             producers = {p for block in lane.channels for p in block.producers}
             reached = min((prod.produced[k] for k, members in prod.cohorts.items() if members & producers), default=0)
             if lane.cursor < reached:

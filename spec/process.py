@@ -14,7 +14,7 @@ A process that is started again begins with these.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
@@ -128,7 +128,7 @@ class Process:
                 cohort=cohort,
                 upto=work.upto,
                 rows=len(rows),
-                emitted_upto=max((row.sn for row in rows), default=0),
+                emitted_upto=rows[-1].sn if rows else 0,
                 body=tuple(rows),
             )
             self.ahead = work.ahead
@@ -196,9 +196,10 @@ class Process:
         stage, after, upto = work.stage, work.after, work.upto
         given: dict[int, list[Row]] = {}
         for frame in work.frames:
-            for row in frame.body:
-                counts = not work.ordered or after < row.sn <= upto
-                if counts and (not frame.channels or is_among(row, frame.channels)):
+            rows = _between(frame.body, after, upto) if work.ordered else frame.body
+            pairs = _pairs(frame.channels)
+            for row in rows:
+                if not pairs or (row.producer, row.consumer) in pairs:
                     given.setdefault(row.consumer, []).append(row)
         plain = self.scenario.reference
         out: list[Row] = []
@@ -226,7 +227,7 @@ class Process:
 
     def _carry_out(self, effects: list[Any]) -> Outgoing:
         out: Outgoing = []
-        self._installs = len(effects) > 1 and any(type(effect) is Install for effect in effects)
+        self._installs = len(effects) > 1 and Install in map(type, effects)
         for effect in effects:
             kind = type(effect)
             if kind is Send:
@@ -286,8 +287,8 @@ class Process:
         edge, after, upto = data.edge, data.after, data.upto
         chosen: list[Row] = []
         for body, blocks in zip(data.bodies, channels, strict=True):
-            pairs = _pairs(blocks)
-            chosen += [r for r in body if r.edge == edge and after < r.sn <= upto and (r.producer, r.consumer) in pairs]
+            pairs, rows = _pairs(blocks), _between(body, after, upto)
+            chosen += [row for row in rows if row.edge == edge and (row.producer, row.consumer) in pairs]
         return Data(
             sender=data.sender,
             view=data.view,
@@ -343,6 +344,13 @@ def _pairs(channels: tuple[Block, ...]) -> frozenset[tuple[int, int]]:
 def role_of(name: str) -> str:
     """What the node of this name does: ends that are started again have the name of the first, and a number."""
     return name.partition(".")[0]
+
+
+def _between(body: tuple[Row, ...], after: int, upto: int) -> tuple[Row, ...]:
+    """The rows of a body, which is in order, with sequence numbers in (after, upto]."""
+    if body and body[0].sn > after and body[-1].sn <= upto:
+        return body
+    return body[bisect_left(body, (after + 1,)) : bisect_left(body, (upto + 1,))]
 
 
 def _number(row: Row) -> int:

@@ -151,7 +151,8 @@ class World:
         message = link.popleft()
         if not link:
             self._disable(("deliver", sender, to))
-        self._note("deliver", sender, to, message)
+        if self.trace is not None:
+            self._note("deliver", sender, to, message)
         if to == CONTROLLER:
             self._control(message)
             return
@@ -165,7 +166,8 @@ class World:
     def _answer(self, name: str, work: Any) -> None:
         process = self.processes[name]
         self._disable(("answer", name, work))
-        self._note("answer", name, work, process.work[work])
+        if self.trace is not None:
+            self._note("answer", name, work, process.work[work])
         out = process.answer(work)
         if process.work:
             self._enable_work(process)
