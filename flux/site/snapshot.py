@@ -43,6 +43,7 @@ _BUFFER_BYTES = 4 << 20  # Of the kernel, which may grant less: what the child g
 _PARTS_MAX = 64  # Of one call; the system takes 1,024.
 _ERROR_MAX_CHARS = 10_000  # A pipe takes 64 KiB without a reader.
 _PR_SET_PDEATHSIG = 1
+_NICER = 10
 
 
 Values = Callable[[], Iterable[Any]]
@@ -190,6 +191,7 @@ def _live(parent: int, stream: Iterable[list[memoryview]], out: socket.socket, e
     code = 0
     try:
         gc.disable()  # It would write to every object, and so copy it.
+        os.nice(_NICER)  # Rows come first: who waits for the state can wait, who waits for rows cannot.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() == parent:
             signal.set_wakeup_fd(-1)
