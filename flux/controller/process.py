@@ -176,7 +176,7 @@ class ControllerProcess:
 
     def _living(self) -> list[str]:
         view = self.machine.view
-        return [node for node in view.nodes if view.alive(node)]
+        return [node for node in view.nodes if node not in view.dead]
 
     def _missing(self) -> list[str]:
         return [node for node in self._living() if node not in self._links]

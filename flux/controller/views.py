@@ -2,6 +2,9 @@
 
 A controller that is started again begins with the last one, and sends each node those it has not seen. The journal
 survives the death of the process; of the machine only with `fsync`, which costs milliseconds for each view.
+
+Views list every node that ever was, and there may be thousands: but for the last one they are kept as they are in the
+journal, and read when a node has not seen them.
 """
 
 from __future__ import annotations
@@ -21,25 +24,32 @@ class Views:
     """The views published so far, in order; kept at `path`."""
 
     def __init__(self, path: Path, *, fsync: bool = False) -> None:
+        self._path = path
         self._journal, records = Journal.open(path, fsync=fsync)
-        self._views: list[View] = []
-        self.addresses: dict[str, str] = {}
-        for record in records:
-            view, self.addresses = _decode(path, record.content)
-            self._views.append(view)
-
-    @property
-    def last(self) -> View | None:
-        return self._views[-1] if self._views else None
+        self._records = [record.content for record in records]
+        self.last: View | None = None
+        self.addresses: dict[str, str] = {}  # Of those that live.
+        if self._records:
+            self.last, self.addresses = _decode(path, self._records[-1])
 
     def append(self, view: View) -> None:
         """Make `view` the last one; on return it and the addresses are safe."""
-        self._journal.append(msgpack.packb([to_plain(view, _no_body), self.addresses]))
-        self._views.append(view)
+        self.addresses = {node: where for node, where in self.addresses.items() if node not in view.dead}
+        content = msgpack.packb([to_plain(view, _no_body), self.addresses])
+        self._journal.append(content)
+        self._records.append(content)
+        self.last = view
 
     def behind(self, number: int, node: str) -> list[View]:
-        """The views with a higher number that list `node`."""
-        return [view for view in self._views if view.number > number and node in view.nodes]
+        """The views with a higher number that list `node`, in order."""
+        found: list[View] = []
+        for content in reversed(self._records):
+            view, _ = _decode(self._path, content)
+            if view.number <= number:
+                break
+            if node in view.nodes:
+                found.append(view)
+        return found[::-1]
 
 
 def _decode(path: Path, content: bytes) -> tuple[View, dict[str, str]]:

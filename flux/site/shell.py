@@ -376,13 +376,14 @@ class Shell:
         self._dead = view.dead
         mine = view.nodes.index(self.name)
         for index, peer in enumerate(view.nodes):
-            if not view.alive(peer):
+            if peer in view.dead:
                 if peer in self.links:
                     self.links.pop(peer).close()
             elif index != mine and peer not in self.links:
                 link = self.links[peer] = Link(peer)
                 self._nursery.start_soon(link.write)
-                dial = self._route(peer, addresses[peer]) if mine < index else None
+                # In a view that was missed there may be some that have died since, and have no address.
+                dial = self._route(peer, addresses[peer]) if mine < index and peer in addresses else None
                 self._nursery.start_soon(self._keep_peer, link, dial)
 
     def _route(self, peer: str, where: str) -> str:
