@@ -2,22 +2,32 @@
 
 A node that cannot reach another says so, again and again. By itself that says little: the other may be stopped, or be
 busy with a long job, and then it is the heart that counts. Who is cut off and lives cannot reach the first either, and
-says so: when both do, it is their connection.
+says so: when both do, it is their connection. Or it is the machine: to make a connection, both have to have several
+turns. So they must go on to say so for longer than that may take, as long as turns last at the moment.
 """
 
 from __future__ import annotations
 
-RECENT_S = 5.0  # More than twice as long as a node waits before it says so again.
+from ..site.shell import CUT_PATIENCE_S
+
+_RECENT_S = 2.5 * CUT_PATIENCE_S  # Who still cannot reach the other has said so again by then.
+_TURNS = 20  # More than both together need to make a connection.
+_WAIT_MAX_S = 30.0
 
 
 class Doubts:
-    """Who has said of whom that it cannot be reached, and when."""
+    """Who has said of whom that it cannot be reached, since when, and when last."""
 
     def __init__(self) -> None:
-        self._said: dict[tuple[str, str], float] = {}
+        self._said: dict[tuple[str, str], tuple[float, float]] = {}
 
-    def add(self, by: str, of: str, now: float) -> bool:
-        """`by` cannot reach `of`; whether `of` has said the same of `by` lately."""
-        self._said[by, of] = now
-        self._said = {pair: at for pair, at in self._said.items() if at > now - RECENT_S}
-        return (of, by) in self._said
+    def add(self, by: str, of: str, now: float, turn_s: float) -> bool:
+        """`by` cannot reach `of`: whether both have said so for long enough, where nobody waits more than `turn_s`."""
+        recent = {pair: times for pair, times in self._said.items() if times[1] > now - _RECENT_S}
+        first, _ = recent.get((by, of), (now, now))
+        recent[by, of] = (first, now)
+        self._said = recent
+        if (of, by) not in recent:
+            return False
+        both_since = max(first, recent[of, by][0]) - CUT_PATIENCE_S  # Each had waited before it said so.
+        return now - both_since >= min(_WAIT_MAX_S, _TURNS * turn_s)

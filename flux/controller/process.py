@@ -4,7 +4,7 @@ Every view is in the journal before anybody is sent it. A controller that is sta
 waits for the nodes in it to come back, and sends each what it has not seen. Nodes carry on while there is none.
 
 A node is gone when its connection closes; it is suspected when its heart does not beat; two nodes are cut off from
-each other when both say so. What follows from that is the machine's to say.
+each other when both say so, and go on to. What follows from that is the machine's to say.
 Who is declared dead and still lives is told so, and ends.
 """
 
@@ -156,7 +156,7 @@ class ControllerProcess:
         """Node `a` cannot reach `b`: if `b` says so, too, neither has died, and one of them has to go."""
         if not ({a, b} <= set(self.machine.view.nodes) and {a, b} <= self._links.keys()):
             return
-        if self._doubts.add(a, b, time.monotonic()):
+        if self._doubts.add(a, b, time.monotonic(), self._pulse.usual_s):
             self._step(Cut(a=a, b=b))
 
     async def _listen_to_hearts(self) -> None:

@@ -45,6 +45,11 @@ class Pulse:
         self._last[node] = now
         self._pids[node] = pid
 
+    @property
+    def usual_s(self) -> float:
+        """The longest pause between two beats that is usual at the moment."""
+        return self._pauses[0][1] if self._pauses else BEAT_EVERY_S
+
     def forget(self, node: str) -> None:
         """`node` is gone."""
         self._last.pop(node, None)
@@ -71,5 +76,4 @@ class Pulse:
         pid = self._pids[node]
         if pid is not None:
             return 0.0 if self._is_stopped(pid) else LATE_MAX_S
-        usual_s = self._pauses[0][1] if self._pauses else 0.0
-        return min(LATE_MAX_S, _BEYOND_USUAL * usual_s)
+        return min(LATE_MAX_S, _BEYOND_USUAL * self.usual_s)

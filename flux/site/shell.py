@@ -55,9 +55,9 @@ from .heartbeat import Heartbeat
 from .recording import SUFFIX, Recorder
 
 FENCED = 3  # The exit status of a process that was taken for dead.
+CUT_PATIENCE_S = 2.0  # A connection that broke and was not made anew, and nobody is dead: the controller is told.
 
 _INTRODUCTION_S = 30.0  # How long somebody who greets may be ahead of our view.
-_CUT_PATIENCE_S = 2.0  # A connection that broke and was not made anew, and nobody is dead: the controller is told.
 _PING_EVERY_S = 0.5
 _SILENT_MAX_S = 3.0  # Longer than a busy operator keeps a process from its links.
 _RETRY_S = 0.02
@@ -355,7 +355,7 @@ class Shell:
     async def _report_if_cut(self, link: Link) -> None:
         """A connection breaks when a process dies. If both live, the controller decides which of them goes."""
         while True:
-            await trio.sleep(_CUT_PATIENCE_S)
+            await trio.sleep(CUT_PATIENCE_S)
             self.controller.send({"kind": "cut", "peer": link.peer})
 
     async def _mind_links(self) -> None:

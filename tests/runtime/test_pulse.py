@@ -9,10 +9,11 @@ import sys
 
 import pytest
 
-from flux.controller.doubts import RECENT_S, Doubts
+from flux.controller.doubts import Doubts
 from flux.controller.pulse import LATE_MAX_S, LOOK_EVERY_S, MISSED_MAX, Pulse
 from flux.controller.system import is_stopped, pid_of
 from flux.site.heartbeat import BEAT_EVERY_S
+from flux.site.shell import CUT_PATIENCE_S
 
 from .waiting import wait_until
 
@@ -134,16 +135,68 @@ def test_the_system_knows_who_is_at_the_other_end() -> None:
         assert pid_of(elsewhere) is None
 
 
-@pytest.mark.parametrize("apart_s", [0.0, RECENT_S - 0.1])
-def test_two_that_both_cannot_reach_each_other_are_cut_off(apart_s: float) -> None:
-    doubts = Doubts()
-    assert not doubts.add("site-1", "site-2", 100.0)
-    assert not doubts.add("site-1", "site-2", 100.0), "one alone may say it as often as it likes"
-    assert not doubts.add("site-3", "site-1", 100.0)
-    assert doubts.add("site-2", "site-1", 100.0 + apart_s)
+def test_what_is_usual_is_the_longest_pause_of_anybody() -> None:
+    hearts = Beating()
+    assert hearts.pulse.usual_s == BEAT_EVERY_S
+    hearts.go_on(5.0, every_s=0.4)
+    hearts.go_on(5.0)
+    assert hearts.pulse.usual_s == pytest.approx(0.4, abs=2 * LOOK_EVERY_S)
+
+
+class Saying:
+    """What nodes say every `CUT_PATIENCE_S`, where nobody has to wait more than `turn_s`."""
+
+    def __init__(self, turn_s: float = BEAT_EVERY_S) -> None:
+        self.now = 100.0
+        self._doubts = Doubts()
+        self._turn_s = turn_s
+
+    def say(self, *pairs: tuple[str, str], times: int = 1) -> bool:
+        """Whether two are cut off when each of `pairs` has said so many times that the first cannot reach the other."""
+        are_cut_off = False
+        for _ in range(times):
+            self.now += CUT_PATIENCE_S
+            said = [self._doubts.add(*pair, self.now, self._turn_s) for pair in pairs]
+            are_cut_off = any(said)
+        return are_cut_off
+
+
+THERE, BACK = ("site-1", "site-2"), ("site-2", "site-1")
+
+
+def test_two_that_both_cannot_reach_each_other_are_cut_off() -> None:
+    assert Saying().say(THERE, BACK)
+
+
+def test_what_one_alone_says_does_not_count_however_often() -> None:
+    assert not Saying().say(THERE, ("site-3", "site-1"), times=50)
+
+
+def test_the_other_may_say_it_later() -> None:
+    saying = Saying()
+    assert not saying.say(THERE)
+    assert saying.say(BACK)
 
 
 def test_what_was_said_long_ago_does_not_count() -> None:
-    doubts = Doubts()
-    doubts.add("site-1", "site-2", 100.0)
-    assert not doubts.add("site-2", "site-1", 100.1 + RECENT_S)
+    saying = Saying()
+    saying.say(THERE)
+    saying.now += 3 * CUT_PATIENCE_S
+    assert not saying.say(BACK)
+
+
+def test_on_a_busy_machine_both_must_go_on_to_say_so() -> None:
+    saying = Saying(turn_s=0.4)
+    assert not saying.say(THERE, BACK, times=3)
+    assert saying.say(THERE, BACK)
+
+
+def test_who_has_stopped_to_say_so_begins_anew() -> None:
+    saying = Saying(turn_s=0.4)
+    saying.say(THERE, BACK, times=3)
+    saying.now += 3 * CUT_PATIENCE_S
+    assert not saying.say(THERE, BACK)
+
+
+def test_on_the_busiest_machine_both_are_heard_in_the_end() -> None:
+    assert Saying(turn_s=60.0).say(THERE, BACK, times=16)
