@@ -64,7 +64,7 @@ class View:
 
     def alive(self, node: str) -> bool:
         """Whether `node` belongs to the dataflow and has not failed."""
-        return node in self.nodes and node not in self.dead
+        return node in self._alive
 
     def live_copies(self, stage: int, partition: int) -> tuple[str, ...]:
         """The nodes of the partition's surviving copies, primary first."""
@@ -110,6 +110,10 @@ class View:
         )
 
     # What every machine asks of a view is made once.
+
+    @cached_property
+    def _alive(self) -> frozenset[str]:
+        return frozenset(self.nodes) - self.dead
 
     @cached_property
     def _inputs(self) -> list[tuple[int, ...]]:
