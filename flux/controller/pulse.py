@@ -23,6 +23,7 @@ LATE_MAX_S = 10.0  # Nobody is waited for longer than this.
 LOOK_EVERY_S = BEAT_EVERY_S / 2
 _USUAL_S = 30.0  # What happened in this time is usual.
 _BEYOND_USUAL = 3
+_SUPPOSED_S = 1.0
 
 
 class Pulse:
@@ -34,6 +35,7 @@ class Pulse:
         self._pids: dict[str, int | None] = {}  # None: it is on another machine.
         self._pauses: deque[tuple[float, float]] = deque()  # When one ended, how long it was; none behind a longer one.
         self._looked_at: float | None = None
+        self._began_at: float | None = None
 
     def beat(self, node: str, now: float, pid: int | None = None) -> None:
         """`node` lives; it is the process `pid`, if it is on this machine."""
@@ -63,17 +65,21 @@ class Pulse:
         """Those of `nodes` that have missed too many beats; to be asked every `LOOK_EVERY_S`."""
         late = 0.0 if self._looked_at is None else max(0.0, now - self._looked_at - LOOK_EVERY_S)
         self._looked_at = now
+        self._began_at = now if self._began_at is None else self._began_at
         for node in self._last:
             self._last[node] = min(now, self._last[node] + late)
         while self._pauses and self._pauses[0][0] < now - _USUAL_S:
             self._pauses.popleft()
         ages = {node: now - self._last[node] for node in nodes if node in self._last}
         late_by = {node: age for node, age in ages.items() if age > MISSED_MAX * BEAT_EVERY_S}
-        return [node for node, age in late_by.items() if age > self._patience_s(node)]
+        is_new = now < self._began_at + _USUAL_S
+        return [node for node, age in late_by.items() if age > self._patience_s(node, is_new)]
 
-    def _patience_s(self, node: str) -> float:
+    def _patience_s(self, node: str, is_new: bool) -> float:
         """How long one that has missed too many beats is waited for."""
         pid = self._pids[node]
         if pid is not None:
             return 0.0 if self._is_stopped(pid) else LATE_MAX_S
-        return min(LATE_MAX_S, _BEYOND_USUAL * self.usual_s)
+        # Who has not listened for long does not know what is usual: where much is started at once, all are slow.
+        usual_s = max(self.usual_s, _SUPPOSED_S) if is_new else self.usual_s
+        return min(LATE_MAX_S, _BEYOND_USUAL * usual_s)

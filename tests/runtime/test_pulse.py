@@ -18,6 +18,7 @@ from flux.site.shell import CUT_PATIENCE_S
 from .waiting import wait_until
 
 NODES = ("site-1", "site-2")
+LISTENED_S = 40.0  # Long enough to know what is usual.
 HERE = 4_711  # The number of a process on this machine.
 
 
@@ -53,8 +54,16 @@ def test_who_never_beat_is_not_missed() -> None:
 
 def test_who_misses_too_many_beats_is_silent() -> None:
     hearts = Beating()
-    hearts.go_on(5.0)
+    hearts.go_on(LISTENED_S)
     assert hearts.go_on((MISSED_MAX + 1.5) * BEAT_EVERY_S, beating=("site-1",)) == ["site-2"]
+
+
+def test_who_has_not_listened_for_long_does_not_know_what_is_usual_and_waits() -> None:
+    """A controller that was started again declared a site dead whose second beat came late, on a machine busy with that."""
+    hearts = Beating()
+    hearts.go_on(0.5)
+    assert hearts.go_on(2.0, beating=("site-1",)) == []
+    assert hearts.go_on(1.5, beating=("site-1",)) == ["site-2"]
 
 
 def test_who_is_gone_is_not_missed() -> None:
@@ -66,7 +75,7 @@ def test_who_is_gone_is_not_missed() -> None:
 
 def test_where_beats_come_late_one_is_waited_for_longer() -> None:
     hearts = Beating()
-    hearts.go_on(5.0, every_s=0.4)
+    hearts.go_on(LISTENED_S, every_s=0.4)
     assert hearts.go_on(1.0, beating=("site-1",)) == []
     assert hearts.go_on(1.0, beating=("site-1",)) == ["site-2"]
 
