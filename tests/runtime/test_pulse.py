@@ -59,7 +59,7 @@ def test_who_misses_too_many_beats_is_silent() -> None:
 
 
 def test_who_has_not_listened_for_long_does_not_know_what_is_usual_and_waits() -> None:
-    """A controller that was started again declared a site dead whose second beat came late, on a machine busy with that."""
+    """A controller that was started again declared a site dead whose second beat came late on a busy machine."""
     hearts = Beating()
     hearts.go_on(0.5)
     assert hearts.go_on(2.0, beating=("site-1",)) == []
