@@ -35,7 +35,7 @@ from .report import LogEntry, Report
 from .sinks import Collect, Sink
 from .site.egress import EgressProcess
 from .site.ingress import IngressProcess
-from .site.shell import Surroundings
+from .site.surroundings import Surroundings
 from .site.worker import Worker
 from .sources import Source
 from .status import Status

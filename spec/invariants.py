@@ -5,6 +5,8 @@ to it, the rows its operator is given. When nothing is left to happen it sees al
 Checkers keep no state: what they need of the past is in the process. They compare with the plain run of
 the scenario, and raise `Violated` with the claim and the place.
 
+Those about the controller's decisions, who is rebuilt where and who goes, are in `recovery`.
+
 Not here: that a message is never refused and that no assertion fails. The machines say so themselves,
 and a world treats both like a violated invariant.
 """
@@ -19,13 +21,22 @@ from flux.protocols.egress import Egress
 from flux.protocols.fh_cons import FhCons
 from flux.protocols.fh_prod import FhProd
 from flux.protocols.ingress import Ingress
-from flux.protocols.messages import Attach, Block, Consume, Data, Move, PeerMessage, Pull, Standby, Stop, View
+from flux.protocols.messages import Attach, Block, Consume, Data, PeerMessage, Pull, Stop, View
 from flux.protocols.pooler import Pooler
 
 from .checker import Checker as Checker
 from .checker import Violated as Violated
 from .dataflow import EGRESS, INGRESS, OperatorState, Row, Scenario, operate
-from .process import Place, Process, channels_of, is_among
+from .process import Process, channels_of, is_among
+from .recovery import (
+    LastCopyStays,
+    LeastFirst,
+    MovesBegin,
+    NothingGivenUp,
+    OneCopyPerSite,
+    RecoveryEnds,
+    SourceFirst,
+)
 
 
 class LossFree(Checker):
@@ -340,138 +351,6 @@ class OneSender(Checker):
                 )
 
 
-class OneCopyPerSite(Checker):
-    """Section 3.4: no two copies of a partition are on the same site, nor on their way to be."""
-
-    claim = "never two copies on one site"
-
-    def published(self, scenario: Scenario, before: View, view: View) -> None:
-        for stage, partitions in enumerate(view.copies):
-            for partition, copies in enumerate(partitions):
-                coming = [s.node for s in view.standby if (s.stage, s.partition) == (stage, partition)]
-                nodes = [node for node in copies if node not in view.dead] + coming
-                if len(nodes) != len(set(nodes)):
-                    raise self.violated(f"stage {stage}, partition {partition} lives on {nodes}")
-
-    def installed(self, process: Process, place: Place) -> None:
-        if place in process.states:
-            raise self.violated(f"{process.name} has a copy of {place} and is given another")
-
-
-class RecoveryEnds(Checker):
-    """Section 3.4.3: every lost copy is rebuilt, if there is a site that may hold it."""
-
-    claim = "recovery ends"
-
-    def at_rest(self, scenario: Scenario, live: Sequence[Process], view: View) -> None:
-        if view.standby:
-            raise self.violated(f"nothing is left to happen, and {view.standby} are not live")
-        for stage in (0, len(view.copies) - 1):
-            if not view.live_copies(stage, 0):
-                raise self.violated(f"nothing is left to happen, and nobody serves the end {stage}")
-        sites = {process.name for process in live if process.role not in (INGRESS, EGRESS)}
-        for stage, partitions in enumerate(view.copies[1:-1], start=1):
-            for partition, copies in enumerate(partitions):
-                if set(copies) & view.dead and sites - set(copies):
-                    raise self.violated(f"stage {stage}, partition {partition} is left with {copies}")
-                for node in set(copies) - view.dead:
-                    [process] = [p for p in live if p.name == node]
-                    if (stage, partition) not in process.states:
-                        raise self.violated(f"{node} has no state of stage {stage}, partition {partition}")
-
-
-class SourceFirst(Checker):
-    """Section 3.4.3.3: lost copies are rebuilt from source to destination, a stage at a time, a few at once."""
-
-    claim = "rebuilt from the source on"
-
-    def published(self, scenario: Scenario, before: View, view: View) -> None:
-        building = Counter(standby.stage for standby in view.standby)
-        lacking = (s for s in range(1, len(view.copies) - 1) if building[s] or _to_be_rebuilt(view, s))
-        first = next(lacking, len(view.copies))
-        if not building[first] and first < len(view.copies) and scenario.at_once:
-            raise self.violated(f"nothing is done about the lost copies of stage {first}: {view.copies[first]}")
-        for new in _begun(before, view):
-            if new.stage > first or building[new.stage] > scenario.at_once:
-                raise self.violated(f"{new} is begun while stage {first} lacks copies, or is one too many")
-
-
-class LeastFirst(Checker):
-    """Section 3.4.3.3: a lost copy is rebuilt where the fewest copies are, of the sites that may have it."""
-
-    claim = "rebuilt where least is"
-
-    def published(self, scenario: Scenario, before: View, view: View) -> None:
-        for new in _begun(before, view):
-            free = _free(view, view.copies[new.stage][new.partition])
-            load = {node: self._load(view, node, new.version) for node in free}
-            if load[new.node] > min(load.values()):
-                raise self.violated(f"version {new.version} is built on {new.node}, where {load} copies are")
-
-    def _load(self, view: View, node: str, version: int) -> int:
-        held = sum(copies.count(node) for partitions in view.copies for copies in partitions)
-        return held + sum(standby.node == node for standby in view.standby if standby.version < version)
-
-
-class MovesBegin(Checker):
-    """Section 5.1: a copy that is asked to move, and may, is on its way; else nothing changes."""
-
-    claim = "moves begin"
-
-    def asked(self, before: View, move: Move, view: View) -> None:
-        copies = before.copies[move.stage][move.partition]
-        ends = {node for partitions in (before.copies[0], before.copies[-1]) for node in partitions[0]}
-        is_free = before.alive(move.to) and move.to not in (*ends, *copies)
-        is_still = all((s.stage, s.partition) != (move.stage, move.partition) for s in before.standby)
-        may = before.number > 0 and is_free and is_still and before.alive(copies[move.slot])
-        begun = [s for s in view.standby if s not in before.standby]
-        wanted = [(move.stage, move.partition, move.slot, move.to)] if may else []
-        if wanted != [(s.stage, s.partition, s.slot, s.node) for s in begun[:1]] or (not may and view != before):
-            raise self.violated(f"{move} is asked for in view {before.number}, and {begun or 'nothing'} begins")
-
-
-class NothingGivenUp(Checker):
-    """Rule 17: the controller says that a partition is lost only when no process has a copy that the view knows of."""
-
-    claim = "nothing given up"
-
-    def lost(self, live: Sequence[Process], view: View, places: Sequence[Place]) -> None:
-        for stage, partition in places:
-            if stage in (0, len(view.copies) - 1):
-                raise self.violated(f"the end {stage} is started again, and needs no copy")
-            coming = {s.node for s in view.standby if (s.stage, s.partition) == (stage, partition)}
-            for process in live:
-                counts = process.name in coming or process.name in view.copies[stage][partition]
-                if counts and (stage, partition) in process.states:
-                    raise self.violated(f"{process.name} has a copy of stage {stage}, partition {partition}")
-
-
-class LastCopyStays(Checker):
-    """Rule 19: of nodes that may be alive, one that can be spared is removed, and never the holder of a last copy."""
-
-    claim = "the last copy stays"
-
-    def doubted(self, view: View, doubted: Sequence[str], removed: Sequence[str]) -> None:
-        for node in removed:
-            if self._is_needed(view, node):
-                raise self.violated(f"{node} is declared dead in view {view.number}, and nobody else has what it has")
-        if removed and not all(view.alive(node) for node in doubted):
-            raise self.violated(f"of {doubted} one was dead in view {view.number}, and {removed} had to go as well")
-        sites = [node for node in doubted if node not in (*view.copies[0][0], *view.copies[-1][0])]
-        spared = [node for node in sites if not self._is_needed(view, node)]
-        if spared and not removed and all(view.alive(node) for node in doubted):
-            raise self.violated(f"{spared} could be spared in view {view.number}, and none of them was removed")
-
-    def _is_needed(self, view: View, node: str) -> bool:
-        for stage, partitions in enumerate(view.copies[1:-1], start=1):
-            for partition, copies in enumerate(partitions):
-                others = {copy for copy in copies if copy not in view.dead and copy != node}
-                coming = {s.node for s in view.standby if (s.stage, s.partition) == (stage, partition)}
-                if not others and (node in copies or node in coming):
-                    return True
-        return False
-
-
 class FencedIsMute(Checker):
     """Rules 12, 20: what a node sends that is dead in the receiver's view is refused."""
 
@@ -524,24 +403,6 @@ CHECKERS: tuple[type[Checker], ...] = (
     FencedIsMute,
     WithinBounds,
 )
-
-
-def _begun(before: View, view: View) -> list[Standby]:
-    """The copies that are rebuilt from this view on; a move is somebody's wish, and not one of them."""
-    new = [standby for standby in view.standby if standby.version > before.versions]
-    return [standby for standby in new if view.copies[standby.stage][standby.partition][standby.slot] in view.dead]
-
-
-def _free(view: View, copies: Sequence[str]) -> list[str]:
-    """The sites that may have one more copy of a partition."""
-    ends = {node for partitions in (view.copies[0], view.copies[-1]) for node in partitions[0]}
-    return [node for node in view.nodes if view.alive(node) and node not in (*ends, *copies)]
-
-
-def _to_be_rebuilt(view: View, stage: int) -> list[int]:
-    """The partitions of a stage that lack a copy, and for which there is a place."""
-    partitions = enumerate(view.copies[stage])
-    return [p for p, copies in partitions if not view.dead.isdisjoint(copies) and _free(view, copies)]
 
 
 def _slot(view: View, stage: int, partition: int, node: str) -> int:

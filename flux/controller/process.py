@@ -24,7 +24,8 @@ from ..protocols.machine import Fenced, Refused
 from ..protocols.messages import Closed, Cut, Done, Failed, Hello, Lost, Publish, Resend, Suspected, ToController, View
 from ..site import crash
 from ..site.recording import SUFFIX, Recorder
-from ..site.shell import Surroundings, leave, report_to_program
+from ..site.shell import leave
+from ..site.surroundings import Surroundings, report_to_program
 from ..wire import frames
 from ..wire.codec import from_plain, to_plain
 from ..wire.connections import keep_dialling, let_in

@@ -22,7 +22,7 @@ from ..controller.divergence import Divergence
 from ..errors import DataLost, FluxError, from_dict
 from ..plan.plan import CONTROLLER, EGRESS, INGRESS
 from ..sinks import Collect, Sink
-from ..site.shell import Surroundings
+from ..site.surroundings import Surroundings
 from ..wire import frames
 from ..wire.asking import COMMAND
 from ..wire.connections import let_in

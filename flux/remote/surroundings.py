@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..plan.plan import CONTROLLER
-from ..site.shell import Surroundings
+from ..site.surroundings import Surroundings
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,8 @@ from ..protocols.node import Node
 from ..sinks import Collect, Sink
 from ..wire.rows import Rows, merge
 from .progress import Progress
-from .shell import Shell, Surroundings
+from .shell import Shell
+from .surroundings import Surroundings
 
 JOURNAL = "egress.journal"
 

@@ -32,7 +32,8 @@ from ..wire.rows import PARTITION, Rows
 from .admission import Admission
 from .gathering import Gathering
 from .numbering import Numbering, Replay, Span
-from .shell import Shell, Surroundings
+from .shell import Shell
+from .surroundings import Surroundings
 from .taking import Taking
 
 JOURNAL = "numbering.journal"

@@ -15,15 +15,12 @@ import socket
 import sys
 import traceback
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import trio
 
 from ..errors import AuthError, FluxError
-from ..plan import Plan
 from ..plan.plan import CONTROLLER
 from ..protocols.egress import Egress
 from ..protocols.machine import Fenced
@@ -45,14 +42,14 @@ from ..protocols.node import Node
 from ..punctuation import Punctuation
 from ..wire import address, frames
 from ..wire.codec import from_plain, to_plain
-from ..wire.connections import Identity, keep_dialling, let_in
+from ..wire.connections import keep_dialling, let_in
 from ..wire.greeting import Refused
 from ..wire.link import Link, LinkClosed, accept_loop
 from ..wire.rows import Channels, Rows, merge
-from ..wire.tls import Tls
 from . import crash
 from .heartbeat import Heartbeat
 from .recording import SUFFIX, Recorder
+from .surroundings import Surroundings, report_to_program
 
 FENCED = 3  # The exit status of a process that was taken for dead.
 CUT_PATIENCE_S = 2.0  # A connection that broke and was not made anew, and nobody is dead: the controller is told.
@@ -64,37 +61,6 @@ _RETRY_S = 0.02
 _DISTRUST_S = 1.0  # Who is not trusted now may be replaced by who is.
 _ERROR_MAX_CHARS = 100_000
 _LOAD_EVERY_S = 0.5
-
-
-@dataclass(frozen=True, kw_only=True)
-class Surroundings:
-    """What a process is told about its run when it starts."""
-
-    plan: Plan
-    directory: Path
-    run: str  # What tells this run from all others.
-    secret: bytes = field(repr=False)  # Every process of the run knows it; who does not is refused.
-    tls: Tls | None = None
-    record: Path | None = None
-    # Tests put a relay between two nodes: from the one that dials, its peer and the peer's address, to the relay's.
-    route: Callable[[str, str, str], str] | None = None
-    outlives_program: bool = False  # Whether a process waits for the program to come back when it is gone.
-    leader: str = "program"  # Who takes the program's part.
-
-    def address(self, name: str) -> str:
-        """Where the process `name` of this run listens."""
-        return f"unix:{self.directory / name}.sock"
-
-    def identity(self, name: str) -> Identity:
-        """Who the process `name` is to the others."""
-        return Identity(name=name, run=self.run, secret=self.secret, tls=self.tls)
-
-
-def report_to_program() -> Link:
-    """A link for reports to the program; its first frame says so, because a controller may take the program's part."""
-    link = Link("program")
-    link.send({"kind": "up"})
-    return link
 
 
 class Shell:

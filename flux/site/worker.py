@@ -33,9 +33,10 @@ from ..wire.transfer import Arrival
 from .at_work import SUFFIX, AtWork, Job
 from .digests import Digests, Skips
 from .moving import Installing, Receiving, moving, read
-from .shell import Shell, Surroundings
+from .shell import Shell
 from .skipping import Skipping
 from .snapshot import Cut, Snapshots
+from .surroundings import Surroundings
 
 _READ_AT_ONCE_BYTES = 1 << 20
 

@@ -15,8 +15,9 @@ from flux.protocols.node import Node
 
 from .. import world as world_module
 from ..checker import Watch
-from ..invariants import Checker, FencedIsMute, SourceFirst, all_checkers
+from ..invariants import Checker, FencedIsMute, all_checkers
 from ..process import CONTROLLER
+from ..recovery import SourceFirst
 from ..world import World
 from .patch import Patch
 

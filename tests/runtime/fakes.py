@@ -14,7 +14,7 @@ import pyarrow as pa
 import trio
 
 import flux
-from flux.site.shell import Surroundings, report_to_program
+from flux.site.surroundings import Surroundings, report_to_program
 from flux.wire.connections import dial
 
 ROWS = 200

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from flux.site.shell import Surroundings
+from flux.site.surroundings import Surroundings
 from flux.wire import address
 
 _READ_BYTES = 64 * 1024

@@ -24,7 +24,7 @@ from flux.protocols.messages import Ack, Attach, Data, Send, View
 from flux.punctuation import Punctuation
 from flux.sinks import Callback, Jsonl, Null, Parquet, Sink
 from flux.site.egress import EgressProcess
-from flux.site.shell import Surroundings
+from flux.site.surroundings import Surroundings
 from flux.wire.rows import Rows
 from flux.wire.secret import new_secret
 

@@ -27,7 +27,7 @@ from flux.plan import Plan, Policy, Segment
 from flux.protocols.messages import Ack, Attach, Block, Data, View
 from flux.site.ingress import JOURNAL, IngressProcess
 from flux.site.numbering import Numbering
-from flux.site.shell import Surroundings
+from flux.site.surroundings import Surroundings
 from flux.sources import Source, SourceBatch, SourceContext, Table
 from flux.wire.secret import new_secret
 

@@ -11,7 +11,7 @@ import pytest
 
 from flux.plan import Plan, Segment
 from flux.protocols.messages import Standby, State
-from flux.site.shell import Surroundings
+from flux.site.surroundings import Surroundings
 from flux.site.worker import Worker
 from flux.wire.frames import BadFrame
 from flux.wire.link import Link

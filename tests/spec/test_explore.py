@@ -16,7 +16,8 @@ from flux.spec.compact import DEAD, Compact, State
 from flux.spec.dataflow import Scenario, declustered
 from flux.spec.explore import Explorer
 from flux.spec.history import History
-from flux.spec.invariants import RecoveryEnds, all_checkers
+from flux.spec.invariants import all_checkers
+from flux.spec.recovery import RecoveryEnds
 from flux.spec.world import NO_DETAIL, Choice, World
 
 from . import small_worlds

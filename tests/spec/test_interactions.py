@@ -40,8 +40,9 @@ from flux.protocols.egress import Egress
 from flux.protocols.messages import Move, PeerMessage
 from flux.protocols.pooler import Pooler
 from flux.spec.dataflow import Scenario
-from flux.spec.invariants import Checker, RecoveryEnds, Violated, all_checkers
+from flux.spec.invariants import Checker, Violated, all_checkers
 from flux.spec.process import CONTROLLER, Process
+from flux.spec.recovery import RecoveryEnds
 from flux.spec.story import show
 from flux.spec.walk import is_possible
 from flux.spec.world import NO_DETAIL, Choice, World

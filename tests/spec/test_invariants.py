@@ -29,22 +29,24 @@ from flux.spec.invariants import (
     DupFree,
     FencedIsMute,
     InOrder,
-    LastCopyStays,
-    LeastFirst,
     LossFree,
-    MovesBegin,
     NoDeadlock,
     NoPause,
-    NothingGivenUp,
-    OneCopyPerSite,
     OneSender,
-    RecoveryEnds,
     ReplicasIdentical,
-    SourceFirst,
     Violated,
     WithinBounds,
 )
 from flux.spec.process import CONTROLLER, Process
+from flux.spec.recovery import (
+    LastCopyStays,
+    LeastFirst,
+    MovesBegin,
+    NothingGivenUp,
+    OneCopyPerSite,
+    RecoveryEnds,
+    SourceFirst,
+)
 from flux.spec.walk import replay, story, walk
 from flux.spec.wander import WORLDS, wander
 from flux.spec.world import NO_DETAIL, Choice, World

@@ -14,8 +14,9 @@ from typing import Any, Self
 import pytest
 
 from flux.spec.dataflow import EGRESS, END, Scenario
-from flux.spec.invariants import RecoveryEnds, Violated, all_checkers
+from flux.spec.invariants import Violated, all_checkers
 from flux.spec.process import Process
+from flux.spec.recovery import RecoveryEnds
 from flux.spec.thesis.explore import replay
 from flux.spec.thesis.stories import steps
 from flux.spec.thesis.world import GlobalState

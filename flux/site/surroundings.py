@@ -1,0 +1,43 @@
+"""Surroundings: what every process of a run is told when it starts, and how it reports to the program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..plan import Plan
+from ..wire.connections import Identity
+from ..wire.link import Link
+from ..wire.tls import Tls
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What a process is told about its run when it starts."""
+
+    plan: Plan
+    directory: Path
+    run: str  # What tells this run from all others.
+    secret: bytes = field(repr=False)  # Every process of the run knows it; who does not is refused.
+    tls: Tls | None = None
+    record: Path | None = None
+    # Tests put a relay between two nodes: from the one that dials, its peer and the peer's address, to the relay's.
+    route: Callable[[str, str, str], str] | None = None
+    outlives_program: bool = False  # Whether a process waits for the program to come back when it is gone.
+    leader: str = "program"  # Who takes the program's part.
+
+    def address(self, name: str) -> str:
+        """Where the process `name` of this run listens."""
+        return f"unix:{self.directory / name}.sock"
+
+    def identity(self, name: str) -> Identity:
+        """Who the process `name` is to the others."""
+        return Identity(name=name, run=self.run, secret=self.secret, tls=self.tls)
+
+
+def report_to_program() -> Link:
+    """A link for reports to the program; its first frame says so, because a controller may take the program's part."""
+    link = Link("program")
+    link.send({"kind": "up"})
+    return link
