@@ -70,7 +70,7 @@ class Buffer(Machine):
 
     def between(self, after: Position, upto: Position) -> tuple[Run, ...]:
         """The runs with anything in (after, upto]; they may overlap, being of different partitions."""
-        return tuple(run for run in self.runs if run.upto > after and run.after < upto)
+        return tuple([run for run in self.runs if run.upto > after and run.after < upto])
 
     def _release(self) -> None:
         # No destination at all means: drop nothing (rule 2).

@@ -208,9 +208,9 @@ class FhProd(Machine):
                 stint=name[2],
                 after=lane.cursor,
                 upto=reached,
-                bodies=tuple(run.body for run in runs),
+                bodies=tuple([run.body for run in runs]),
             )
-            yield Send(to=name[1], message=data, channels=tuple(_counting(run, lane.channels) for run in runs))
+            yield Send(to=name[1], message=data, channels=tuple([_counting(run, lane.channels) for run in runs]))
             self.lanes[name] = LaneOut(lane.channels, reached, lane.into)
 
     def _reached(self, lane: LaneOut) -> Position:
