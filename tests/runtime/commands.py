@@ -84,11 +84,15 @@ class Processes:
         self.call(name, role, "job:flow", *options[role])
 
     def call(self, name: str, *arguments: str) -> subprocess.Popen[str]:
-        call = [sys.executable, "-c", "import sys; from flux.cli import main; sys.exit(main())", *arguments]
+        call = self.command(name, *arguments)
         errors = (self.directory / f"{name}.log").open("a")
         self.running[name] = subprocess.Popen(call, cwd=self.directory, stderr=errors, text=True)
         errors.close()
         return self.running[name]
+
+    def command(self, name: str, *arguments: str) -> list[str]:
+        """What is run for the process that is called `name` here."""
+        return [sys.executable, "-c", "import sys; from flux.cli import main; sys.exit(main())", *arguments]
 
     def supervise(self, name: str, *arguments: str) -> None:
         """As systemd does with Restart=on-failure: call it again whenever it ends, but for status 0."""
