@@ -166,6 +166,7 @@ class Stream:
         if not self._segments:
             raise PlanError("between source and sink a dataflow needs an exchange and an operator")
         sink.order = order
+        sink.expect(self._schema)
         self._flow._ends.append((self, sink))
 
     def _check_no_open_exchange(self, what: str) -> None:

@@ -105,6 +105,7 @@ class EgressProcess(Shell):
 
     def last_words(self) -> dict[str, Any]:
         if self._progress is not None:
+            self._sink.interrupt()
             try:
                 with self._sink_in_use:
                     self._sink.flush()

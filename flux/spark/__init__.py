@@ -1,5 +1,7 @@
-"""Streams in from Spark: a streaming DataFrame as the source of a dataflow."""
+"""Streams in from Spark, streams out to Spark, and sites on its executors."""
 
+from flux.spark.outlet import Outlet
+from flux.spark.session import register
 from flux.spark.stream import Stream
 
-__all__ = ["Stream"]
+__all__ = ["Outlet", "Stream", "register"]

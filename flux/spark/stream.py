@@ -30,6 +30,7 @@ from flux.errors import FluxError, PlanError
 from flux.plain import ColumnError, plain_schema
 from flux.sources import Source, SourceBatch, SourceContext
 from flux.spark.frames import HANDSHAKE_TIMEOUT_S
+from flux.spark.session import register
 from flux.spark.staging import CommittedBatch, Staging
 
 __all__ = ["Stream"]
@@ -42,7 +43,7 @@ STOP_TIMEOUT_S = 5.0
 RETRY_PAUSE_S = 0.2
 
 # Spark takes the Python of its workers from here when a session is made. If flux.spark is imported earlier, this
-# is enough; if later, `_prepare` corrects it for a local session.
+# is enough; if later, `register` corrects it for a local session.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
@@ -129,7 +130,7 @@ class Stream(Source):
         """Start the streaming query, and a thread that tells the ingress how it ended."""
         if self._listener is None:
             raise FluxError("flux.spark.Stream: start was called before bind; a run calls both, in order")
-        _prepare(self._df.sparkSession)
+        register(self._df.sparkSession)
         checkpoint = self._checkpoint or tempfile.mkdtemp(prefix="checkpoint-", dir=self._directory)
         writer = (
             self._df.writeStream.format("flux")
@@ -276,23 +277,6 @@ def _arrow_schema(df: Any, types: Mapping[str, pa.DataType]) -> pa.Schema:
         return plain_schema(pa.schema(fields))
     except ColumnError as error:
         raise PlanError(f"flux.spark.Stream: {error}") from error
-
-
-def _prepare(spark: Any) -> None:
-    """Make the format "flux" known to the session."""
-    from pyspark import SparkContext, cloudpickle
-
-    from flux.spark import frames, writer
-
-    # By value, executors need msgpack and pyarrow but not Flux. It also spares each commit, which Spark runs in a
-    # new process, the import of all of Flux: as long as a whole small micro-batch takes.
-    cloudpickle.register_pickle_by_value(frames)
-    cloudpickle.register_pickle_by_value(writer)
-    context = SparkContext._active_spark_context
-    if context is not None and context.master.startswith("local") and context.pythonExec == "python3":
-        # Nobody chose that Python: it is Spark's default, and may be another one than ours, without pyarrow.
-        context.pythonExec = sys.executable
-    spark.dataSource.register(writer.FluxSink)
 
 
 @contextlib.contextmanager
