@@ -75,49 +75,51 @@ class Run:
         if record is not None:
             _make_directory(Path(record))
         self.directory = _run_directory()
-        self._surroundings = Surroundings(
-            plan=plan,
-            directory=self.directory,
-            run=self.directory.name,
-            secret=new_secret(),
-            record=None if record is None else Path(record),
-        )
+        self._surroundings = self._surround(None if record is None else Path(record))
         self._program: Program | None = None
         self._entry: Path | None = None
         try:
             self._launch()
-            self._await(lambda heard: heard.started_at is not None, _START_TIMEOUT_S, "start")
+            self._await_start()
             self._source.start()
             self._register()
         except BaseException:
             self.stop()
             raise
 
+    # Where the sites are is another's to say: see flux.spark.Cluster.
+
+    def _surround(self, record: Path | None) -> Surroundings:
+        return Surroundings(
+            plan=self._plan, directory=self.directory, run=self.directory.name, secret=new_secret(), record=record
+        )
+
+    def _listen(self, name: str) -> socket.socket:
+        return address.listen(self._surroundings.address(name))
+
+    def _make_program(self, listener: socket.socket, spawner: Spawner) -> Program:
+        ends = (CONTROLLER, INGRESS, EGRESS)
+        names = (*ends, *self._plan.site_names)
+        return Program(self._surroundings, self._sink, listener, spawner, names, frozenset(ends), partial(answer, self))
+
+    def _await_start(self) -> None:
+        self._await(lambda heard: heard.started_at is not None, _START_TIMEOUT_S, "start")
+
     def _launch(self) -> None:
-        surroundings = self._surroundings
         if isinstance(self._sink, Collect):
             self._sink.open(self.directory)
             self._collecting = True
         self._source.bind(self.directory)
         self._bound = True
         # The spawner keeps it open: who connects while the controller is down is served by the next one.
-        with address.listen(surroundings.address(CONTROLLER)) as controller:
+        with self._listen(CONTROLLER) as controller:
             spawner = Spawner(lambda name, incarnation: self._make(name, incarnation, controller), self._clean_up)
         try:
-            listener = address.listen(surroundings.address("program"))
+            listener = self._listen("program")
         except BaseException:
             spawner.close()
             raise
-        names = (CONTROLLER, INGRESS, EGRESS, *self._plan.site_names)
-        self._program = Program(
-            surroundings,
-            self._sink,
-            listener,
-            spawner,
-            names,
-            frozenset({CONTROLLER, INGRESS, EGRESS}),
-            partial(answer, self),
-        )
+        self._program = self._make_program(listener, spawner)
 
     def _register(self) -> None:
         """Let commands find this run; it does not depend on them."""

@@ -23,7 +23,7 @@ class Sink:
     flush_every_s: float | None = None
 
     def expect(self, schema: pa.Schema | None) -> None:
-        """What columns the stream has, when the plan is made; None: nobody declared them. `PlanError` if that will not do."""
+        """Hear which columns the stream has, as the plan is made; None: nobody said. `PlanError` if it will not do."""
 
     def open(self, directory: Path) -> int | None:
         """Make ready for rows; `directory` is the run's own. Return the last `upto` of a write that is durable, or 0.
@@ -41,7 +41,7 @@ class Sink:
         """Let readers see what was written, if `write` alone does not."""
 
     def interrupt(self) -> None:
-        """The run stops: a `write` that waits for something need not wait any longer, and may raise. From any thread."""
+        """The run stops: a `write` that waits for something need not wait longer, and may raise. From any thread."""
 
     def close(self) -> None:
         """Finish: the stream has ended; nothing is written after it. It may be called again by another egress."""

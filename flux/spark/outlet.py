@@ -129,8 +129,8 @@ class Outlet(Sink):
         for path in there:
             if path.name not in (kept.CLAIM, kept.COMMITTED, kept.ENDED) and not _is_ours(path):
                 raise PlanError(
-                    f"{_WHO}: {self._directory} holds {path.name!r}, which no run of Flux wrote. overwrite=True removes "
-                    "only what Flux wrote; choose another directory"
+                    f"{_WHO}: {self._directory} holds {path.name!r}, which no run of Flux wrote. overwrite=True "
+                    "removes only what Flux wrote; choose another directory"
                 )
         # The claim goes first: without it, nobody takes the rest for output.
         for path in sorted(there, key=lambda path: path.name != kept.CLAIM):

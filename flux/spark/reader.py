@@ -14,6 +14,7 @@ It runs where Spark plans and where its tasks are: Flux is there because `regist
 from __future__ import annotations
 
 import base64
+import itertools
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -43,7 +44,7 @@ OPTIONS = "path, maxRowsPerTrigger, partitions, until, deliver"
 
 @dataclass
 class Piece(InputPartition):  # type: ignore[misc]  # pyspark is untyped here
-    """Rows for one task: of each entry those from `skip` on, `take` of them; with their bytes if it cannot read them."""
+    """Rows for one task: of each entry `take` from `skip` on, and its bytes if the task cannot read them."""
 
     schema: bytes
     parts: list[tuple[str, kept.Entry, int, int, bytes | None]]
@@ -105,14 +106,14 @@ class OutletReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             return []
         if begin < self.shelf.begin or stop > self.shelf.end:
             raise ValueError(
-                f'format("flux"): the query asks for the rows {begin:,} to {stop - 1:,} of {self.directory}, which keeps '
-                f"{self.shelf.begin:,} to {self.shelf.end - 1:,}: its checkpoint is older than what Spark has "
+                f'format("flux"): the query asks for the rows {begin:,} to {stop - 1:,} of {self.directory}, which '
+                f"keeps {self.shelf.begin:,} to {self.shelf.end - 1:,}: its checkpoint is older than what Spark has "
                 "committed here. Give the query a new checkpointLocation"
             )
         count = max(1, min(self.partitions_max, -(-(stop - begin) // PARTITION_ROWS)))
         cuts = [begin + (stop - begin) * number // count for number in range(count + 1)]
         schema = _claim(self.directory)["schema"]
-        return [Piece(base64.b64decode(schema), self._parts(*cut)) for cut in zip(cuts, cuts[1:], strict=False)]
+        return [Piece(base64.b64decode(schema), self._parts(*cut)) for cut in itertools.pairwise(cuts)]
 
     def _parts(self, begin: int, stop: int) -> list[tuple[str, kept.Entry, int, int, bytes | None]]:
         parts = []
@@ -167,8 +168,8 @@ class OutletReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             unattended_since = None if kept.is_written(self.directory) else unattended_since or time.monotonic()
             if unattended_since is not None and time.monotonic() > unattended_since + ABANDONED_S:
                 raise ValueError(
-                    f'format("flux"): the stream in {self.directory} has not ended, and no run of Flux writes there any '
-                    f"more: it was stopped, or has failed. What it wrote, {self.shelf.end:,} rows, was read"
+                    f'format("flux"): the stream in {self.directory} has not ended, and no run of Flux writes there '
+                    f"any more: it was stopped, or has failed. What it wrote, {self.shelf.end:,} rows, was read"
                 )
             time.sleep(LOOK_EVERY_S)
 
@@ -216,7 +217,7 @@ def _directory(options: Mapping[str, str]) -> str:
     path = options.get("path")
     if not path:
         raise ValueError(
-            f'format("flux"): to read, give .option("path", the directory of a flux.spark.Outlet); options are {OPTIONS}'
+            f'format("flux"): to read, give .option("path", directory of a flux.spark.Outlet); options are {OPTIONS}'
         )
     return path.removeprefix("file://").removeprefix("file:")
 

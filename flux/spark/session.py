@@ -20,7 +20,7 @@ def register(spark: Any) -> None:
     from flux.spark import frames, writer
 
     context = spark.sparkContext
-    if context.master.startswith("local[") and context.pythonExec == "python3":
+    if context.master.startswith("local") and context.pythonExec == "python3":
         # Nobody chose that Python: it is Spark's default, and may be another one than ours, without pyarrow.
         context.pythonExec = sys.executable
     ship(context)
@@ -37,3 +37,11 @@ def ship(context: Any) -> None:
         path = archive()
         context.addPyFile(path)
         setattr(context, _SHIPPED, path)
+
+
+def driver_host(context: Any) -> str:
+    """Where executors reach this machine."""
+    if context.master.startswith("local[") or context.master == "local":
+        return "127.0.0.1"  # They are in one process with the driver.
+    host: str = context.getConf().get("spark.driver.host")
+    return host

@@ -30,7 +30,7 @@ from flux.errors import FluxError, PlanError
 from flux.plain import ColumnError, plain_schema
 from flux.sources import Source, SourceBatch, SourceContext
 from flux.spark.frames import HANDSHAKE_TIMEOUT_S
-from flux.spark.session import register
+from flux.spark.session import driver_host, register
 from flux.spark.staging import CommittedBatch, Staging
 
 __all__ = ["Stream"]
@@ -112,11 +112,12 @@ class Stream(Source):
                 "flux.spark.Stream: this stream is in use by a run that has not ended, whose query would be stopped. "
                 "Wait for that run or leave its `with` block; flows that run at the same time need a Stream each"
             )
+        host = driver_host(self._df.sparkSession.sparkContext)
         listener = socket.socket()
-        listener.bind(("127.0.0.1", 0))
+        listener.bind((host, 0))
         listener.listen(LISTEN_BACKLOG)
         self._listener = listener
-        self._address = f"127.0.0.1:{listener.getsockname()[1]}"
+        self._address = f"{host}:{listener.getsockname()[1]}"
         self._secret = secrets.token_bytes(SECRET_BYTES)
         self._directory = directory
 
