@@ -6,6 +6,7 @@ guests (see `guests`): tasks fork them (see `site`), jobs keep them there (see `
 
 from __future__ import annotations
 
+import shutil
 import socket
 from functools import partial
 from pathlib import Path
@@ -142,8 +143,14 @@ class _SparkRun(Run):
 
     def _surround(self, record: Path | None) -> Surroundings:
         here = f"tcp:{self._host}:0"
-        for name in ("program", CONTROLLER):
-            self._listeners[name] = address.listen(here)
+        try:
+            for name in ("program", CONTROLLER):
+                self._listeners[name] = address.listen(here)
+        except FluxError as error:
+            shutil.rmtree(self.directory, ignore_errors=True)
+            raise FluxError(
+                f"{_WHO}: {error}. Say by host= or spark.driver.host at which address executors reach this machine"
+            ) from error
         where = {name: f"tcp:{self._host}:{sock.getsockname()[1]}" for name, sock in self._listeners.items()}
         return TcpSurroundings(
             plan=self._plan,
