@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,12 @@ from experiments import dmz
 
 from .executors import wait_until
 
-FILES = 12
+FILES = 8
 OUTLET_ROWS = 2_000  # Not committed by Spark: more wait in Flux, and then in Spark.
 TRIGGER_ROWS = 1_500
+PATIENCE_S = 900.0
+LOOK_EVERY_S = 0.05
+FAILURES_MAX = 20
 TASK_TRIES = 4  # Then Spark gives a task up, and with it the query.
 
 Kill = tuple[str, Callable[["Pipeline"], None]]
@@ -39,23 +43,29 @@ class Pipeline:
         self.expected = dmz.plain_table(self.packets.to_batches())
         self._write_files()
         source = flux.spark.Stream(
-            self._frame(), checkpoint=directory / "in", types={"data": pa.binary(dmz.PAYLOAD_BYTES)}, restarts=2
+            self._frame(),
+            checkpoint=directory / "in",
+            types={"data": pa.binary(dmz.PAYLOAD_BYTES)},
+            restarts=1 + FAILURES_MAX,
         )
         outlet = flux.spark.Outlet(directory / "outlet", max_rows=OUTLET_ROWS, segment_bytes=50_000)
         self.run = start(dmz.flow(source, partitions=8, sink=outlet))
+        self.failures: list[str] = []
         self.query = self.begin_query()
 
     def kill_all(self, kills: Sequence[Kill], said: Callable[[str], None]) -> None:
         """Carry out `kills`, one behind the other, evenly over the output."""
         for number, (what, kill) in enumerate(kills):
-            self.run.wait_for_output(self.expected.num_rows * (number + 1) // (len(kills) + 2), timeout=600)
+            self._await_output(self.expected.num_rows * (number + 1) // (len(kills) + 2))
             kill(self)
             said(f"{what} was killed at {self.run.status().outputs:,} rows of output")
 
     def finish(self) -> pa.Table:
         """Wait for the end of it all; return the final table."""
-        self.run.wait(timeout=900)
-        self.query.awaitTermination()
+        self._await_output(self.expected.num_rows)
+        while self.query.isActive or self._has_failed():
+            time.sleep(LOOK_EVERY_S)
+        self.run.wait(timeout=PATIENCE_S)
         return self.spark.read.parquet(str(self.directory / "table")).toArrow()
 
     def is_exact(self, table: pa.Table) -> bool:
@@ -69,6 +79,24 @@ class Pipeline:
         frame = reader.option("maxRowsPerTrigger", TRIGGER_ROWS).option("until", "end").load()
         writer = frame.writeStream.format("parquet").option("path", str(self.directory / "table"))
         return writer.option("checkpointLocation", str(self.directory / "out")).trigger(availableNow=True).start()
+
+    def _await_output(self, rows: int) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while self.run.status().outputs < rows:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"waited {PATIENCE_S:g} s for {rows:,} rows of output")
+            self._has_failed()
+            time.sleep(LOOK_EVERY_S)
+
+    def _has_failed(self) -> bool:
+        """Whether the query has, as it may on a busy machine where Python is slow to start; it then begins again."""
+        if self.query.isActive or (reason := self.query.exception()) is None:
+            return False
+        self.failures.append(str(reason).splitlines()[0])
+        if len(self.failures) > FAILURES_MAX:
+            raise reason
+        self.query = self.begin_query()
+        return True
 
     def restart_query(self) -> None:
         """Stop the query, in the middle of whatever it does, and begin again from its checkpoint."""

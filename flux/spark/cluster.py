@@ -170,9 +170,8 @@ class _SparkRun(Run):
         return super()._make(name, incarnation, controller)
 
     def _make_program(self, listener: socket.socket, spawner: Spawner) -> GuestProgram:
-        program = GuestProgram(self._surroundings, self._sink, listener, spawner, _ENDS, frozenset(_ENDS), self._answer)
-        program.executors = partial(_executors, self._context)
-        return program
+        settings = (self._surroundings, self._sink, listener, spawner, _ENDS, frozenset(_ENDS), self._answer)
+        return GuestProgram(*settings, executors=partial(_executors, self._context))
 
     def _answer(self, header: dict[str, Any]) -> dict[str, Any]:
         if header.get("what") != "join":

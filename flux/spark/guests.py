@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -39,13 +40,13 @@ class Coming:
         return self.host, self.executor
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Guest(Process):
     """A site in a task of Spark's; `pid` is its number on its own machine."""
 
-    coming: Coming = Coming(0, 0, 0, "", 0)
+    coming: Coming
+    say: Callable[[Callable[[], None]], None]  # Calls it in the program's thread.
     link: Link | None = None
-    say: Callable[[Callable[[], None]], None] = lambda what: what()  # Calls it in the program's thread.
 
     @property
     def cpu_s(self) -> float:
@@ -61,13 +62,16 @@ class Guest(Process):
 class GuestProgram(Program):
     """The program's end of a run whose sites are guests; `executors` counts those that could have one."""
 
-    executors: Callable[[], int] = staticmethod(lambda: 1)
+    def __init__(self, *settings: Any, executors: Callable[[], int]) -> None:
+        self._executors = executors
+        self._turned_away: Counter[int] = Counter()
+        super().__init__(*settings)
 
     def admit(self, coming: Coming) -> Guest | None:
         """The guest with its name, from any thread; None if it should try on another executor."""
         crowd = self._crowd(coming)
-        if crowd and self._turned_away.get(coming.index, 0) < CROWDED_MAX and self._has_free_executor():
-            self._turned_away[coming.index] = self._turned_away.get(coming.index, 0) + 1
+        if crowd and self._turned_away[coming.index] < CROWDED_MAX and self._has_free_executor():
+            self._turned_away[coming.index] += 1
             return None
         return self._in_thread(lambda: self._admit(coming, crowd))
 
@@ -77,6 +81,7 @@ class GuestProgram(Program):
             return max(self._guests(index), key=lambda guest: guest.coming.attempt, default=None)
 
     def guests_up(self) -> list[Guest]:
+        """Those that have come and are there."""
         with self.changed:
             return [guest for guest in self._guests() if guest.state == "up"]
 
@@ -85,11 +90,6 @@ class GuestProgram(Program):
         with self.changed:
             self._fail(error)
             self.changed.notify_all()
-
-    @property
-    def _turned_away(self) -> dict[int, int]:
-        found: dict[int, int] = self.__dict__.setdefault("_turned_away_counts", {})
-        return found
 
     def _guests(self, index: int | None = None) -> list[Guest]:
         guests = [process for process in self.processes if isinstance(process, Guest)]
@@ -104,7 +104,7 @@ class GuestProgram(Program):
     def _has_free_executor(self) -> bool:
         with self.changed:
             taken = {guest.coming.where for guest in self._guests() if not guest.gone}
-        return self.executors() > len(taken)
+        return self._executors() > len(taken)
 
     # In the thread.
 

@@ -20,7 +20,8 @@ log = logging.getLogger("flux.spark")
 
 _PAUSE_S, _PAUSE_MAX_S = 0.2, 5.0
 _LIVED_S = 5.0
-_RETURN_S = 10.0  # Tasks return within some hundredths of a second behind the end of their site.
+_RETURN_S = 3.0  # Tasks return within some hundredths of a second behind the end of their site,
+_CANCEL_S = 30.0  # and those that are cancelled within some seconds.
 POOL = "flux"
 
 
@@ -50,15 +51,16 @@ class Jobs:
     def stop(self) -> None:
         """End what is left, when the sites were told to stop; no task runs behind it."""
         self._stopping.set()
-        self._join(_RETURN_S / 2)
+        self._join(_RETURN_S)
         if any(thread.is_alive() for thread in self._threads):
             # A task that waits for a core, or whose site hangs.
             self._context.cancelJobGroup(self._group)
-            self._join(_RETURN_S)
+            self._join(_CANCEL_S)
 
     def _join(self, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
         for thread in self._threads:
-            thread.join(timeout_s)
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def _keep(self, posting: Posting) -> None:
         pause_s = _PAUSE_S

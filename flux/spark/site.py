@@ -40,6 +40,7 @@ ENDED, ELSEWHERE = 0, 75  # Statuses: the run wants it no more; it should be on 
 _ANCESTORS = 3
 _ASK_TIMEOUT_S = 30.0
 _PR_SET_PDEATHSIG = 1
+_STDERR = 2
 _FIRST_FILE = 3  # Behind standard input, output and error.
 _FILES_MAX = 65_536
 
@@ -108,7 +109,7 @@ def _become(posting: Posting, attempt: int, ancestors: list[int]) -> NoReturn:
         if os.getppid() != ancestors[0]:
             leave(1)  # It died before it could have told.
         site = _joined(posting, attempt, ancestors[-1], watched)
-        live(lambda: site, watched[0], os.dup(sys.__stderr__.fileno() if sys.__stderr__ else 2))
+        live(lambda: site, watched[0], os.dup(_STDERR))
     except FluxError as error:
         sys.stderr.write(f"flux: site {posting.index}: {error}\n")
     except BaseException:
