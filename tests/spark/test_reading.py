@@ -64,13 +64,14 @@ def to_its_end(df: Any, folder: Path) -> Any:
 
     Spark gives a process of its own 10 s to start, which it may not do on a machine that is busy with tests.
     """
+    deadline = time.monotonic() + 10 * DEADLINE_S
     while True:
         reading = query(df, folder, availableNow=True)
         try:
             assert reading.awaitTermination(10 * DEADLINE_S)
             return reading
         except Exception as error:
-            if "failed to connect back" not in str(error):
+            if "failed to connect back" not in str(error) or time.monotonic() > deadline:
                 raise
 
 
@@ -100,11 +101,12 @@ def test_a_query_reads_the_output_to_its_end_while_it_comes(spark: Any, tmp_path
 def test_a_query_that_is_restarted_goes_on_from_its_checkpoint(spark: Any, tmp_path: Path) -> None:
     with start(tmp_path / "outlet", segment_bytes=20_000) as run:
         run.wait(timeout=10 * DEADLINE_S)
-    first = None
+    first, deadline = None, time.monotonic() + 10 * DEADLINE_S
     df = frame(spark, tmp_path / "outlet", maxRowsPerTrigger=1_000)
     while first is None or first.lastProgress is None or first.lastProgress["batchId"] < 1:
         if first is None or not first.isActive:  # Too slow, as above.
             first = query(df, tmp_path, processingTime="0 seconds")
+        assert time.monotonic() < deadline, first.exception()
         time.sleep(0.05)
     first.stop()
     segments = len(list((tmp_path / "outlet").glob("*.rows")))
