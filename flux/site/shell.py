@@ -16,6 +16,7 @@ import sys
 import traceback
 from collections import deque
 from dataclasses import replace
+from functools import partial
 from typing import Any, NoReturn
 
 import trio
@@ -39,6 +40,7 @@ from ..protocols.messages import (
     View,
 )
 from ..protocols.node import Node
+from ..protocols.pooler import Pooler
 from ..punctuation import Punctuation
 from ..wire import address, frames
 from ..wire.codec import from_plain, to_plain
@@ -47,6 +49,7 @@ from ..wire.greeting import Refused
 from ..wire.link import Link, LinkClosed, accept_loop
 from ..wire.rows import Channels, Rows, merge
 from . import crash
+from .feeding import Spilling, pieces
 from .heartbeat import Heartbeat
 from .recording import SUFFIX, Recorder
 from .surroundings import Surroundings, report_to_program
@@ -86,6 +89,7 @@ class Shell:
         self._recorder: Recorder | None = None
         self._crashes = crash.watch(self.name, self._flush)
         self._failed: dict[str, Any] | None = None
+        self._spilling = Spilling(surroundings.directory, lambda text: self._log(logging.WARNING, text))
 
     # What a particular process does.
 
@@ -158,6 +162,7 @@ class Shell:
         while not self._working.cancel_called:  # Its operators are closed then.
             while self.inbox:
                 self._step(self.inbox.popleft())
+            self._relieve()
             if self.jobs:
                 job = self.jobs.popleft()
                 if self.may_begin(job):
@@ -170,6 +175,13 @@ class Shell:
             else:
                 self._wake = trio.Event()
                 await self._wake.wait()
+
+    def _relieve(self) -> None:
+        for machine in self.node.machines.values():
+            if not isinstance(machine, Egress):
+                self._spilling.relieve(machine.prod.buffer)
+            if isinstance(machine, Pooler):
+                self._spilling.relieve_frames(machine.cons.pending.values(), self.plan.pool_rows)
 
     def _perform(self, job: Consume) -> None:
         if self._crashes is not None:
@@ -212,18 +224,25 @@ class Shell:
             self.link_to(effect.to).send({"kind": "peer", "m": to_plain(message, _left_out)})
 
     def _send_rows(self, to: str, message: Data, channels: tuple[tuple[Block, ...], ...]) -> None:
+        first, *rest = pieces(message, channels)
+        if to == self.name:
+            for piece, blocks in (first, *rest):
+                self.inbox.append(replace(piece, bodies=(self._rows_of(piece, blocks),)))
+            return
+        link = self.link_to(to)
+        link.send_batch(*self._frame(*first))
+        for piece, blocks in rest:
+            link.send_batch_later(partial(self._frame, piece, blocks))
+
+    def _rows_of(self, message: Data, channels: tuple[tuple[Block, ...], ...]) -> Rows:
         parts = [body.between(message.after, message.upto) for body in message.bodies]
         tables = [self.table(blocks, message.edge) for blocks in channels]
-        rows = merge([part.select(table) for part, table in zip(parts, tables, strict=True)])
-        if to == self.name:
-            self.inbox.append(replace(message, bodies=(rows,)))
-            return
-        header = {
-            "kind": "peer",
-            "m": to_plain(message, _left_out),
-            "marks": [(mark.sn, mark.kind, mark.value) for mark in rows.marks],
-        }
-        self.link_to(to).send_batch(header, rows.wide, rows.encode())
+        return merge([part.select(table) for part, table in zip(parts, tables, strict=True)])
+
+    def _frame(self, message: Data, channels: tuple[tuple[Block, ...], ...]) -> tuple[dict[str, Any], Any, Any]:
+        rows = self._rows_of(message, channels)
+        marks = [(mark.sn, mark.kind, mark.value) for mark in rows.marks]
+        return {"kind": "peer", "m": to_plain(message, _left_out), "marks": marks}, rows.wide, rows.encode()
 
     def _flush(self) -> None:
         for link in (self.program, self.controller, *self.links.values()):

@@ -32,6 +32,7 @@ from ..wire.rows import PARTITION, SN, SUB, Rows, merge
 from ..wire.transfer import Arrival
 from .at_work import SUFFIX, AtWork, Job
 from .digests import Digests, Skips
+from .feeding import COMING_TIMES
 from .moving import Installing, Receiving, moving, read
 from .shell import Shell
 from .skipping import Skipping
@@ -47,7 +48,7 @@ class Worker(Shell):
     def __init__(self, surroundings: Surroundings, name: str) -> None:
         plan = surroundings.plan
         stages = range(1, plan.egress_stage)
-        super().__init__(surroundings, Node(name, [Pooler(name, stage, plan.pool_rows) for stage in stages]))
+        super().__init__(surroundings, Node(name, [_pooler(name, stage, plan.pool_rows) for stage in stages]))
         self._segments: dict[int, list[Hosted]] = {}
         self._digests = {stage: Digests(plan.partitions(stage)) for stage in stages}
         self._at_work = AtWork(surroundings.directory / f"{name}{SUFFIX}")
@@ -240,6 +241,11 @@ class Worker(Shell):
             columns = [output.arrow.column(name) for name in following.columns]
             partition = partition_of(columns, following.partitions)
         return Rows.of(output.arrow, output.sn, output.sub, output.partition, partition, marks)
+
+
+def _pooler(name: str, stage: int, pool_rows: int) -> Pooler:
+    # A full pool is worked on in two steps: who catches up with more than that lets others have their turn.
+    return Pooler(name, stage, pool_rows, COMING_TIMES * pool_rows, max(1, pool_rows // 2))
 
 
 def _opened(plan: Plan, stage: int, held: list[int]) -> list[Hosted]:
