@@ -7,6 +7,7 @@ vectorised step. Punctuations cut the batch: rows before it, the punctuation, ro
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -188,7 +189,12 @@ class Worker(Shell):
         if self._standby(version, link.peer) is None:
             self._receiving.forget(link.peer, version)  # A later view does not want it any more.
             return
-        arrival = self._receiving.take(link.peer, version, body)
+        try:
+            arrival = self._receiving.take(link.peer, version, body)
+        except frames.BadFrame as error:
+            self._receiving.forget(link.peer, version)
+            self._cannot_use(link, error)
+            return
         if is_last:
             self._receiving.forget(link.peer, version)
             self._nursery.start_soon(self._read_state, link, arrival)
@@ -206,10 +212,17 @@ class Worker(Shell):
             if message.sender != link.peer:
                 raise frames.BadFrame(f"expected the state of a partition of {link.peer}, got {message!r:.200}")
         except frames.BadFrame as error:
-            self.fail(FluxError(f"{self.name} cannot read the state that {link.peer} sent: {error}"))
-            link.close()
+            self._cannot_use(link, error)
+            return
         if not link.closed:
             self.tell(message)
+
+    def _cannot_use(self, link: Link, error: frames.BadFrame) -> None:
+        """A copy cannot be read, and its chunks do not come again: another pair of sites must do it."""
+        self.log(
+            f"closed the connection to {link.peer}, which sent state that cannot be read: {error}", logging.WARNING
+        )
+        self.give_up(link)
 
     def _standby(self, version: Any, donor: str | None = None) -> Standby | None:
         """The copy `version` that is to be built; None if there is none in the view."""

@@ -114,6 +114,8 @@ class Link:
         self._got = 0  # Frames received.
         self._untold_frames = 0
         self._untold_bytes = 0
+        self._read_last = False  # Whether the frame that was received last can still be refused.
+        self._schemas_before = 0
         self._later = 0  # Of what waits, how much is still to be made.
         self._schemas_out: dict[bytes, int] = {}
         self._batches = Batches()
@@ -124,6 +126,11 @@ class Link:
     def broken(self) -> bool:
         """Whether no connection stands, and the link is not closed: it may be resumed."""
         return self._sock is None and not self.closed
+
+    @property
+    def stands(self) -> bool:
+        """Whether there is a connection."""
+        return self._sock is not None
 
     @property
     def silent_s(self) -> float:
@@ -183,6 +190,17 @@ class Link:
         """Give the connection up; the link may be resumed."""
         if not self.closed:
             self._break()
+
+    def refuse(self) -> None:
+        """The frame that was received last makes no sense: give the connection up; over the next one it comes again.
+
+        To be called before the next frame is awaited: then it has not been told that this one is here.
+        """
+        if self._read_last:
+            self._read_last = False
+            self._got -= 1
+            self._batches.unlearn(self._schemas_before)
+        self.drop()
 
     def close(self) -> None:
         """Close the link for good, and let the other end know if that is possible at once. Everything kept is freed."""
@@ -359,6 +377,8 @@ class Link:
 
     async def receive(self) -> tuple[dict[str, Any], Body] | None:
         """The next frame; None when none can come on this connection, because it broke or the link is closed."""
+        self._read_last = False
+        self._tell_if_due()
         while self._reader is not None:
             reader = self._reader
             try:
@@ -377,7 +397,10 @@ class Link:
             elif kind == "closed":
                 self.close()
             else:
-                self._count(size)
+                self._got += 1
+                self._untold_frames += 1
+                self._untold_bytes += size
+                self._read_last, self._schemas_before = True, self._batches.known
                 return header, body
         return None
 
@@ -389,11 +412,8 @@ class Link:
             self._batches.learn(header["of"], header["schema"])
         return self._batches.read(header["of"], body)
 
-    def _count(self, size: int) -> None:
-        """One more frame has come. It is told by this task: the writer's turn may be long in coming."""
-        self._got += 1
-        self._untold_frames += 1
-        self._untold_bytes += size
+    def _tell_if_due(self) -> None:
+        """Tell what has come and was taken. This task does it: the writer's turn may be long in coming."""
         if self._untold_bytes < _TELL_BYTES and self._untold_frames < _TELL_FRAMES:
             return
         if self._sock is None or self._sock is self._unwritable:
