@@ -41,6 +41,7 @@ from .snapshot import Cut, Snapshots
 from .surroundings import Surroundings
 
 _READ_AT_ONCE_BYTES = 1 << 20
+_STEP_MIN = 4_096  # Positions that an operator takes in one step, however small the pools are.
 
 
 class Worker(Shell):
@@ -258,7 +259,7 @@ class Worker(Shell):
 
 def _pooler(name: str, stage: int, pool_rows: int) -> Pooler:
     # A full pool is worked on in two steps: who catches up with more than that lets others have their turn.
-    return Pooler(name, stage, pool_rows, COMING_TIMES * pool_rows, max(1, pool_rows // 2))
+    return Pooler(name, stage, pool_rows, COMING_TIMES * pool_rows, max(_STEP_MIN, pool_rows // 2))
 
 
 def _opened(plan: Plan, stage: int, held: list[int]) -> list[Hosted]:
