@@ -154,7 +154,7 @@ def _explored() -> bool:
 
 # What shows in one world of hundreds: lanes that are each to become a part of the other; a site that left a stage and
 # came back while its operator was at work; partitions that come, or leave, between two steps of an operator;
-# a cut that is reported when one of the two is dead.
+# a cut that is reported when one of the two is dead; a copy that nobody wants any more when its donor comes to it.
 RARE = {
     ("everything moves", 2177),
     ("a producer there and back", 483),
@@ -163,6 +163,7 @@ RARE = {
     ("any order, one of two leaves", 41),
     ("a cut", 229),
     ("a cut", 268),
+    ("a storm", 79),
 }
 TRIALS: tuple[Callable[[], bool], ...] = (
     _told,
