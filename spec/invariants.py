@@ -162,6 +162,8 @@ class BuffersDrain(Checker):
         if not isinstance(machine, Egress):
             self._known(process, stage, machine.prod)
             buffer = machine.prod.buffer
+            if buffer.allowed.keys() - buffer.coming:
+                raise self.violated(f"{process.name}, stage {stage} has consumers that catch up: {buffer.allowed}")
             if buffer.runs or buffer.rows:
                 raise self.violated(
                     f"{process.name}, stage {stage} keeps {len(buffer.runs)} runs, {buffer.rows} rows; "
@@ -371,7 +373,8 @@ class FencedIsMute(Checker):
 class WithinBounds(Checker):
     """Fig. 3.4, rule 8: nobody begins work when his pool is full, but for who is behind what the pool holds.
 
-    He takes what he needs to come after, and no frame that begins beyond it.
+    He takes what he needs to come after, and no frame that begins beyond it. The pool is full when it keeps the bound
+    for any consumer. For one to which a copy is on its way more may be kept, and until he has caught up.
     """
 
     claim = "buffers within their bound"
@@ -380,13 +383,21 @@ class WithinBounds(Checker):
         machine = process.node.machines[work.stage if isinstance(work, Consume) else 0]
         if isinstance(machine, Egress):
             return
-        runs = machine.prod.buffer.runs
-        rows = sum(len(run.body) for run in runs)
-        if rows >= process.scenario.bound_rows and all(run.upto <= work.after for run in runs):
-            raise self.violated(f"{process.name} begins {work} with {rows} rows in its pool")
+        crowded = self._crowded(process, machine.prod)
+        if crowded and all(run.upto <= work.after for run in machine.prod.buffer.runs):
+            raise self.violated(f"{process.name} begins {work} and keeps {crowded}")
         early = [f for f in work.frames if f.after >= work.upto] if isinstance(work, Consume) else []
-        if rows >= process.scenario.bound_rows and early:
-            raise self.violated(f"{process.name} takes early rows in {work} with {rows} rows in its pool")
+        if crowded and early:
+            raise self.violated(f"{process.name} takes early rows in {work} and keeps {crowded}")
+
+    def _crowded(self, process: Process, prod: FhProd) -> str:
+        """For whom too much is kept."""
+        bound, more = process.scenario.bound_rows, process.scenario.coming_rows
+        for dest, floor in prod.buffer.floors.items() or [((0, "nobody"), 0)]:
+            kept = sum(len(run.body) for run in prod.buffer.runs if run.upto > floor)
+            if kept >= (bound if more is None or dest not in prod.buffer.allowed else more):
+                return f"{kept} rows for {dest[1]}"
+        return ""
 
 
 CHECKERS: tuple[type[Checker], ...] = (

@@ -30,6 +30,7 @@ from ..punctuation import Punctuation
 from ..sources import Source, SourceBatch, SourceContext
 from ..wire.rows import PARTITION, Rows
 from .admission import Admission
+from .feeding import COMING_TIMES
 from .gathering import Gathering
 from .numbering import Numbering, Replay, Span
 from .shell import Shell
@@ -53,7 +54,8 @@ class IngressProcess(Shell):
             self._unusable = error  # Told when there is a connection to tell it on.
         released = 0 if self._numbering is None else self._numbering.released
         name = INGRESS if incarnation == 1 else f"{INGRESS}.{incarnation}"
-        self._machine = Ingress(name, surroundings.plan.pool_rows, released)
+        pool_rows = surroundings.plan.pool_rows
+        self._machine = Ingress(name, pool_rows, released, COMING_TIMES * pool_rows)
         super().__init__(surroundings, Node(name, [self._machine], incarnation))
         self._source = source
         self._incarnation = incarnation

@@ -282,6 +282,10 @@ def work_with_a_full_pool(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Buffer, "full", lambda buffer: False)
 
 
+def keep_more_for_ever(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Buffer, "_press", lambda buffer, dest, rows: None)
+
+
 @dataclass(frozen=True)
 class Case:
     """A planted bug, a checker that must catch it alone, and a world in which it shows.
@@ -384,6 +388,7 @@ CASES = (
     Case(give_up_a_copy_that_was_not_reported, NothingGivenUp, TWO_CRASHES, only=True, tale=_UNREPORTED),
     Case(remove_the_holder_of_a_last_copy, LastCopyStays, A_DOUBT, only=True, tale=_DOUBTED),
     Case(hear_frames_of_the_dead, FencedIsMute, small_worlds.PAIRS_ONE_BATCH, only=True),
+    Case(keep_more_for_ever, BuffersDrain, SPARE_SITE, only=True),
     Case(work_with_a_full_pool, WithinBounds, TIGHT_PAIR, only=True),
 )
 
