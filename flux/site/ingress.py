@@ -66,6 +66,7 @@ class IngressProcess(Shell):
         self._sheds = surroundings.plan.policy.on_overload == "shed"
         self._overloaded = False
         self._shed_told = 0
+        self._rows_told = 0
         # Where the source stands: an offset that it gave, and a number of rows behind it.
         self._offset: tuple[Any, int] = (None, 0)
         self._admission: Admission | None = None
@@ -301,9 +302,11 @@ class IngressProcess(Shell):
         if self._numbering is not None and self._numbering.shed > self._shed_told:
             self._shed_told = self._numbering.shed
             self.program.send({"kind": "shed", "total": self._shed_told})
-        if self._numbered:
-            self.program.send({"kind": "inputs", "log": self._numbered})
-            self._numbered = []
+        rows = 0 if self._numbering is None else self._numbering.rows
+        if self._numbered or rows > self._rows_told:
+            # Of all ingresses of the run: what one of them could not tell any more is in it.
+            self.program.send({"kind": "inputs", "log": self._numbered, "total": rows})
+            self._numbered, self._rows_told = [], rows
 
 
 def _digest(rows: Rows) -> int:

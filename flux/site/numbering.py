@@ -81,6 +81,7 @@ class _Live:
 
     upto: int
     offset: Any
+    rows: int
     shed: int
     position: int
 
@@ -88,7 +89,7 @@ class _Live:
 class Numbering:
     """The numbers given so far, up to `upto`; every copy has what is up to `released`. Made by `open`.
 
-    `shed` counts the rows that were left out.
+    `rows` counts those that have numbers, which punctuations have too; `shed` the rows that were left out.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -96,11 +97,12 @@ class Numbering:
         self.upto = 0
         self.offset: Any = None
         self.ended = False
+        self.rows = 0
         self.shed = 0
         self.replay = Replay(offset=None, skip_rows=0, spans=())
         self._journal = journal
-        # Behind what is wholly released: position, offset, and the rows shed up to there; then the spans behind it.
-        self._base: tuple[int, Any, int] = (0, None, 0)
+        # Behind what is wholly released: position, offset, rows and rows shed up to there; then the spans behind it.
+        self._base: tuple[int, Any, int, int] = (0, None, 0, 0)
         self._live: deque[_Live] = deque()
 
     @classmethod
@@ -171,15 +173,17 @@ class Numbering:
         self.upto = span.upto
         self.offset = span.offset
         self.ended = self.ended or span.mark == "end"
+        rows = span.upto - span.after if span.mark is None else 0
+        self.rows += rows
         self.shed += span.shed
-        self._live.append(_Live(span.upto, span.offset, span.shed, position))
+        self._live.append(_Live(span.upto, span.offset, rows, span.shed, position))
         if span.shed:
             self._forget()  # Nobody releases it: if all before it is released, it is.
 
     def _note(self, kind: str, fields: list[Any]) -> None:
         if kind == _BASE:
-            self.upto, self.offset, self.ended, self.shed = fields
-            self._base = self.upto, self.offset, self.shed
+            self.upto, self.offset, self.ended, self.rows, self.shed = fields
+            self._base = self.upto, self.offset, self.rows, self.shed
         else:
             assert kind == _RELEASED, f"a record of kind {kind!r} in the numbering"
             # What stood before the file was shortened may come behind what was written then.
@@ -191,12 +195,13 @@ class Numbering:
         forgotten = False
         while self._live and self._live[0].upto <= self.released:
             span = self._live.popleft()
-            self._base = span.upto, span.offset, self._base[2] + span.shed
+            _, _, rows, shed = self._base
+            self._base = span.upto, span.offset, rows + span.rows, shed + span.shed
             forgotten = True
         return forgotten
 
     def _replay(self, spans: deque[Span]) -> Replay:
-        upto, offset, _ = self._base
+        upto, offset, _, _ = self._base
         return Replay(
             offset=offset,
             skip_rows=self.released - upto if spans else 0,
@@ -208,8 +213,8 @@ class Numbering:
         if self._journal.size - keep_from > self._journal.size // 2:
             return
         ended = self.ended and not self._live
-        upto, offset, shed = self._base
-        first = (msgpack.packb([_BASE, upto, offset, ended, shed]), msgpack.packb([_RELEASED, self.released]))
+        upto, offset, rows, shed = self._base
+        first = (msgpack.packb([_BASE, upto, offset, ended, rows, shed]), msgpack.packb([_RELEASED, self.released]))
         forward = self._journal.shorten(first, keep_from)
         self._live = deque(replace(span, position=span.position - forward) for span in self._live)
 

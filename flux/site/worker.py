@@ -30,7 +30,7 @@ from ..punctuation import Punctuation
 from ..wire import frames
 from ..wire.link import Link
 from ..wire.rows import PARTITION, SN, SUB, Rows, merge
-from ..wire.transfer import Arrival
+from ..wire.transfer import Arrival, Whose
 from .at_work import SUFFIX, AtWork, Job
 from .digests import Digests, Skips
 from .feeding import COMING_TIMES
@@ -159,7 +159,8 @@ class Worker(Shell):
         consumers = tuple(range(self.plan.partitions(message.stage + 1)))
         own = self.table((Block(producers=(partition,), consumers=consumers),), message.stage)
         steps, digest = self._segments[message.stage], self._digests[message.stage].get(partition)
-        whose = f"stage {message.stage}, partition {partition}, on {self.name}"
+        place = f"stage {message.stage}, partition {partition}, on {self.name}"
+        whose = Whose(place, tuple(step.step.name for step in steps))
         values = partial(moving, message, partition, own, steps, digest)
         for step in steps:
             step.init_trans(partition)
