@@ -230,7 +230,8 @@ class NoPause(Checker):
     """Section 3.4.3: what is produced is sent, and what has come is consumed, also while a copy catches up.
 
     Only rows of a producer that lags wait, for that one; and the oldest cohort, for one that has all it needs to meet.
-    In an unordered stage nothing waits, but for a meeting.
+    In an unordered stage nothing waits, but for a meeting. The source waits for who lacks much, and for one to which
+    a copy is on its way only if it lacks very much.
     """
 
     claim = "no pause"
@@ -243,6 +244,18 @@ class NoPause(Checker):
             self._consumes(process, stage, machine.cons)
         if isinstance(machine, Egress):
             self._consumes(process, stage, machine.cons)
+
+    def heard(self, process: Process, message: PeerMessage) -> None:
+        scenario, view, ingress = process.scenario, process.node.view, process.node.machines.get(0)
+        if not isinstance(ingress, Ingress) or ingress.pulling or ingress.ended or view is None:
+            return
+        coming = {(standby.stage, standby.node) for standby in view.standby}
+        more = scenario.bound_rows if scenario.coming_rows is None else scenario.coming_rows
+        for (edge, node), floor in ingress.prod.buffer.floors.items():
+            kept = sum(len(run.body) for run in ingress.prod.buffer.runs if run.upto > floor)
+            if kept >= (more if (view.edges[edge][1], node) in coming else scenario.bound_rows):
+                return
+        raise self.violated(f"{process.name} does not ask its source for more, and nobody lacks much")
 
     def _consumes(self, process: Process, stage: int, cons: FhCons) -> None:
         oldest = min(cons.cohorts, default=0)

@@ -111,7 +111,6 @@ def forks_of(pid: int) -> list[str]:
 @contextmanager
 def slow_transfer(monkeypatch: pytest.MonkeyPatch, standby: int) -> Iterator[tuple[flux.Run, Relay]]:
     """A run whose site-1, the donor of everything, reaches site-3 through a relay that passes on little at a time."""
-    monkeypatch.setattr("flux.controller.pulse.MISSED_MAX", 50)
     with relayed(monkeypatch, "site-1", "site-3") as relay, flow().start(sites=2, standby=standby) as run:
         relay.start()
         run.wait_for_output(1_000)

@@ -286,6 +286,10 @@ def keep_more_for_ever(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Buffer, "_press", lambda buffer, dest, rows: None)
 
 
+def wait_for_a_copy_on_its_way(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Buffer, "expect", lambda buffer, coming: None)
+
+
 @dataclass(frozen=True)
 class Case:
     """A planted bug, a checker that must catch it alone, and a world in which it shows.
@@ -308,6 +312,7 @@ A_NUMBER_WITHOUT_ROWS = Scenario(
 QUIET_PAIR = Scenario(sites=2, copies=declustered(2, [1]), batches=((1,), (4,)), bound_rows=10, crashes=0)
 TIGHT_PAIR = Scenario(sites=2, copies=declustered(2, [1]), batches=((1,), (4,)), bound_rows=1, crashes=0)
 SPARE_SITE = Scenario(sites=3, copies=declustered(2, [1]), batches=((),), bound_rows=10)
+SPARE_AND_TIGHT = Scenario(sites=3, copies=declustered(2, [1]), batches=((1,), (4,)), bound_rows=1, coming_rows=3)
 A_DOUBT = Scenario(sites=3, copies=declustered(2, [1]), batches=((1, 4),), bound_rows=10, suspicions=1)
 TWO_CRASHES = Scenario(sites=3, copies=declustered(2, [1]), batches=((1, 4),), bound_rows=10, crashes=2)
 
@@ -388,6 +393,7 @@ CASES = (
     Case(give_up_a_copy_that_was_not_reported, NothingGivenUp, TWO_CRASHES, only=True, tale=_UNREPORTED),
     Case(remove_the_holder_of_a_last_copy, LastCopyStays, A_DOUBT, only=True, tale=_DOUBTED),
     Case(hear_frames_of_the_dead, FencedIsMute, small_worlds.PAIRS_ONE_BATCH, only=True),
+    Case(wait_for_a_copy_on_its_way, NoPause, SPARE_AND_TIGHT),
     Case(keep_more_for_ever, BuffersDrain, SPARE_SITE, only=True),
     Case(work_with_a_full_pool, WithinBounds, TIGHT_PAIR, only=True),
 )
