@@ -50,8 +50,10 @@ class Buffer(Machine):
 
     def spare(self) -> list[Run]:
         """Runs that nobody needs but those to whom a copy comes, or who catch up: they are not wanted soon."""
-        others = [floor for dest, floor in self.floors.items() if dest not in self.allowed]
-        return [run for run in self.runs if self.allowed and run.upto <= min(others, default=0)]
+        if not self.allowed:
+            return []
+        needed = min([floor for dest, floor in self.floors.items() if dest not in self.allowed], default=0)
+        return [run for run in self.runs if run.upto <= needed]
 
     @property
     def newest(self) -> Position:

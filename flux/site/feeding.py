@@ -20,13 +20,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..protocols.buffer import Buffer
 from ..protocols.messages import Block, Data, Frame
-from ..wire.rows import SN, Rows
+from ..wire.rows import Rows
 
 COMING_TIMES = 64  # As many pools of rows may be kept for a site to which a copy is on its way.
 PIECE_ROWS = 64 << 10
 _SPILLED_MIN_BYTES = 64 << 10  # A file for less than that is not worth it.
+_AT_ONCE_BYTES = 4 << 20  # To write takes time, in which nothing else is done.
 
 Channels = tuple[tuple[Block, ...], ...]  # For each body of a message, those whose rows count.
 
@@ -36,25 +39,22 @@ def pieces(message: Data, channels: Channels) -> Iterator[tuple[Data, Channels]]
     if len(message.bodies) < 2:
         yield message, channels
         return
+    spans = np.array([body.span or (message.upto + 1, message.after) for body in message.bodies], np.int64)
     after = message.after
-    for upto in [*_cuts(message), message.upto]:
-        within = [
-            (body, blocks) for body, blocks in zip(message.bodies, channels, strict=True) if body.meets(after, upto)
-        ]
-        bodies = tuple(body for body, _ in within)
-        yield replace(message, after=after, upto=upto, bodies=bodies), tuple(blocks for _, blocks in within)
+    for upto in [*_cuts(message, spans[:, 0].tolist()), message.upto]:
+        within = np.flatnonzero((spans[:, 0] <= upto) & (spans[:, 1] > after)).tolist()
+        bodies = tuple(message.bodies[place] for place in within)
+        yield replace(message, after=after, upto=upto, bodies=bodies), tuple(channels[place] for place in within)
         after = upto
 
 
-def _cuts(message: Data) -> Iterator[int]:
+def _cuts(message: Data, firsts: Sequence[int]) -> Iterator[int]:
     """Where to cut: in front of a body. Bodies may overlap; then a cut leads through some of them."""
     rows, last = 0, message.after
-    for body in message.bodies:
-        if rows >= PIECE_ROWS and body.wide is not None:
-            cut = int(body.hidden(SN)[0]) - 1
-            if last < cut < message.upto:
-                yield cut
-                rows, last = 0, cut
+    for body, first in zip(message.bodies, firsts, strict=True):
+        if rows >= PIECE_ROWS and last < first - 1 < message.upto:
+            yield first - 1
+            rows, last = 0, first - 1
         rows += len(body)
 
 
@@ -84,13 +84,15 @@ class Spilling:
                 self._write(last, kept - spilled - pool_rows)
 
     def _write(self, bodies: Sequence[Rows], excess_rows: int) -> None:
-        """Write bodies until there are so many rows less in memory."""
+        """Write bodies until there are so many rows less in memory, or it is others' turn."""
+        written = 0
         for body in bodies:
-            if excess_rows <= 0 or self._is_full:
+            if excess_rows <= 0 or self._is_full or written > _AT_ONCE_BYTES:
                 return
             encoded = None if body.spilled else body.encode()
             if encoded is not None and encoded.size >= _SPILLED_MIN_BYTES:
                 excess_rows -= len(body)
+                written += encoded.size
                 self._spill(body, encoded)
 
     def _spill(self, rows: Rows, encoded: Any) -> None:

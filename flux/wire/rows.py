@@ -114,13 +114,14 @@ class Rows:
         index = self.wide.schema.get_field_index(name)
         return None if index < 0 else self.wide.column(index).to_numpy(zero_copy_only=True)
 
-    def meets(self, after: int, upto: int) -> bool:
-        """Whether there may be anything in (after, upto]."""
+    @property
+    def span(self) -> tuple[int, int] | None:
+        """The first and the last sequence number of rows and marks; None if there are none."""
+        numbers = [mark.sn for mark in self.marks]
         if self.wide is not None:
             sn = self.hidden(SN)
-            if sn[0] <= upto and sn[-1] > after:
-                return True
-        return any(after < mark.sn <= upto for mark in self.marks)
+            numbers += [int(sn[0]), int(sn[-1])]
+        return (min(numbers), max(numbers)) if numbers else None
 
     def between(self, after: int, upto: int) -> Rows:
         """The part in (after, upto], sharing memory with the whole."""
