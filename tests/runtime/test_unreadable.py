@@ -97,6 +97,14 @@ class Spoiler:
         return self.how(header, frame)
 
 
+def spoilt_state(header: dict[str, Any], frame: bytes) -> bytes:
+    """A chunk of state that begins with what cannot be there; all others as they are."""
+    header_bytes, body_bytes = frames.decode_prefix(frame[: frames.PREFIX.size])
+    if header["kind"] != "chunk" or not body_bytes:
+        return frame
+    return frame[: frames.PREFIX.size + header_bytes] + b"\xff" * body_bytes
+
+
 def lines(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     return [record for record in caplog.records if record.getMessage().startswith(LINE)]
 
@@ -138,3 +146,22 @@ def test_a_peer_that_cannot_be_read_at_all_is_as_good_as_cut_off(
             report = run.wait(timeout=PATIENCE_S)
     check(report)
     assert [failure.site for failure in report.failures] == ["site-1"]
+
+
+def test_a_copy_that_cannot_be_read_is_built_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its donor has the last copies: it is the other one that goes."""
+    caplog.set_level(logging.INFO, "flux")
+    with relayed(monkeypatch, "site-1", "site-3") as relay:
+        relay.spoil = spoilt_state
+        with flow().start(sites=2, standby=2) as run:
+            relay.start()
+            run.wait_for_output(500, timeout=PATIENCE_S)
+            run.kill("site-2")
+            wait_until(lambda: "which sent state that cannot be read" in caplog.text, "nothing is said of it")
+            assert run._program is not None
+            assert run._program.wait(lambda heard: heard.whole and "site-3" in heard.closed_at, PATIENCE_S)
+            report = run.wait(timeout=PATIENCE_S)
+    check(report)
+    assert [failure.site for failure in report.failures] == ["site-2", "site-3"]
