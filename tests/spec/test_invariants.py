@@ -449,6 +449,12 @@ def test_every_checker_has_a_planted_bug_that_only_it_catches() -> None:
     assert {case.checker for case in CASES if case.only} == set(CHECKERS)
 
 
+def test_a_world_that_goes_on_for_ever_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert walk(0).violation is None
+    monkeypatch.setattr("flux.spec.world.STEPS_MAX", 10)  # This one goes on for longer than worlds may.
+    assert "all comes to rest: 10 steps" in str(walk(0).violation)
+
+
 @pytest.mark.parametrize("action", ["fence", "hold"])
 def test_views_decide_who_is_heard(action: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Without "dead nodes are mute" (rules 12, 20) or "hold, do not refuse" (rule 11) a message is refused.
