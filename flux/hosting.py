@@ -145,6 +145,8 @@ class Hosted:
     def _raised(
         self, error: BaseException, function: Callable[..., Any], partition: int | None, rows: Batch | None
     ) -> OperatorError:
+        # A step of a stream is ours; the function that it calls is the user's.
+        function = getattr(getattr(function, "__self__", None), "blamed", None) or function
         text = f"{_place(function, error)} raised {type(error).__name__}: {error}{_columns_hint(error)}"
         if rows is None or not len(rows):
             return OperatorError(text, self.step.name, partition)

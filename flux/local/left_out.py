@@ -19,8 +19,8 @@ class LeftOut:
     def __init__(self) -> None:
         self.rows: list[SkippedRow] = []
         self.shed = 0
-        self._shown: set[tuple[int, int, int]] = set()
-        self._totals: dict[tuple[int, int], int] = {}  # By the step's level, and partition.
+        self._shown: set[tuple[Any, ...]] = set()
+        self._totals: dict[tuple[Any, ...], int] = {}  # By the step's stage and number there, and partition.
 
     @property
     def skipped(self) -> int:
@@ -32,14 +32,14 @@ class LeftOut:
         return self._hear_shed(header) if header["kind"] == "shed" else self._hear_skipped(header)
 
     def _hear_skipped(self, header: dict[str, Any]) -> list[str]:
-        level, step, texts = header["level"], header["step"], []
+        where, step, texts = tuple(header["place"]), header["step"], []
         for partition, total in header["totals"]:
-            place = (level, partition)
+            place = (*where, partition)
             self._totals[place] = max(total, self._totals.get(place, 0))
         for partition, nth, sn, values, error in header["rows"]:
-            if (level, partition, nth) in self._shown or len(self.rows) == ROWS_MAX:
+            if (*where, partition, nth) in self._shown or len(self.rows) == ROWS_MAX:
                 continue
-            self._shown.add((level, partition, nth))
+            self._shown.add((*where, partition, nth))
             self.rows.append(SkippedRow(step=step, partition=partition, row=sn, values=values, error=error))
             texts.append(f"step {step!r}, partition {partition} skipped row {sn}, {values}: {error}")
             if len(self.rows) == ROWS_MAX:

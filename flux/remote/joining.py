@@ -20,6 +20,7 @@ from ..plan import Policy
 from ..plan.plan import EGRESS, INGRESS
 from ..site.egress import EgressProcess
 from ..site.ingress import IngressProcess
+from ..site.surroundings import place_of
 from ..site.worker import Worker
 from ..wire import address
 from ..wire.asking import Unanswered, ask
@@ -63,10 +64,11 @@ class Joining:
             here=self.listen or f"tcp:{_own_host(self.controller)}:0",
         )
         if self.role == INGRESS:
-            flow.source.bind(directory)
-            return IngressProcess(surroundings, flow.source, joined["incarnation"])
+            for number, source in enumerate(flow.sources):
+                source.bind(place_of(directory, "source", number))
+            return IngressProcess(surroundings, flow.sources, joined["incarnation"])
         if self.role == EGRESS:
-            return EgressProcess(surroundings, flow.sink, joined["incarnation"])
+            return EgressProcess(surroundings, flow.sinks, joined["incarnation"])
         return Worker(surroundings, joined["name"])
 
     def _patiently(self, what: str) -> dict[str, Any]:

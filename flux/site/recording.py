@@ -93,7 +93,8 @@ def _describe(machine: Machine) -> Any:
     parts = []
     for stage, part in machine.machines.items():
         bound = 0 if isinstance(part, Egress) else part.prod.buffer.bound_rows
-        parts.append([type(part).__name__, stage, bound, _begins_at(part)])
+        ahead = [to_plain(taken, _token) for taken in part.ahead] if isinstance(part, Egress) else []
+        parts.append([type(part).__name__, stage, bound, _begins_at(part), ahead])
     return {"node": machine.name, "incarnation": machine.incarnation, "machines": parts}
 
 
@@ -109,9 +110,11 @@ def _build(described: Any) -> Machine:
         return Controller(from_plain(described["controller"], _itself), described["at_once"])
     name = described["node"]
     makers: dict[str, Any] = {
-        "Ingress": lambda stage, bound, begins_at: Ingress(name, bound, begins_at),
-        "Pooler": lambda stage, bound, _: Pooler(name, stage, bound),
-        "Egress": lambda stage, bound, begins_at: Egress(name, stage, begins_at),
+        "Ingress": lambda stage, bound, begins_at, _: Ingress(name, bound, begins_at),
+        "Pooler": lambda stage, bound, *_: Pooler(name, stage, bound),
+        "Egress": lambda stage, bound, begins_at, ahead: Egress(
+            name, stage, begins_at, tuple(from_plain(taken, _itself) for taken in ahead)
+        ),
     }
     machines = [makers[kind](*parameters) for kind, *parameters in described["machines"]]
     return Node(name, machines, described["incarnation"])

@@ -82,7 +82,7 @@ class Shell:
         self._working = trio.CancelScope()
         self._wake = trio.Event()
         self._viewed = trio.Event()  # Set, and made anew, with each view.
-        self._channels: dict[int, Channels] = {}
+        self._channels: dict[tuple[int, int], Channels] = {}
         self._recorder: Recorder | None = None
         self._crashes = crash.watch(self.name, self._flush)
         self._failed: dict[str, Any] | None = None
@@ -212,7 +212,7 @@ class Shell:
             self.link_to(effect.to).send({"kind": "peer", "m": to_plain(message, _left_out)})
 
     def _send_rows(self, to: str, message: Data, channels: tuple[tuple[Block, ...], ...]) -> None:
-        parts = [body.between(message.after, message.upto) for body in message.bodies]
+        parts = [body.on(message.edge).between(message.after, message.upto) for body in message.bodies]
         tables = [self.table(blocks, message.edge) for blocks in channels]
         rows = merge([part.select(table) for part, table in zip(parts, tables, strict=True)])
         if to == self.name:
@@ -239,10 +239,11 @@ class Shell:
 
     def table(self, channels: tuple[Block, ...], edge: int) -> Channels:
         """The table of a lane's channels, made once: the machine hands out the same tuple each time."""
-        known = self._channels.get(id(channels))
+        known = self._channels.get((id(channels), edge))
         if known is None:
-            known = Channels(channels, self.plan.partitions(edge), self.plan.partitions(edge + 1))
-            self._channels[id(channels)] = known  # It keeps the tuple, so the id stays taken.
+            ends = self.plan.edges[edge]
+            known = Channels(channels, self.plan.partitions(ends.producer), self.plan.partitions(ends.consumer))
+            self._channels[id(channels), edge] = known  # It keeps the tuple, so the id stays taken.
         return known
 
     # Connections to other nodes.

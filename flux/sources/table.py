@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,16 @@ class Table(Source):
                 "pyarrow.Table to run the flow again, or make a new flow with a new iterator"
             )
         self._used_up = True
+
+    def sample(self, rows: int) -> pa.Table | None:
+        return pa.Table.from_batches(self._looked_at(rows), self.schema) if self._is_list else None
+
+    def _looked_at(self, rows: int) -> Iterator[pa.RecordBatch]:
+        for batch in checked_batches("Table", self._pieces, self.schema):
+            yield batch.slice(0, rows)
+            rows -= batch.num_rows
+            if rows <= 0:
+                return
 
     async def batches(self, context: SourceContext, after: Any = None) -> AsyncIterator[SourceBatch]:
         """Yield the rows behind the first `after`: the offset of a table is a number of rows."""

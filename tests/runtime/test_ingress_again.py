@@ -67,7 +67,7 @@ class Played(IngressProcess):
 
     def __init__(self, directory: Path, source: Source, copies: dict[str, Copy], incarnation: int) -> None:
         surroundings = Surroundings(plan=PLAN, directory=directory, run="again", secret=new_secret())
-        super().__init__(surroundings, source, incarnation)
+        super().__init__(surroundings, (source,), incarnation)
         self.copies = copies
         self.errors: list[FluxError] = []
 
