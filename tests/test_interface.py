@@ -30,7 +30,6 @@ import pytest
 import trio
 
 import flux
-from flux.errors import PlanError
 
 ROOT = Path(__file__).parent.parent
 DEADLINE_S = 60
