@@ -308,3 +308,16 @@ def test_rows_that_a_step_refuses_can_be_skipped_and_are_counted() -> None:
     assert report.skipped == 1
     [row] = report.skipped_rows
     assert (row.step, row.row, row.values) == ("map(careless)", 8, "{'k': 2, 'v': 7}")
+
+
+def test_rows_that_a_step_of_the_ingress_skips_are_counted_once_whenever_it_is_killed() -> None:
+    rows = [{"k": 0, "v": n % 10} for n in range(400)]
+    flow = flux.Dataflow("skipping")
+    events = flow.source(flux.sources.Table(rows, rate=200, batch_rows=10))
+    events.map(careless, output={"w": "int64"}).sink(flux.sinks.Collect())
+    with flow.start(sites=2, on_error="skip") as run:
+        for count in (60, 200):
+            run.wait_for_output(count)
+            run.kill("ingress")
+        report = run.wait()
+    assert (report.outputs, report.skipped, len(report.skipped_rows)) == (360, 40, 40)

@@ -52,7 +52,9 @@ def _lines(plan: Plan, sources: Sequence[str], sinks: Sequence[str]) -> Iterator
 
 def heading(segment: Segment) -> str:
     """What a segment begins with."""
-    return f"{'join on' if segment.sides else 'exchange'}({', '.join(segment.columns)})"
+    if segment.sides:
+        return f"join({', '.join(segment.columns)})"
+    return f"exchange({', '.join(segment.columns) or 'by any'})"
 
 
 def partitioning(segment: Segment) -> str:

@@ -61,7 +61,7 @@ class ExchangeNode:
         """As the user wrote it, about."""
         route = self.inputs[0].route
         said = [*map(repr, self.columns), *([] if route.by == "hash" else [f"by={route.by!r}"])]
-        return f"{'join on' if self.sides else 'exchange'}({', '.join(said)})"
+        return f"{'join' if self.sides else 'exchange'}({', '.join(said)})"
 
 
 Node: TypeAlias = SourceNode | StepNode | ExchangeNode

@@ -39,7 +39,10 @@ def drawn(plan: Plan, sources: Sequence[str], sinks: Sequence[str], path: Path) 
     for box in boxes:
         box.draw(axes)
     _draw_edges(axes, plan, boxes)
-    figure.savefig(path, dpi=150)
+    try:
+        figure.savefig(path, dpi=150)
+    except (ValueError, OSError) as error:
+        raise FluxError(f"the plan cannot be drawn to {path}: {error}. Give a .png, .svg or .pdf file") from error
 
 
 class _Box:

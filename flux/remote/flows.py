@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import astuple, dataclass
+from functools import partial
+from typing import Any
 
 import pyarrow as pa
 
 from ..dataflow import POOL_ROWS, Dataflow
 from ..errors import PlanError
+from ..operator import OperatorStep
 from ..plain import columns_of
 from ..plan import Availability, Plan, Policy
 from ..sinks import Collect, Sink
@@ -38,6 +41,9 @@ class RemoteFlow:
                     f"{flow.name}: source {type(source).__name__} begins in the program that started the run, and a "
                     "remote run has none: use Files, Lines, Generator or Table of flux.sources"
                 )
+        for segment in (plan.first, *plan.segments):
+            for step in segment.steps:
+                _check_importable(step)
         return RemoteFlow(plan=plan, sources=tuple(flow._sources), sinks=tuple(flow._sinks))
 
 
@@ -46,7 +52,7 @@ def description(plan: Plan) -> str:
     segments = [
         [
             *(segment.columns, segment.partitions, segment.availability, segment.ordered),
-            [[step.name, step.level, _columns(step.output)] for step in segment.steps],
+            [[step.name, _place(step), step.level, _columns(step.output)] for step in segment.steps],
             segment.parents,
             [_columns(side) for side in segment.sides],
         ]
@@ -54,6 +60,35 @@ def description(plan: Plan) -> str:
     ]
     edges = [astuple(edge) for edge in plan.edges]
     return json.dumps([plan.name, segments, edges, plan.sinks, sorted(plan.unordered_sinks)], default=str)
+
+
+def _functions(step: OperatorStep) -> list[Any]:
+    """The user's operator, or the functions of a step without state."""
+    if not isinstance(step.factory, partial):
+        return [step.factory]
+    [first, *_] = step.factory.args
+    return [made for made in first.values() if callable(made)] if isinstance(first, dict) else [first]
+
+
+def _place(step: OperatorStep) -> list[str]:
+    """Where the code of a step is defined: another release has it elsewhere, most likely."""
+    code = [getattr(made, "__code__", None) for made in _functions(step)]
+    return [
+        f"{getattr(made, '__module__', '')}.{getattr(made, '__qualname__', '')}:{getattr(at, 'co_firstlineno', '')}"
+        for made, at in zip(_functions(step), code, strict=True)
+    ]
+
+
+def _check_importable(step: OperatorStep) -> None:
+    """Each process of a remote run imports the flow's module: what is defined in a program is not in one."""
+    for made in _functions(step):
+        module = getattr(made, "__module__", None)
+        if module == "__main__":
+            raise PlanError(
+                f"step {step.name!r}: {getattr(made, '__qualname__', made)} is defined in the program that was "
+                "started, and the processes of a remote run cannot import it. Put it into the module of MODULE:FLOW, "
+                "or into one that is installed wherever the run has processes"
+            )
 
 
 def _columns(schema: pa.Schema | None) -> str | None:

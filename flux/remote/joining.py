@@ -65,7 +65,9 @@ class Joining:
         )
         if self.role == INGRESS:
             for number, source in enumerate(flow.sources):
-                source.bind(place_of(directory, "source", number))
+                place = place_of(directory, "source", number)
+                place.mkdir(exist_ok=True)
+                source.bind(place)
             return IngressProcess(surroundings, flow.sources, joined["incarnation"])
         if self.role == EGRESS:
             return EgressProcess(surroundings, flow.sinks, joined["incarnation"])

@@ -86,7 +86,8 @@ Entries = tuple[npt.NDArray[np.int64], npt.NDArray[Any], Words]  # Sequence numb
 
 def _entries(edge: int, rows: Rows) -> Entries:
     sn, sub = rows.hidden(SN), rows.hidden(SUB)
-    words = hash_rows([column for column in rows.user.columns if _has_tokens(column.type)])
+    columns = [column for column in rows.user.columns if _has_tokens(column.type)]
+    words = hash_rows(columns) if columns else np.zeros(len(rows), np.uint64)
     words = mix(words + sn.view(np.uint64))
     if sub is not None:
         words = mix(words + sub)

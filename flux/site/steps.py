@@ -71,4 +71,6 @@ class Steps:
             rows = [[row.partition, row.nth, row.sn, *row.shown] for row in skipped if row.shown is not None]
             place = {"step": step.step.name, "place": [self._stage, number]}
             told: dict[str, Any] = {"kind": "skipped", **place, "totals": list(totals.items()), "rows": rows}
+            if self._stage == 0:  # What an ingress has counted is not known to the next one; the numbers are the same.
+                told["numbers"] = [row.sn for row in skipped]
             yield told if totals else {}, [(row.partition, row.sn) for row in skipped]

@@ -84,7 +84,8 @@ class Worker(Shell):
     def perform(self, job: Consume) -> None:
         inputs = self._inputs[job.stage]
         whole = inputs.merged(job)
-        self._at_work.begin(Job(stage=job.stage, after=job.after, upto=job.upto, partitions=job.partitions))
+        first, last = _span(job, whole)
+        self._at_work.begin(Job(stage=job.stage, after=first, upto=last, partitions=job.partitions))
         outputs = list(self._outputs(job, whole))
         self._at_work.end()
         body = self._partitioned(job.stage, outputs, whole.marks)
@@ -253,6 +254,13 @@ class Worker(Shell):
             partition = ends.route.partition(output.arrow, output.sn, output.sub)
             rows[edge] = Rows.of(output.arrow, output.sn, output.sub, output.partition, partition, marks)
         return body_of(edges, rows, marks)
+
+
+def _span(job: Consume, rows: Rows) -> tuple[int, int]:
+    """The numbers that are worked on; a stage that is not ordered may be given others than it comes past."""
+    if job.ordered or rows.wide is None:
+        return job.after, job.upto
+    return min(job.after, int(rows.hidden(SN)[0]) - 1), max(job.upto, rows.last_sn)
 
 
 def _last_of(body: Body) -> list[int]:
