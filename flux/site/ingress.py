@@ -31,11 +31,12 @@ from ..protocols.messages import Effect, Pull, Released, Sourced, SourceEnded
 from ..protocols.node import Node
 from ..punctuation import Punctuation
 from ..sources import Source, SourceBatch
-from ..wire.fan import Body, body_of
+from ..wire.fan import Body, body_of, rows_in
 from ..wire.rows import PARTITION, Rows
 from .admission import Admission
-from .feed import Feed
+from .feeding import COMING_TIMES
 from .gathering import Gathering
+from .intake import Intake
 from .numbering import Numbering, Replay, Span
 from .shell import Shell
 from .steps import Steps
@@ -58,17 +59,18 @@ class IngressProcess(Shell):
             self._unusable = error  # Told when there is a connection to tell it on.
         released = 0 if self._numbering is None else self._numbering.released
         name = INGRESS if incarnation == 1 else f"{INGRESS}.{incarnation}"
-        self._machine = Ingress(name, surroundings.plan.pool_rows, released)
+        pool_rows = surroundings.plan.pool_rows
+        self._machine = Ingress(name, pool_rows, released, COMING_TIMES * pool_rows)
         super().__init__(surroundings, Node(name, [self._machine], incarnation))
-        self._feeds = [
-            Feed(number, source, place_of(surroundings.directory, "source", number), incarnation > 1)
+        self._intakes = [
+            Intake(number, source, place_of(surroundings.directory, "source", number), incarnation > 1)
             for number, source in enumerate(sources)
         ]
         self._incarnation = incarnation
         self._steps = Steps(self.plan, 0)
         self._edges = self.plan.outputs(0)
         self._pulls, self._pulled = trio.open_memory_channel[int](1)
-        self._numbers_one = trio.Lock()  # Held by the feed whose rows are numbered next.
+        self._numbers_one = trio.Lock()  # Held by the intake whose rows are numbered next.
         self._received: deque[tuple[int, Callable[[], None]]] = deque()
         self._numbered: list[tuple[float, int, int]] = []  # (when, upto, rows), for the report.
         self._reported_at = 0.0
@@ -110,13 +112,13 @@ class IngressProcess(Shell):
 
     async def _pump(self, numbering: Numbering) -> None:
         try:
-            async with contextlib.AsyncExitStack() as open_feeds:
-                for feed in self._feeds:
-                    if feed.number in numbering.replay.offsets:
-                        feed.offset = tuple(numbering.replay.offsets[feed.number])
-                    with self._blaming(feed):
-                        taking = feed.take_from(self._gathered(feed.batches()))
-                    await open_feeds.enter_async_context(contextlib.aclosing(taking))
+            async with contextlib.AsyncExitStack() as open_intakes:
+                for intake in self._intakes:
+                    if intake.number in numbering.replay.offsets:
+                        intake.offset = tuple(numbering.replay.offsets[intake.number])
+                    with self._blaming(intake):
+                        taking = intake.take_from(self._gathered(intake.batches()))
+                    await open_intakes.enter_async_context(contextlib.aclosing(taking))
                 await self._give_again(numbering.replay)
                 if not numbering.ended:
                     await self._number_all(numbering)
@@ -127,13 +129,13 @@ class IngressProcess(Shell):
             self.fail(alone(error))
 
     @contextlib.contextmanager
-    def _blaming(self, feed: Feed) -> Iterator[None]:
+    def _blaming(self, intake: Intake) -> Iterator[None]:
         assert self._numbering is not None
         try:
             yield
         except Exception as error:
             doing = f"was read behind row {self._numbering.upto:,}"
-            raise blamed(f"source {feed.name}", error, doing, "Mend it, and run the flow again") from error
+            raise blamed(f"source {intake.name}", error, doing, "Mend it, and run the flow again") from error
 
     def _gathered(self, batches: AsyncIterator[SourceBatch]) -> AsyncIterator[SourceBatch]:
         if self._admission is None:
@@ -146,20 +148,20 @@ class IngressProcess(Shell):
 
     async def _give_again(self, replay: Replay) -> None:
         """What not every copy is known to have: the same rows, the same numbers."""
-        for feed in self._feeds:
-            if feed.source.replays:
-                with self._blaming(feed):
-                    await feed.skip(replay.skip_rows.get(feed.number, 0))
+        for intake in self._intakes:
+            if intake.source.replays:
+                with self._blaming(intake):
+                    await intake.skip(replay.skip_rows.get(intake.number, 0))
         for span in replay.spans:
-            feed = self._feeds[span.source]
-            with self._blaming(feed):
-                await self._give_span_again(span, feed)
+            intake = self._intakes[span.source]
+            with self._blaming(intake):
+                await self._give_span_again(span, intake)
 
-    async def _give_span_again(self, span: Span, feed: Feed) -> None:
+    async def _give_span_again(self, span: Span, intake: Intake) -> None:
         if span.shed:
             # A source that cannot replay does not give again what was shed; from another it is taken, and left out.
-            if feed.source.replays:
-                for piece in await feed.take(span.shed, "rows that were shed"):
+            if intake.source.replays:
+                for piece in await intake.take(span.shed, "rows that were shed"):
                     self._note_received(span.upto, piece)
             return
         after = await self._pulled.receive()
@@ -167,10 +169,10 @@ class IngressProcess(Shell):
         if span.mark is not None:
             self._tell_mark(span.upto, span.mark, span.value)
             return
-        rows = span.kept_rows() if span.kept is not None else await self._taken_again(span, feed)
-        body = self._partitioned(rows, span.upto, feed)
+        rows = span.kept_rows() if span.kept is not None else await self._taken_again(span, intake)
+        body = self._partitioned(rows, span.upto, intake)
         if span.digest is not None and _digest(body) != span.digest:
-            raise feed.differs(span)
+            raise intake.differs(span)
         self._tell_rows(span.upto, rows.num_rows, body, span.when)
 
     def _note_received(self, upto: int, batch: SourceBatch) -> None:
@@ -180,8 +182,8 @@ class IngressProcess(Shell):
             self._received.append((upto, batch.received))
             self._tell_received(self._numbering.released)
 
-    async def _taken_again(self, span: Span, feed: Feed) -> pa.RecordBatch:
-        pieces = await feed.take(span.upto - span.after, f"rows {span.after + 1:,} to {span.upto:,}")
+    async def _taken_again(self, span: Span, intake: Intake) -> pa.RecordBatch:
+        pieces = await intake.take(span.upto - span.after, f"rows {span.after + 1:,} to {span.upto:,}")
         position = span.after
         for piece in pieces:
             position += piece.rows.num_rows
@@ -193,32 +195,32 @@ class IngressProcess(Shell):
     async def _number_all(self, numbering: Numbering) -> None:
         """Number the rows of all sources as they come; each is read by a task of its own."""
         async with trio.open_nursery() as nursery:
-            for feed in self._feeds:
-                feed.stand(numbering)
-                nursery.start_soon(self._number_on, numbering, feed)
+            for intake in self._intakes:
+                intake.stand(numbering)
+                nursery.start_soon(self._number_on, numbering, intake)
         await self._pulled.receive()
         self._report()
         self._tell_mark(numbering.mark("end", when=time.monotonic()), "end")
 
-    async def _number_on(self, numbering: Numbering, feed: Feed) -> None:
-        with self._blaming(feed):
-            while (batch := await feed.next(self._piece_rows)) is not None:
+    async def _number_on(self, numbering: Numbering, intake: Intake) -> None:
+        with self._blaming(intake):
+            while (batch := await intake.next(self._piece_rows)) is not None:
                 if batch.rows.num_rows:
                     async with self._numbers_one:
-                        await self._number(numbering, feed, batch)
+                        await self._number(numbering, intake, batch)
                 elif batch.received is not None:
                     batch.received()
 
-    async def _number(self, numbering: Numbering, feed: Feed, batch: SourceBatch) -> None:
+    async def _number(self, numbering: Numbering, intake: Intake, batch: SourceBatch) -> None:
         after = await self._room()
         if after is None:
-            self._shed(numbering, feed, batch)
+            self._shed(numbering, intake, batch)
             return
         count = batch.rows.num_rows
         upto = after + count
-        body, when = self._partitioned(batch.rows, upto, feed), time.monotonic()
-        kept = feed.kept(batch.rows)
-        numbering.number(upto, feed.offset, when=when, digest=_digest(body), kept=kept, source=feed.number)
+        body, when = self._partitioned(batch.rows, upto, intake), time.monotonic()
+        kept = intake.kept(batch.rows)
+        numbering.number(upto, intake.offset, when=when, digest=_digest(body), kept=kept, source=intake.number)
         if batch.received is not None:
             self._received.append((upto, batch.received))
         self._tell_rows(upto, count, body, when)
@@ -259,8 +261,8 @@ class IngressProcess(Shell):
             self._came_out.set()
             self._came_out = trio.Event()
 
-    def _shed(self, numbering: Numbering, feed: Feed, batch: SourceBatch) -> None:
-        numbering.leave_out(batch.rows.num_rows, feed.offset, when=time.monotonic(), source=feed.number)
+    def _shed(self, numbering: Numbering, intake: Intake, batch: SourceBatch) -> None:
+        numbering.leave_out(batch.rows.num_rows, intake.offset, when=time.monotonic(), source=intake.number)
         self._note_received(numbering.upto, batch)
         self._report_if_due()
 
@@ -276,12 +278,12 @@ class IngressProcess(Shell):
         # Rows that a filter has taken out count too: the numbers that are under way are what is bounded.
         self.tell(Sourced(after=upto - count, upto=upto, rows=max(count, len(body)), body=body))
 
-    def _partitioned(self, batch: pa.RecordBatch, upto: int, feed: Feed) -> Body:
+    def _partitioned(self, batch: pa.RecordBatch, upto: int, intake: Intake) -> Body:
         """What goes on each edge of the rows of a source that have the numbers up to `upto`."""
         count = batch.num_rows
         nobody = np.zeros(count, dtype=np.uint16)
         numbered = Batch(batch, np.arange(upto - count + 1, upto + 1, dtype=np.int64), None, nobody)
-        taps = self._steps.process(numbered, INPUT - feed.number)
+        taps = self._steps.process(numbered, INPUT - intake.number)
         for told, _ in self._steps.skipped():
             if told:
                 self.program.send(told)
@@ -310,9 +312,8 @@ class IngressProcess(Shell):
 
 def _digest(body: Body) -> int:
     """Tells rows from others as far as their partitions differ: those are at hand, so it costs next to nothing."""
-    parts = [body] if isinstance(body, Rows) else body.parts.values()
     digest = 0
-    for rows in parts:
+    for rows in rows_in(body):
         if len(rows):
             digest = zlib.crc32(rows.hidden(PARTITION), digest)
     return digest

@@ -7,6 +7,7 @@ vectorised step. Punctuations cut the batch: rows before it, the punctuation, ro
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -24,12 +25,13 @@ from ..protocols.node import Node
 from ..protocols.pooler import Pooler
 from ..punctuation import Punctuation
 from ..wire import frames
-from ..wire.fan import Body, body_of
+from ..wire.fan import Body, body_of, rows_in
 from ..wire.link import Link
 from ..wire.rows import PARTITION, SN, SUB, Channels, Rows
 from ..wire.transfer import Arrival
 from .at_work import SUFFIX, AtWork, Job
 from .digests import Digests, Skips
+from .feeding import COMING_TIMES
 from .inputs import Inputs
 from .moving import Installing, Receiving, moving, read
 from .shell import Shell
@@ -46,7 +48,7 @@ class Worker(Shell):
     def __init__(self, surroundings: Surroundings, name: str) -> None:
         plan = surroundings.plan
         stages = plan.stages
-        super().__init__(surroundings, Node(name, [Pooler(name, stage, plan.pool_rows) for stage in stages]))
+        super().__init__(surroundings, Node(name, [_pooler(name, stage, plan.pool_rows) for stage in stages]))
         self._segments: dict[int, Steps] = {}
         self._inputs = {stage: Inputs(plan, stage, self.table) for stage in stages}
         self._digests = {stage: Digests(plan.partitions(stage)) for stage in stages}
@@ -198,7 +200,12 @@ class Worker(Shell):
         if self._standby(version, link.peer) is None:
             self._receiving.forget(link.peer, version)  # A later view does not want it any more.
             return
-        arrival = self._receiving.take(link.peer, version, body)
+        try:
+            arrival = self._receiving.take(link.peer, version, body)
+        except frames.BadFrame as error:
+            self._receiving.forget(link.peer, version)
+            self._cannot_use(link, error)
+            return
         if is_last:
             self._receiving.forget(link.peer, version)
             self._nursery.start_soon(self._read_state, link, arrival)
@@ -216,10 +223,17 @@ class Worker(Shell):
             if message.sender != link.peer:
                 raise frames.BadFrame(f"expected the state of a partition of {link.peer}, got {message!r:.200}")
         except frames.BadFrame as error:
-            self.fail(FluxError(f"{self.name} cannot read the state that {link.peer} sent: {error}"))
-            link.close()
+            self._cannot_use(link, error)
+            return
         if not link.closed:
             self.tell(message)
+
+    def _cannot_use(self, link: Link, error: frames.BadFrame) -> None:
+        """A copy cannot be read, and its chunks do not come again: another pair of sites must do it."""
+        self.log(
+            f"closed the connection to {link.peer}, which sent state that cannot be read: {error}", logging.WARNING
+        )
+        self.give_up(link)
 
     def _standby(self, version: Any, donor: str | None = None) -> Standby | None:
         """The copy `version` that is to be built; None if there is none in the view."""
@@ -256,6 +270,11 @@ class Worker(Shell):
         return body_of(edges, rows, marks)
 
 
+def _pooler(name: str, stage: int, pool_rows: int) -> Pooler:
+    # A full pool is worked on in two steps: who catches up with more than that lets others have their turn.
+    return Pooler(name, stage, pool_rows, COMING_TIMES * pool_rows, max(1, pool_rows // 2))
+
+
 def _span(job: Consume, rows: Rows) -> tuple[int, int]:
     """The numbers that are worked on; a stage that is not ordered may be given others than it comes past."""
     if job.ordered or rows.wide is None:
@@ -264,8 +283,7 @@ def _span(job: Consume, rows: Rows) -> tuple[int, int]:
 
 
 def _last_of(body: Body) -> list[int]:
-    parts = [body] if isinstance(body, Rows) else list(body.parts.values())
-    return [rows.last_sn for rows in parts if len(rows)]
+    return [rows.last_sn for rows in rows_in(body) if len(rows)]
 
 
 def _batch(rows: Rows) -> Batch | None:

@@ -34,6 +34,11 @@ class Fan:
 Body: TypeAlias = Rows | Fan
 
 
+def rows_in(body: Body) -> tuple[Rows, ...]:
+    """The rows of all edges, in the order of these."""
+    return (body,) if isinstance(body, Rows) else tuple(body.parts.values())
+
+
 def body_of(edges: Sequence[int], rows: Mapping[int, Rows], marks: tuple[Punctuation, ...] = ()) -> Body:
     """The body for `edges`; those without rows carry the punctuations alone."""
     parts = {edge: rows[edge] if edge in rows else Rows(None, marks) for edge in edges}

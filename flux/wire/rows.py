@@ -41,13 +41,14 @@ def new_token() -> int:
 class Rows:
     """Tuples of (after, upto] in order, and the punctuations among them. Immutable."""
 
-    __slots__ = ("_encoded", "marks", "token", "wide")
+    __slots__ = ("_encoded", "marks", "spilled", "token", "wide")
 
     def __init__(self, wide: pa.RecordBatch | None, marks: tuple[Punctuation, ...] = ()) -> None:
         self.wide = wide if wide is not None and wide.num_rows else None
         self.marks = marks
         self.token = new_token()
         self._encoded: pa.Buffer | None = None
+        self.spilled = False
 
     @classmethod
     def of(
@@ -127,6 +128,14 @@ class Rows:
         """What goes on `edge`, which is the only one."""
         return self
 
+    def meets(self, after: int, upto: int) -> bool:
+        """Whether there may be anything in (after, upto]."""
+        if self.wide is not None:
+            sn = self.hidden(SN)
+            if sn[0] <= upto and sn[-1] > after:
+                return True
+        return any(after < mark.sn <= upto for mark in self.marks)
+
     def between(self, after: int, upto: int) -> Rows:
         """The part in (after, upto], sharing memory with the whole."""
         marks = tuple(mark for mark in self.marks if after < mark.sn <= upto)
@@ -152,6 +161,13 @@ class Rows:
         if self._encoded is None and self.wide is not None:
             self._encoded = self.wide.serialize()
         return self._encoded
+
+    def spill(self, elsewhere: Any) -> None:
+        """Use this memory from now on: it holds what `encode` gave, and who keeps it there takes care of it."""
+        assert self.wide is not None
+        self._encoded = pa.py_buffer(elsewhere)
+        self.wide = pa.ipc.read_record_batch(self._encoded, self.wide.schema)
+        self.spilled = True
 
 
 class Channels:

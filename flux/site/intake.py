@@ -1,4 +1,4 @@
-"""Feed: one source at the ingress: where it stands, and its rows in the counts the ingress asks for."""
+"""Intake: one source at the ingress: where it stands, and its rows in the counts the ingress asks for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .numbering import Numbering, Span
 from .taking import Taking
 
 
-class Feed:
+class Intake:
     """Source number `number` of a flow, which may write to `directory`; `is_again` if an ingress had it before."""
 
     def __init__(self, number: int, source: Source, directory: Path, is_again: bool) -> None:
