@@ -134,7 +134,7 @@ class Stream:
 
         `by="range"` keeps neighbouring values of one column together: partition i takes what is below the i-th of
         `boundaries`, one less than there are partitions. Instead of them a `sample` of values may be given, which they
-        are taken from; straight behind a `Table`, its first rows are the sample.
+        are taken from; straight behind a `Table`, rows from all over it are the sample.
 
         `by="any"` deals rows out by their position, whatever they contain: for operators that do not depend on which
         rows meet, such as enrichment. It needs no columns.
@@ -191,14 +191,14 @@ class Stream:
         if given is not None:
             return checked_boundaries(given, kind, columns[0], partitions)
         if sample is None:
-            sample = self._first_rows(columns[0])
+            sample = self._sampled(columns[0])
         try:
             values = sample if isinstance(sample, pa.Array | pa.ChunkedArray) else pa.array(list(sample), kind)
             return boundaries_of(values.cast(kind), partitions)
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise PlanError(f'by="range": the sample must be values of {kind}: {error}') from error
 
-    def _first_rows(self, column: str) -> Any:
+    def _sampled(self, column: str) -> Any:
         [tail] = self._tails if len(self._tails) == 1 else [None]
         source = self._flow._sources[tail.number] if isinstance(tail, SourceNode) else None
         rows = None if source is None else source.sample(_SAMPLE_ROWS)

@@ -261,11 +261,12 @@ def test_boundaries_of_a_sample_make_parts_of_about_one_size() -> None:
     assert counts.min() >= 124 and counts.max() <= 126
 
 
-def test_straight_behind_a_table_its_first_rows_are_the_sample() -> None:
+@pytest.mark.parametrize("rows", [100, 100_000])
+def test_straight_behind_a_table_rows_from_all_over_it_are_the_sample(rows: int) -> None:
     flow = flux.Dataflow("sampled")
-    events = flow.source(flux.sources.Table([{"k": n} for n in range(100)]))
+    events = flow.source(flux.sources.Table(pa.table({"k": range(rows)})))
     events.exchange("k", by="range", partitions=4).apply(Keyed).sink(flux.sinks.Null())
-    assert plan_of(flow).edges[0].route.boundaries == (25, 50, 75)
+    assert plan_of(flow).edges[0].route.boundaries == (rows // 4, rows // 2, rows * 3 // 4)
 
 
 @given(st.integers(1, 100), st.integers(2, 40))

@@ -49,7 +49,7 @@ class Source:
     replays: bool | None = None
 
     def sample(self, rows: int) -> pa.RecordBatch | pa.Table | None:
-        """The first rows, about so many, if they can be looked at without reading the source; else None.
+        """At most so many rows, from all over the data, if they can be had without reading the source; else None.
 
         Every process that makes the same flow must get the same ones: a plan may depend on them.
         """

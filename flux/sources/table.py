@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from ..errors import PlanError
@@ -68,14 +69,12 @@ class Table(Source):
         self._used_up = True
 
     def sample(self, rows: int) -> pa.Table | None:
-        return pa.Table.from_batches(self._looked_at(rows), self.schema) if self._is_list else None
-
-    def _looked_at(self, rows: int) -> Iterator[pa.RecordBatch]:
-        for batch in checked_batches("Table", self._pieces, self.schema):
-            yield batch.slice(0, rows)
-            rows -= batch.num_rows
-            if rows <= 0:
-                return
+        if not self._is_list:
+            return None
+        whole = pa.Table.from_batches(checked_batches("Table", self._pieces, self.schema), self.schema)
+        if whole.num_rows <= rows:
+            return whole
+        return whole.take(np.arange(rows) * whole.num_rows // rows)
 
     async def batches(self, context: SourceContext, after: Any = None) -> AsyncIterator[SourceBatch]:
         """Yield the rows behind the first `after`: the offset of a table is a number of rows."""
