@@ -66,6 +66,7 @@ class _Run:
 
     @staticmethod
     def merged(runs: list[_Run]) -> _Run:
+        """One run out of several, the oldest first."""
         whole = _Run(
             np.concatenate([run.hashed for run in runs]),
             np.concatenate([run.seq for run in runs]),
@@ -74,7 +75,7 @@ class _Run:
             np.concatenate([run.partition for run in runs]),
             pa.concat_batches([run.rows for run in runs]),
         )
-        return whole.take(np.lexsort((whole.seq, whole.hashed)))
+        return whole.take(np.argsort(whole.hashed, kind="stable"))  # Runs that are sorted, it only merges.
 
 
 class Join(PooledOperator):
@@ -128,7 +129,7 @@ class Join(PooledOperator):
     def _keep(self, new: _News) -> None:
         if not len(new.run):
             return
-        run = new.run.take(np.argsort(new.run.hashed, kind="stable")).behind(self._seq)
+        run = new.run.behind(self._seq)
         self._seq += len(run)
         if self._joined.rows is not None:
             reached = run.sn - self._joined.rows
@@ -151,9 +152,6 @@ class Join(PooledOperator):
 
     def _pairs(self, probe: _News, run: _Run, place: Ints | None) -> _Pairs:
         """The pairs of new rows with rows of a run; with a `place`, these are new too, and only earlier ones count."""
-        if place is not None:  # They are in the order in which they came.
-            order = np.argsort(run.hashed, kind="stable")
-            run, place = run.take(order), place[order]
         first = np.searchsorted(run.hashed, probe.run.hashed, "left")
         count = np.searchsorted(run.hashed, probe.run.hashed, "right") - first
         asking = np.repeat(np.arange(len(probe.run)), count)
@@ -231,8 +229,7 @@ class Join(PooledOperator):
         self._keep_installed(state["side"], rows, np.asarray(state["sn"]), pid)
 
     def _keep_installed(self, side: int, rows: pa.RecordBatch, sn: Ints, pid: int) -> None:
-        run = _run_of(self._joined, rows, sn, np.full(len(sn), pid, np.uint16), side)
-        run = run.take(np.argsort(run.hashed, kind="stable")).behind(self._seq)
+        run = _run_of(self._joined, rows, sn, np.full(len(sn), pid, np.uint16), side).behind(self._seq)
         self._seq += len(run)
         self._add(side, run)
 
@@ -252,7 +249,7 @@ class Join(PooledOperator):
 
 @dataclass(frozen=True, slots=True)
 class _News:
-    """The rows of one side in a batch that may have a pair, in order, and their places in the batch."""
+    """The rows of one side in a batch that may have a pair, and their places in the batch."""
 
     side: int
     place: Ints
@@ -274,7 +271,8 @@ class _News:
                 usable &= ~np.isnan(column.to_numpy(zero_copy_only=False))
         if not usable.all():
             rows, place = rows.filter(pa.array(usable)), place[usable]
-        return cls(side, place, _run_of(joined, rows, batch.sn[place], batch.partition[place], side))
+        run = _run_of(joined, rows, batch.sn[place], batch.partition[place], side)
+        return cls(side, place[run.seq], run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +286,7 @@ class _Pairs:
 
 
 def _run_of(joined: Joined, rows: pa.RecordBatch, sn: Ints, partition: npt.NDArray[np.uint16], side: int) -> _Run:
-    """Rows as they came; not sorted yet, and counted from 0."""
+    """A run of rows as they came, counted from 0. Sorted, they are also looked up faster: neighbours have been read."""
     hashed = hash_rows([rows.column(name) for name in joined.keys(side)])
     when = sn if joined.column is None else times_of(rows.column(joined.column)).to_numpy(zero_copy_only=False)
-    return _Run(hashed, np.arange(len(sn)), sn, when, partition, rows)
+    return _Run(hashed, np.arange(len(sn)), sn, when, partition, rows).take(np.argsort(hashed, kind="stable"))
