@@ -150,12 +150,10 @@ class Hosted:
             return OperatorError(text, self.step.name, partition)
         reached = rows.reached()
         if reached is None:
-            span = f"sn {rows.sn[0]} to {rows.sn[-1]}"
-            return OperatorError(f"{text}; it was given the rows of {span}. {_ADVICE}", self.step.name, partition)
-        values = rows.arrow.slice(reached, 1).to_pylist()[0]
-        where = int(rows.partition[reached])
-        text = f"{text}{ROW_WAS}{values!r:.500}. {_ADVICE}"
-        return OperatorError(text, self.step.name, where, int(rows.sn[reached]))
+            given = f"it was given the rows of sn {rows.sn[0]} to {rows.sn[-1]}"
+            return OperatorError(f"{text}; {given}. {_ADVICE}", self.step.name, partition)
+        text = f"{text}{ROW_WAS}{rows.arrow.slice(reached, 1).to_pylist()[0]!r:.500}. {_ADVICE}"
+        return OperatorError(text, self.step.name, int(rows.partition[reached]), int(rows.sn[reached]))
 
     def _checked(self, emitted: Any, rows: Batch, function: Callable[..., Any]) -> Batch | None:
         """Return what `function` made of `rows`, or raise if it was made of something else."""
@@ -487,6 +485,8 @@ def _innermost(error: BaseException) -> CodeType | None:
 
 def _place(function: Callable[..., Any], error: BaseException | None = None) -> str:
     """Name a callable with its file and line: where it is defined, or where in it the error arose."""
+    # A step of a stream is ours; the function that it calls is the user's.
+    function = getattr(getattr(function, "__self__", None), "blamed", None) or function
     name = getattr(function, "__qualname__", repr(function))
     # A bound method keeps its code in the function it binds.
     code = getattr(getattr(function, "__func__", function), "__code__", None)

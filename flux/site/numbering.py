@@ -12,6 +12,9 @@ numbers would differ for ever. What its process had read and not numbered yet is
 Rows that are shed get no number. Where the source stood behind them is written down all the same, and how many they
 were: one that is read again gives them again, and they are left out once more.
 
+A flow may have several sources, whose rows are numbered as they come: each range says of which source its rows are, so
+that they are taken from the same ones again in the same order.
+
 What is released is not needed any more; the file is shortened when most of it is that.
 """
 
@@ -37,7 +40,7 @@ _BASE, _ROWS, _MARK, _SHED, _RELEASED = "base", "rows", "mark", "shed", "release
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """What was numbered (after, upto] at once: rows, or the punctuation `mark` with its `value`.
+    """What was numbered (after, upto] at once: rows of one `source`, or the punctuation `mark` with its `value`.
 
     `offset` is where the source stands behind it. `digest` tells rows from others, as far as their
     partitions differ; None if it is not known. `kept` holds the rows of a source that cannot replay. A span
@@ -53,6 +56,7 @@ class Span:
     value: int | None = None
     kept: bytes | None = None
     shed: int = 0
+    source: int = 0
 
     def behind(self, position: int) -> Span:
         """The part of it behind `position`."""
@@ -68,10 +72,10 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """What an ingress gives again: from the source's `offset`, behind `skip_rows` rows, the `spans` in order."""
+    """What an ingress gives again: from each source's offset on, behind so many rows of it, the `spans` in order."""
 
-    offset: Any
-    skip_rows: int
+    offsets: dict[int, Any]
+    skip_rows: dict[int, int]
     spans: tuple[Span, ...]
 
 
@@ -80,6 +84,7 @@ class _Live:
     """A span that is not wholly released: where it ends, and where its record begins in the file."""
 
     upto: int
+    source: int | None  # None for a punctuation.
     offset: Any
     rows: int
     shed: int
@@ -95,14 +100,14 @@ class Numbering:
     def __init__(self, journal: Journal) -> None:
         self.released = 0
         self.upto = 0
-        self.offset: Any = None
+        self.offsets: dict[int, Any] = {}  # Where each source stands that has given rows.
         self.ended = False
         self.rows = 0
         self.shed = 0
-        self.replay = Replay(offset=None, skip_rows=0, spans=())
+        self.replay = Replay(offsets={}, skip_rows={}, spans=())
         self._journal = journal
-        # Behind what is wholly released: position, offset, rows and rows shed up to there; then the spans behind it.
-        self._base: tuple[int, Any, int, int] = (0, None, 0, 0)
+        # Behind what is wholly released: position, offsets, rows and rows shed up to there; then the spans behind it.
+        self._base: tuple[int, dict[int, Any], int, int] = (0, {}, 0, 0)
         self._live: deque[_Live] = deque()
 
     @classmethod
@@ -127,20 +132,27 @@ class Numbering:
         return numbering
 
     def number(
-        self, upto: int, offset: Any, *, when: float, digest: int | None = None, kept: pa.RecordBatch | None = None
+        self,
+        upto: int,
+        offset: Any,
+        *,
+        when: float,
+        digest: int | None = None,
+        kept: pa.RecordBatch | None = None,
+        source: int = 0,
     ) -> None:
-        """Write down that the next rows have the numbers up to `upto`; do it before they are sent."""
+        """Write down that the next rows, of `source`, have the numbers up to `upto`; do it before they are sent."""
         body = None if kept is None else _encoded(kept)
-        self._write(Span(after=self.upto, upto=upto, offset=offset, when=when, digest=digest, kept=body))
+        self._write(Span(after=self.upto, upto=upto, offset=offset, when=when, digest=digest, kept=body, source=source))
 
     def mark(self, kind: str, value: int | None = None, *, when: float) -> int:
         """Write down a punctuation; it takes one number, which is returned."""
-        self._write(Span(after=self.upto, upto=self.upto + 1, offset=self.offset, when=when, mark=kind, value=value))
+        self._write(Span(after=self.upto, upto=self.upto + 1, offset=None, when=when, mark=kind, value=value))
         return self.upto
 
-    def leave_out(self, count: int, offset: Any, *, when: float) -> None:
+    def leave_out(self, count: int, offset: Any, *, when: float, source: int = 0) -> None:
         """Write down that the next `count` rows of the source were shed."""
-        self._write(Span(after=self.upto, upto=self.upto, offset=offset, when=when, shed=count))
+        self._write(Span(after=self.upto, upto=self.upto, offset=offset, when=when, shed=count, source=source))
 
     def release(self, upto: int, *, at_once: bool = False) -> None:
         """Note that every copy has what is up to `upto`.
@@ -161,9 +173,9 @@ class Numbering:
     def _write(self, span: Span) -> None:
         shared = [span.after, span.upto, span.offset, span.when]
         if span.shed:
-            record = [_SHED, *shared, span.shed]
+            record = [_SHED, *shared, span.source, span.shed]
         elif span.mark is None:
-            record = [_ROWS, *shared, span.digest, span.kept]
+            record = [_ROWS, *shared, span.source, span.digest, span.kept]
         else:
             record = [_MARK, *shared, span.mark, span.value]
         self._add(span, self._journal.append(msgpack.packb(record)))
@@ -171,19 +183,22 @@ class Numbering:
     def _add(self, span: Span, position: int) -> None:
         assert span.after == self.upto < span.upto + span.shed, f"{span} does not follow {self.upto}"
         self.upto = span.upto
-        self.offset = span.offset
+        if span.mark is None:
+            self.offsets[span.source] = span.offset
         self.ended = self.ended or span.mark == "end"
         rows = span.upto - span.after if span.mark is None else 0
         self.rows += rows
         self.shed += span.shed
-        self._live.append(_Live(span.upto, span.offset, rows, span.shed, position))
+        source = None if span.mark is not None else span.source
+        self._live.append(_Live(span.upto, source, span.offset, rows, span.shed, position))
         if span.shed:
             self._forget()  # Nobody releases it: if all before it is released, it is.
 
     def _note(self, kind: str, fields: list[Any]) -> None:
         if kind == _BASE:
-            self.upto, self.offset, self.ended, self.rows, self.shed = fields
-            self._base = self.upto, self.offset, self.rows, self.shed
+            self.upto, offsets, self.ended, self.rows, self.shed = fields
+            self.offsets = dict(offsets)
+            self._base = self.upto, dict(offsets), self.rows, self.shed
         else:
             assert kind == _RELEASED, f"a record of kind {kind!r} in the numbering"
             # What stood before the file was shortened may come behind what was written then.
@@ -195,16 +210,18 @@ class Numbering:
         forgotten = False
         while self._live and self._live[0].upto <= self.released:
             span = self._live.popleft()
-            _, _, rows, shed = self._base
-            self._base = span.upto, span.offset, rows + span.rows, shed + span.shed
+            _, offsets, rows, shed = self._base
+            if span.source is not None:
+                offsets[span.source] = span.offset
+            self._base = span.upto, offsets, rows + span.rows, shed + span.shed
             forgotten = True
         return forgotten
 
     def _replay(self, spans: deque[Span]) -> Replay:
-        upto, offset, _, _ = self._base
+        upto, offsets, *_ = self._base
         return Replay(
-            offset=offset,
-            skip_rows=self.released - upto if spans else 0,
+            offsets=dict(offsets),
+            skip_rows={spans[0].source: self.released - upto} if spans else {},
             spans=tuple(span.behind(self.released) for span in spans),
         )
 
@@ -213,8 +230,11 @@ class Numbering:
         if self._journal.size - keep_from > self._journal.size // 2:
             return
         ended = self.ended and not self._live
-        upto, offset, rows, shed = self._base
-        first = (msgpack.packb([_BASE, upto, offset, ended, rows, shed]), msgpack.packb([_RELEASED, self.released]))
+        upto, offsets, rows, shed = self._base
+        first = (
+            msgpack.packb([_BASE, upto, list(offsets.items()), ended, rows, shed]),
+            msgpack.packb([_RELEASED, self.released]),
+        )
         forward = self._journal.shorten(first, keep_from)
         self._live = deque(replace(span, position=span.position - forward) for span in self._live)
 
@@ -224,10 +244,11 @@ def _span(kind: str, fields: list[Any]) -> Span:
     if kind == _MARK:
         mark, value = rest
         return Span(after=after, upto=upto, offset=offset, when=when, mark=mark, value=value)
+    source, *rest = rest
     if kind == _SHED:
-        return Span(after=after, upto=upto, offset=offset, when=when, shed=rest[0])
+        return Span(after=after, upto=upto, offset=offset, when=when, shed=rest[0], source=source)
     digest, kept = rest
-    return Span(after=after, upto=upto, offset=offset, when=when, digest=digest, kept=kept)
+    return Span(after=after, upto=upto, offset=offset, when=when, digest=digest, kept=kept, source=source)
 
 
 def _encoded(rows: pa.RecordBatch) -> bytes:
