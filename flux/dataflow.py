@@ -10,6 +10,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from .errors import PlanError
+from .event_time import DEFAULT_EVERY_MS, EventTime
 from .operator import OperatorStep, output_of
 from .plain import ColumnError, plain_schema
 from .plan import Availability, OnError, OnOverload, Plan, Policy, Segment
@@ -45,8 +46,20 @@ class Dataflow:
         self._source: Source | None = None
         self._ends: list[tuple[Stream, Sink]] = []
 
-    def source(self, source: Source) -> Stream:
-        """The stream that `source` supplies."""
+    def source(
+        self,
+        source: Source,
+        event_time: str | None = None,
+        lateness_ms: int = 0,
+        watermark_every_ms: int = DEFAULT_EVERY_MS,
+    ) -> Stream:
+        """The stream that `source` supplies.
+
+        With `event_time`, the name of a column of timestamps, dates or integers (milliseconds), the ingress sets
+        watermarks among the rows: one behind each row that brings the greatest event time so far, less `lateness_ms`,
+        into a further step of `watermark_every_ms`. Time windows and timers go by them; rows that come after the
+        watermark has passed their window are late. See `flux.event_time`.
+        """
         if not isinstance(source, Source):
             raise PlanError(
                 f"{self.name}.source takes a source such as flux.sources.Table(data), got {type(source).__name__}"
@@ -57,6 +70,7 @@ class Dataflow:
             schema = plain_schema(source.schema)
         except ColumnError as error:
             raise PlanError(f"{self.name}.source({type(source).__name__}): {error}") from error
+        source.event_time = _event_time(source, schema, self.name, event_time, lateness_ms, watermark_every_ms)
         self._source = source
         return Stream(_flow=self, _schema=schema)
 
@@ -186,6 +200,19 @@ class Stream:
                 f"exchange({', '.join(map(repr, columns))}): the stream has no column "
                 f"{', '.join(map(repr, unknown))}; it has {', '.join(self._schema.names)}"
             )
+
+
+def _event_time(
+    source: Source, schema: pa.Schema, flow: str, column: str | None, lateness_ms: int, every_ms: int
+) -> EventTime | None:
+    whose = f"{flow}.source({type(source).__name__})"
+    if column is None:
+        if (lateness_ms, every_ms) != (0, DEFAULT_EVERY_MS):
+            raise PlanError(f"{whose}: lateness_ms and watermark_every_ms need event_time, the column that tells time")
+        return None
+    told = EventTime(column=column, lateness_ms=lateness_ms, every_ms=every_ms)
+    told.check(schema, whose)
+    return told
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

@@ -35,6 +35,7 @@ from .numbering import Numbering, Replay, Span
 from .shell import Shell
 from .surroundings import Surroundings
 from .taking import Taking
+from .watermarks import Marks, Watermarks, numbered
 
 JOURNAL = "numbering.journal"
 _REPORT_EVERY_S = 0.05
@@ -154,7 +155,8 @@ class IngressProcess(Shell):
                 self._tell_mark(span.upto, span.mark, span.value)
             else:
                 rows = span.kept_rows() if span.kept is not None else await self._taken_again(span, taking)
-                self._tell_rows(span.upto, self._partitioned(rows, span.upto, expected=span.digest), span.when)
+                again = self._partitioned(rows, span.after, span.marks, expected=span.digest)
+                self._tell_rows(span.after, span.upto, again, span.when)
 
     async def _shed_again(self, span: Span, taking: Taking) -> None:
         """A source that cannot replay does not give again what was shed; from another it is taken, and left out."""
@@ -172,12 +174,15 @@ class IngressProcess(Shell):
             self._tell_received(self._numbering.released)
 
     async def _taken_again(self, span: Span, taking: Taking) -> pa.RecordBatch:
-        pieces = await taking.take(span.upto - span.after)
-        position = span.after
+        pieces = await taking.take(span.rows)
+        came, numbers = 0, span.numbers()
         for piece in pieces:
-            position += piece.rows.num_rows
-            self._note_received(position, piece)
-        self._expect(position - span.after, span.upto - span.after, f"rows {span.after + 1:,} to {span.upto:,}")
+            came += piece.rows.num_rows
+            self._note_received(int(numbers[came - 1]), piece)
+        self._expect(came, span.rows, f"rows {span.after + 1:,} to {span.upto:,}")
+        if not pieces:
+            # Of a range that was received but for the watermark at its end, there are no rows.
+            return pa.RecordBatch.from_pylist([], self._source.schema)
         return pa.concat_batches([piece.rows for piece in pieces])
 
     def _expect(self, came: int, expected: int, which: str) -> None:
@@ -191,6 +196,8 @@ class IngressProcess(Shell):
     async def _number_on(self, numbering: Numbering, taking: Taking) -> None:
         if numbering.offset is not None:
             self._offset = tuple(numbering.offset)
+        event_time = self._source.event_time
+        watermarks = None if event_time is None else Watermarks(event_time, numbering.watermark)
         while (batch := await taking.next(self._piece_rows)) is not None:
             count = batch.rows.num_rows
             if not count:
@@ -208,13 +215,14 @@ class IngressProcess(Shell):
             if after is None:
                 self._shed(numbering, batch)
                 continue
-            upto = after + count
-            rows, when = self._partitioned(batch.rows, upto), time.monotonic()
+            marks = () if watermarks is None else watermarks.behind(batch.rows, after)
+            upto = after + count + len(marks)
+            rows, when = self._partitioned(batch.rows, after, marks), time.monotonic()
             kept = batch.rows if self._source.replays is False else None
-            numbering.number(upto, self._offset, when=when, digest=_digest(rows), kept=kept)
+            numbering.number(upto, self._offset, when=when, digest=_digest(rows), kept=kept, marks=marks)
             if batch.received is not None:
                 self._received.append((upto, batch.received))
-            self._tell_rows(upto, rows, when)
+            self._tell_rows(after, upto, rows, when)
         await self._pulled.receive()
         self._report()
         self._tell_mark(numbering.mark("end", when=time.monotonic()), "end")
@@ -263,29 +271,34 @@ class IngressProcess(Shell):
     def _tell_mark(self, sn: int, kind: str, value: int | None = None) -> None:
         self.tell(Sourced(after=sn - 1, upto=sn, rows=0, body=Rows(None, (Punctuation(sn, kind, value),))))
 
-    def _tell_rows(self, upto: int, rows: Rows, when: float) -> None:
+    def _tell_rows(self, after: int, upto: int, rows: Rows, when: float) -> None:
         self._numbered.append((when, upto, len(rows)))
         self._report_if_due()
         if self._admission is not None:
             self._admission.let_in(upto, time.monotonic())
-        self.tell(Sourced(after=upto - len(rows), upto=upto, rows=len(rows), body=rows))
+        self.tell(Sourced(after=after, upto=upto, rows=len(rows), body=rows))
 
-    def _partitioned(self, batch: pa.RecordBatch, upto: int, expected: int | None = None) -> Rows:
-        """The batch's rows with the numbers up to `upto`; if they were given before, they must look the same."""
+    def _partitioned(self, batch: pa.RecordBatch, after: int, marks: Marks, expected: int | None = None) -> Rows:
+        """The batch's rows with the numbers behind `after`, but for those of `marks`.
+
+        If they were given before, they must look the same.
+        """
         count = batch.num_rows
         first = self.plan.segments[0]
         columns = [batch.column(name) for name in first.columns]
         rows = Rows.of(
             batch,
-            np.arange(upto - count + 1, upto + 1, dtype=np.int64),
+            numbered(after, count, marks),
             None,
             np.zeros(count, dtype=np.uint16),
             partition_of(columns, first.partitions),
+            tuple(Punctuation(sn, "watermark", value) for sn, value in marks),
         )
         if expected is not None and _digest(rows) != expected:
+            upto = after + count + len(marks)
             raise FluxError(
                 f"the ingress was started again, and source {type(self._source).__name__} gave other rows than before "
-                f"for the numbers {upto - count + 1:,} to {upto:,}. What it reads was changed meanwhile, or is made "
+                f"for the numbers {after + 1:,} to {upto:,}. What it reads was changed meanwhile, or is made "
                 "anew each time; it must be the same when it is read again. Run the flow anew"
             )
         return rows

@@ -1,9 +1,9 @@
 """Numbering: the ingress's journal of which rows got which numbers, so that the same rows get the same numbers again.
 
-Before rows are sent, their range of sequence numbers is written down with the source's offset behind them, and so
-is each punctuation. An ingress that takes another's place opens the journal and gives again, in the same ranges, all
-that not every copy is known to have: from the source, if that can go back to an offset. Of a source that cannot, the
-journal keeps the rows themselves until they are released.
+Before rows are sent, their range of sequence numbers is written down with the source's offset behind them, and so is
+each punctuation, by itself or among rows. An ingress that takes another's place opens the journal and gives again, in
+the same ranges, all that not every copy is known to have: from the source, if that can go back to an offset. Of a source
+that cannot, the journal keeps the rows themselves until they are released.
 
 Departure: a source that cannot replay loses nothing that was numbered. To give such a range empty would be right
 only if no copy had received it, and an ingress that begins cannot know: copies that saw different rows under the same
@@ -23,9 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from ..journal import Journal
+from .watermarks import Marks, numbered
 
 __all__ = ["Numbering", "Replay", "Span"]
 
@@ -40,8 +43,8 @@ class Span:
     """What was numbered (after, upto] at once: rows, or the punctuation `mark` with its `value`.
 
     `offset` is where the source stands behind it. `digest` tells rows from others, as far as their
-    partitions differ; None if it is not known. `kept` holds the rows of a source that cannot replay. A span
-    without numbers says that so many rows were `shed` there.
+    partitions differ; None if it is not known. `marks` are the watermarks among rows. `kept` holds the rows of a source
+    that cannot replay. A span without numbers says that so many rows were `shed` there.
     """
 
     after: int
@@ -53,17 +56,30 @@ class Span:
     value: int | None = None
     kept: bytes | None = None
     shed: int = 0
+    marks: Marks = ()
+
+    @property
+    def rows(self) -> int:
+        """How many rows have their numbers here."""
+        return 0 if self.mark is not None else self.upto - self.after - len(self.marks)
+
+    def numbers(self) -> npt.NDArray[np.int64]:
+        """The numbers of the rows."""
+        return numbered(self.after, self.rows, self.marks)
 
     def behind(self, position: int) -> Span:
         """The part of it behind `position`."""
-        return self if position <= self.after else replace(self, after=position, digest=None)
+        if position <= self.after:
+            return self
+        marks = tuple(mark for mark in self.marks if mark[0] > position)
+        return replace(self, after=position, digest=None, marks=marks)
 
     def kept_rows(self) -> pa.RecordBatch:
         """The rows that were kept."""
         assert self.kept is not None
         with pa.ipc.open_stream(pa.py_buffer(self.kept)) as reader:
             rows = reader.read_next_batch()
-        return rows.slice(rows.num_rows - (self.upto - self.after))
+        return rows.slice(rows.num_rows - self.rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,13 +98,14 @@ class _Live:
     upto: int
     offset: Any
     shed: int
+    watermark: int | None
     position: int
 
 
 class Numbering:
     """The numbers given so far, up to `upto`; every copy has what is up to `released`. Made by `open`.
 
-    `shed` counts the rows that were left out.
+    `shed` counts the rows that were left out, `watermark` is the last one that was set.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -97,10 +114,12 @@ class Numbering:
         self.offset: Any = None
         self.ended = False
         self.shed = 0
+        self.watermark: int | None = None
         self.replay = Replay(offset=None, skip_rows=0, spans=())
         self._journal = journal
-        # Behind what is wholly released: position, offset, and the rows shed up to there; then the spans behind it.
-        self._base: tuple[int, Any, int] = (0, None, 0)
+        # Behind what is wholly released: position, offset, the rows shed up to there, and the last watermark; then the
+        # spans behind it.
+        self._base: tuple[int, Any, int, int | None] = (0, None, 0, None)
         self._live: deque[_Live] = deque()
 
     @classmethod
@@ -125,11 +144,21 @@ class Numbering:
         return numbering
 
     def number(
-        self, upto: int, offset: Any, *, when: float, digest: int | None = None, kept: pa.RecordBatch | None = None
+        self,
+        upto: int,
+        offset: Any,
+        *,
+        when: float,
+        digest: int | None = None,
+        kept: pa.RecordBatch | None = None,
+        marks: Marks = (),
     ) -> None:
-        """Write down that the next rows have the numbers up to `upto`; do it before they are sent."""
+        """Write down that the next rows, and the watermarks among them, have the numbers up to `upto`.
+
+        Do it before they are sent.
+        """
         body = None if kept is None else _encoded(kept)
-        self._write(Span(after=self.upto, upto=upto, offset=offset, when=when, digest=digest, kept=body))
+        self._write(Span(after=self.upto, upto=upto, offset=offset, when=when, digest=digest, kept=body, marks=marks))
 
     def mark(self, kind: str, value: int | None = None, *, when: float) -> int:
         """Write down a punctuation; it takes one number, which is returned."""
@@ -161,7 +190,7 @@ class Numbering:
         if span.shed:
             record = [_SHED, *shared, span.shed]
         elif span.mark is None:
-            record = [_ROWS, *shared, span.digest, span.kept]
+            record = [_ROWS, *shared, span.digest, span.kept, span.marks]
         else:
             record = [_MARK, *shared, span.mark, span.value]
         self._add(span, self._journal.append(msgpack.packb(record)))
@@ -172,14 +201,16 @@ class Numbering:
         self.offset = span.offset
         self.ended = self.ended or span.mark == "end"
         self.shed += span.shed
-        self._live.append(_Live(span.upto, span.offset, span.shed, position))
+        if span.marks:
+            self.watermark = span.marks[-1][1]
+        self._live.append(_Live(span.upto, span.offset, span.shed, self.watermark, position))
         if span.shed:
             self._forget()  # Nobody releases it: if all before it is released, it is.
 
     def _note(self, kind: str, fields: list[Any]) -> None:
         if kind == _BASE:
-            self.upto, self.offset, self.ended, self.shed = fields
-            self._base = self.upto, self.offset, self.shed
+            self.upto, self.offset, self.ended, self.shed, self.watermark = fields
+            self._base = self.upto, self.offset, self.shed, self.watermark
         else:
             assert kind == _RELEASED, f"a record of kind {kind!r} in the numbering"
             # What stood before the file was shortened may come behind what was written then.
@@ -191,25 +222,22 @@ class Numbering:
         forgotten = False
         while self._live and self._live[0].upto <= self.released:
             span = self._live.popleft()
-            self._base = span.upto, span.offset, self._base[2] + span.shed
+            self._base = span.upto, span.offset, self._base[2] + span.shed, span.watermark
             forgotten = True
         return forgotten
 
     def _replay(self, spans: deque[Span]) -> Replay:
-        upto, offset, _ = self._base
-        return Replay(
-            offset=offset,
-            skip_rows=self.released - upto if spans else 0,
-            spans=tuple(span.behind(self.released) for span in spans),
-        )
+        behind = tuple(span.behind(self.released) for span in spans)
+        return Replay(offset=self._base[1], skip_rows=spans[0].rows - behind[0].rows if spans else 0, spans=behind)
 
     def _shorten(self) -> None:
         keep_from = self._live[0].position if self._live else self._journal.size
         if self._journal.size - keep_from > self._journal.size // 2:
             return
         ended = self.ended and not self._live
-        upto, offset, shed = self._base
-        first = (msgpack.packb([_BASE, upto, offset, ended, shed]), msgpack.packb([_RELEASED, self.released]))
+        upto, offset, shed, watermark = self._base
+        base = [_BASE, upto, offset, ended, shed, watermark]
+        first = (msgpack.packb(base), msgpack.packb([_RELEASED, self.released]))
         forward = self._journal.shorten(first, keep_from)
         self._live = deque(replace(span, position=span.position - forward) for span in self._live)
 
@@ -221,8 +249,9 @@ def _span(kind: str, fields: list[Any]) -> Span:
         return Span(after=after, upto=upto, offset=offset, when=when, mark=mark, value=value)
     if kind == _SHED:
         return Span(after=after, upto=upto, offset=offset, when=when, shed=rest[0])
-    digest, kept = rest
-    return Span(after=after, upto=upto, offset=offset, when=when, digest=digest, kept=kept)
+    digest, kept, plain = rest
+    marks = tuple((sn, value) for sn, value in plain)
+    return Span(after=after, upto=upto, offset=offset, when=when, digest=digest, kept=kept, marks=marks)
 
 
 def _encoded(rows: pa.RecordBatch) -> bytes:
