@@ -91,6 +91,10 @@ class Hosted:
         """It has been, and nobody refers to it any more (thesis fig. 3.9)."""
         raise NotImplementedError
 
+    def take_late(self) -> dict[int, int]:
+        """How many rows of each partition came too late for their time, of those of which that is news."""
+        return {}
+
     # What the forms share.
 
     def _tell(self, pid: int, instance: Any, what: str, *args: Any) -> None:
@@ -441,6 +445,10 @@ class _Pooled(Hosted):
     def punctuate(self, p: Punctuation) -> Batch | None:
         caused = self._call(None, None, self._instance.on_punctuation, p)
         return None if caused is None else self._caused([caused], p)
+
+    def take_late(self) -> dict[int, int]:
+        late: dict[int, int] = self._instance.take_late() if hasattr(self._instance, "take_late") else {}
+        return late
 
     def close(self) -> None:
         self._call(None, None, self._instance.close)

@@ -15,6 +15,9 @@ A deleted key keeps slot and bucket: probes for others still have to pass there,
 are swept out.
 
 A key belongs to one partition, told when it is inserted; state is taken out and dropped by partition.
+
+Slots stay while keys change their form: `widen` gives all keys a further word, `rekey` gives those of some slots other
+words and forgets the rest.
 """
 
 from __future__ import annotations
@@ -198,10 +201,7 @@ class Table:
         live = len(self)
         if in_use - live <= _DEAD_PER_LIVE * live:
             return
-        dead = ~self._live[: self._next]
-        dead[_EMPTY] = False
-        self._free = np.flatnonzero(dead)
-        self._rebuild(np.flatnonzero(self._live), len(self._index))
+        self._reindex()
 
     def _rebuild(self, slots: Slots, buckets: int) -> None:
         """Make a new index of these slots, whose keys all differ."""
@@ -216,7 +216,41 @@ class Table:
             step += 1
             slots, bucket = slots[on], (bucket[on] + step) & mask
 
+    # Other forms of the same keys.
+
+    def widen(self) -> None:
+        """Give every key a further column, of whole words, that is 0 for the keys there are."""
+        self._pack = self._pack.widened()
+        self._keys.append(np.zeros(len(self._live), np.uint64))
+        self._reindex()
+
+    def rekey(self, slots: Slots, columns: Sequence[npt.NDArray[Any]]) -> None:
+        """Let these slots, all that are live, have these keys, which differ as the old ones did."""
+        for kept, word in zip(self._keys, self._pack.pack(columns), strict=True):
+            kept[slots] = word
+        self._reindex()
+
+    def _reindex(self) -> None:
+        dead = ~self._live[: self._next]
+        dead[_EMPTY] = False
+        self._free = np.flatnonzero(dead)
+        self._rebuild(np.flatnonzero(self._live), len(self._index))
+
     # State by partition.
+
+    @property
+    def live(self) -> Slots:
+        """The slots that have keys."""
+        return np.flatnonzero(self._live)
+
+    @property
+    def partition(self) -> npt.NDArray[np.uint16]:
+        """The partition of each slot's key; as with `values`, look it up after an insertion."""
+        return self._partition
+
+    def keys(self, slots: Slots) -> list[npt.NDArray[Any]]:
+        """Return the keys of these slots, as columns."""
+        return self._pack.unpack([word[slots] for word in self._keys])
 
     def slots_of(self, pid: int) -> Slots:
         """Return the slots of a partition's keys."""
@@ -226,7 +260,7 @@ class Table:
     def get(self, pid: int) -> dict[str, npt.NDArray[Any]]:
         """Return a copy of a partition's keys and values, as columns."""
         slots = self.slots_of(pid)
-        keys = self._pack.unpack([word[slots] for word in self._keys])
+        keys = self.keys(slots)
         state = {f"key{i}": column for i, column in enumerate(keys)}
         return state | {name: array[slots] for name, array in self.values.items()}
 
@@ -250,18 +284,25 @@ class Table:
 class _Packing:
     """How key columns lie in whole words, as few as hold them, so that two int32 compare as one."""
 
-    def __init__(self, keys: Sequence[npt.DTypeLike]) -> None:
+    def __init__(self, keys: Sequence[npt.DTypeLike], words: int | None = None) -> None:
+        """Lay out these columns; the last begins with the word after so many `words`, if that is given."""
         assert keys, "a key has at least one column"
         formats = [np.dtype(key) for key in keys]
         sizes = [dtype.itemsize for dtype in formats]
+        offsets = [sum(sizes[:i]) for i in range(len(sizes))]
+        if words is not None:
+            offsets[-1] = 8 * words
         self.names = [f"f{i}" for i in range(len(keys))]
         self.formats = formats
-        self.words = -(-sum(sizes) // 8)
-        self._padded = sum(sizes) % 8 != 0
-        offsets = [sum(sizes[:i]) for i in range(len(sizes))]
+        self.words = -(-(offsets[-1] + sizes[-1]) // 8)
+        self._padded = sum(sizes) != 8 * self.words
         self._layout = np.dtype(
             {"names": self.names, "formats": formats, "offsets": offsets, "itemsize": 8 * self.words}
         )
+
+    def widened(self) -> _Packing:
+        """The same with a further column, a word of its own."""
+        return _Packing([*self.formats, np.dtype(np.uint64)], self.words)
 
     def pack(self, columns: Sequence[npt.NDArray[Any]]) -> list[Words]:
         # Padding takes part in comparisons and must be zero.

@@ -2,7 +2,7 @@
 
 Before rows are sent, their range of sequence numbers is written down with the source's offset behind them, and so is
 each punctuation, by itself or among rows. An ingress that takes another's place opens the journal and gives again, in
-the same ranges, all that not every copy is known to have: from the source, if that can go back to an offset. Of a source
+the same ranges, all that not every copy is known to have: from the source, if that can go back to an offset. Of one
 that cannot, the journal keeps the rows themselves until they are released.
 
 Departure: a source that cannot replay loses nothing that was numbered. To give such a range empty would be right
