@@ -1,8 +1,8 @@
 """Aggregates: what a user asks for, what has to be kept for it, and how it is told.
 
 Asked for by name, in a dict from the columns of the output: ``"count"``, or ``("sum", "amount")``, and likewise
-`count`, `min`, `max`, `avg` and `variance` of a column; ``("quantile", "amount", 0.99)``; and for a function of one's own
-``(function, "amount", "float64")`` or ``(function, ("price", "volume"), "float64")``. It is given numpy arrays, as
+`count`, `min`, `max`, `avg` and `variance` of a column; ``("quantile", "amount", 0.99)``; and ``(function, "amount",
+"float64")`` or ``(function, ("price", "volume"), "float64")`` for a function of one's own. It is given numpy arrays, as
 `batch["amount"]` is one, of the rows in the order in which they came, and is a function of them alone.
 
 What nulls and NaN do: nulls are left out, as in SQL; without any value that is not null `count` is 0 and all others are

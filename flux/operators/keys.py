@@ -10,7 +10,7 @@ every key get a further word that tells which of its columns are null.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,13 +21,15 @@ import pyarrow.compute as pc
 from flux.errors import PlanError
 from flux.operators.table import Table
 
-__all__ = ["KeyTable", "check_key_type"]
+__all__ = ["KeyTable", "check_key_type", "piece_slices"]
 
 Slots = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 # Below this it is not worth looking how many interned values are still in use.
 _COMPACT_FROM = 65_536
+_PIECE_BYTES = 2 << 20  # Of one piece of state: read, sent and installed in a few milliseconds.
+_KEY_BYTES = 32  # About what a key takes in it.
 
 
 class KeyTable:
@@ -104,13 +106,42 @@ class KeyTable:
                     columns[i] = pc.if_else(pa.array(is_null), pa.scalar(None, column.type), column)
         return columns
 
-    def table_of(self, slots: Slots) -> pa.Table:
-        """Return the same as a table, in which keys can go to another site."""
-        return pa.table(self.keys_of(slots), names=list(self.names))
-
     def further_of(self, slots: Slots) -> list[npt.NDArray[np.int64]]:
         """Return the further columns of these slots."""
         return self._table.keys(slots)[len(self.names) : len(self.names) + self._further]
+
+    # State by partition, a piece at a time.
+
+    def pieces(self, pid: int) -> Iterator[dict[str, Any]]:
+        """Yield keys and values of a partition."""
+        slots, values = self.slots_of(pid), self.values
+        bytes_each = _KEY_BYTES * len(self.names) + sum(array.nbytes // len(array) for array in values.values())
+        for some in piece_slices(len(slots), bytes_each):
+            part = slots[some]
+            yield {**self.keys_piece(part), "values": {name: array[part] for name, array in values.items()}}
+
+    def keys_piece(self, slots: Slots) -> dict[str, Any]:
+        """The keys of these slots, as they can go to another site."""
+        return {"keys": pa.table(self.keys_of(slots), names=list(self.names)), "further": self.further_of(slots)}
+
+    def install(self, pid: int, piece: Mapping[str, Any]) -> Slots:
+        """Take over what `pieces` yielded elsewhere; return the slots it has here."""
+        slots = self.install_keys(pid, piece)
+        for name, array in piece["values"].items():
+            self.values[name][slots] = array
+        return slots
+
+    def install_keys(self, pid: int, piece: Mapping[str, Any]) -> Slots:
+        """Return the slots of the keys of a piece, which are inserted if they are not there."""
+        columns = [column.combine_chunks() for column in piece["keys"].columns]
+        slots, _ = self.find_or_insert(columns, np.full(len(columns[0]), pid, np.uint16), *piece["further"])
+        return slots
+
+    def drop(self, pid: int) -> Slots:
+        """Delete a partition's keys; return the slots that they had."""
+        slots = self.slots_of(pid)
+        self.delete(slots)
+        return slots
 
     def _encoded(self, columns: Sequence[Any], further: Sequence[Any]) -> list[npt.NDArray[Any]]:
         encoded: list[npt.NDArray[Any]] = [codec.encode(c) for codec, c in zip(self._codecs, columns, strict=True)]
@@ -215,6 +246,12 @@ class _Interned:
     def forget(self) -> None:
         """Give up all numbers."""
         self._numbers, self._values, self._fresh = {}, pa.array([], self.kind), []
+
+
+def piece_slices(count: int, bytes_each: int) -> list[slice]:
+    """Cut so many entries into pieces that are sent one at a time."""
+    most = max(1, _PIECE_BYTES // max(1, bytes_each))
+    return [slice(start, min(start + most, count)) for start in range(0, count, most)]
 
 
 def check_key_type(kind: Any) -> str | None:

@@ -30,7 +30,7 @@ from flux.operators.aggregates import Aggregate, Kept, asked_for, numbers_of
 from flux.operators.grouping import unknown_parameters
 from flux.operators.keys import KeyTable, check_key_type
 from flux.operators.ordering import begins_of, in_order, order_numbers, rank_within
-from flux.operators.timed import Clock, check_time_column, instants_of, piece_slices
+from flux.operators.timed import Clock, check_time_column, instants_of
 from flux.operators.value_log import ValueLog
 from flux.punctuation import Punctuation
 
@@ -205,7 +205,7 @@ class TimeWindow(PooledOperator):
         return None if self._schema is None else self._tell(before, after)
 
     def _tell(self, before: Ints, after: Ints) -> tuple[Mapping[str, Any], Any] | None:
-        """Return the windows that `after` closes and `before` did not, by window and key; forget what only they need."""
+        """Return the windows that `after` closes and `before` did not, by window and key; forget what they need."""
         live = self._table.live
         values, pid = self._table.values, self._table.partition.take(live)
         first, last = self._settings.windows_of(values["pane"].take(live))
@@ -287,20 +287,10 @@ class TimeWindow(PooledOperator):
         yield {"clock": self._clock.get(pid), "rows": schema}
         if self._schema is None:
             return
-        slots = self._table.slots_of(pid)
-        values = self._table.values
-        bytes_each = 64 + sum(values[name].itemsize for name in values)
-        for some in piece_slices(len(slots), bytes_each):
-            part = slots[some]
-            yield {"keys": self._table.table_of(part), "values": {name: values[name].take(part) for name in values}}
-        for logged, table in self._log.pieces(slots):
+        yield from self._table.pieces(pid)
+        for logged, table in self._log.pieces(self._table.slots_of(pid)):
             distinct, at = np.unique(logged, return_inverse=True)
-            yield {
-                "keys": self._table.table_of(distinct),
-                "pane": values["pane"].take(distinct),
-                "at": at,
-                "logged": table,
-            }
+            yield {**self._table.keys_piece(distinct), "at": at, "logged": table}
 
     def install_partition_state(self, pid: int, state: Any) -> None:
         if "clock" in state:
@@ -310,24 +300,18 @@ class TimeWindow(PooledOperator):
             if state["rows"] is not None and self._schema is None:
                 self._begin(state["rows"].schema)
             return
-        keys = [column.combine_chunks() for column in state["keys"].columns]
-        partition = np.full(len(keys[0]), pid, np.uint16)
         if "logged" in state:
-            slots, _ = self._table.find_or_insert(keys, partition, state["pane"])
+            slots = self._table.install_keys(pid, state)
             table = state["logged"]
             columns = {name: table.column(name).combine_chunks() for name in table.schema.names}
             self._log.add(slots.take(state["at"]), columns)
-            return
-        slots, _ = self._table.find_or_insert(keys, partition, state["values"]["pane"])
-        for name, array in state["values"].items():
-            self._table.values[name][slots] = array
-        self._kept.installed(self._table.values, slots)
+        else:
+            self._kept.installed(self._table.values, self._table.install(pid, state))
 
     def drop_partition(self, pid: int) -> None:
         self._add_waiting()
         if self._schema is not None:
-            dropped = self._table.slots_of(pid)
-            self._table.delete(dropped)
+            dropped = self._table.drop(pid)
             is_kept = np.ones(len(self._table.partition), np.bool_)
             is_kept[dropped] = False
             self._log.keep(is_kept)

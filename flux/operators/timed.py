@@ -18,7 +18,7 @@ from flux.errors import OperatorError
 from flux.event_time import EXPECTED, FARTHEST_MS, is_event_time, milliseconds
 from flux.punctuation import Punctuation
 
-__all__ = ["BEFORE_TIME", "END_OF_TIME", "Clock", "check_time_column", "instants_of", "piece_slices"]
+__all__ = ["BEFORE_TIME", "END_OF_TIME", "Clock", "check_time_column", "instants_of"]
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -26,8 +26,6 @@ Bools = npt.NDArray[np.bool_]
 # What is beyond every instant, on both sides; a window's ends can be reckoned from them within 64 bits.
 END_OF_TIME = 2 * FARTHEST_MS
 BEFORE_TIME = -END_OF_TIME
-
-_PIECE_BYTES = 2 << 20  # Of one piece of state: read, sent and installed in a few milliseconds.
 
 
 class Clock:
@@ -90,9 +88,3 @@ def instants_of(batch: Batch, name: str, step: str) -> tuple[Ints, Bools | None]
     if not is_event_time(column.type):
         raise OperatorError(f"column {name!r} is {column.type}; {EXPECTED}", step)
     return milliseconds(column)
-
-
-def piece_slices(count: int, bytes_each: int) -> list[slice]:
-    """Cut so many entries into pieces that are sent one at a time."""
-    most = max(1, _PIECE_BYTES // max(1, bytes_each))
-    return [slice(start, min(start + most, count)) for start in range(0, count, most)]

@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from flux.columns import numpy_of
 from flux.operators.aggregates import numbers_of
+from flux.operators.keys import piece_slices
 from flux.operators.ordering import in_order, order_numbers
-from flux.operators.timed import piece_slices
 
 __all__ = ["Grouped", "ValueLog"]
 

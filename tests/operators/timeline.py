@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from feeding import PARTITIONS, opened
 from hypothesis import strategies as st
 
-from feeding import PARTITIONS, opened
 from flux.batch import Batch
 from flux.event_time import EventTime
 from flux.hashing import partition_of
