@@ -17,12 +17,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flux.operators.running import Stretches
+
 __all__ = ["Accumulator", "Counts", "Extremes", "IntSums", "Moments", "Sums", "exact_floats"]
 
 Slots = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Values = Mapping[str, npt.NDArray[Any]]
+Running = dict[str, npt.NDArray[Any]]
 
 _LOW_BITS = 32
 _LOW_MASK = np.int64((1 << _LOW_BITS) - 1)
@@ -55,8 +59,21 @@ class Accumulator:
         for name in self.fields:
             into[name][at] += later[name].take(slots)
 
+    def running(self, values: Values, stretches: Stretches, x: npt.NDArray[Any], valid: Bools | None) -> Running:
+        """Add rows that are grouped, and return what is kept behind each of them; only `valid` ones count."""
+        raise NotImplementedError
+
     def installed(self, values: Values, slots: Slots) -> None:
         """These slots were set from what another site kept."""
+
+    def _remember(self, values: Values, stretches: Stretches, running: Mapping[str, npt.NDArray[Any]]) -> Running:
+        """Keep what is behind the last row of each group; return all under the arrays' names."""
+        for field, array in running.items():
+            self.of(values, field)[stretches.slots] = array.take(stretches.last)
+        return {self._names[field]: array for field, array in running.items()}
+
+    def _before(self, values: Values, stretches: Stretches, field: str) -> npt.NDArray[Any]:
+        return self.of(values, field).take(stretches.slots)
 
 
 class Counts(Accumulator):
@@ -67,6 +84,11 @@ class Counts(Accumulator):
 
     def add(self, values: Values, slots: Slots, x: npt.NDArray[Any]) -> None:
         np.add.at(self.of(values, "n"), slots, 1)
+
+    def running(self, values: Values, stretches: Stretches, x: npt.NDArray[Any], valid: Bools | None) -> Running:
+        return self._remember(
+            values, stretches, {"n": _counted(self._before(values, stretches, "n"), stretches, valid)}
+        )
 
 
 class Sums(Accumulator):
@@ -83,6 +105,13 @@ class Sums(Accumulator):
     def merge(self, into: Values, at: Slots, later: Values, slots: Slots) -> None:
         super().merge(into, at, later, slots)
 
+    @np.errstate(invalid="ignore", over="ignore")
+    def running(self, values: Values, stretches: Stretches, x: npt.NDArray[Any], valid: Bools | None) -> Running:
+        # A sum that began with 0.0 is never -0.0, so 0.0 changes nothing.
+        x = _filled(x.astype(np.float64, copy=False), valid, 0.0)
+        before = self._before(values, stretches, "sum")
+        return self._remember(values, stretches, {"sum": stretches.accumulated(np.add, x, before)})
+
 
 class IntSums(Accumulator):
     """Sums of integers, exact: ``high * 2**32 + low``.
@@ -98,23 +127,41 @@ class IntSums(Accumulator):
     def add(self, values: Values, slots: Slots, x: npt.NDArray[Any]) -> None:
         if not len(x):
             return
-        more = max(abs(int(x.max())), abs(int(x.min()))) * len(x)
-        if more >= _CARRY_AT:
-            high, low = _parts(x)
+        high, low, more = self._split(x)
+        if high is not None:
             np.add.at(self.of(values, "high"), slots, high)
-            x, more = low, len(x) << _LOW_BITS
         self._make_room(values, more)
-        np.add.at(self.of(values, "low"), slots, x.astype(np.int64, copy=False))
+        np.add.at(self.of(values, "low"), slots, low)
 
     def merge(self, into: Values, at: Slots, later: Values, slots: Slots) -> None:
         high, low = carried(self.of(later, "high").take(slots), self.of(later, "low").take(slots))
         self.of(into, "high")[at] += high
         self.of(into, "low")[at] += low
 
+    def running(self, values: Values, stretches: Stretches, x: npt.NDArray[Any], valid: Bools | None) -> Running:
+        x = _filled(x, valid, 0)
+        high, x, more = self._split(x)
+        self._make_room(values, more)
+        before = self._before(values, stretches, "high")
+        running = {
+            "high": stretches.spread(before) if high is None else stretches.summed(high, before),
+            "low": stretches.summed(x, self._before(values, stretches, "low")),
+        }
+        return self._remember(values, stretches, running)
+
     def installed(self, values: Values, slots: Slots) -> None:
         low = self.of(values, "low")
         if len(slots):
             self._farthest = max(self._farthest, abs(int(low[slots].max())), abs(int(low[slots].min())))
+
+    @staticmethod
+    def _split(x: npt.NDArray[Any]) -> tuple[Ints | None, Ints, int]:
+        """Return what is to be added to `high`, if anything, and to `low`, and how far that can move a low part."""
+        more = max(abs(int(x.max())), abs(int(x.min()))) * len(x)
+        if more < _CARRY_AT:
+            return None, x.astype(np.int64, copy=False), more
+        high, low = _parts(x)
+        return high, low, len(x) << _LOW_BITS
 
     def _make_room(self, values: Values, more: int) -> None:
         if self._farthest + more >= _CARRY_AT:
@@ -146,6 +193,13 @@ class Extremes(Accumulator):
         kept = self.of(into, "extreme")
         with np.errstate(invalid="ignore"):
             kept[at] = self._choose(kept.take(at), self.of(later, "extreme").take(slots))
+
+    def running(self, values: Values, stretches: Stretches, x: npt.NDArray[Any], valid: Bools | None) -> Running:
+        before = self._before(values, stretches, "extreme")
+        x = _filled(x, valid, self._begin)
+        with np.errstate(invalid="ignore"):
+            x = x + before.dtype.type(0) if before.dtype.kind == "f" else x
+            return self._remember(values, stretches, {"extreme": stretches.accumulated(self._choose, x, before)})
 
 
 class Moments(Accumulator):
@@ -181,6 +235,33 @@ class Moments(Accumulator):
         ours["squares"][at] += theirs["squares"] + 2 * apart * theirs["sum"] + theirs["n"] * apart * apart
         ours["sum"][at] += theirs["sum"] + theirs["n"] * apart
         ours["n"][at] += theirs["n"]
+
+    @np.errstate(invalid="ignore", over="ignore")
+    def running(self, values: Values, stretches: Stretches, x: npt.NDArray[Any], valid: Bools | None) -> Running:
+        before = {field: self._before(values, stretches, field) for field in self._names}
+        x = x.astype(np.float64, copy=False)
+        n = _counted(before["n"], stretches, valid)
+        # The row at which a key has its first value.
+        begins = np.flatnonzero((n == 1) & (True if valid is None else valid) & (stretches.spread(before["n"]) == 0))
+        first = before["first"]
+        first[np.searchsorted(stretches.begins, begins, side="right") - 1] = x.take(begins)
+        far = _filled(x - stretches.spread(first), valid, 0.0)
+        running = {
+            "n": n,
+            "first": stretches.spread(first),
+            "sum": stretches.accumulated(np.add, far, before["sum"]),
+            "squares": stretches.accumulated(np.add, far * far, before["squares"]),
+        }
+        return self._remember(values, stretches, running)
+
+
+def _counted(before: Ints, stretches: Stretches, valid: Bools | None) -> Ints:
+    ones = np.ones(int(stretches.sizes.sum()), np.int64) if valid is None else valid.astype(np.int64)
+    return stretches.summed(ones, before)
+
+
+def _filled(x: npt.NDArray[Any], valid: Bools | None, with_what: Any) -> npt.NDArray[Any]:
+    return x if valid is None else np.where(valid, x, x.dtype.type(with_what))
 
 
 def _parts(x: npt.NDArray[Any]) -> tuple[Ints, Ints]:

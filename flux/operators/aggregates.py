@@ -34,6 +34,8 @@ from flux.operators.accumulators import (
     carried,
     exact_floats,
 )
+from flux.operators.grouping import Groups
+from flux.operators.running import Stretches
 
 __all__ = ["Aggregate", "Kept", "asked_for", "numbers_of"]
 
@@ -176,6 +178,21 @@ class Kept:
             x, valid = columns[column]
             accumulator.add(values, slots if valid is None else slots.compress(valid), x)
 
+    def running(self, values: Values, groups: Groups, columns: Mapping[str, Any]) -> Values:
+        """Add rows as `add` does; return what is kept behind each row of its key, in the order of the rows."""
+        stretches = Stretches(groups)
+        back = np.empty(len(groups.row), np.int64)
+        back[groups.row] = np.arange(len(back))
+        behind: dict[str, npt.NDArray[Any]] = {}
+        if self._rows is not None:
+            behind |= self._rows.running(values, stretches, groups.slot, None)
+        for (_, column), accumulator in self._of.items():
+            x, valid = columns[column]
+            if valid is not None:
+                x, valid = _in_their_rows(x, valid), valid.take(groups.row)
+            behind |= accumulator.running(values, stretches, x.take(groups.row), valid)
+        return {name: array.take(back) for name, array in behind.items()}
+
     def merge(self, into: Values, at: npt.NDArray[np.int64], later: Values, slots: npt.NDArray[np.int64]) -> None:
         """Put what is kept in `slots` behind the entries `at`."""
         for accumulator in self.all:
@@ -218,6 +235,12 @@ class Kept:
                 self._step,
             )
         return pa.array((high << 32) + low, mask=n == 0)
+
+
+def _in_their_rows(x: npt.NDArray[Any], valid: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
+    whole = np.zeros(len(valid), x.dtype)
+    whole[valid] = x
+    return whole
 
 
 @np.errstate(invalid="ignore", divide="ignore", over="ignore")

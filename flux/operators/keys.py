@@ -18,10 +18,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flux.columns import ColumnError
 from flux.errors import PlanError
 from flux.operators.table import Table
 
-__all__ = ["KeyTable", "check_key_type", "piece_slices"]
+__all__ = ["KeyTable", "check_keys", "piece_slices"]
 
 Slots = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -254,17 +255,21 @@ def piece_slices(count: int, bytes_each: int) -> list[slice]:
     return [slice(start, min(start + most, count)) for start in range(0, count, most)]
 
 
-def check_key_type(kind: Any) -> str | None:
-    """Return what is wrong with keys of this type, or None."""
-    if _is_fixed(kind) or _is_interned(kind):
-        return None
-    return f"{kind} cannot be a key here; expected numbers, text, bytes, decimals, truth values, dates and times"
+def check_keys(names: Sequence[str], rows: Any) -> list[Any]:
+    """Return the fields of these key columns in a schema; raise if they are not there, or cannot be keys."""
+    for name in names:
+        if name not in rows.names:
+            raise ColumnError(f"expected a key column {name!r}, came {', '.join(rows.names)}")
+        _codec_of(rows.field(name).type, name, "of the library")
+    return [rows.field(name) for name in names]
 
 
 def _codec_of(kind: Any, name: str, step: str) -> _Fixed | _Interned:
-    wrong = check_key_type(kind)
-    if wrong is not None:
-        raise PlanError(f"step {step!r}: the key column {name!r} is {wrong}")
+    if not _is_fixed(kind) and not _is_interned(kind):
+        raise PlanError(
+            f"step {step!r}: the key column {name!r} is {kind}; expected numbers, text, bytes, decimals, truth values, "
+            "dates or times. Make one of them of it before the exchange"
+        )
     return _Fixed(kind) if _is_fixed(kind) else _Interned(kind)
 
 

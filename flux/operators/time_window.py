@@ -28,7 +28,7 @@ from flux.event_time import FARTHEST_MS, milliseconds, window_type
 from flux.operator import Context, PooledOperator
 from flux.operators.aggregates import Aggregate, Kept, asked_for, numbers_of
 from flux.operators.grouping import unknown_parameters
-from flux.operators.keys import KeyTable, check_key_type
+from flux.operators.keys import KeyTable, check_keys
 from flux.operators.ordering import begins_of, in_order, order_numbers, rank_within
 from flux.operators.timed import Clock, check_time_column, instants_of
 from flux.operators.value_log import ValueLog
@@ -102,11 +102,8 @@ class TimeWindow(PooledOperator):
     def output_for(self, parameters: Mapping[str, Any], key_columns: tuple[str, ...], rows: Any) -> Any:
         settings = _Settings.of(parameters)
         check_time_column(settings.time, rows)
-        for name in key_columns:
-            if name not in rows.names or check_key_type(rows.field(name).type):
-                raise ColumnError(f"key column {name!r}: {check_key_type(rows.field(name).type)}")
         end = window_type(rows.field(settings.time).type)
-        fields = [rows.field(name) for name in key_columns]
+        fields = check_keys(key_columns, rows)
         fields += [pa.field("window_start", end), pa.field("window_end", end)]
         return pa.schema([*fields, *(pa.field(each.name, each.type_for(rows)) for each in settings.aggregates)])
 

@@ -16,9 +16,10 @@ from flux.batch import Batch
 from flux.columns import ColumnError
 from flux.errors import OperatorError
 from flux.event_time import EXPECTED, FARTHEST_MS, is_event_time, milliseconds
+from flux.operator import Context
 from flux.punctuation import Punctuation
 
-__all__ = ["BEFORE_TIME", "END_OF_TIME", "Clock", "check_time_column", "instants_of"]
+__all__ = ["BEFORE_TIME", "END_OF_TIME", "Clock", "Windowed", "check_time_column", "instants_of"]
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -88,3 +89,74 @@ def instants_of(batch: Batch, name: str, step: str) -> tuple[Ints, Bools | None]
     if not is_event_time(column.type):
         raise OperatorError(f"column {name!r} is {column.type}; {EXPECTED}", step)
     return milliseconds(column)
+
+
+class Windowed:
+    """Rows in tumbling windows of event time, if `time` and `size_ms` are given; else all are in one without end.
+
+    `closed` is, for each partition, the last window that its watermark has passed.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._step = context.step
+        self.time, self._size_ms = self._settings(context.parameters)
+        self.clock = Clock(context.partitions)
+        self.closed = self._passed()
+
+    @staticmethod
+    def _settings(parameters: Mapping[str, Any]) -> tuple[str | None, int]:
+        time, size = parameters.get("time"), parameters.get("size_ms")
+        if time is None and size is None:
+            return None, 1
+        if not isinstance(time, str) or not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise ColumnError(
+                "time, the column that tells event time, and size_ms, a whole number of milliseconds, are given both "
+                f"or neither; came time={time!r}, size_ms={size!r}"
+            )
+        return time, size
+
+    @classmethod
+    def check(cls, parameters: Mapping[str, Any], rows: Any) -> None:
+        """Raise if the parameters are wrong for rows of this schema."""
+        time, _ = cls._settings(parameters)
+        if time is not None:
+            check_time_column(time, rows)
+
+    def rows_in_time(self, batch: Batch) -> tuple[Ints | None, Ints]:
+        """Return the rows that are not late, None for all, and the window of each; late ones are counted."""
+        if self.time is None:
+            return None, np.zeros(len(batch), np.int64)
+        instants, missing = instants_of(batch, self.time, self._step)
+        window = instants // self._size_ms
+        late = window <= self.closed.take(batch.partition)
+        if missing is not None:
+            late |= missing
+        if not late.any():
+            return None, window
+        self.clock.count_late(batch.partition.compress(late))
+        rows = np.flatnonzero(~late)
+        return rows, window.take(rows)
+
+    def advance(self, p: Punctuation) -> bool:
+        """Take in a punctuation; whether windows have been closed by it."""
+        if not self.clock.advance(p):
+            return False
+        before, self.closed = self.closed, self._passed()
+        return not np.array_equal(before, self.closed)
+
+    def install(self, pid: int, state: Mapping[str, int]) -> None:
+        """Take over a partition's time from another site."""
+        self.clock.install(pid, state)
+        self.closed = self._passed()
+
+    def drop(self, pid: int) -> None:
+        """Forget a partition's time."""
+        self.clock.drop(pid)
+        self.closed = self._passed()
+
+    def _passed(self) -> Ints:
+        if self.time is None:
+            # One window, which the end of the stream closes.
+            return np.where(self.clock.watermark == END_OF_TIME, 0, -1).astype(np.int64)
+        passed: Ints = self.clock.watermark // self._size_ms - 1
+        return passed

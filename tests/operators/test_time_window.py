@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import pytest
 from feeding import PARTITIONS, opened, step_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plain_aggregates import aggregated, alike
 from timeline import Sites, Timeline, cut_places, played
 
 from flux.batch import Batch
@@ -85,31 +85,6 @@ def plain(rows: list[Row], told: EventTime, size: int, slide: int) -> tuple[list
     sn += 1
     tell(math.inf)
     return found, late
-
-
-def aggregated(values: list[Any]) -> tuple[Any, ...]:
-    """The aggregates of AGGREGATES, in plain Python."""
-    x = [value for value in values if value is not None]
-    if not x:
-        return (len(values), 0, None, None, None, None, None, None, None, -1.0)
-    floats, bad = [float(value) for value in x], any(value != value for value in x)
-    total = x[0]
-    for value in x[1:]:
-        total += value
-    finite = all(math.isfinite(value) for value in floats)
-    variance = (statistics.variance(x) if finite else math.nan) if len(x) > 1 else None
-    with np.errstate(invalid="ignore"):
-        low, high = (math.nan, math.nan) if bad else (min(x), max(x))
-        quantiles = [math.nan if bad else float(np.quantile(floats, q)) for q in (0.5, 0.9)]
-    return (len(values), len(x), total, low, high, total / len(x), variance, *quantiles, high - low)
-
-
-def alike(found: Any, expected: Any) -> bool:
-    if isinstance(found, float) and isinstance(expected, float | int):
-        if math.isnan(found) or math.isnan(expected) or math.isinf(found):
-            return repr(found) == repr(float(expected)) or not math.isfinite(expected)
-        return math.isclose(found, expected, rel_tol=1e-9, abs_tol=1e-3)
-    return found == expected
 
 
 def by_place(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
