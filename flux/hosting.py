@@ -1,13 +1,12 @@
 """Runs an operator of any form for the partitions of one site.
 
-A pooler drives every operator through `Hosted`: a batch with rows of many partitions in, a batch in (sn,
-sub, partition) order out. The three forms differ in who tells partitions apart: for an `Operator` it is
-done here, with one stable sort for all partitions; for a `KeyedOperator` here too, with a dict per
-partition; a `PooledOperator` does it itself.
+A pooler drives every operator through `Hosted`: a batch with rows of many partitions in, a batch in (sn, sub,
+partition) order out. The three forms differ in who tells partitions apart: for an `Operator` it is done here, with one
+stable sort for all partitions; for a `KeyedOperator` here too, with a dict per partition; a `PooledOperator` does it.
 
-Whatever goes wrong in user code becomes an `OperatorError` that names the step, the callable and its line,
-the partition, and the row if one can tell. `OperatorError.row` is the sequence number, the one name of a
-row that is the same in every copy. State is handed over by reference: encode it before the next call.
+Whatever goes wrong in user code becomes an `OperatorError` that names the step, the callable and its line, the
+partition, and the row if one can tell. `OperatorError.row` is the sequence number, the one name of a row that is the
+same in every copy. State is handed over by reference: encode it before the next call.
 """
 
 from __future__ import annotations
@@ -57,8 +56,7 @@ class Hosted:
 
     def __init__(self, step: OperatorStep, state_in_memory: bool = True) -> None:
         self.step = step
-        # Whether a fork of this process has the state too.
-        self.state_in_memory = state_in_memory
+        self.state_in_memory = state_in_memory  # Whether a fork of this process has the state too.
         # Declared, or else that of the first output.
         self._output = step.output
 
@@ -93,8 +91,7 @@ class Hosted:
         raise NotImplementedError
 
     def take_late(self) -> dict[int, int]:
-        """How many rows of each partition came too late for their time, of those of which that is news."""
-        return {}
+        return {}  # See PooledOperator.
 
     # What the forms share.
 
@@ -168,7 +165,7 @@ class Hosted:
             return None
         if not isinstance(emitted, Batch):
             raise OperatorError(
-                f"{place_of(function)} returned {type(emitted).__name__}; expected what batch.emit(...) returns, or None",
+                f"{place_of(function)} returned {type(emitted).__name__}; expected what batch.emit(...) returns",
                 self.step.name,
             )
         if emitted is rows:
@@ -311,8 +308,7 @@ class _PerKey(Hosted):
         self._states: dict[int, dict[tuple[Any, ...], Any]] = {}
         self._key_schema: Any = None
         self._instance: Any = None
-        # None: the operator has no use for them.
-        self._timers: Timers | None = None
+        self._timers: Timers | None = None  # None if it has no use for them.
 
     def open(self, partitions_held: Iterable[int]) -> None:
         self._instance = self._new(None)
@@ -363,19 +359,16 @@ class _PerKey(Hosted):
                 timers.look_away()
         if not outputs:
             return None
-        places = (batch.partition.take(origin), batch.sn.take(origin))
-        emitted = batch.emit(self._columns_of(outputs, on_tuple, *places), origin)
+        columns_emitted = self._columns_of(outputs, on_tuple, batch.partition.take(origin), batch.sn.take(origin))
+        emitted = batch.emit(columns_emitted, origin)
         assert emitted is not None
         self._pin(emitted.arrow.schema)
         return emitted.ordered()
 
-    def _columns_of(
-        self, outputs: list[Any], function: Callable[..., Any], partitions: Any, sns: Any
-    ) -> dict[str, list[Any]]:
+    def _columns_of(self, outputs: list[Any], function: Any, partitions: Any, sns: Any) -> dict[str, list[Any]]:
         """Return rows as columns; the i-th stems from partitions[i] and sns[i], should it be none."""
-        names = list(outputs[0]) if self._output is None and isinstance(outputs[0], Mapping) else None
-        if names is None:
-            names = [] if self._output is None else self._output.names
+        first = list(outputs[0]) if isinstance(outputs[0], Mapping) else []
+        names = first if self._output is None else self._output.names
         expected = set(names)
         for i, output in enumerate(outputs):
             if not isinstance(output, Mapping) or output.keys() != expected:
@@ -392,11 +385,10 @@ class _PerKey(Hosted):
         if self._timers is None:
             return None
         on_timer = self._instance.on_timer
-        outputs, partitions = self._call(None, None, self._timers.fire, p, self._states, on_timer)
-        if not outputs:
-            return None
-        columns = self._columns_of(outputs, on_timer, partitions, np.full(len(outputs), p.sn))
-        return self._caused([(columns, partitions)], p)
+        outputs, where = self._call(None, None, self._timers.fire, p, self._states, on_timer)
+        return self._caused(
+            [(self._columns_of(outputs, on_timer, where, [p.sn] * len(where)), where)] if where else [], p
+        )
 
     def close(self) -> None:
         self._states.clear()
@@ -475,8 +467,7 @@ class _Pooled(Hosted):
         return None if caused is None else self._caused([caused], p)
 
     def take_late(self) -> dict[int, int]:
-        late: dict[int, int] = self._instance.take_late() if hasattr(self._instance, "take_late") else {}
-        return late
+        return dict(self._call(None, None, self._instance.take_late))
 
     def close(self) -> None:
         self._call(None, None, self._instance.close)

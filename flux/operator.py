@@ -198,6 +198,10 @@ class PooledOperator:
         """Forget a partition that lives elsewhere now."""
         raise StateError(f"{type(self).__name__} must define drop_partition(self, pid)")
 
+    def take_late(self) -> dict[int, int]:
+        """Return how many rows came too late so far, as {partition: rows}, of the partitions of which that is news."""
+        return {}
+
     def partition_info(self) -> Mapping[int, Any]:
         """Return what is known of each partition's size, as {partition: number of keys or bytes}."""
         return {}

@@ -31,6 +31,7 @@ def make_report(name: str, heard: Heard, table: pa.Table | None) -> Report:
         skipped=heard.left_out.skipped,
         skipped_rows=list(heard.left_out.rows),
         shed=heard.left_out.shed,
+        late=heard.left_out.late,
     )
 
 
@@ -55,6 +56,7 @@ def make_status(name: str, heard: Heard, processes: Processes) -> Status:
         building=heard.building,
         skipped=heard.left_out.skipped,
         shed=heard.left_out.shed,
+        late=heard.left_out.late,
     )
 
 

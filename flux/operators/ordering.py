@@ -1,8 +1,8 @@
 """Orders: how rows are put in the order of their keys, which is the same in every copy, whatever slots the keys have.
 
 Each column becomes whole numbers that stand in the order of its values: ascending, with NaN behind all other floats and
-nulls behind everything. If the numbers of all columns and a row's place fit in one word, the words are sorted, which is
-several times faster than sorting by columns.
+nulls behind everything. If the numbers of all columns fit in 32 bits, they are sorted by radix, 16 bits at a time; if
+they and a row's place fit in one word, the words are sorted. Both are several times faster than sorting by columns.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 _WORD_BITS = 64
+_DIGIT_BITS = 16
 _LEAST = np.int64(-(2**63))
 
 
@@ -82,11 +83,22 @@ def in_order(columns: Sequence[Ints]) -> Ints:
         words <<= np.uint64(width)
         # Differences wrap around to what they are without a sign.
         words |= (column - np.int64(low)).view(np.uint64)
+    if sum(bits) <= 2 * _DIGIT_BITS:
+        return _by_radix(words, sum(bits))
     words <<= np.uint64(place_bits)
     words |= np.arange(count, dtype=np.uint64)
     words.sort()
     words &= np.uint64((1 << place_bits) - 1)
     return words.view(np.int64)
+
+
+def _by_radix(words: npt.NDArray[np.uint64], bits: int) -> Ints:
+    """Return the places of words in ascending order; numpy sorts 16 bits by radix if it is to be stable."""
+    order = np.argsort(words.astype(np.uint16), kind="stable")
+    if bits > _DIGIT_BITS:
+        high = (words >> np.uint64(_DIGIT_BITS)).astype(np.uint16)
+        order = order.take(np.argsort(high.take(order), kind="stable"))
+    return order
 
 
 def begins_of(columns: Sequence[npt.NDArray[Any]]) -> Ints:

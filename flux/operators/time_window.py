@@ -116,6 +116,9 @@ class TimeWindow(PooledOperator):
             raise PlanError(f"step {context.step!r}: {error}") from error
         if not self._key:
             raise PlanError(f"step {context.step!r}: TimeWindow groups by its exchange's columns. Put one before it")
+        # The columns that are looked at; the others need not be kept.
+        looked_at = (column for each in self._settings.aggregates for column in each.columns)
+        self._needed = list(dict.fromkeys([*self._key, self._settings.time, *looked_at]))
         self._clock = Clock(context.partitions)
         self._closed = self._settings.last_passed(self._clock.watermark)
         self._schema: pa.Schema | None = None
@@ -127,20 +130,14 @@ class TimeWindow(PooledOperator):
 
     def process(self, batch: Batch) -> Batch | None:
         if self._schema is None:
-            self._begin(self._needed(batch).schema)
-        self._waiting.append(self._needed(batch))
+            instants_of(batch, self._settings.time, self._step)
+            self._begin(batch.arrow.select(self._needed).schema)
+        self._waiting.append(batch.arrow.select(self._needed))
         self._waiting_partition.append(batch.partition)
         self._waiting_rows += len(batch)
         if self._waiting_rows >= _WAIT_ROWS:
             self._add_waiting()
         return None
-
-    def _needed(self, batch: Batch) -> pa.RecordBatch:
-        """The columns that are looked at, so that the others need not be kept."""
-        instants_of(batch.slice(0, 0), self._settings.time, self._step)
-        names = dict.fromkeys([*self._key, self._settings.time])
-        names |= dict.fromkeys(column for each in self._settings.aggregates for column in each.columns)
-        return batch.arrow.select(list(names))
 
     def _begin(self, schema: pa.Schema) -> None:
         """Make what keeps rows of this schema."""
@@ -230,7 +227,8 @@ class TimeWindow(PooledOperator):
         else:
             entry, window = np.arange(len(slots)), begin
         by_key = [window, *(each.take(entry) for each in numbers)]
-        order = in_order([*by_key, pane.take(entry)])
+        is_whole = self._settings.pane_ms == self._settings.size_ms
+        order = in_order(by_key if is_whole else [*by_key, pane.take(entry)])
         entry = entry.take(order)
         begins = begins_of([each.take(order) for each in by_key])
         group, rank = rank_within(begins, len(entry))

@@ -16,7 +16,7 @@ import pyarrow as pa
 from flux.columns import numpy_of
 from flux.operators.aggregates import numbers_of
 from flux.operators.keys import piece_slices
-from flux.operators.ordering import in_order, order_numbers
+from flux.operators.ordering import in_order
 
 __all__ = ["Grouped", "ValueLog"]
 
@@ -52,13 +52,7 @@ class ValueLog:
         logged, columns = self._whole()
         if not columns:
             return Grouped({}, np.zeros(0, np.int64), np.zeros(count + 1, np.int64))
-        by_slot = in_order([slots])
-        slots, groups = slots.take(by_slot), groups.take(by_slot)
-        first = np.searchsorted(slots, logged)
-        times = np.searchsorted(slots, logged, side="right") - first
-        row = np.repeat(np.arange(len(logged)), times)
-        behind = np.arange(len(row)) - np.repeat(np.cumsum(times) - times, times)
-        group = groups.take(np.repeat(first, times) + behind)
+        row, group = _rows_and_groups(logged, slots, groups)
         order = in_order([group])
         places = pa.array(row.take(order))
         begins = np.concatenate([[0], np.cumsum(np.bincount(group, minlength=count))])
@@ -86,6 +80,23 @@ class ValueLog:
             yield logged.take(places), pa.table(taken)
 
 
+def _rows_and_groups(logged: Ints, slots: Ints, groups: Ints) -> tuple[Ints, Ints]:
+    """Return the rows whose slots are among these, as often as they are, and the group of each; rows ascend."""
+    times_of = np.zeros(int(max(logged.max(), slots.max())) + 1, np.int64)
+    np.add.at(times_of, slots, 1)
+    group_of = np.zeros(len(times_of), np.int64)
+    if int(times_of.max()) == 1:
+        group_of[slots] = groups
+        row = np.flatnonzero(times_of.take(logged))
+        return row, group_of.take(logged.take(row))
+    groups = groups.take(in_order([slots]))
+    first_of = np.cumsum(times_of) - times_of
+    times = times_of.take(logged)
+    row = np.repeat(np.arange(len(logged)), times)
+    behind = np.arange(len(row)) - np.repeat(np.cumsum(times) - times, times)
+    return row, groups.take(first_of.take(logged).repeat(times) + behind)
+
+
 class Grouped:
     """Rows by group: those of group i are from begins[i] to begins[i + 1], in the order in which they came."""
 
@@ -107,8 +118,10 @@ class Grouped:
         column = self._columns[name]
         x, valid = numbers_of(column)
         group = self._group if valid is None else self._group.compress(valid)
-        values = x.astype(np.float64)
-        values = values.take(in_order([group, *order_numbers(pa.array(values))]))
+        # By value, with NaN last, and then by group; equal values are all the same, once -0.0 is 0.0.
+        values = x.astype(np.float64) + 0.0
+        by_value = np.argsort(values)
+        values = values.take(by_value.take(in_order([group.take(by_value)])))
         sizes = np.bincount(group, minlength=len(self._begins) - 1)
         begins = np.cumsum(sizes) - sizes
         place = fraction * np.maximum(sizes - 1, 0)

@@ -87,6 +87,7 @@ class Worker(Shell):
         self._at_work.end()
         body = self._partitioned(job.stage, outputs, whole.marks)
         self._compare(job, body, self._tell_skipped(job.stage))
+        self._tell_late(job.stage)
         self.tell(Consumed(stage=job.stage, cohort=job.cohort, upto=job.upto, rows=len(body), body=body))
 
     def _tell_skipped(self, stage: int) -> Skips:
@@ -102,6 +103,13 @@ class Worker(Shell):
                 place = {"step": step.step.name, "level": step.step.level}
                 self.program.send({"kind": "skipped", **place, "totals": list(totals.items()), "rows": rows})
         return places
+
+    def _tell_late(self, stage: int) -> None:
+        """Report how many rows came too late, as far as that is news."""
+        for step in self._segments[stage]:
+            if totals := step.take_late():
+                place = {"step": step.step.name, "level": step.step.level}
+                self.program.send({"kind": "late", **place, "totals": list(totals.items())})
 
     def _compare(self, job: Consume, body: Rows, skipped: Skips) -> None:
         """Have what was emitted compared with what the other copies emit."""
