@@ -279,15 +279,15 @@ def test_watermarks_among_rows_are_given_again_and_the_last_is_known_after_it_wa
 ) -> None:
     monkeypatch.setattr(numbering, "SHORTEN_AT_BYTES", 1)
     journal = Numbering.open(tmp_path / "numbering")
-    journal.number(5, 4, when=WHEN, marks=((3, 100),))
-    journal.number(10, 7, when=WHEN, marks=((7, 200), (10, 300)))
+    journal.number(5, 4, when=WHEN, marks=((3, 100),), reached=100)
+    journal.number(10, 7, when=WHEN, marks=((7, 200), (10, 300)), reached=300)
     journal.release(8, at_once=True)
     journal.close()
     journal = Numbering.open(tmp_path / "numbering")
     replay = journal.replay
-    assert (replay.offset, replay.skip_rows, journal.watermark) == (4, 2, 300)
+    assert (replay.offset, replay.skip_rows, journal.reached) == (4, 2, {0: 300})
     [span] = replay.spans
     assert (span.rows, span.marks, span.numbers().tolist()) == (1, ((10, 300),), [9])
     journal.release(10)
     journal.close()
-    assert Numbering.open(tmp_path / "numbering").watermark == 300
+    assert Numbering.open(tmp_path / "numbering").reached == {0: 300}

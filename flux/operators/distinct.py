@@ -55,7 +55,7 @@ class Distinct(PooledOperator):
         keys, partition = [batch.column(name) for name in self._on], batch.partition
         if rows is not None:
             keys, partition = [key.take(pa.array(rows)) for key in keys], partition.take(rows)
-        slots, new = table.find_or_insert(keys, partition, window)
+        slots, new = table.find_or_insert(keys, partition, *self._windowed.key_part(window))
         came = np.flatnonzero(new)
         if not len(came):
             return None
@@ -72,7 +72,7 @@ class Distinct(PooledOperator):
     def _begun(self, rows: pa.Schema) -> KeyTable:
         if self._table is None:
             keys = {name: rows.field(name).type for name in self._on}
-            self._table = KeyTable(self._step, keys, {"window": np.int64}, further=1)
+            self._table = KeyTable(self._step, keys, {"window": np.int64}, self._windowed.key_parts)
         return self._table
 
     def on_punctuation(self, p: Punctuation) -> None:

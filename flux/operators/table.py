@@ -40,6 +40,8 @@ Words = npt.NDArray[np.uint64]
 _EMPTY = 0
 _FIRST_SLOTS = 1024
 _FIRST_BUCKETS = 2048
+# Multiples of words in a hash.
+_ODD = tuple(np.uint64(0x9E3779B97F4A7C15 * (2 * i + 1) % 2**64) for i in range(8))
 # Sweeping a handful of dead keys costs more than carrying them.
 _SWEEP_FROM = 4096
 # Keys that come and go leave about as many dead as living: only more than that is worth a sweep.
@@ -319,13 +321,13 @@ class _Packing:
 
 
 def _hash(words: list[Words]) -> Words:
+    """Mix words into one; odd multiples keep small numbers in different words apart, so one mix is enough."""
     hashed = words[0].copy()
     scratch = np.empty_like(hashed)
-    mix(hashed, scratch)
-    for word in words[1:]:
-        np.add(hashed, word, out=hashed)
-        mix(hashed, scratch)
-    return hashed
+    for i, word in enumerate(words[1:], start=1):
+        np.multiply(word, _ODD[i % len(_ODD)], out=scratch)
+        np.add(hashed, scratch, out=hashed)
+    return mix(hashed, scratch)
 
 
 def _grown(array: npt.NDArray[Any], capacity: int) -> npt.NDArray[Any]:

@@ -84,6 +84,16 @@ class _Settings:
 class TimeWindow(PooledOperator):
     """For each key, aggregates of the rows in each window of event time.
 
+    >>> import flux
+    >>> flow = flux.Dataflow("orders")
+    >>> rows = [("a", 100, 5.0), ("a", 900, 2.5), ("b", 950, 1.0), ("a", 1_200, 4.0)]
+    >>> table = flux.sources.Table([dict(zip(("shop", "ts", "amount"), row)) for row in rows])
+    >>> orders = flow.source(table, event_time="ts", lateness_ms=100).exchange("shop", partitions=4)
+    >>> aggregates = {"orders": "count", "total": ("sum", "amount")}
+    >>> orders.apply(TimeWindow, time="ts", size_ms=1_000, aggregates=aggregates).sink(flux.sinks.Collect())
+    >>> flow.run(sites=2).table.sort_by("shop").to_pylist()[0]
+    {'shop': 'a', 'window_start': 0, 'window_end': 1000, 'orders': 2, 'total': 7.5}
+
     Parameters of `apply`: `time`, the column that tells event time (as `event_time` of the source does); `size_ms`, and
     `slide_ms` if windows overlap; `aggregates`, see `flux.operators.aggregates`. The key is that of the exchange before
     it; nulls are a key like any other, and all NaN are one.

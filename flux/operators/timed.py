@@ -137,6 +137,15 @@ class Windowed:
         rows = np.flatnonzero(~late)
         return rows, window.take(rows)
 
+    @property
+    def key_parts(self) -> int:
+        """How many columns the window takes in a key: none, if there is only one."""
+        return 0 if self.time is None else 1
+
+    def key_part(self, window: Ints) -> list[Ints]:
+        """What the window of each row adds to its key."""
+        return [window] * self.key_parts
+
     def advance(self, p: Punctuation) -> bool:
         """Take in a punctuation; whether windows have been closed by it."""
         if not self.clock.advance(p):

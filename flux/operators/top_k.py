@@ -82,7 +82,7 @@ class TopK(PooledOperator):
         self._schema = rows
         keys = {name: rows.field(name).type for name in self._key}
         values = {"window": np.int64, "bar": np.int64, "full": np.bool_}
-        self._table = KeyTable(self._step, keys, values, further=1)
+        self._table = KeyTable(self._step, keys, values, self._windowed.key_parts)
         self._held = _Held(rows)
         self._prune_at = _PRUNE_FROM_ROWS
 
@@ -116,7 +116,8 @@ class TopK(PooledOperator):
         return ~best if self._largest else best, ranked
 
     def _add(self, rows: pa.RecordBatch, partition: npt.NDArray[np.uint16], window: Ints, best: Ints) -> None:
-        slots, new = self._table.find_or_insert([rows.column(name) for name in self._key], partition, window)
+        keys = [rows.column(name) for name in self._key]
+        slots, new = self._table.find_or_insert(keys, partition, *self._windowed.key_part(window))
         values = self._table.values
         if new.any():
             fresh = slots.compress(new)

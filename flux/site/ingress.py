@@ -197,7 +197,7 @@ class IngressProcess(Shell):
         if numbering.offset is not None:
             self._offset = tuple(numbering.offset)
         event_time = self._source.event_time
-        watermarks = None if event_time is None else Watermarks(event_time, numbering.watermark)
+        watermarks = Watermarks({} if event_time is None else {0: event_time}, numbering.reached)
         while (batch := await taking.next(self._piece_rows)) is not None:
             count = batch.rows.num_rows
             if not count:
@@ -215,11 +215,12 @@ class IngressProcess(Shell):
             if after is None:
                 self._shed(numbering, batch)
                 continue
-            marks = () if watermarks is None else watermarks.behind(batch.rows, after)
+            marks = watermarks.behind(0, batch.rows, after)
             upto = after + count + len(marks)
             rows, when = self._partitioned(batch.rows, after, marks), time.monotonic()
             kept = batch.rows if self._source.replays is False else None
-            numbering.number(upto, self._offset, when=when, digest=_digest(rows), kept=kept, marks=marks)
+            digest, reached = _digest(rows), watermarks.reached(0)
+            numbering.number(upto, self._offset, when=when, digest=digest, kept=kept, marks=marks, reached=reached)
             if batch.received is not None:
                 self._received.append((upto, batch.received))
             self._tell_rows(after, upto, rows, when)

@@ -43,8 +43,9 @@ class Span:
     """What was numbered (after, upto] at once: rows, or the punctuation `mark` with its `value`.
 
     `offset` is where the source stands behind it. `digest` tells rows from others, as far as their
-    partitions differ; None if it is not known. `marks` are the watermarks among rows. `kept` holds the rows of a source
-    that cannot replay. A span without numbers says that so many rows were `shed` there.
+    partitions differ; None if it is not known. `marks` are the watermarks among rows, and `reached` is how far event
+    time has come with them. `kept` holds the rows of a source that cannot replay. A span without numbers says that so
+    many rows were `shed` there.
     """
 
     after: int
@@ -57,6 +58,7 @@ class Span:
     kept: bytes | None = None
     shed: int = 0
     marks: Marks = ()
+    reached: int | None = None
 
     @property
     def rows(self) -> int:
@@ -98,14 +100,14 @@ class _Live:
     upto: int
     offset: Any
     shed: int
-    watermark: int | None
+    reached: int | None
     position: int
 
 
 class Numbering:
     """The numbers given so far, up to `upto`; every copy has what is up to `released`. Made by `open`.
 
-    `shed` counts the rows that were left out, `watermark` is the last one that was set.
+    `shed` counts the rows that were left out, `reached` is how far the event time of each source has come.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -114,12 +116,12 @@ class Numbering:
         self.offset: Any = None
         self.ended = False
         self.shed = 0
-        self.watermark: int | None = None
+        self.reached: dict[int, int] = {}
         self.replay = Replay(offset=None, skip_rows=0, spans=())
         self._journal = journal
-        # Behind what is wholly released: position, offset, the rows shed up to there, and the last watermark; then the
-        # spans behind it.
-        self._base: tuple[int, Any, int, int | None] = (0, None, 0, None)
+        # Behind what is wholly released: position, offset, the rows shed up to there, and how far event time had come;
+        # then the spans behind it.
+        self._base: tuple[int, Any, int, dict[int, int]] = (0, None, 0, {})
         self._live: deque[_Live] = deque()
 
     @classmethod
@@ -152,13 +154,15 @@ class Numbering:
         digest: int | None = None,
         kept: pa.RecordBatch | None = None,
         marks: Marks = (),
+        reached: int | None = None,
     ) -> None:
         """Write down that the next rows, and the watermarks among them, have the numbers up to `upto`.
 
         Do it before they are sent.
         """
         body = None if kept is None else _encoded(kept)
-        self._write(Span(after=self.upto, upto=upto, offset=offset, when=when, digest=digest, kept=body, marks=marks))
+        span = Span(after=self.upto, upto=upto, offset=offset, when=when, digest=digest, kept=body)
+        self._write(replace(span, marks=marks, reached=reached))
 
     def mark(self, kind: str, value: int | None = None, *, when: float) -> int:
         """Write down a punctuation; it takes one number, which is returned."""
@@ -190,7 +194,7 @@ class Numbering:
         if span.shed:
             record = [_SHED, *shared, span.shed]
         elif span.mark is None:
-            record = [_ROWS, *shared, span.digest, span.kept, span.marks]
+            record = [_ROWS, *shared, span.digest, span.kept, span.marks, span.reached]
         else:
             record = [_MARK, *shared, span.mark, span.value]
         self._add(span, self._journal.append(msgpack.packb(record)))
@@ -201,16 +205,16 @@ class Numbering:
         self.offset = span.offset
         self.ended = self.ended or span.mark == "end"
         self.shed += span.shed
-        if span.marks:
-            self.watermark = span.marks[-1][1]
-        self._live.append(_Live(span.upto, span.offset, span.shed, self.watermark, position))
+        self.reached = _come_to(self.reached, span.reached)
+        self._live.append(_Live(span.upto, span.offset, span.shed, span.reached, position))
         if span.shed:
             self._forget()  # Nobody releases it: if all before it is released, it is.
 
     def _note(self, kind: str, fields: list[Any]) -> None:
         if kind == _BASE:
-            self.upto, self.offset, self.ended, self.shed, self.watermark = fields
-            self._base = self.upto, self.offset, self.shed, self.watermark
+            self.upto, self.offset, self.ended, self.shed, reached = fields
+            self.reached = dict(reached)
+            self._base = self.upto, self.offset, self.shed, self.reached
         else:
             assert kind == _RELEASED, f"a record of kind {kind!r} in the numbering"
             # What stood before the file was shortened may come behind what was written then.
@@ -222,7 +226,8 @@ class Numbering:
         forgotten = False
         while self._live and self._live[0].upto <= self.released:
             span = self._live.popleft()
-            self._base = span.upto, span.offset, self._base[2] + span.shed, span.watermark
+            _, _, shed, reached = self._base
+            self._base = span.upto, span.offset, shed + span.shed, _come_to(reached, span.reached)
             forgotten = True
         return forgotten
 
@@ -235,8 +240,8 @@ class Numbering:
         if self._journal.size - keep_from > self._journal.size // 2:
             return
         ended = self.ended and not self._live
-        upto, offset, shed, watermark = self._base
-        base = [_BASE, upto, offset, ended, shed, watermark]
+        upto, offset, shed, reached = self._base
+        base = [_BASE, upto, offset, ended, shed, list(reached.items())]
         first = (msgpack.packb(base), msgpack.packb([_RELEASED, self.released]))
         forward = self._journal.shorten(first, keep_from)
         self._live = deque(replace(span, position=span.position - forward) for span in self._live)
@@ -249,9 +254,15 @@ def _span(kind: str, fields: list[Any]) -> Span:
         return Span(after=after, upto=upto, offset=offset, when=when, mark=mark, value=value)
     if kind == _SHED:
         return Span(after=after, upto=upto, offset=offset, when=when, shed=rest[0])
-    digest, kept, plain = rest
+    digest, kept, plain, reached = rest
     marks = tuple((sn, value) for sn, value in plain)
-    return Span(after=after, upto=upto, offset=offset, when=when, digest=digest, kept=kept, marks=marks)
+    span = Span(after=after, upto=upto, offset=offset, when=when, digest=digest, kept=kept)
+    return replace(span, marks=marks, reached=reached)
+
+
+def _come_to(reached: dict[int, int], by_a_span: int | None) -> dict[int, int]:
+    """How far event time has come behind a span; so far there is one source."""
+    return reached if by_a_span is None else {**reached, 0: by_a_span}
 
 
 def _encoded(rows: pa.RecordBatch) -> bytes:

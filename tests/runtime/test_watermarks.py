@@ -96,10 +96,26 @@ def test_watermarks_of_a_live_source_are_those_of_the_rows_that_were_numbered(
 
 
 def test_a_row_causes_one_mark_at_most_however_far_it_jumps() -> None:
-    marks = Watermarks(EventTime(column="ts", every_ms=10), None)
-    assert marks.behind(table_of([0, 1_000_000, 5]).to_batches()[0], 100) == ((102, 0), (104, 1_000_000))
-    assert marks.behind(table_of([3, None]).to_batches()[0], 105) == ()
+    marks = Watermarks({0: EventTime(column="ts", every_ms=10)}, {})
+    assert marks.behind(0, table_of([0, 1_000_000, 5]).to_batches()[0], 100) == ((102, 0), (104, 1_000_000))
+    assert marks.behind(0, table_of([3, None]).to_batches()[0], 105) == ()
     assert numbered(100, 3, ((102, 0), (104, 1_000_000))).tolist() == [101, 103, 105]
+
+
+def test_the_watermark_of_several_sources_is_the_least_that_they_have_reached() -> None:
+    told = EventTime(column="ts", every_ms=10)
+    marks = Watermarks({0: told, 2: told}, {})
+
+    def given(source: int, *instants: int) -> list[int]:
+        return [value for _, value in marks.behind(source, table_of(list(instants)).to_batches()[0], 0)]
+
+    assert given(0, 55) == []  # The other has told no time yet.
+    assert given(1, 999) == []  # It has no event time.
+    assert given(2, 12, 31, 70, 90) == [10, 30, 50]
+    assert given(0, 72) == [70]
+    again = Watermarks({0: told, 2: told}, {source: marks.reached(source) or 0 for source in (0, 2)})
+    assert again.behind(0, table_of([85]).to_batches()[0], 0) == ((2, 80),)
+    assert marks.end(0) == 90 and marks.end(2) is None
 
 
 @pytest.mark.parametrize(
