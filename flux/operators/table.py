@@ -28,8 +28,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flux.hashing import mix
-
 __all__ = ["Table"]
 
 Slots = npt.NDArray[np.int64]
@@ -41,6 +39,7 @@ _EMPTY = 0
 _FIRST_SLOTS = 1024
 _FIRST_BUCKETS = 2048
 # Multiples of words in a hash.
+_HALF = np.uint64(32)
 _ODD = tuple(np.uint64(0x9E3779B97F4A7C15 * (2 * i + 1) % 2**64) for i in range(8))
 # Sweeping a handful of dead keys costs more than carrying them.
 _SWEEP_FROM = 4096
@@ -102,7 +101,7 @@ class Table:
         missing = np.flatnonzero(slots == _EMPTY)
         if len(missing):
             self._reserve(len(missing))
-            slots[missing] = self._claim([word[missing] for word in words], hashed[missing])
+            slots[missing] = self._claim([word.take(missing) for word in words], hashed.take(missing))
         new = ~self._live.take(slots)
         if new.any():
             fresh = slots.compress(new)
@@ -123,7 +122,7 @@ class Table:
         rows = np.flatnonzero(~equal & (slots != _EMPTY))
         # One multiplication settles both: the empty slot is 0 already, a slot of another key becomes 0.
         slots *= equal
-        bucket, words = bucket[rows], [word[rows] for word in words]
+        bucket, words = bucket.take(rows), [word.take(rows) for word in words]
         step = 0
         while len(rows):
             step += 1
@@ -133,7 +132,7 @@ class Table:
             equal = self._equal(found, words)
             slots[rows] = found * equal
             on = np.flatnonzero(~equal & (found != _EMPTY))
-            rows, bucket, words = rows[on], bucket[on], [word[on] for word in words]
+            rows, bucket, words = rows.take(on), bucket.take(on), [word.take(on) for word in words]
         return slots
 
     def _claim(self, words: list[Words], hashed: Words) -> Slots:
@@ -145,23 +144,24 @@ class Table:
         step = 0
         while len(rows):
             empty = np.flatnonzero(self._index.take(bucket) == _EMPTY)
-            contested = bucket[empty]
+            contested = bucket.take(empty)
             # Negative, so that it can be no slot.
             mine = -1 - np.arange(len(empty), dtype=np.int32)
             self._index[contested] = mine
-            winners = empty[self._index.take(contested) == mine]
+            won = self._index.take(contested) == mine
+            winners = empty.compress(won)
             given = self._allocate(len(winners))
-            self._index[bucket[winners]] = given
+            self._index[contested.compress(won)] = given
             for kept, word in zip(self._keys, words, strict=True):
-                kept[given] = word[winners]
+                kept[given] = word.take(winners)
 
             found = self._index.take(bucket).astype(np.int64)
             equal = self._equal(found, words)
-            slots[rows[equal]] = found[equal]
+            slots[rows.compress(equal)] = found.compress(equal)
             on = np.flatnonzero(~equal)
             step += 1
-            bucket = (bucket[on] + step) & mask
-            rows, words = rows[on], [word[on] for word in words]
+            bucket = (bucket.take(on) + step) & mask
+            rows, words = rows.take(on), [word.take(on) for word in words]
         return slots
 
     def _equal(self, slots: Slots, words: list[Words]) -> Bools:
@@ -298,6 +298,8 @@ class _Packing:
         self.formats = formats
         self.words = -(-(offsets[-1] + sizes[-1]) // 8)
         self._padded = sum(sizes) != 8 * self.words
+        # Columns that are whole words each need not be put together.
+        self._are_words = all(size == 8 for size in sizes)
         self._layout = np.dtype(
             {"names": self.names, "formats": formats, "offsets": offsets, "itemsize": 8 * self.words}
         )
@@ -307,6 +309,11 @@ class _Packing:
         return _Packing([*self.formats, np.dtype(np.uint64)], self.words)
 
     def pack(self, columns: Sequence[npt.NDArray[Any]]) -> list[Words]:
+        if self._are_words:
+            return [
+                np.ascontiguousarray(column, dtype).view(np.uint64)
+                for dtype, column in zip(self.formats, columns, strict=True)
+            ]
         # Padding takes part in comparisons and must be zero.
         packed = (np.zeros if self._padded else np.empty)(len(columns[0]), self._layout)
         for name, dtype, column in zip(self.names, self.formats, columns, strict=True):
@@ -316,18 +323,28 @@ class _Packing:
         return [np.ascontiguousarray(words[:, i]) for i in range(self.words)]
 
     def unpack(self, words: list[Words]) -> list[npt.NDArray[Any]]:
+        if self._are_words:
+            return [word.view(dtype) for dtype, word in zip(self.formats, words, strict=True)]
         packed = np.stack(words, axis=1).view(self._layout).reshape(-1)
         return [np.ascontiguousarray(packed[name]) for name in self.names]
 
 
 def _hash(words: list[Words]) -> Words:
-    """Mix words into one; odd multiples keep small numbers in different words apart, so one mix is enough."""
-    hashed = words[0].copy()
+    """Mix words into one, of which the low bits are used.
+
+    Odd multiples keep small numbers in different words apart. Folding before and behind the multiplication lets all
+    bits have a part; an index that is at most half full, and never leaves the process, needs no better hash.
+    """
+    hashed = words[0] >> _HALF
+    hashed ^= words[0]
     scratch = np.empty_like(hashed)
     for i, word in enumerate(words[1:], start=1):
         np.multiply(word, _ODD[i % len(_ODD)], out=scratch)
-        np.add(hashed, scratch, out=hashed)
-    return mix(hashed, scratch)
+        hashed += scratch
+    hashed *= _ODD[0]
+    np.right_shift(hashed, _HALF, out=scratch)
+    hashed ^= scratch
+    return hashed
 
 
 def _grown(array: npt.NDArray[Any], capacity: int) -> npt.NDArray[Any]:

@@ -27,6 +27,7 @@ Bools = npt.NDArray[np.bool_]
 # What is beyond every instant, on both sides; a window's ends can be reckoned from them within 64 bits.
 END_OF_TIME = 2 * FARTHEST_MS
 BEFORE_TIME = -END_OF_TIME
+_ONLY = np.int64(0)  # The window, where there is one without end.
 
 
 class Clock:
@@ -125,7 +126,7 @@ class Windowed:
     def rows_in_time(self, batch: Batch) -> tuple[Ints | None, Ints]:
         """Return the rows that are not late, None for all, and the window of each; late ones are counted."""
         if self.time is None:
-            return None, np.zeros(len(batch), np.int64)
+            return None, np.broadcast_to(_ONLY, (len(batch),))
         instants, missing = instants_of(batch, self.time, self._step)
         window = instants // self._size_ms
         late = window <= self.closed.take(batch.partition)
