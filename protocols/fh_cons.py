@@ -63,7 +63,7 @@ class LaneIn(NamedTuple):
     """Which channels of `edge` come from `sender`, and up to where they have been received.
 
     While `stops` are unconfirmed, frames may still carry channels that were taken out; a lane without
-    channels only waits for that.
+    channels only waits for that. `into` is the lane that its sender was asked to make it a part of.
     """
 
     edge: int
@@ -72,6 +72,7 @@ class LaneIn(NamedTuple):
     channels: Blocks
     upto: Position
     stops: int = 0
+    into: int = 0
 
 
 class Cohort(NamedTuple):
@@ -89,9 +90,10 @@ class Cohort(NamedTuple):
 class FhCons(Machine):
     """Consumer of the edges into `stage` on node `name`."""
 
-    def __init__(self, name: str, stage: int) -> None:
+    def __init__(self, name: str, stage: int, step: Position | None = None) -> None:
         self.name = name
         self.stage = stage
+        self.step_most = step  # Positions that are consumed at once, at most.
         self.view: View | None = None
         self.stint = 0
         self.acked: Position = 0
@@ -116,7 +118,7 @@ class FhCons(Machine):
     def frontier(self, cohort: int) -> Position:
         """Up to here every row of every channel of the cohort has been received (rule 7)."""
         positions = [lane.upto for lane in self.lanes.values() if lane.cohort == cohort and lane.channels]
-        return min(positions, default=self.cohorts[cohort].consumed)
+        return min(positions) if positions else self.cohorts[cohort].consumed
 
     @property
     def consumed(self) -> Position:
@@ -125,7 +127,7 @@ class FhCons(Machine):
 
     def reach(self, cohort: int) -> Position:
         """How far the cohort may be consumed now, so that cohorts meet."""
-        upto = self.frontier(cohort)
+        upto = self._within_a_step(cohort)
         if len(self.cohorts) == 1:
             return upto
         own, oldest = self.cohorts[cohort], min(self.cohorts)
@@ -134,9 +136,16 @@ class FhCons(Machine):
         for other, younger in self.cohorts.items():
             if younger.consumed > own.consumed:
                 upto = min(upto, younger.consumed)
-            elif other != oldest and self.frontier(other) >= own.consumed:
+            elif other != oldest and self._within_a_step(other) >= own.consumed:
                 return own.consumed  # It is about to meet us: one step more, and it would run after us for ever.
         return upto
+
+    def _within_a_step(self, cohort: int) -> Position:
+        """How far one step takes the cohort: a copy that has much to catch up with must not keep others waiting."""
+        upto = self.frontier(cohort)
+        if self.step_most is None or self.unordered:  # An unordered stage takes whole frames.
+            return upto
+        return min(upto, self.cohorts[cohort].consumed + self.step_most)
 
     def has_early(self, cohort: int) -> bool:
         """Whether rows are here that may be consumed before the frontier reaches them.
@@ -296,12 +305,13 @@ class FhCons(Machine):
 
     def receive(self, message: Data) -> Iterable[Effect]:
         lane = self.lanes[message.stint]
-        self.lanes[message.stint] = lane._replace(upto=message.upto)
-        if lane.channels:
+        edge, cohort, sender, channels, _, stops, into = lane
+        self.lanes[message.stint] = LaneIn(edge, cohort, sender, channels, message.upto, stops, into)
+        if channels:
             [body] = message.bodies
-            only = lane.channels if lane.stops or self.unordered else ()
-            frame = Frame(edge=lane.edge, after=message.after, upto=message.upto, channels=only, body=body)
-            self.pending[lane.cohort] = (*self.pending.get(lane.cohort, ()), frame)
+            only = channels if stops or self.unordered else ()
+            frame = Frame(edge=edge, after=message.after, upto=message.upto, channels=only, body=body)
+            self.pending[cohort] = (*self.pending.get(cohort, ()), frame)
         return ()
 
     def confirm_stop(self, message: Stopped) -> Iterable[Effect]:
@@ -431,7 +441,8 @@ class FhCons(Machine):
             if not lane.channels or lane.sender == NOBODY:
                 continue
             into = first.setdefault((lane.edge, lane.cohort, lane.sender), stint)
-            if into != stint:
+            if into not in (stint, lane.into):
+                self.lanes[stint] = lane._replace(into=into)
                 merge = Merge(sender=self.name, view=self.view.number, edge=lane.edge, stint=stint, into=into)
                 yield Send(to=lane.sender, message=merge)
 

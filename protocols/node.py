@@ -131,9 +131,8 @@ class Node(Machine):
         assert self.view is not None
         if isinstance(message, (Want, State)):
             return message.stage
-        if not 0 <= message.edge < len(self.view.edges):
-            return None
-        return self.view.edges[message.edge][_ENDS[type(message)]]
+        edges = self.view.edges
+        return edges[message.edge][_ENDS[type(message)]] if 0 <= message.edge < len(edges) else None
 
 
 # At which end of its edge a message is taken: by the producer or by the consumer.

@@ -32,6 +32,7 @@ from .messages import (
     Install,
     Merge,
     Merged,
+    Position,
     Send,
     State,
     Stop,
@@ -46,11 +47,13 @@ from .state_mover import StateMover
 class Pooler(Machine):
     """Stage `stage` of the dataflow on site `name`."""
 
-    def __init__(self, name: str, stage: int, bound_rows: int) -> None:
+    def __init__(
+        self, name: str, stage: int, bound_rows: int, coming_rows: int | None = None, step: Position | None = None
+    ) -> None:
         self.name = name
         self.stage = stage
-        self.cons = FhCons(name, stage)
-        self.prod = FhProd(name, stage, bound_rows)
+        self.cons = FhCons(name, stage, step)
+        self.prod = FhProd(name, stage, bound_rows, coming_rows)
         self.mover = StateMover(name, stage)
 
     @property
@@ -76,6 +79,7 @@ class Pooler(Machine):
     def emit_and_acknowledge(self, message: Consumed) -> Iterator[Effect]:
         yield from self.prod.step(message)
         self.cons.finish(message.cohort)
+        self.prod.keep(self.cons.cohorts.keys())
         yield from self._acknowledge()
         yield from self._go_on()
 
@@ -92,6 +96,7 @@ class Pooler(Machine):
         for part in (self.mover, self.prod, self.cons):
             yield from part.step(view)
         self.prod.forget(gone)
+        self.prod.keep(self.cons.cohorts.keys())
         held = view.held(self.stage, self.name)
         if first and held:
             self.prod.found(0, held, 0)
@@ -104,7 +109,6 @@ class Pooler(Machine):
 
     def _go_on(self) -> Iterator[Effect]:
         """Whatever may happen now, between two steps of the operator, in an order that lets all of it happen."""
-        self.prod.keep(self.cons.cohorts.keys())
         if self.prod.leaving:
             if not all(cohort.idle for cohort in self.cons.cohorts.values()):
                 return

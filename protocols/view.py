@@ -80,7 +80,7 @@ class View:
 
     def held(self, stage: int, node: str) -> frozenset[int]:
         """The partitions of `stage` of which `node` has a finished copy."""
-        return frozenset(p for p, copies in enumerate(self.copies[stage]) if node in copies)
+        return self._held[stage].get(node, frozenset())
 
     def entitled(self, stage: int) -> tuple[str, ...]:
         """Who must acknowledge what `stage` is sent: its members, and an end that is dead and not replaced yet."""
@@ -133,6 +133,14 @@ class View:
     def _holders(self) -> list[tuple[str, ...]]:
         held = ({node for copies in partitions for node in copies} for partitions in self.copies)
         return [tuple(sorted(nodes - self.dead)) for nodes in held]
+
+    @cached_property
+    def _held(self) -> list[dict[str, frozenset[int]]]:
+        held: list[dict[str, frozenset[int]]] = []
+        for partitions in self.copies:
+            nodes = {node for copies in partitions for node in copies}
+            held.append({node: frozenset(p for p, c in enumerate(partitions) if node in c) for node in nodes})
+        return held
 
     @cached_property
     def _members(self) -> list[tuple[str, ...]]:

@@ -22,6 +22,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import NamedTuple
 
 from flux.protocols.messages import Move, View
@@ -66,7 +67,8 @@ class Scenario:
     What may go wrong: `crashes` of sites; `restarts` of the ingress, the egress and the controller; `suspicions`: a
     site is declared dead and is not; `cuts` of the link between two nodes. `arrivals` are sites that come later. With
     a `slow_start` things may also happen before the first view. With `chunks`, state goes in pieces between what else
-    is sent, and all of that may overtake it.
+    is sent, and all of that may overtake it. `coming_rows` bounds what is kept for a site to which a copy is on its
+    way, if that is not `bound_rows`; `step` how far an operator is taken at once.
     """
 
     sites: int
@@ -84,6 +86,8 @@ class Scenario:
     slow_start: bool = False
     chunks: bool = False
     unordered: frozenset[int] = frozenset()
+    coming_rows: int | None = None
+    step: int | None = None
 
     @property
     def stages(self) -> int:
@@ -131,7 +135,7 @@ class Scenario:
         )
 
     @cached_property
-    def emitted(self) -> dict[tuple[int, int, Row], tuple[Row, ...]]:
+    def emitted(self) -> dict[tuple[int, int, Row], list[Row]]:
         """What rows become in unordered stages, as far as it is known."""
         return {}
 
@@ -159,10 +163,12 @@ class Scenario:
             bodies.append(tuple(body))
         return tuple(bodies)
 
-    def sent(self, stage: int, partition: int, sn: int, sub: int, value: int) -> Iterator[Row]:
+    def sent(self, stage: int, partition: int, sn: int, sub: int, value: int) -> list[Row]:
         """The rows that a value becomes behind a partition of `stage`: one for each edge."""
-        for edge, following, partitions in self.outputs[stage]:
-            yield Row(sn, sub, edge, partition, route(value, following, partitions), value)
+        return [
+            Row(sn, sub, edge, partition, route(value, following, partitions), value)
+            for edge, following, partitions in self.outputs[stage]
+        ]
 
     def ended(self, stage: int, partition: int, sn: int) -> Iterator[Row]:
         """The rows that say that a partition of `stage` sends no more: one for each partition that it feeds."""
@@ -220,14 +226,14 @@ def operate(
             ends += 1
         elif is_ordered:
             digest = (digest * 31 + row.value + 7) % DIGEST_PRIME
-            out.extend(_emitted(scenario, stage, partition, row, digest))
+            out += _emitted(scenario, stage, partition, row, digest)
         else:
             digest = (digest + _weight(row)) % DIGEST_PRIME
             known = scenario.emitted.get((stage, partition, row))
             if known is None:  # Every copy emits the same for a row, in whatever state it is.
-                known = tuple(_emitted(scenario, stage, partition, row, _weight(row)))
+                known = _emitted(scenario, stage, partition, row, _weight(row))
                 scenario.emitted[stage, partition, row] = known
-            out.extend(known)
+            out += known
         if trail is not None:
             trail.append(OperatorState(digest, ends))
     has_ended = state.ends == scenario.producers[stage] and after >= scenario.last_sn
@@ -236,11 +242,12 @@ def operate(
     return OperatorState(digest, ends), out
 
 
-def _emitted(scenario: Scenario, stage: int, partition: int, row: Row, seed: int) -> Iterator[Row]:
+def _emitted(scenario: Scenario, stage: int, partition: int, row: Row, seed: int) -> list[Row]:
     """What a row becomes: none, one or two rows for each edge."""
-    for k in range((1, 2, 0)[row.value % 3]):
-        # One binary digit for each step on the way: (sn, sub) orders all descendants of one input.
-        yield from scenario.sent(stage, partition, row.sn, 2 * row.sub + k, (seed + 101 * k) % VALUES)
+    emits = (1, 2, 0)[row.value % 3]
+    # One binary digit for each step on the way: (sn, sub) orders all descendants of one input.
+    out = scenario.sent(stage, partition, row.sn, 2 * row.sub, seed % VALUES) if emits else []
+    return out if emits < 2 else out + scenario.sent(stage, partition, row.sn, 2 * row.sub + 1, (seed + 101) % VALUES)
 
 
 def _weight(row: Row) -> int:
@@ -248,40 +255,47 @@ def _weight(row: Row) -> int:
     return (row.value + 7) * 31 + row.sn * 1_009 + row.sub * 4_001 + row.edge * 16_001 + row.producer * 32_003
 
 
+class Stretch(NamedTuple):
+    """What a plain run does with one partition between two positions."""
+
+    rows: list[Row]
+    before: OperatorState
+    behind: OperatorState
+    output: list[Row]
+
+
 class Reference:
     """What every partition and the egress must see: the same operators in a plain run."""
 
     def __init__(self, scenario: Scenario) -> None:
-        self._rows: dict[tuple[int, int], list[Row]] = {}
-        self._sns: dict[tuple[int, int], list[int]] = {}
-        self._states: dict[tuple[int, int], list[OperatorState]] = {}
-        self._output: dict[tuple[int, int], list[Row]] = {}
-        self._output_sns: dict[tuple[int, int], list[int]] = {}
-        output = [row for body in scenario.source for row in body]
-        self.last_sn = output[-1].sn
+        # Of each stage and partition its input, the states before and behind each row of it, its output; the numbers.
+        self._whole: dict[tuple[int, int], tuple[list[Row], list[int], list[OperatorState], list[Row], list[int]]] = {}
+        sent: dict[tuple[int, int], list[Row]] = {}  # By edge and consumer.
+        for row in chain.from_iterable(scenario.source):
+            sent.setdefault((row.edge, row.consumer), []).append(row)
+        self.last_sn = scenario.source[-1][-1].sn
         for stage in range(1, scenario.stages + 2):
             edges = scenario.plan.inputs(stage)
             for partition in range(scenario.partitions[stage]):
-                rows = sorted(row for row in output if row.edge in edges and row.consumer == partition)
+                rows = sorted(row for edge in edges for row in sent.get((edge, partition), ()))
                 states = [OperatorState()]
-                _, emitted = operate(scenario, stage, partition, states[0], rows, 0, self.last_sn, states)
-                output.extend(emitted)
-                self._output[stage, partition] = emitted
-                self._output_sns[stage, partition] = [row.sn for row in emitted]
-                self._rows[stage, partition] = rows
-                self._sns[stage, partition] = [row.sn for row in rows]
-                self._states[stage, partition] = states
+                _, output = operate(scenario, stage, partition, states[0], rows, 0, self.last_sn, states)
+                for row in output:
+                    sent.setdefault((row.edge, row.consumer), []).append(row)
+                numbers, output_numbers = [row.sn for row in rows], [row.sn for row in output]
+                self._whole[stage, partition] = (rows, numbers, states, output, output_numbers)
+
+    def stretch(self, stage: int, partition: int, after: int, upto: int) -> Stretch:
+        """What a partition does with its input with sequence numbers in (after, upto]."""
+        rows, numbers, states, output, output_numbers = self._whole[stage, partition]
+        a, b = bisect_right(numbers, after), bisect_right(numbers, upto)
+        emitted = output[bisect_right(output_numbers, after) : bisect_right(output_numbers, upto)]
+        return Stretch(rows[a:b], states[a], states[b], emitted)
 
     def rows(self, stage: int, partition: int, after: int, upto: int) -> list[Row]:
         """The input of a partition with sequence numbers in (after, upto], in order."""
-        sns = self._sns[stage, partition]
-        return self._rows[stage, partition][bisect_right(sns, after) : bisect_right(sns, upto)]
-
-    def output(self, stage: int, partition: int, after: int, upto: int) -> list[Row]:
-        """What a partition emits for that input."""
-        sns = self._output_sns[stage, partition]
-        return self._output[stage, partition][bisect_right(sns, after) : bisect_right(sns, upto)]
+        return self.stretch(stage, partition, after, upto).rows
 
     def state(self, stage: int, partition: int, upto: int) -> OperatorState:
         """The state of a partition that is through everything up to `upto`."""
-        return self._states[stage, partition][bisect_right(self._sns[stage, partition], upto)]
+        return self.stretch(stage, partition, upto, upto).behind

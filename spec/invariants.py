@@ -51,7 +51,7 @@ class LossFree(Checker):
             return
         # An unordered stage may have had some of them before.
         before = () if work.ordered else process.beyond((work.stage, partition))
-        lost = Counter(expected) - Counter(rows) - Counter(before)
+        lost = set(expected).difference(rows, before)
         if lost:
             raise self.violated(
                 f"{process.name}, stage {work.stage}, partition {partition} is through "
@@ -70,7 +70,9 @@ class DupFree(Checker):
         seen = [*rows, *before]
         upto = work.upto if work.ordered else max((row.sn for row in seen), default=work.upto)
         expected = process.scenario.reference.rows(work.stage, partition, work.after, upto)
-        extra = Counter(seen) - Counter(expected) if seen != expected else None
+        if seen == expected or (len(set(seen)) == len(seen) and set(expected).issuperset(seen)):
+            return
+        extra = Counter(seen) - Counter(expected)
         if extra:
             raise self.violated(
                 f"{process.name}, stage {work.stage}, partition {partition} is given {sorted(extra)} "
@@ -87,15 +89,16 @@ class InOrder(Checker):
     claim = "in order"
 
     def consumed(self, process: Process, work: Consume, partition: int, rows: list[Row], state: OperatorState) -> None:
-        where = f"{process.name}, stage {work.stage}, partition {partition}"
         through = process.through[work.stage, partition]
         is_nothing = work.upto == work.after and (work.ordered or not work.frames)
+        beyond = [frame for frame in work.frames if frame.after >= work.upto] if work.ordered else ()
+        wrong = ""
         if work.after != through or work.upto < work.after or is_nothing:
-            raise self.violated(f"{where} is through {through} and is given ({work.after}..{work.upto}]")
-        if work.ordered and any(frame.after >= work.upto for frame in work.frames):
-            raise self.violated(f"{where} is given frames that begin beyond {work.upto}: {work.frames}")
-        if work.ordered != (work.stage not in process.scenario.unordered):
-            raise self.violated(f"{where} is told that order {'matters' if work.ordered else 'does not matter'}")
+            wrong = f"is through {through} and is given ({work.after}..{work.upto}]"
+        elif beyond:
+            wrong = f"is given frames that begin beyond {work.upto}: {beyond}"
+        elif work.ordered != (work.stage not in process.scenario.unordered):
+            wrong = f"is told that order {'matters' if work.ordered else 'does not matter'}"
         late = [
             row
             for frame in work.frames
@@ -105,7 +108,9 @@ class InOrder(Checker):
             if not frame.channels or is_among(row, frame.channels)
         ]
         if late:
-            raise self.violated(f"{where} is through {work.after} when {late} come")
+            wrong = f"is through {work.after} when {late} come"
+        if wrong:
+            raise self.violated(f"{process.name}, stage {work.stage}, partition {partition} {wrong}")
 
 
 class ReplicasIdentical(Checker):
@@ -157,6 +162,8 @@ class BuffersDrain(Checker):
         if not isinstance(machine, Egress):
             self._known(process, stage, machine.prod)
             buffer = machine.prod.buffer
+            if buffer.allowed.keys() - buffer.coming:
+                raise self.violated(f"{process.name}, stage {stage} has consumers that catch up: {buffer.allowed}")
             if buffer.runs or buffer.rows:
                 raise self.violated(
                     f"{process.name}, stage {stage} keeps {len(buffer.runs)} runs, {buffer.rows} rows; "
@@ -223,7 +230,8 @@ class NoPause(Checker):
     """Section 3.4.3: what is produced is sent, and what has come is consumed, also while a copy catches up.
 
     Only rows of a producer that lags wait, for that one; and the oldest cohort, for one that has all it needs to meet.
-    In an unordered stage nothing waits, but for a meeting.
+    In an unordered stage nothing waits, but for a meeting. The source waits for who lacks much, and for one to which
+    a copy is on its way only if it lacks very much.
     """
 
     claim = "no pause"
@@ -237,17 +245,30 @@ class NoPause(Checker):
         if isinstance(machine, Egress):
             self._consumes(process, stage, machine.cons)
 
+    def heard(self, process: Process, message: PeerMessage) -> None:
+        scenario, view, ingress = process.scenario, process.node.view, process.node.machines.get(0)
+        if not isinstance(ingress, Ingress) or ingress.pulling or ingress.ended or view is None:
+            return
+        coming = {(standby.stage, standby.node) for standby in view.standby}
+        more = scenario.bound_rows if scenario.coming_rows is None else scenario.coming_rows
+        for (edge, node), floor in ingress.prod.buffer.floors.items():
+            kept = sum(len(run.body) for run in ingress.prod.buffer.runs if run.upto > floor)
+            if kept >= (more if (view.edges[edge][1], node) in coming else scenario.bound_rows):
+                return
+        raise self.violated(f"{process.name} does not ask its source for more, and nobody lacks much")
+
     def _consumes(self, process: Process, stage: int, cons: FhCons) -> None:
         oldest = min(cons.cohorts, default=0)
         is_early = stage in process.scenario.unordered and len(cons.cohorts) == 1
         if is_early and cons.pending.get(oldest) and (stage, oldest) not in process.work:
             raise self.violated(f"{process.name}, stage {stage} is idle with {cons.pending[oldest]} here")
+        if not cons.cohorts or (stage, oldest) in process.work:
+            return
         consumed = {k: own.consumed for k, own in cons.cohorts.items()}
         lanes = [lane for lane in cons.lanes.values() if lane.channels]
         here = {k: min((lane.upto for lane in lanes if lane.cohort == k), default=0) for k in consumed}
-        if not cons.cohorts or (stage, oldest) in process.work or here[oldest] <= consumed[oldest]:
-            return
-        if not any(consumed[oldest] <= here[other] for other in consumed if other != oldest):
+        is_to_meet = any(consumed[oldest] <= here[other] for other in consumed if other != oldest)
+        if here[oldest] > consumed[oldest] and not is_to_meet:
             raise self.violated(f"{process.name}, stage {stage} has rows up to {here} and stands at {consumed}")
 
     def _sends(self, process: Process, stage: int, prod: FhProd) -> None:
@@ -365,7 +386,8 @@ class FencedIsMute(Checker):
 class WithinBounds(Checker):
     """Fig. 3.4, rule 8: nobody begins work when his pool is full, but for who is behind what the pool holds.
 
-    He takes what he needs to come after, and no frame that begins beyond it.
+    He takes what he needs to come after, and no frame that begins beyond it. The pool is full when it keeps the bound
+    for any consumer. For one to which a copy is on its way more may be kept, and until he has caught up.
     """
 
     claim = "buffers within their bound"
@@ -374,13 +396,21 @@ class WithinBounds(Checker):
         machine = process.node.machines[work.stage if isinstance(work, Consume) else 0]
         if isinstance(machine, Egress):
             return
-        runs = machine.prod.buffer.runs
-        rows = sum(len(run.body) for run in runs)
-        if rows >= process.scenario.bound_rows and all(run.upto <= work.after for run in runs):
-            raise self.violated(f"{process.name} begins {work} with {rows} rows in its pool")
+        crowded = self._crowded(process, machine.prod)
+        if crowded and all(run.upto <= work.after for run in machine.prod.buffer.runs):
+            raise self.violated(f"{process.name} begins {work} and keeps {crowded}")
         early = [f for f in work.frames if f.after >= work.upto] if isinstance(work, Consume) else []
-        if rows >= process.scenario.bound_rows and early:
-            raise self.violated(f"{process.name} takes early rows in {work} with {rows} rows in its pool")
+        if crowded and early:
+            raise self.violated(f"{process.name} takes early rows in {work} and keeps {crowded}")
+
+    def _crowded(self, process: Process, prod: FhProd) -> str:
+        """For whom too much is kept."""
+        bound, more = process.scenario.bound_rows, process.scenario.coming_rows
+        for dest, floor in prod.buffer.floors.items() or [((0, "nobody"), 0)]:
+            kept = sum(len(run.body) for run in prod.buffer.runs if run.upto > floor)
+            if kept >= (bound if more is None or dest not in prod.buffer.allowed else more):
+                return f"{kept} rows for {dest[1]}"
+        return ""
 
 
 CHECKERS: tuple[type[Checker], ...] = (

@@ -24,6 +24,7 @@ from flux.protocols.egress import Egress
 from flux.protocols.ingress import Ingress
 from flux.protocols.machine import Fenced, Refused
 from flux.protocols.messages import (
+    Ack,
     Ahead,
     Attach,
     Block,
@@ -172,22 +173,23 @@ class Process:
         """The machines of a node: a site has a pooler for each stage, whether it holds partitions of it or not."""
         scenario = self.scenario
         if self.role == INGRESS:
-            yield Ingress(self.name, scenario.bound_rows, self.released)
+            yield Ingress(self.name, scenario.bound_rows, self.released, scenario.coming_rows)
         elif self.role == EGRESS:
             stage = scenario.stages + 1
             yield Egress(self.name, stage, self.through.get((stage, 0), 0), self.ahead)
         else:
             for stage in range(1, scenario.stages + 1):
-                yield Pooler(self.name, stage, scenario.bound_rows)
+                yield Pooler(self.name, stage, scenario.bound_rows, scenario.coming_rows, scenario.step)
 
     def _source(self, pull: Pull) -> Outgoing:
         """Whoever asks gets the same rows under the same numbers: they are in the journal."""
-        body = next((body for body in self.scenario.source if body[-1].sn > pull.after), None)
-        if body is None:
+        source = self.scenario.source
+        place = bisect_right(source, pull.after, key=_last_number)
+        if place == len(source):
             assert not self.ended, f"{self.name} asks a source that has ended"
             self.ended = True
             return self._carry_out(self.node.step(SourceEnded()))
-        body = tuple(row for row in body if row.sn > pull.after)
+        body = tuple(row for row in source[place] if row.sn > pull.after)
         sourced = Sourced(after=pull.after, upto=body[-1].sn, rows=len(body), body=body)
         return self._carry_out(self.node.step(sourced))
 
@@ -201,29 +203,28 @@ class Process:
             for row in rows:
                 if not pairs or (row.producer, row.consumer) in pairs:
                     given.setdefault(row.consumer, []).append(row)
-        plain = self.scenario.reference
         out: list[Row] = []
         for partition in sorted(work.partitions | given.keys()):
             place = (stage, partition)
             rows = sorted(given.get(partition, ()))
-            is_plain = self._is_plain(place, rows, after, upto) and (work.ordered or not self.beyond(place))
+            # What is given what the plain run gave it, in the same state, gives what it gave.
+            plain = self.scenario.reference.stretch(stage, partition, after, upto)
+            is_plain = rows == plain.rows and self.states[place] == plain.before
+            is_plain = is_plain and (work.ordered or not self.beyond(place))
             if is_plain:
-                state, emitted = plain.state(stage, partition, upto), plain.output(stage, partition, after, upto)
+                state, emitted = plain.behind, plain.output
             else:
                 state, emitted = operate(self.scenario, stage, partition, self.states[place], rows, after, upto)
             for check in self.watch.consumed_as_plain if is_plain else self.watch.consumed:
                 check(self, work, partition, rows, state)
             self.states[place] = state
             self.through[place] = upto
-            seen = (*self.history[place], *rows)
-            self.history[place] = seen if work.ordered else tuple(sorted(seen))
+            if work.ordered:
+                self.history[place] += tuple(rows)
+            elif rows:
+                self.history[place] = tuple(sorted((*self.history[place], *rows)))
             out.extend(emitted)
         return sorted(out)
-
-    def _is_plain(self, place: Place, rows: list[Row], after: int, upto: int) -> bool:
-        """Whether a partition is given what the plain run gave it, in the same state: then the rest is known."""
-        plain = self.scenario.reference
-        return rows == plain.rows(*place, after, upto) and self.states[place] == plain.state(*place, after)
 
     def _carry_out(self, effects: list[Any]) -> Outgoing:
         out: Outgoing = []
@@ -267,6 +268,8 @@ class Process:
 
     def _prepare(self, send: Send) -> PeerMessage:
         message = send.message
+        if type(message) is Ack:
+            return message
         if isinstance(message, Data):
             return self._with_rows(message, send.channels)
         if isinstance(message, State):
@@ -289,6 +292,8 @@ class Process:
         for body, blocks in zip(data.bodies, channels, strict=True):
             pairs, rows = _pairs(blocks), _between(body, after, upto)
             chosen += [row for row in rows if row.edge == edge and (row.producer, row.consumer) in pairs]
+        if len(data.bodies) > 1:
+            chosen.sort()  # Those of an unordered stage overlap.
         return Data(
             sender=data.sender,
             view=data.view,
@@ -296,7 +301,7 @@ class Process:
             stint=data.stint,
             after=after,
             upto=upto,
-            bodies=(tuple(sorted(chosen)),),
+            bodies=(tuple(chosen),),
         )
 
     def _with_state(self, message: State) -> State:
@@ -355,6 +360,10 @@ def _between(body: tuple[Row, ...], after: int, upto: int) -> tuple[Row, ...]:
 
 def _number(row: Row) -> int:
     return row.sn
+
+
+def _last_number(body: tuple[Row, ...]) -> int:
+    return body[-1].sn
 
 
 def _first(item: tuple[Work, Any]) -> Work:

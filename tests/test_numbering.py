@@ -110,6 +110,7 @@ def test_a_crash_at_any_byte_gives_the_same_rows_the_same_numbers(steps: list[St
         kept = model.spans[:spans]
         assert journal.upto == (kept[-1][1] if kept else 0)
         assert journal.shed == sum(int(mark[5:]) for *_, mark in kept if mark and mark.startswith("shed"))
+        assert journal.rows == sum(upto - after for after, upto, _, mark in kept if mark is None)
         # A position that was not written at once may be an older one: that only gives more again.
         assert journal.released <= released
         assert given_again(journal) == expected_again(kept, journal.released)
@@ -127,7 +128,7 @@ def test_a_journal_that_is_shortened_all_the_time_says_the_same(steps: list[Step
         perform(steps, Path(folder, "short"))
         long, short = (Numbering.open(Path(folder, name)) for name in ("long", "short"))
         assert (short.upto, short.offset, short.ended) == (long.upto, long.offset, long.ended)
-        assert short.shed == long.shed
+        assert (short.rows, short.shed) == (long.rows, long.shed)
         assert short.released == long.released
         assert short.replay == long.replay
 

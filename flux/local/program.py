@@ -304,7 +304,7 @@ class Program:
             if kind == "rows":
                 self._take_rows(link, header, body, now)
             elif kind == "inputs":
-                heard.history.add_inputs(header["log"])
+                heard.history.add_inputs(header["log"], header["total"])
             elif kind == "view":
                 if heard.started_at is None:
                     heard.started_at = header["at"]

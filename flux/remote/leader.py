@@ -92,7 +92,8 @@ class Leader:
             if header["end"]:
                 self._end(None)
         elif kind == "inputs":
-            heard.history.add_inputs((now, upto, rows) for _, upto, rows in header["log"])
+            entries = [(now, upto, rows) for _, upto, rows in header["log"]]
+            heard.history.add_inputs(entries, header["total"])
         elif kind == "view":
             heard.started_at = heard.started_at or now
             heard.whole = header["whole"]

@@ -4,6 +4,11 @@ Copies of a partition emit the same rows, though not in the same steps. So the d
 rows: it does not depend on how they were cut. It is taken at every `EVERY`-th sequence number; whoever holds the
 digests of two copies compares them (`divergence`). When a copy moves, its digest moves with it.
 
+Every value of fixed width counts. Each column has a multiplier of its own; their sum and the row's number are mixed
+once, a few thousand rows at a time, so that all of it stays in the cache: a row of three integers costs 5 to 7 ns, a
+quarter of what a hash of each column over whole batches did. To hash text takes ten times as long as all else: of text
+and binary the lengths count in each row, and what is in them in one row of `_SAMPLED`, chosen by its number.
+
 Departure: DESIGN.md has the digests travel on acks, to the other copy's site. Here they go to the controller, at
 positions fixed beforehand, because then neither the protocol nor what a site keeps depends on them, and copies are
 compared that have no consumer in common.
@@ -11,17 +16,24 @@ compared that have no consumer in common.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from ..hashing import hash_rows, mix
+from ..hashing import mix, tokens
 from ..wire.rows import PRODUCER, SN, SUB, Rows
 
 EVERY = 1 << 16  # Sequence numbers.
+
+_BLOCK_ROWS = 16_384
+_SAMPLED = 16
+_SAMPLE_SHIFT = np.uint64(64 - (_SAMPLED - 1).bit_length())
+_NAN = np.uint64(0x7FF8 << 48)  # All of them count alike.
 
 Words = npt.NDArray[np.uint64]
 Skips = Sequence[tuple[int, int]]  # Partition and sequence number of each row.
@@ -32,6 +44,8 @@ class Digests:
 
     def __init__(self, partitions: int) -> None:
         self._sums: Words = np.zeros(partitions, dtype=np.uint64)
+        self._words: Words = np.empty(_BLOCK_ROWS, dtype=np.uint64)
+        self._scratch: Words = np.empty(_BLOCK_ROWS, dtype=np.uint64)
         self.upto = 0  # Of the cohort that was added last.
 
     def add(self, rows: Rows, after: int, upto: int, skipped: Skips = ()) -> list[tuple[int, Words]]:
@@ -60,13 +74,45 @@ class Digests:
         self._sums[partition] = digest
 
     def _take_in(self, rows: Rows) -> None:
-        if len(rows):
-            words = hash_rows([column for column in rows.user.columns if _has_tokens(column.type)])
-            words = mix(words + rows.hidden(SN).view(np.uint64))
-            sub = rows.hidden(SUB)
-            if sub is not None:
-                words = mix(words + sub)
-            np.add.at(self._sums, rows.hidden(PRODUCER), words)
+        if not len(rows):
+            return
+        user, producer = rows.user, rows.hidden(PRODUCER)
+        sn, sub = rows.hidden(SN), rows.hidden(SUB)
+        numbers = [sn.view(np.uint64)] if sub is None else [sn.view(np.uint64), sub]
+        whole = [*numbers, *(part for column in user.columns for part in _fixed(column))]
+        for start in range(0, len(rows), _BLOCK_ROWS):
+            block = slice(start, start + _BLOCK_ROWS)
+            np.add.at(self._sums, producer[block], self._mixed([values[block] for values in whole]))
+        texts = [column for column in user.columns if _is_sampled(column.type)]
+        if texts:
+            self._sample(texts, sn, producer)
+
+    def _mixed(self, columns: Sequence[npt.NDArray[Any]]) -> Words:
+        """A word for each row, in memory that the next call uses again."""
+        words, scratch = self._words[: len(columns[0])], self._scratch[: len(columns[0])]
+        words[:] = 0
+        for number, values in enumerate(columns):
+            if values.dtype.kind == "f":
+                # Minus zero is zero, and there is one NaN: copies on different machines may write them differently.
+                floats = scratch.view(np.float64)
+                np.add(values, 0.0, out=floats)
+                is_nan = np.isnan(floats)
+                if is_nan.any():
+                    scratch[is_nan] = _NAN
+                values = scratch
+            np.multiply(values, _multiplier(number), out=scratch)
+            np.add(words, scratch, out=words)
+        return mix(words, scratch)
+
+    def _sample(self, columns: Sequence[Any], sn: npt.NDArray[np.int64], producer: npt.NDArray[np.uint16]) -> None:
+        """Take in what is in some of the rows."""
+        chosen = np.flatnonzero(mix(sn.astype(np.uint64)) >> _SAMPLE_SHIFT == 0)
+        if not len(chosen):
+            return
+        words = sn[chosen].astype(np.uint64)
+        for number, column in enumerate(columns):
+            words += tokens(pc.take(column, pa.array(chosen), boundscheck=False)) * _multiplier(number)
+        np.add.at(self._sums, producer[chosen], mix(words))
 
     def _leave_out(self, skipped: Skips, after: int, upto: int) -> None:
         here = [(partition, sn) for partition, sn in skipped if after < sn <= upto]
@@ -76,6 +122,47 @@ class Digests:
             np.add.at(self._sums, partitions, mix(mix(sns.astype(np.uint64))))
 
 
-def _has_tokens(kind: Any) -> bool:
-    """Nested values have no hash: they are not compared."""
-    return not pa.types.is_nested(kind)
+@cache
+def _multiplier(number: int) -> np.uint64:
+    """An odd one for each column, that has nothing to do with those of the others."""
+    [word] = mix(np.array([number + 1], np.uint64))
+    return np.uint64(word | np.uint64(1))
+
+
+def _fixed(column: Any) -> Iterator[npt.NDArray[Any]]:
+    """What every row has of a column, as floats or without a sign. Nested values have no hash: they do not count."""
+    kind = column.type
+    if _has_offsets(kind):
+        lengths = pc.fill_null(pc.binary_length(column), -1).to_numpy()
+        yield lengths.view(f"u{lengths.itemsize}")
+    elif _is_sampled(kind) or pa.types.is_nested(kind) or pa.types.is_null(kind):
+        return
+    elif column.null_count:
+        is_null = column.is_null().to_numpy(zero_copy_only=False)
+        yield is_null.view(np.uint8)
+        for values in _memory(column):
+            yield np.where(is_null, values.dtype.type(0), values)
+    else:
+        yield from _memory(column)
+
+
+def _memory(column: Any) -> list[npt.NDArray[Any]]:
+    """Values of fixed width as they are in memory, whatever lies behind nulls; those of many bytes in several words."""
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.uint8())
+    width = column.type.bit_width // 8
+    words = max(1, width // 8)
+    is_float = pa.types.is_floating(column.type) and width >= 4
+    kind = np.dtype(f"f{width}" if is_float else f"u{width // words}")
+    flat = np.frombuffer(column.buffers()[1], kind, count=len(column) * words, offset=column.offset * width)
+    return [flat[word::words] for word in range(words)]
+
+
+def _is_sampled(kind: Any) -> bool:
+    is_text = pa.types.is_string_view(kind) or pa.types.is_binary_view(kind) or pa.types.is_fixed_size_binary(kind)
+    return bool(is_text or pa.types.is_dictionary(kind) or _has_offsets(kind))
+
+
+def _has_offsets(kind: Any) -> bool:
+    is_large = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
+    return bool(is_large or pa.types.is_string(kind) or pa.types.is_binary(kind))

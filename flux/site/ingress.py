@@ -30,6 +30,7 @@ from ..punctuation import Punctuation
 from ..sources import Source, SourceBatch, SourceContext
 from ..wire.rows import PARTITION, Rows
 from .admission import Admission
+from .feeding import COMING_TIMES
 from .gathering import Gathering
 from .numbering import Numbering, Replay, Span
 from .shell import Shell
@@ -54,7 +55,8 @@ class IngressProcess(Shell):
             self._unusable = error  # Told when there is a connection to tell it on.
         released = 0 if self._numbering is None else self._numbering.released
         name = INGRESS if incarnation == 1 else f"{INGRESS}.{incarnation}"
-        self._machine = Ingress(name, surroundings.plan.pool_rows, released)
+        pool_rows = surroundings.plan.pool_rows
+        self._machine = Ingress(name, pool_rows, released, COMING_TIMES * pool_rows)
         super().__init__(surroundings, Node(name, [self._machine], incarnation))
         self._source = source
         self._incarnation = incarnation
@@ -65,6 +67,7 @@ class IngressProcess(Shell):
         self._sheds = surroundings.plan.policy.on_overload == "shed"
         self._overloaded = False
         self._shed_told = 0
+        self._rows_told = 0
         # Where the source stands: an offset that it gave, and a number of rows behind it.
         self._offset: tuple[Any, int] = (None, 0)
         self._admission: Admission | None = None
@@ -313,9 +316,11 @@ class IngressProcess(Shell):
         if self._numbering is not None and self._numbering.shed > self._shed_told:
             self._shed_told = self._numbering.shed
             self.program.send({"kind": "shed", "total": self._shed_told})
-        if self._numbered:
-            self.program.send({"kind": "inputs", "log": self._numbered})
-            self._numbered = []
+        rows = 0 if self._numbering is None else self._numbering.rows
+        if self._numbered or rows > self._rows_told:
+            # Of all ingresses of the run: what one of them could not tell any more is in it.
+            self.program.send({"kind": "inputs", "log": self._numbered, "total": rows})
+            self._numbered, self._rows_told = [], rows
 
 
 def _digest(rows: Rows) -> int:

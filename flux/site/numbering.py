@@ -99,6 +99,7 @@ class _Live:
 
     upto: int
     offset: Any
+    rows: int
     shed: int
     reached: int | None
     position: int
@@ -107,7 +108,8 @@ class _Live:
 class Numbering:
     """The numbers given so far, up to `upto`; every copy has what is up to `released`. Made by `open`.
 
-    `shed` counts the rows that were left out, `reached` is how far the event time of each source has come.
+    `rows` counts those that have numbers, which punctuations have too; `shed` the rows that were left out. `reached` is
+    how far the event time of each source has come.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -115,13 +117,14 @@ class Numbering:
         self.upto = 0
         self.offset: Any = None
         self.ended = False
+        self.rows = 0
         self.shed = 0
         self.reached: dict[int, int] = {}
         self.replay = Replay(offset=None, skip_rows=0, spans=())
         self._journal = journal
-        # Behind what is wholly released: position, offset, the rows shed up to there, and how far event time had come;
-        # then the spans behind it.
-        self._base: tuple[int, Any, int, dict[int, int]] = (0, None, 0, {})
+        # Behind what is wholly released: position, offset, rows and rows shed up to there, and how far event time had
+        # come; then the spans behind it.
+        self._base: tuple[int, Any, int, int, dict[int, int]] = (0, None, 0, 0, {})
         self._live: deque[_Live] = deque()
 
     @classmethod
@@ -204,17 +207,18 @@ class Numbering:
         self.upto = span.upto
         self.offset = span.offset
         self.ended = self.ended or span.mark == "end"
+        self.rows += span.rows
         self.shed += span.shed
         self.reached = _come_to(self.reached, span.reached)
-        self._live.append(_Live(span.upto, span.offset, span.shed, span.reached, position))
+        self._live.append(_Live(span.upto, span.offset, span.rows, span.shed, span.reached, position))
         if span.shed:
             self._forget()  # Nobody releases it: if all before it is released, it is.
 
     def _note(self, kind: str, fields: list[Any]) -> None:
         if kind == _BASE:
-            self.upto, self.offset, self.ended, self.shed, reached = fields
+            self.upto, self.offset, self.ended, self.rows, self.shed, reached = fields
             self.reached = dict(reached)
-            self._base = self.upto, self.offset, self.shed, self.reached
+            self._base = self.upto, self.offset, self.rows, self.shed, self.reached
         else:
             assert kind == _RELEASED, f"a record of kind {kind!r} in the numbering"
             # What stood before the file was shortened may come behind what was written then.
@@ -226,8 +230,8 @@ class Numbering:
         forgotten = False
         while self._live and self._live[0].upto <= self.released:
             span = self._live.popleft()
-            _, _, shed, reached = self._base
-            self._base = span.upto, span.offset, shed + span.shed, _come_to(reached, span.reached)
+            _, _, rows, shed, reached = self._base
+            self._base = span.upto, span.offset, rows + span.rows, shed + span.shed, _come_to(reached, span.reached)
             forgotten = True
         return forgotten
 
@@ -240,8 +244,8 @@ class Numbering:
         if self._journal.size - keep_from > self._journal.size // 2:
             return
         ended = self.ended and not self._live
-        upto, offset, shed, reached = self._base
-        base = [_BASE, upto, offset, ended, shed, list(reached.items())]
+        upto, offset, rows, shed, reached = self._base
+        base = [_BASE, upto, offset, ended, rows, shed, list(reached.items())]
         first = (msgpack.packb(base), msgpack.packb([_RELEASED, self.released]))
         forward = self._journal.shorten(first, keep_from)
         self._live = deque(replace(span, position=span.position - forward) for span in self._live)

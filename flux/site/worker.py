@@ -7,6 +7,7 @@ vectorised step. Punctuations cut the batch: rows before it, the punctuation, ro
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -29,9 +30,10 @@ from ..punctuation import Punctuation
 from ..wire import frames
 from ..wire.link import Link
 from ..wire.rows import PARTITION, SN, SUB, Rows, merge
-from ..wire.transfer import Arrival
+from ..wire.transfer import Arrival, Whose
 from .at_work import SUFFIX, AtWork, Job
 from .digests import Digests, Skips
+from .feeding import COMING_TIMES
 from .moving import Installing, Receiving, moving, read
 from .shell import Shell
 from .skipping import Skipping
@@ -39,6 +41,7 @@ from .snapshot import Cut, Snapshots
 from .surroundings import Surroundings
 
 _READ_AT_ONCE_BYTES = 1 << 20
+_STEP_MIN = 4_096  # Positions that an operator takes in one step, however small the pools are.
 
 
 class Worker(Shell):
@@ -47,7 +50,7 @@ class Worker(Shell):
     def __init__(self, surroundings: Surroundings, name: str) -> None:
         plan = surroundings.plan
         stages = range(1, plan.egress_stage)
-        super().__init__(surroundings, Node(name, [Pooler(name, stage, plan.pool_rows) for stage in stages]))
+        super().__init__(surroundings, Node(name, [_pooler(name, stage, plan.pool_rows) for stage in stages]))
         self._segments: dict[int, list[Hosted]] = {}
         self._digests = {stage: Digests(plan.partitions(stage)) for stage in stages}
         self._at_work = AtWork(surroundings.directory / f"{name}{SUFFIX}")
@@ -164,7 +167,8 @@ class Worker(Shell):
         consumers = tuple(range(self.plan.partitions(message.stage + 1)))
         own = self.table((Block(producers=(partition,), consumers=consumers),), message.stage)
         steps, digest = self._segments[message.stage], self._digests[message.stage].get(partition)
-        whose = f"stage {message.stage}, partition {partition}, on {self.name}"
+        place = f"stage {message.stage}, partition {partition}, on {self.name}"
+        whose = Whose(place, tuple(step.step.name for step in steps))
         values = partial(moving, message, partition, own, steps, digest)
         for step in steps:
             step.init_trans(partition)
@@ -195,7 +199,12 @@ class Worker(Shell):
         if self._standby(version, link.peer) is None:
             self._receiving.forget(link.peer, version)  # A later view does not want it any more.
             return
-        arrival = self._receiving.take(link.peer, version, body)
+        try:
+            arrival = self._receiving.take(link.peer, version, body)
+        except frames.BadFrame as error:
+            self._receiving.forget(link.peer, version)
+            self._cannot_use(link, error)
+            return
         if is_last:
             self._receiving.forget(link.peer, version)
             self._nursery.start_soon(self._read_state, link, arrival)
@@ -213,10 +222,17 @@ class Worker(Shell):
             if message.sender != link.peer:
                 raise frames.BadFrame(f"expected the state of a partition of {link.peer}, got {message!r:.200}")
         except frames.BadFrame as error:
-            self.fail(FluxError(f"{self.name} cannot read the state that {link.peer} sent: {error}"))
-            link.close()
+            self._cannot_use(link, error)
+            return
         if not link.closed:
             self.tell(message)
+
+    def _cannot_use(self, link: Link, error: frames.BadFrame) -> None:
+        """A copy cannot be read, and its chunks do not come again: another pair of sites must do it."""
+        self.log(
+            f"closed the connection to {link.peer}, which sent state that cannot be read: {error}", logging.WARNING
+        )
+        self.give_up(link)
 
     def _standby(self, version: Any, donor: str | None = None) -> Standby | None:
         """The copy `version` that is to be built; None if there is none in the view."""
@@ -248,6 +264,11 @@ class Worker(Shell):
             columns = [output.arrow.column(name) for name in following.columns]
             partition = partition_of(columns, following.partitions)
         return Rows.of(output.arrow, output.sn, output.sub, output.partition, partition, marks)
+
+
+def _pooler(name: str, stage: int, pool_rows: int) -> Pooler:
+    # A full pool is worked on in two steps: who catches up with more than that lets others have their turn.
+    return Pooler(name, stage, pool_rows, COMING_TIMES * pool_rows, max(_STEP_MIN, pool_rows // 2))
 
 
 def _opened(plan: Plan, stage: int, held: list[int]) -> list[Hosted]:

@@ -36,13 +36,14 @@ _tokens = itertools.count(1)
 class Rows:
     """Tuples of (after, upto] in order, and the punctuations among them. Immutable."""
 
-    __slots__ = ("_encoded", "marks", "token", "wide")
+    __slots__ = ("_encoded", "marks", "spilled", "token", "wide")
 
     def __init__(self, wide: pa.RecordBatch | None, marks: tuple[Punctuation, ...] = ()) -> None:
         self.wide = wide if wide is not None and wide.num_rows else None
         self.marks = marks
         self.token = next(_tokens)  # Stands for this body in a recording.
         self._encoded: pa.Buffer | None = None
+        self.spilled = False
 
     @classmethod
     def of(
@@ -113,6 +114,15 @@ class Rows:
         index = self.wide.schema.get_field_index(name)
         return None if index < 0 else self.wide.column(index).to_numpy(zero_copy_only=True)
 
+    @property
+    def span(self) -> tuple[int, int] | None:
+        """The first and the last sequence number of rows and marks; None if there are none."""
+        numbers = [mark.sn for mark in self.marks]
+        if self.wide is not None:
+            sn = self.hidden(SN)
+            numbers += [int(sn[0]), int(sn[-1])]
+        return (min(numbers), max(numbers)) if numbers else None
+
     def between(self, after: int, upto: int) -> Rows:
         """The part in (after, upto], sharing memory with the whole."""
         marks = tuple(mark for mark in self.marks if after < mark.sn <= upto)
@@ -138,6 +148,13 @@ class Rows:
         if self._encoded is None and self.wide is not None:
             self._encoded = self.wide.serialize()
         return self._encoded
+
+    def spill(self, elsewhere: Any) -> None:
+        """Use this memory from now on: it holds what `encode` gave, and who keeps it there takes care of it."""
+        assert self.wide is not None
+        self._encoded = pa.py_buffer(elsewhere)
+        self.wide = pa.ipc.read_record_batch(self._encoded, self.wide.schema)
+        self.spilled = True
 
 
 class Channels:

@@ -346,7 +346,7 @@ RULES: tuple[ProtocolRule, ...] = (
         "Partitions are consumed in one step when they have come equally far and the operator is busy with none.",
         (
             Removal(copies.step_over_a_cohort, "ahead", 91),
-            Removal(copies.fuse_a_cohort_at_work, "everything moves", 749),
+            Removal(copies.fuse_a_cohort_at_work, "everything moves", 3847),
             Removal(copies.fuse_cohorts_at_different_positions, "two partitions meet", 6),
             Removal(copies.fuse_cohorts_at_work, "ahead", 11),
             Removal(copies.lose_what_was_pending_when_cohorts_fuse, "ahead", 83),

@@ -242,9 +242,18 @@ def test_a_consumer_stays_with_the_copy_that_took_over() -> None:
     asked = fed(cons.step(replace(SPARE, number=2, dead=frozenset({"site-1"}))))
     assert asked == {("site-2", 5): [(0, 0)]}
     # The new copy is told the position, and nothing is asked of it.
-    told, asked_again = cons.step(replace(MOVED, number=3, dead=frozenset({"site-1"})))
+    [told] = cons.step(replace(MOVED, number=3, dead=frozenset({"site-1"})))
     assert told == Send(to="site-3", message=Ack(sender="egress", view=3, edge=2, position=3))
-    assert asked_again == Send(to="site-2", message=Merge(sender="egress", view=3, edge=2, stint=3, into=2))
+
+
+def test_a_sender_is_asked_once_to_make_one_lane_of_two() -> None:
+    cons = consumer("egress", 3, SPARE)
+    cons.step(data("site-1", 2, 1, 0, 5))
+    cons.step(data("site-2", 2, 2, 0, 3))
+    *_, merge = cons.step(replace(SPARE, number=2, dead=frozenset({"site-1"})))
+    assert merge == Send(to="site-2", message=Merge(sender="egress", view=2, edge=2, stint=3, into=2))
+    later = cons.step(replace(SPARE, number=3, dead=frozenset({"site-1"})))
+    assert not [effect for effect in later if isinstance(effect, Send) and isinstance(effect.message, Merge)]
 
 
 def test_frames_of_a_lane_without_channels_are_dropped_until_the_stop_is_confirmed() -> None:

@@ -73,7 +73,7 @@ class Processes:
         self._supervisors: dict[str, threading.Thread] = {}
         self._over = False
 
-    def start(self, name: str) -> None:
+    def start(self, name: str, *more: str) -> None:
         role = name.partition("-")[0]
         options = {
             "controller": ["--listen", self.controller, "--sites", "2", "--standby", "1", "--journal", "journal-c"],
@@ -81,14 +81,18 @@ class Processes:
             "egress": ["--controller", self.controller, "--journal", "journal-e"],
             "site": ["--controller", self.controller],
         }
-        self.call(name, role, "job:flow", *options[role])
+        self.call(name, role, "job:flow", *options[role], *more)
 
     def call(self, name: str, *arguments: str) -> subprocess.Popen[str]:
-        call = [sys.executable, "-c", "import sys; from flux.cli import main; sys.exit(main())", *arguments]
+        call = self.command(name, *arguments)
         errors = (self.directory / f"{name}.log").open("a")
         self.running[name] = subprocess.Popen(call, cwd=self.directory, stderr=errors, text=True)
         errors.close()
         return self.running[name]
+
+    def command(self, name: str, *arguments: str) -> list[str]:
+        """What is run for the process that is called `name` here."""
+        return [sys.executable, "-c", "import sys; from flux.cli import main; sys.exit(main())", *arguments]
 
     def supervise(self, name: str, *arguments: str) -> None:
         """As systemd does with Restart=on-failure: call it again whenever it ends, but for status 0."""

@@ -163,6 +163,7 @@ def test_every_copy_gets_the_same_rows_under_the_same_numbers(
     assert not [error for life in lives for error in life.errors]
     expected = {**{n: n for n in range(1, rows + 1)}, rows + 1: "end"}
     assert [copy.received for copy in copies] == [expected, expected]
+    assert lives[-1]._rows_told == rows, "whoever numbered them, and whatever was told of it before"
 
 
 @settings(deadline=None, max_examples=25)

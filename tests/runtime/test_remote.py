@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import socket
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from flux.cli import main
 from flux.plan import Plan, Policy
 from flux.remote.roll import Roll
+from flux.site.shell import FENCED
 
 from .commands import DEADLINE_S, ROOT, Processes, controller, encrypt, expected, said
 from .fakes import flow as collecting
@@ -97,6 +99,20 @@ def test_a_controller_without_its_journal_leads_another_run_and_harms_none(
         assert process.wait(DEADLINE_S) == 0, f"{name}: {processes.logs()}"
     lines = (tmp_path / "out.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == expected(int((tmp_path / "ended-at").read_text()))
+
+
+def test_a_site_that_reaches_nobody_any_more_ends(processes: Processes) -> None:
+    for name in ("controller", "site-b", "site-c", "ingress", "egress"):
+        processes.start(name)
+    site = processes.call("site-a", "site", "job:flow", "--controller", processes.controller, "--lease", "1")
+    processes.advance(100)
+    processes.kill("controller")
+    with pytest.raises(subprocess.TimeoutExpired):
+        site.wait(3)  # It reaches the others, and goes on.
+    for name in ("site-b", "site-c", "ingress", "egress"):
+        processes.kill(name)
+    assert site.wait(DEADLINE_S) == FENCED
+    assert "neither the controller nor any other process for 1 s" in processes.logs()
 
 
 def test_commands_ask_the_controller(processes: Processes, capsys: pytest.CaptureFixture[str]) -> None:

@@ -289,22 +289,22 @@ TALES = (
         "a lane was merged into itself by way of an earlier merge",
         merge_a_lane_into_itself,
         Scenario(
-            sites=3,
-            copies=((("site-3",), ("site-1",), ("site-1",)),),
-            batches=((1, 4),),
+            sites=2,
+            copies=((("site-1",), ("site-1",), ("site-2",)),),
+            batches=((1,), (2,), (3, 4), (5,)),
             bound_rows=10,
             crashes=0,
+            at_once=3,
             moves=(
                 _move(0, 0, "site-2"),
+                _move(2, 0, "site-1"),
                 _move(1, 0, "site-2"),
-                _move(2, 0, "site-2"),
             ),
         ),
         """
-        ingress>controller egress>controller site-3>controller site-2>controller site-1>controller
-        controller>site-2 controller>site-1 move:0 move:1 move:2 controller>site-1 controller>site-1
-        controller>site-1 controller>site-2 controller>site-2 controller>site-2 site-2>site-1 site-2>site-1
-        site-1>site-2 site-1>site-2 controller>site-3 controller>site-3 site-2>site-3
+        ingress>controller site-1>controller site-2>controller egress>controller controller>ingress
+        controller>site-2 work:ingress:0 site-2>ingress ingress>site-2 work:site-2:1 move:2
+        controller>ingress site-2>ingress controller>site-2
         """,
     ),
     Tale(
