@@ -320,6 +320,19 @@ def test_a_flow_explains_its_plan() -> None:
 # Sources and sinks.
 
 
+def test_a_source_may_tell_event_time_and_how_late_rows_may_come() -> None:
+    taken = parameters_of(flux.Dataflow.source)
+    assert taken["event_time"].default is None and taken["lateness_ms"].default == 0
+    assert "watermark_every_ms" in taken
+    assert flux.report.Report(outputs=0).late == 0
+
+
+def test_a_keyed_operator_may_set_timers() -> None:
+    assert list(parameters_of(flux.KeyedOperator.on_timer)) == ["key", "time", "state"]
+    assert list(parameters_of(flux.KeyedOperator.set_timer)) == ["time"]
+    assert parameters_of(flux.KeyedOperator.cancel_timer)["time"].default is None
+
+
 def test_table_takes_data_rate_and_batch_rows() -> None:
     taken = parameters_of(flux.sources.Table)
     assert {name: p.default for name, p in taken.items() if name != "data"} == {

@@ -35,6 +35,7 @@ class Distinct(PooledOperator):
     """
 
     def output_for(self, parameters: Mapping[str, Any], key_columns: tuple[str, ...], rows: Any) -> Any:
+        unknown_parameters("Distinct", list(parameters), _PARAMETERS)
         check_keys(_on(parameters, key_columns), rows)
         Windowed.check(parameters, rows)
         return rows

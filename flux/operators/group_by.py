@@ -24,6 +24,7 @@ from flux.punctuation import Punctuation
 
 __all__ = ["GroupBy"]
 
+_PARAMETERS = ("aggregates", "emit")
 _EMIT = ("rows", "watermarks")
 
 
@@ -41,13 +42,14 @@ class GroupBy(PooledOperator):
     """
 
     def output_for(self, parameters: Mapping[str, Any], key_columns: tuple[str, ...], rows: Any) -> Any:
-        aggregates = _settings(parameters)[0]
+        unknown_parameters("GroupBy", list(parameters), _PARAMETERS)
+        aggregates, _ = _settings(parameters)
         fields = check_keys(key_columns, rows)
         return pa.schema([*fields, *(pa.field(each.name, each.type_for(rows)) for each in aggregates)])
 
     def open(self, context: Context) -> None:
         self._step, self._key = context.step, context.key_columns
-        unknown_parameters(context.step, list(context.parameters), ("aggregates", "emit"))
+        unknown_parameters(context.step, list(context.parameters), _PARAMETERS)
         try:
             self._aggregates, self._emit = _settings(context.parameters)
         except ColumnError as error:

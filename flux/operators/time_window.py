@@ -110,6 +110,7 @@ class TimeWindow(PooledOperator):
     """
 
     def output_for(self, parameters: Mapping[str, Any], key_columns: tuple[str, ...], rows: Any) -> Any:
+        unknown_parameters("TimeWindow", list(parameters), _PARAMETERS)
         settings = _Settings.of(parameters)
         check_time_column(settings.time, rows)
         end = window_type(rows.field(settings.time).type)

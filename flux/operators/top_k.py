@@ -55,6 +55,7 @@ class TopK(PooledOperator):
     """
 
     def output_for(self, parameters: Mapping[str, Any], key_columns: tuple[str, ...], rows: Any) -> Any:
+        unknown_parameters("TopK", list(parameters), _PARAMETERS)
         _, by, _ = _settings(parameters)
         check_keys(key_columns, rows)
         Windowed.check(parameters, rows)

@@ -118,6 +118,7 @@ def test_keys_that_changed_are_told_in_their_order() -> None:
         ({"aggregates": {"f": (len, "x", "int64")}}, "needs all values of a key"),
         ({"aggregates": {"n": "count"}, "emit": "sometimes"}, "emit is 'rows' or 'watermarks'"),
         ({}, "aggregates is a dict"),
+        ({"aggregate": {"n": "count"}}, "unknown parameters aggregate; it has aggregates, emit"),
     ],
 )
 def test_what_cannot_be_asked_for_is_refused_with_the_plan(parameters: dict[str, Any], text: str) -> None:

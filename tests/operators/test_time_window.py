@@ -277,6 +277,6 @@ def test_what_cannot_be_asked_for_is_refused_with_the_plan(wrong: dict[str, Any]
         step_of(TimeWindow, schema_of(pa.string(), pa.int64()), ("k",), **(GOOD | wrong))
 
 
-def test_a_misspelt_parameter_is_refused() -> None:
+def test_a_misspelt_parameter_is_refused_with_the_plan() -> None:
     with pytest.raises(PlanError, match="unknown parameters size"):
-        opened(step_of(TimeWindow, schema_of(pa.string(), pa.int64()), ("k",), size=3, **GOOD))
+        step_of(TimeWindow, schema_of(pa.string(), pa.int64()), ("k",), size=3, **GOOD)
