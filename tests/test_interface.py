@@ -313,6 +313,19 @@ def test_a_flow_explains_its_plan() -> None:
 # Sources and sinks.
 
 
+def test_a_source_may_tell_event_time_and_how_late_rows_may_come() -> None:
+    taken = parameters_of(flux.Dataflow.source)
+    assert taken["event_time"].default is None and taken["lateness_ms"].default == 0
+    assert "watermark_every_ms" in taken
+    assert flux.report.Report(outputs=0).late == 0
+
+
+def test_a_keyed_operator_may_set_timers() -> None:
+    assert list(parameters_of(flux.KeyedOperator.on_timer)) == ["key", "time", "state"]
+    assert list(parameters_of(flux.KeyedOperator.set_timer)) == ["time"]
+    assert parameters_of(flux.KeyedOperator.cancel_timer)["time"].default is None
+
+
 def test_table_takes_data_rate_and_batch_rows() -> None:
     taken = parameters_of(flux.sources.Table)
     assert {name: p.default for name, p in taken.items() if name != "data"} == {
@@ -701,15 +714,9 @@ def test_wrap_bytewax_runs_a_stateful_logic_unchanged() -> None:
     assert [row["n"] for row in output_of(later.wrap_bytewax(Logic))] == [row["n"] for row in counted()]
 
 
-@pytest.mark.parametrize("name", ["Sessions", "CountWindow", "Join"])
+@pytest.mark.parametrize("name", ["Sessions", "CountWindow", "Join", "TimeWindow", "GroupBy", "TopK", "Distinct"])
 def test_operators_of_the_library_are_pooled(name: str) -> None:
     assert issubclass(getattr(flux.operators, name), flux.PooledOperator)
-
-
-@pytest.mark.parametrize("name", ["TimeWindow", "GroupBy", "TopK", "Distinct"])
-@to_be_built(5, "the rest of the library")
-def test_more_operators_of_the_library_are_pooled(name: str) -> None:
-    assert issubclass(getattr(later.operators, name), flux.PooledOperator)
 
 
 def test_nothing_is_unpickled() -> None:

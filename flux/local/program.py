@@ -341,7 +341,7 @@ class Program:
                 heard.byes.add(link.peer)
                 for place in header.get("digests", ()):
                     heard.diverged = self._divergence.compare(link.peer, *place) or heard.diverged
-            elif kind in ("skipped", "shed"):
+            elif kind in ("skipped", "shed", "late"):
                 for text in heard.left_out.hear(header):
                     self._log(logging.WARNING, text, node=link.peer)
             elif kind == "log":

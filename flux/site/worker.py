@@ -93,6 +93,7 @@ class Worker(Shell):
         self._at_work.end()
         body = self._partitioned(job.stage, outputs, whole.marks)
         self._compare(job, body, self._tell_skipped(job.stage))
+        self._tell_late(job.stage)
         reached = job.upto if job.ordered else max([job.upto, *_last_of(body)])
         self.tell(
             Consumed(stage=job.stage, cohort=job.cohort, upto=job.upto, rows=len(body), emitted_upto=reached, body=body)
@@ -106,6 +107,13 @@ class Worker(Shell):
             if told:
                 self.program.send(told)
         return places
+
+    def _tell_late(self, stage: int) -> None:
+        """Report how many rows came too late, as far as that is news."""
+        for number, step in enumerate(self._segments[stage]):
+            if totals := step.take_late():
+                place = {"step": step.step.name, "place": [stage, number]}
+                self.program.send({"kind": "late", **place, "totals": list(totals.items())})
 
     def _compare(self, job: Consume, body: Body, skipped: Skips) -> None:
         """Have what was emitted compared with what the other copies emit."""
