@@ -25,6 +25,7 @@ from flux.batch import Batch, punctuated
 from flux.columns import ColumnError, record_batch_of
 from flux.errors import FluxError, OperatorError, PlanError, StateError
 from flux.operator import KeyedOperator, Operator, OperatorStep, PooledOperator, Punctuation
+from flux.wire.values import PLAIN, Vocabulary
 
 __all__ = ["Hosted", "host"]
 
@@ -41,7 +42,9 @@ def host(step: OperatorStep) -> Hosted:
     made = step.factory if isinstance(step.factory, type) else type(step.factory())
     for form, hosted in ((Operator, _PerPartition), (KeyedOperator, _PerKey), (PooledOperator, _Pooled)):
         if issubclass(made, form):
-            return hosted(step, getattr(made, "state_in_memory", True))
+            driving = hosted(step, getattr(made, "state_in_memory", True))
+            driving.words = Vocabulary.of(made, f"step {step.name!r}")
+            return driving
     raise PlanError(
         f"step {step.name!r}: expected an operator class (flux.Operator, KeyedOperator or PooledOperator), "
         f"came {getattr(step.factory, '__name__', step.factory)!r}. Derive it from one of them, or wrap it"
@@ -53,6 +56,8 @@ class Hosted:
 
     Abstract: each form of operator has a subclass below that defines all of these methods.
     """
+
+    words: Vocabulary = PLAIN  # Of which the state is made.
 
     def __init__(self, step: OperatorStep, state_in_memory: bool = True) -> None:
         self.step = step

@@ -22,7 +22,9 @@ from ..wire.frames import BadFrame, shown
 from ..wire.rows import Channels, Rows, marks_to_plain
 from ..wire.state import Parcel
 from ..wire.transfer import Arrival
+from ..wire.values import Spoken, Words
 
+_NO_WORDS: Words = {}
 _COLLECTED_BYTES = 16 << 20
 
 
@@ -37,17 +39,17 @@ def moving(message: State, partition: int, own: Channels, steps: Sequence[Hosted
         state = step.get_partition_state(partition)
         # State comes whole, or as a generator of pieces; each is installed by a call of its own.
         for piece in state if isinstance(state, GeneratorType) else [state]:
-            yield [number, piece]
+            yield [number, Spoken(message.stage, number, piece, step.words) if step.words else piece]
 
 
-def read(arrival: Arrival) -> State:
-    """The message of the protocol, with everything that `moving` gave in it."""
+def read(arrival: Arrival, words: Words = _NO_WORDS) -> State:
+    """The message of the protocol, with everything that `moving` gave in it, in the words of each step's operator."""
     if arrival.size_bytes < _COLLECTED_BYTES:
-        return _read(arrival.values())
+        return _read(arrival.values(words))
     # To look for garbage among millions of new objects takes seconds, in which no other thread runs. State has none.
     gc.disable()
     try:
-        return _read(arrival.values())
+        return _read(arrival.values(words))
     finally:
         gc.freeze()
         gc.enable()

@@ -30,6 +30,7 @@ from ..wire import frames
 from ..wire.link import Link
 from ..wire.rows import PARTITION, SN, SUB, Rows, merge
 from ..wire.transfer import Arrival
+from ..wire.values import Vocabulary
 from .at_work import SUFFIX, AtWork, Job
 from .digests import Digests, Skips
 from .moving import Installing, Receiving, moving, read
@@ -49,6 +50,7 @@ class Worker(Shell):
         stages = range(1, plan.egress_stage)
         super().__init__(surroundings, Node(name, [Pooler(name, stage, plan.pool_rows) for stage in stages]))
         self._segments: dict[int, list[Hosted]] = {}
+        self._words: dict[tuple[int, int], Vocabulary] = {}  # Of which their states are made, by stage and step.
         self._digests = {stage: Digests(plan.partitions(stage)) for stage in stages}
         self._at_work = AtWork(surroundings.directory / f"{name}{SUFFIX}")
         self._snapshots = {stage: Snapshots() for stage in stages}
@@ -60,6 +62,7 @@ class Worker(Shell):
         for stage in range(1, self.plan.egress_stage):
             held = [p for p, copies in enumerate(placed.copies[stage]) if self.name in copies]
             self._segments[stage] = _opened(self.plan, stage, held)
+            self._words |= {(stage, number): step.words for number, step in enumerate(self._segments[stage])}
 
     def last_words(self) -> dict[str, Any]:
         for steps in self._segments.values():
@@ -199,9 +202,9 @@ class Worker(Shell):
         """Read a copy that has come, beside the loop if it is large; the machine is told when that is done."""
         try:
             if arrival.size_bytes < _READ_AT_ONCE_BYTES:
-                message = read(arrival)
+                message = read(arrival, self._words)
             else:
-                message = await trio.to_thread.run_sync(read, arrival)
+                message = await trio.to_thread.run_sync(read, arrival, self._words)
             if message.sender != link.peer:
                 raise frames.BadFrame(f"expected the state of a partition of {link.peer}, got {message!r:.200}")
         except frames.BadFrame as error:
