@@ -27,11 +27,11 @@ from flux.errors import FluxError, OperatorError, PlanError, StateError
 from flux.operator import KeyedOperator, Operator, OperatorStep, PooledOperator, Punctuation
 from flux.wire.values import PLAIN, Vocabulary
 
-__all__ = ["Hosted", "host"]
+__all__ = ["NAN", "Hosted", "host", "keys_of"]
 
 ROW_WAS = "; the row was "
 _ADVICE = 'Mend the operator, or let on_error="skip" leave out and count the rows for which it raises'
-_NAN = float("nan")
+NAN = float("nan")
 _PIECE_KEYS = 8_192  # Of one piece of state: read, sent and installed in a few milliseconds.
 # A library that calls sys.exit() must not end a site as if that were in order.
 _RAISED = (Exception, SystemExit)
@@ -150,6 +150,8 @@ class Hosted:
     def _raised(
         self, error: BaseException, function: Callable[..., Any], partition: int | None, rows: Batch | None
     ) -> OperatorError:
+        # One who wraps another's class says what that is: its file and line are wanted, not the wrapper's.
+        function = getattr(getattr(function, "__self__", None), "user_code", function)
         text = f"{_place(function, error)} raised {type(error).__name__}: {error}{_columns_hint(error)}"
         if rows is None or not len(rows):
             return OperatorError(text, self.step.name, partition)
@@ -323,7 +325,7 @@ class _PerKey(Hosted):
         batch = self._ours(batch)
         columns = [batch.column(name) for name in self.step.key_columns]
         self._key_schema = pa.schema(zip(self.step.key_columns, (c.type for c in columns), strict=True))
-        keys = _keys(columns)
+        keys = keys_of(columns)
         on_tuple, states = self._instance.on_tuple, self._states
         assert states.keys() >= set(batch.partition.tolist()), f"step {self.step.name!r}: not held here"
         outputs: list[Mapping[str, Any]] = []
@@ -412,7 +414,7 @@ class _PerKey(Hosted):
                 "Both sites must run the same flow"
             )
         self._key_schema = table.schema
-        held.update(zip(_keys(table.columns), state["states"], strict=True))
+        held.update(zip(keys_of(table.columns), state["states"], strict=True))
 
     def init_trans(self, pid: int) -> None:
         self._tell(pid, self._instance, "init_trans")
@@ -467,13 +469,13 @@ class _Pooled(Hosted):
         self._call(pid, None, self._instance.drop_partition, pid)
 
 
-def _keys(columns: list[Any]) -> list[tuple[Any, ...]]:
+def keys_of(columns: list[Any]) -> list[tuple[Any, ...]]:
     """Return each row's key. All NaN are one key, as to the hash; to Python they must be one object."""
     values = []
     for column in columns:
         cells = column.to_pylist()
         if pa.types.is_floating(column.type):
-            cells = [_NAN if cell != cell else cell for cell in cells]
+            cells = [NAN if cell != cell else cell for cell in cells]
         values.append(cells)
     return list(zip(*values, strict=True))
 

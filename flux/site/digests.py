@@ -63,9 +63,9 @@ class Digests:
         if len(rows):
             words = hash_rows([column for column in rows.user.columns if _has_tokens(column.type)])
             words = mix(words + rows.hidden(SN).view(np.uint64))
+            # A `sub` that is left out is zero: whether it is depends on the rows beside, and so on how they were cut.
             sub = rows.hidden(SUB)
-            if sub is not None:
-                words = mix(words + sub)
+            words = mix(words if sub is None else words + sub)
             np.add.at(self._sums, rows.hidden(PRODUCER), words)
 
     def _leave_out(self, skipped: Skips, after: int, upto: int) -> None:

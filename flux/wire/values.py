@@ -2,8 +2,8 @@
 
 Some types of the standard library travel as they are: sets, dates and times, decimals and the like. Classes of the
 user's travel if the operator names them (`state_types`): dataclasses, named tuples, enums, and classes whose instances
-are their attributes. For everything else an operator may have `encode_state` and `decode_state`. All three together are its
-`Vocabulary`, and bytes that came from a peer make nothing that is not in it.
+are their attributes. For everything else an operator may have `encode_state` and `decode_state`.
+All three together are its `Vocabulary`, and bytes that came from a peer make nothing that is not in it.
 
 An instance is made without its `__init__`, because what came is a state in which it was, and not how it began.
 """
@@ -198,7 +198,8 @@ def _class_of(kind: Any, whose: str) -> _Class:
         return _Class(kind, None)
     raise PlanError(
         f"{whose}: state_types holds dataclasses, named tuples, enums and classes whose instances are their "
-        f"attributes; {kind!r} is none of them. Leave it out, and define the static methods encode_state and decode_state"
+        f"attributes; {kind!r} is none of them. Leave it out, and define the static methods encode_state and "
+        "decode_state"
     )
 
 
