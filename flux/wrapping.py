@@ -101,8 +101,8 @@ def wrap(
     }
     attributes: dict[str, Any] = {"_calls": calls, "_existing": staticmethod(existing), "output": output}
     attributes |= {"state_types": state_types, "__module__": getattr(existing, "__module__", __name__)}
-    if encode_state is not None or decode_state is not None:
-        attributes |= {"encode_state": staticmethod(encode_state), "decode_state": staticmethod(decode_state)}
+    hooks = {"encode_state": encode_state, "decode_state": decode_state}
+    attributes |= {name: staticmethod(hook) for name, hook in hooks.items() if hook is not None}
     return type(name, (_Wrapped,), {**attributes, "__doc__": f"{name}, run by Flux."})
 
 

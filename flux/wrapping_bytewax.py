@@ -97,8 +97,8 @@ def wrap_bytewax(
         "output": output,
         "state_types": (*state_types, *sorted(known - set(state_types), key=lambda kind: kind.__qualname__)),
     }
-    if encode_state is not None or decode_state is not None:
-        attributes |= {"encode_state": staticmethod(encode_state), "decode_state": staticmethod(decode_state)}
+    hooks = {"encode_state": encode_state, "decode_state": decode_state}
+    attributes |= {name: staticmethod(hook) for name, hook in hooks.items() if hook is not None}
     return type(name, (_Logics,), {**attributes, "__doc__": f"{name} of bytewax, run by Flux."})
 
 
@@ -123,7 +123,8 @@ def _probed(builder: Callable[[Any], Any], name: str) -> Any:
     if missing:
         raise PlanError(
             f"wrap_bytewax({name}): builder(None) returned {type(logic).__name__}, which has no "
-            f"{' and no '.join(missing)}. Give the function that bytewax's `stateful` or `stateful_batch` takes as builder"
+            f"{' and no '.join(missing)}. Give the function that bytewax's `stateful` or `stateful_batch` takes as "
+            "builder"
         )
     where = _system_clock(logic, _LOOKED_DEEP)
     if where is not None:
@@ -223,8 +224,8 @@ class _Logics(RowWise):
             emitted, is_done = returned
         except (TypeError, ValueError):
             raise OperatorError(
-                f"{type(logic).__name__}.{what} returned {returned!r:.200}; expected a tuple of what to emit and whether "
-                "the logic is done: ([...], False)"
+                f"{type(logic).__name__}.{what} returned {returned!r:.200}; expected a tuple of what to emit and "
+                "whether the logic is done: ([...], False)"
             ) from None
         if is_done:
             del self._logics[key]
