@@ -1,9 +1,10 @@
 """Row-wise operators beside bytewax: `python -m experiments.bench.bytewax_side`.
 
-The dataflow of thesis 2.2, a row at a time: Flux's `KeyedOperator` with pairs on two sites, and bytewax's batch operators
-(`flat_map_batch`, `stateful_batch`) with recovery on, in one process and in two. All take turns within one run, because the
-machine is noisy; what counts are ratios of medians. Both begin with the same Arrow batches, and both give as much output
-as the plain loop, Flux the same, which is checked. Time is taken from the first batch to the last row at the sink.
+The dataflow of thesis 2.2, a row at a time: Flux's `KeyedOperator` with pairs on two sites, and bytewax's batch
+operators (`flat_map_batch`, `stateful_batch`) with recovery on, in one process and in two. All take turns within one
+run, because the machine is noisy; what counts are ratios of medians. Both begin with the same Arrow batches, and both
+give as much output as the plain loop, Flux the same, which is checked. Time is taken from the first batch to
+the last row at the sink.
 """
 
 from __future__ import annotations
