@@ -994,11 +994,10 @@ def test_the_partition_of_an_integer_is_that_of_the_published_vectors() -> None:
 # Testing one's own code.
 
 
-@to_be_built(5, "flux.testing", ImportError)
 def test_check_operator_finds_an_operator_that_depends_on_batching() -> None:
     import hypothesis.strategies as st
 
-    from flux.testing import check_operator  # type: ignore[import-not-found]
+    from flux.testing import check_operator
 
     class Sizes(flux.Operator):
         output = {"size": "int64"}
@@ -1012,7 +1011,6 @@ def test_check_operator_finds_an_operator_that_depends_on_batching() -> None:
         check_operator(Sizes, rows=rows)
 
 
-@to_be_built(5, "flux.testing", ImportError)
 def test_simulate_runs_a_flow_in_the_simulated_world() -> None:
     from flux.testing import simulate
 

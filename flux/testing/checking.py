@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import hypothesis
@@ -196,11 +196,11 @@ def _played(subject: Subject, clock: Clock, example: _Example, way: Way, now_s: 
 def _with_key(subject: Subject, given: Given) -> Subject:
     """By default the key is the first column."""
     names = given.rows.schema.names
-    key = subject.key or tuple(names[:1])
+    key = subject.key or tuple(names[:1]) or ("row",)
     unknown = [name for name in key if name not in names]
     if unknown and len(given.sn):
         raise PlanError(f"check_operator: the rows have no column {', '.join(unknown)}; they have {', '.join(names)}")
-    return Subject(subject.factory, key if len(given.sn) else (), subject.parameters, subject.partitions, subject.name)
+    return replace(subject, key=key)
 
 
 def _repeats(subject: Subject, clock: Clock, example: _Example) -> None:

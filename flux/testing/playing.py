@@ -52,7 +52,8 @@ class Subject:
     name: str
 
     def step(self, schema: Any) -> OperatorStep:
-        output = output_of(self.factory, self.parameters, self.key, schema)
+        # No rows came, and nobody has said what they are like: then an operator is not asked what it makes of them.
+        output = output_of(self.factory, self.parameters, self.key, schema if schema.names else None)
         return OperatorStep(self.factory, self.parameters, self.name, self.key, self.partitions, 0, output)
 
 
@@ -77,8 +78,9 @@ class Given:
         return cls(batch, np.array(numbers, np.int64), tuple(marks))
 
     def partition(self, key: tuple[str, ...], partitions: int) -> npt.NDArray[np.uint16]:
-        columns = [self.rows.column(name) for name in key]
-        return partition_of(columns, partitions) if columns else np.zeros(len(self.sn), np.uint16)
+        if not len(self.sn):
+            return np.zeros(0, np.uint16)
+        return partition_of([self.rows.column(name) for name in key], partitions)
 
 
 @dataclass(frozen=True)

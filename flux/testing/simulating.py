@@ -10,7 +10,7 @@ A seed fixes everything: how the rows are cut into batches, how much the buffers
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -73,9 +73,9 @@ def simulate(
     """Run `flow` in one simulated world for each seed; raise `AssertionError` with the seed if one fails.
 
     `faults` says how many there may be of each kind: `crashes` of sites, `restarts` of ingress, egress and controller,
-    `moves` of partitions, sites wrongly suspected (`suspicions`), `cuts` of links, and `arrivals` of new sites; a number
-    stands for that many crashes. `seeds` is how many, from 0 on, or which. Worlds are small: the first `rows` of the
-    source, and at most so many `partitions` of each segment. With `tell`, what happened is printed, also for a failure.
+    `moves` of partitions, sites wrongly suspected (`suspicions`), `cuts` of links, and `arrivals` of new sites; a
+    number stands for that many crashes. `seeds` is how many, from 0 on, or which. Worlds are small: the first `rows` of
+    the source, and at most so many `partitions` of each segment. With `tell`, what happened is printed.
     """
     allowed = {"crashes": faults} if isinstance(faults, int) else dict(faults)
     unknown = sorted(allowed.keys() - FAULTS.keys())
@@ -110,10 +110,15 @@ def _first_rows(source: Source, count: int) -> pa.RecordBatch:
     async def read() -> list[pa.RecordBatch]:
         found: list[pa.RecordBatch] = []
         with TemporaryDirectory() as folder:
-            async for batch in source.batches(SourceContext(Path(folder))):
-                found.append(batch.rows.slice(0, count - sum(map(len, found))))
-                if sum(map(len, found)) >= count:
-                    break
+            batches = source.batches(SourceContext(Path(folder)))
+            try:
+                async for batch in batches:
+                    found.append(batch.rows.slice(0, count - sum(map(len, found))))
+                    if sum(map(len, found)) >= count:
+                        break
+            finally:
+                if isinstance(batches, AsyncGenerator):
+                    await batches.aclose()
         return found
 
     found = [batch for batch in trio.run(read) if len(batch)]
@@ -166,7 +171,8 @@ def _walked(scenario: FlowScenario, seed: int, name: str, tell: bool) -> _Walked
     rng = random.Random(seed)
     done: list[Choice] = []
     try:
-        outputs = len(scenario.reference.rows(scenario.stages + 1, 0, 0, scenario.last_sn))
+        plain = scenario.reference.rows(scenario.stages + 1, 0, 0, scenario.last_sn)
+        outputs = sum(row.value != END for row in plain)
         world = World(scenario)
         for choice in steps(world, rng):
             done.append(choice)

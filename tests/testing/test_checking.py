@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
 
@@ -48,64 +49,58 @@ def test_operators_of_the_library_pass(operator: Any) -> None:
     schema = flux.sinks.collect.pa.schema([*columns, ("app", "int32"), ("dur", "int64")])
     parameters = {"history": 2, "slide": 1} if operator is flux.operators.CountWindow else {}
     key = ("app", "src") if parameters else ("src", "dst")
-    checked = check_operator(operator, st.lists(packet, max_size=15), key=key, parameters=parameters, schema=schema)
+    checked = check_operator(
+        operator, st.lists(packet, max_size=15), key=key, parameters=parameters, schema=schema, examples=25
+    )
     assert "hash order" in checked.claims
 
 
-FAULTS = {
-    faulty.Forgetful: ("round trip", "does not come back from its state as it was", "Let get_state return everything"),
-    faulty.Destructive: ("round trip", "does not come back from its state", "get_state itself changes nothing"),
-    faulty.Batchy: ("batching", "depends on where batches are cut", "The only boundaries one may see are punctuations"),
-    faulty.Hourly: ("clock", "depends on the time of day", r"It reads the clock at .*faulty.py:\d+ \(datetime.now\)"),
-    faulty.Slow: ("clock", "depends on the time of day", r"faulty.py:\d+ \(time.time\)"),
-    faulty.Lucky: ("repeats", "gives different output each time it is run", "must not draw random numbers"),
-    faulty.Unordered: ("hash order", r"depends on the order of a set or on hash\(\)", r"sorted\(some_set\)"),
-    faulty.Vandal: ("input", "writes to what is not its own", "process wrote to its input"),
-    faulty.Reusing: ("input", "writes to what is not its own", "was written to afterwards, when it was on its way"),
-    faulty.Summing: ("floats", "sums floating-point numbers by batch", "differ in their last digits"),
-    faulty.Raising: ("raises", "raises", "ValueError: too large"),
-    faulty.Closed: (
-        "raises",
-        "raises",
-        r"a secret of type Secret, at the state of key .*\['inside'\]\[0\], cannot be moved",
+# By operator: the claim, what is said, a part of the advice, and how many events the smallest input has.
+FAULTS: dict[Any, tuple[str, str, str, int]] = {
+    faulty.Forgetful: (
+        "round trip",
+        "does not come back from its state as it was",
+        "Let get_state return everything",
+        3,
     ),
-    faulty.Mixing: ("round trip", "does not come back from its state", "What it means"),
+    faulty.Destructive: ("round trip", "does not come back from its state as it was", "get_state itself changes", 2),
+    faulty.Batchy: ("batching", "depends on where batches are cut", "only boundaries one may see are punctuations", 3),
+    faulty.Hourly: ("clock", "depends on the time of day", r"reads the clock at .*faulty.py:\d+ \(datetime.now\)", 2),
+    faulty.Slow: ("clock", "depends on the time of day", r"faulty.py:\d+ \(time.time\)", 2),
+    faulty.Lucky: ("repeats", "gives different output each time it is run", "must not draw random numbers", 2),
+    faulty.Unordered: ("hash order", r"depends on the order of a set or on hash\(\)", r"sorted\(some_set\)", 3),
+    faulty.Vandal: ("input", "writes to what is not its own", "process wrote to its input", 2),
+    faulty.Reusing: ("input", "writes to what is not its own", "written to afterwards, when it was on its way", 3),
+    faulty.Summing: ("floats", "sums floating-point numbers by batch", "differ in their last digits", 4),
+    faulty.Raising: ("raises", "raises", "ValueError: too large", 2),
+    faulty.Closed: ("raises", "raises", r"a secret of type Secret, at the state of key .*\['inside'\]\[0\], cannot", 2),
+    faulty.Mixing: ("round trip", "does not come back from its state as it was", "What it means", 3),
 }
 
 
-@pytest.mark.parametrize("operator", FAULTS)
-def test_a_planted_fault_is_found_and_told(operator: Any) -> None:
-    claim, says, advice = FAULTS[operator]
+@functools.cache
+def fault_of(operator: Any) -> Fault:
     with pytest.raises(Fault) as caught:
-        check_operator(operator, rows=ROWS, key="word")
-    text = str(caught.value)
-    assert caught.value.claim == claim, text
+        check_operator(operator, rows=ROWS, key="word", examples=40)
+    return caught.value
+
+
+@pytest.mark.parametrize("operator", FAULTS)
+def test_a_planted_fault_is_found_and_told_with_a_small_example(operator: Any) -> None:
+    claim, says, advice, events = FAULTS[operator]
+    fault = fault_of(operator)
+    text = str(fault)
+    assert fault.claim == claim, text
     assert re.match(rf"{operator.__name__} {says}\.\n\nThe input, in order:\n", text), text
     assert re.search(advice, text), text
-
-
-def example(operator: Any) -> list[str]:
-    """The story's lines about the input."""
-    with pytest.raises(Fault) as caught:
-        check_operator(operator, rows=ROWS, key="word")
-    return str(caught.value).split("The input, in order:\n")[1].split("\n\n")[0].splitlines()
-
-
-@pytest.mark.parametrize(
-    ("operator", "events"),
-    [(faulty.Batchy, 3), (faulty.Forgetful, 3), (faulty.Hourly, 2), (faulty.Lucky, 2), (faulty.Unordered, 3)],
-)
-def test_the_example_is_as_small_as_it_can_be(operator: Any, events: int) -> None:
-    lines = example(operator)
-    assert len(lines) == events, "\n".join(lines)
-    assert lines[-1].endswith("-- end")
+    told = text.split("The input, in order:\n")[1].split("\n\n")[0].splitlines()
+    assert len(told) <= events, text
+    assert told[-1].endswith("-- end")
 
 
 def test_a_whole_story_reads_like_this() -> None:
-    with pytest.raises(AssertionError) as caught:
-        check_operator(faulty.Batchy, rows=ROWS, key="word")
-    story = str(caught.value)
-    assert story.splitlines()[:13] == [
+    story = str(fault_of(faulty.Batchy)).splitlines()
+    assert story[:13] == [
         "Batchy depends on where batches are cut.",
         "",
         "The input, in order:",
@@ -120,14 +115,9 @@ def test_a_whole_story_reads_like_this() -> None:
         "    one way:   {'word': 'to', 'total': 2.0}, of input 1",
         "    the other: {'word': 'to', 'total': 1.0}, of input 1",
     ]
-    assert story.splitlines()[14].startswith("What it means: ")
-    assert story.splitlines()[15].startswith("What to do: ")
-
-
-def test_what_hypothesis_says_does_not_come_between() -> None:
-    with pytest.raises(AssertionError) as caught:
-        check_operator(faulty.Batchy, rows=ROWS, key="word")
-    assert not getattr(caught.value, "__notes__", [])
+    assert story[14].startswith("What it means: ") and story[15].startswith("What to do: ")
+    # What hypothesis has to say does not come between.
+    assert not getattr(fault_of(faulty.Batchy), "__notes__", [])
 
 
 def test_punctuations_are_part_of_the_input_and_watermarks_are_near_event_time() -> None:
@@ -139,10 +129,8 @@ def test_punctuations_are_part_of_the_input_and_watermarks_are_near_event_time()
             seen.add(p.kind)
             values.update({p.value} if p.kind == "watermark" else ())
 
-    rows = st.lists(
-        st.fixed_dictionaries({"word": st.just("a"), "value": st.just(1.0), "ts": st.just(77_000)}), min_size=1
-    )
-    check_operator(Marks, rows=rows, event_time="ts", examples=60)
+    rows = st.lists(st.just({"word": "a", "value": 1.0, "ts": 77_000}), min_size=1)
+    check_operator(Marks, rows=rows, event_time="ts", examples=40)
     assert seen == {"watermark", "clock", "batch", "end"}
     assert any(abs(value - 77_000) <= 5 for value in values)
 
