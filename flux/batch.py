@@ -26,13 +26,14 @@ import pyarrow as pa
 from flux.columns import ColumnError, numpy_of, record_batch_of
 from flux.errors import OperatorError
 
-__all__ = ["LEVELS", "MAX_OUTPUTS_PER_ROW", "Batch", "punctuated"]
+__all__ = ["LEVELS", "MAX_OUTPUTS_PER_ROW", "ROW_MODULE", "Batch", "punctuated", "row_type"]
 
 # 64 bits of `sub`, 16 for each one-to-many step.
 LEVELS = 4
 MAX_OUTPUTS_PER_ROW = 65_536
 _FIELD_BITS = 16
 _TOP_FIELD = 48
+ROW_MODULE = "flux.batch.row"  # Tells the rows that are given to operators from other named tuples.
 
 Int64s = npt.NDArray[np.int64]
 Subs = npt.NDArray[np.uint64]
@@ -119,7 +120,7 @@ class Batch:
         """Yield each row as a named tuple of Python values (null is None)."""
         names = self.arrow.schema.names
         # rename=True: a column called "class" or "my col" becomes _1 rather than an error.
-        make = _row_type(tuple(names))._make
+        make = row_type(tuple(names))._make
         values = (column.to_pylist() for column in self.arrow.columns)
         # `_reached` lets an error name the row that was being looked at.
         for self._reached, row in enumerate(map(make, zip(*values, strict=True))):
@@ -316,6 +317,6 @@ def _too_many(outputs: int, level: int) -> str:
 
 
 @functools.lru_cache(maxsize=256)
-def _row_type(names: tuple[str, ...]) -> Any:
+def row_type(names: tuple[str, ...]) -> Any:
     """Return the named tuple for these columns; making one takes longer than filling hundreds."""
-    return namedtuple("Row", names, rename=True)
+    return namedtuple("Row", names, rename=True, module=ROW_MODULE)

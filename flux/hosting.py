@@ -25,12 +25,13 @@ from flux.columns import ColumnError, record_batch_of
 from flux.errors import FluxError, OperatorError, PlanError, StateError
 from flux.operator import KeyedOperator, Operator, OperatorStep, PooledOperator, Punctuation
 from flux.timers import Timers
+from flux.wire.values import PLAIN, Vocabulary
 
-__all__ = ["Hosted", "host"]
+__all__ = ["NAN", "Hosted", "host", "keys_of"]
 
 ROW_WAS = "; the row was "
 _ADVICE = 'Mend the operator, or let on_error="skip" leave out and count the rows for which it raises'
-_NAN = float("nan")
+NAN = float("nan")
 _PIECE_KEYS = 8_192  # Of one piece of state: read, sent and installed in a few milliseconds.
 # A library that calls sys.exit() must not end a site as if that were in order.
 _RAISED = (Exception, SystemExit)
@@ -41,7 +42,9 @@ def host(step: OperatorStep) -> Hosted:
     made = step.factory if isinstance(step.factory, type) else type(step.factory())
     for form, hosted in ((Operator, _PerPartition), (KeyedOperator, _PerKey), (PooledOperator, _Pooled)):
         if issubclass(made, form):
-            return hosted(step, getattr(made, "state_in_memory", True))
+            driving = hosted(step, getattr(made, "state_in_memory", True))
+            driving.words = Vocabulary.of(made, f"step {step.name!r}")
+            return driving
     raise PlanError(
         f"step {step.name!r}: expected an operator class (flux.Operator, KeyedOperator or PooledOperator), "
         f"came {getattr(step.factory, '__name__', step.factory)!r}. Derive it from one of them, or wrap it"
@@ -53,6 +56,8 @@ class Hosted:
 
     Abstract: each form of operator has a subclass below that defines all of these methods.
     """
+
+    words: Vocabulary = PLAIN  # Of which the state is made.
 
     def __init__(self, step: OperatorStep, state_in_memory: bool = True) -> None:
         self.step = step
@@ -147,6 +152,8 @@ class Hosted:
     def _raised(
         self, error: BaseException, function: Callable[..., Any], partition: int | None, rows: Batch | None
     ) -> OperatorError:
+        # One who wraps another's class says what that is: its file and line are wanted, not the wrapper's.
+        function = getattr(getattr(function, "__self__", None), "user_code", function)
         text = f"{place_of(function, error)} raised {type(error).__name__}: {error}{columns_hint(error)}"
         if rows is None or not len(rows):
             return OperatorError(text, self.step.name, partition)
@@ -321,7 +328,7 @@ class _PerKey(Hosted):
         batch = self._ours(batch)
         columns = [batch.column(name) for name in self.step.key_columns]
         self._key_schema = pa.schema(zip(self.step.key_columns, (c.type for c in columns), strict=True))
-        keys = _keys(columns)
+        keys = keys_of(columns)
         on_tuple, states, timers = self._instance.on_tuple, self._states, self._timers
         assert states.keys() >= set(batch.partition.tolist()), f"step {self.step.name!r}: not held here"
         outputs: list[Mapping[str, Any]] = []
@@ -424,7 +431,7 @@ class _PerKey(Hosted):
                 "Both sites must run the same flow"
             )
         self._key_schema = table.schema
-        keys = _keys(table.columns)
+        keys = keys_of(table.columns)
         held.update((key, kept) for key, kept in zip(keys, state["states"], strict=True) if kept is not None)
         if self._timers is not None:
             self._timers.install(pid, keys, state["timers"])
@@ -487,12 +494,12 @@ class _Pooled(Hosted):
         self._call(pid, None, self._instance.drop_partition, pid)
 
 
-def _keys(columns: list[Any]) -> list[tuple[Any, ...]]:
+def keys_of(columns: list[Any]) -> list[tuple[Any, ...]]:
     """Return each row's key. All NaN are one key, as to the hash; to Python they must be one object."""
     values = []
     for column in columns:
         cells = column.to_pylist()
         if pa.types.is_floating(column.type):
-            cells = [_NAN if cell != cell else cell for cell in cells]
+            cells = [NAN if cell != cell else cell for cell in cells]
         values.append(cells)
     return list(zip(*values, strict=True))

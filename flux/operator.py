@@ -9,6 +9,12 @@ An operator may also define `init_trans` and `end_trans` (thesis fig. 3.9), to b
 installed and when that is done, on both sites; those of a `PooledOperator` are given the partition, as its other
 methods are.
 
+State is made of plain values, the usual ones of the standard library (sets, dates and times, decimals, ...), numpy
+arrays and Arrow tables. Classes of your own in it are named, ``state_types = (Visit, Colour)``: dataclasses, named
+tuples, enums and classes whose instances are their attributes. For other values define both of the static methods
+``encode_state(value)``, which returns such state (or NotImplemented), and ``decode_state(state)``, which returns the
+value. Nothing is unpickled: what comes from another site makes values of these classes and no others.
+
 An operator is deterministic: the same input sequence, punctuations included, gives the same output
 sequence, whatever the batch boundaries. It never reads the clock and never draws random numbers. Both
 copies of a partition rely on it.
@@ -61,6 +67,7 @@ class Operator:
     """
 
     output: ClassVar[Any] = None
+    state_types: ClassVar[tuple[type[Any], ...]] = ()
     # Large state is read in a fork of the site, while the site goes on. Say False if a fork cannot do that: because
     # state is in a file, a database or another process, or is read with the help of a thread.
     state_in_memory: ClassVar[bool] = True
@@ -120,6 +127,7 @@ class KeyedOperator:
     """
 
     output: ClassVar[Any] = None
+    state_types: ClassVar[tuple[type[Any], ...]] = ()
     # Set by whoever runs it, if it defines on_timer.
     _timers: Timers | None = None
 
@@ -168,6 +176,7 @@ class PooledOperator:
     """An operator that serves all partitions of a site at once; `batch.partition` says which row is whose."""
 
     output: ClassVar[Any] = None
+    state_types: ClassVar[tuple[type[Any], ...]] = ()
     # Large state is read in a fork of the site, while the site goes on. Say False if a fork cannot do that: because
     # state is in a file, a database or another process, or is read with the help of a thread.
     state_in_memory: ClassVar[bool] = True
