@@ -14,8 +14,10 @@ import time
 import zlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any
 
+import msgpack
 import numpy as np
 import pyarrow as pa
 import trio
@@ -194,8 +196,7 @@ class IngressProcess(Shell):
         while (batch := await taking.next(self._piece_rows)) is not None:
             count = batch.rows.num_rows
             if not count:
-                if batch.received is not None:
-                    batch.received()
+                await self._number_marks(numbering, batch)
                 continue
             if self._source.replays and batch.offset is None and not taking.is_within_batch:
                 raise FluxError(
@@ -218,6 +219,19 @@ class IngressProcess(Shell):
         await self._pulled.receive()
         self._report()
         self._tell_mark(numbering.mark("end", when=time.monotonic()), "end")
+
+    async def _number_marks(self, numbering: Numbering, batch: SourceBatch) -> None:
+        """Give each punctuation of the source its number; of those that have theirs from the last ingress, none."""
+        offset, behind = self._offset
+        if behind == 0 and batch.offset is not None and msgpack.packb(batch.offset) == msgpack.packb(offset):
+            batch = replace(batch, marks=())
+        for nth, (kind, value) in enumerate(batch.marks, start=1):
+            await self._pulled.receive()
+            if nth == len(batch.marks) and batch.offset is not None:
+                self._offset = (batch.offset, 0)
+            sn = numbering.mark(kind, value, when=time.monotonic(), offset=self._offset)
+            self._tell_mark(sn, kind, value)
+        self._note_received(numbering.upto, batch)
 
     async def _room(self) -> int | None:
         """The number behind which the next rows are numbered, when there is room for them; None: they are shed."""

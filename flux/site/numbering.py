@@ -131,9 +131,13 @@ class Numbering:
         body = None if kept is None else _encoded(kept)
         self._write(Span(after=self.upto, upto=upto, offset=offset, when=when, digest=digest, kept=body))
 
-    def mark(self, kind: str, value: int | None = None, *, when: float) -> int:
-        """Write down a punctuation; it takes one number, which is returned."""
-        self._write(Span(after=self.upto, upto=self.upto + 1, offset=self.offset, when=when, mark=kind, value=value))
+    def mark(self, kind: str, value: int | None = None, *, when: float, offset: Any = None) -> int:
+        """Write down a punctuation; it takes one number, which is returned.
+
+        `offset` is where the source stands behind it, if it is the source's own.
+        """
+        offset = self.offset if offset is None else offset
+        self._write(Span(after=self.upto, upto=self.upto + 1, offset=offset, when=when, mark=kind, value=value))
         return self.upto
 
     def leave_out(self, count: int, offset: Any, *, when: float) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from session import new_session
 from spark_ingress import Ingress, IngressFactory
 
 
@@ -35,21 +36,6 @@ def _has_java() -> bool:
 def spark() -> Iterator[Any]:
     if not _has_java():
         pytest.skip("Spark needs Java 17 or later, on the PATH or in JAVA_HOME")
-    from pyspark.sql import SparkSession
-
-    import flux.spark  # noqa: F401  # sets PYSPARK_PYTHON, which a session reads when it is made
-
-    manager = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    session = (
-        SparkSession.builder.master("local[2,4]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.log.level", "OFF")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.streaming.checkpoint.fileChecksum.enabled", "false")
-        .config("spark.sql.streaming.checkpointFileManagerClass", manager)
-        .getOrCreate()
-    )
+    session = new_session()
     yield session
     session.stop()
