@@ -119,4 +119,7 @@ def _ranks(column: Any) -> Any:
         return np.where(np.asarray(pc.is_null(column)), 0, ranks)
     if pa.types.is_boolean(kind):
         column = column.cast(pa.int8())
-    return pc.rank(column, sort_keys="ascending", null_placement="at_start", tiebreaker="dense").to_numpy()
+    encoded = column.dictionary_encode()
+    ranks = np.zeros(len(encoded.dictionary) + 1, np.int64)  # The last one is that of null.
+    ranks[pc.sort_indices(encoded.dictionary).to_numpy()] = np.arange(1, len(ranks))
+    return ranks[encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)]

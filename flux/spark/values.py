@@ -14,7 +14,7 @@ import struct
 from collections import namedtuple
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -102,14 +102,15 @@ class Fields:
 
     def keep(self, value: Any) -> tuple[Any, ...]:
         """The value as it is kept; `TypeError` or `ValueError` if it does not fit."""
+        if type(value) is not tuple:
+            value = tuple(value)
         came = tuple(map(type, value))
         if came in self._as_they_are:
             for i, least, most in self._limits:
                 if value[i] is not None and not least <= value[i] <= most:
-                    break
-            else:
-                return value if type(value) is tuple else tuple(value)
-        return self._kept(tuple(value), came)
+                    return self._kept(value, came)
+            return value
+        return self._kept(value, came)
 
     def _kept(self, value: tuple[Any, ...], came: tuple[type, ...]) -> tuple[Any, ...]:
         if len(value) != len(self.kinds):
@@ -253,6 +254,7 @@ def _python(value: Any) -> Any:
     return value
 
 
+@lru_cache(maxsize=256)
 def row_type(names: tuple[str, ...]) -> Callable[[Iterable[Any]], Any]:
     """What makes `pyspark.sql.Row`s with these fields of iterables.
 
