@@ -1,10 +1,10 @@
 """Spark's own stateful operators, unchanged, under Flux and in Spark: events per second, side by side.
 
-The dataflow is that of thesis 2.2 as two `StatefulProcessor`s that take rows: one finds sessions by (src, dst), the other
-tells maximum and mean of the last two of each (app, src). Flux runs them with pairs, Spark with its `transformWithState`;
-both get the same micro-batches, and both outputs are compared with those of a plain loop. They take turns in one run, so
-that a busy machine slows both; the figure to quote is the ratio of the medians. Spark's start is not counted: its time is
-that of its micro-batches, without the first.
+The dataflow is that of thesis 2.2 as two `StatefulProcessor`s that take rows: one finds sessions by (src, dst), the
+other tells maximum and mean of the last two of each (app, src). Flux runs them with pairs, Spark with its
+`transformWithState`; both get the same micro-batches, and both outputs are compared with those of a plain loop. They
+take turns in one run, so that a busy machine slows both; the figure to quote is the ratio of the medians. Spark's start
+is not counted: its time is that of its micro-batches, without the first.
 
     python -m experiments.bench.spark_stateful [--rows N] [--spark-rows N] [--batch-rows N] [--repeats N] [--json]
 """
@@ -129,6 +129,7 @@ def run_spark(spark: Any, batches: Sequence[Any], batch_rows: int, folder: Path)
 def new_session() -> Any:
     from pyspark import cloudpickle
 
+    flux.spark.check_java()
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     return (
         SparkSession.builder.master("local[2,4]")
@@ -164,7 +165,9 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
             counted = options.spark_rows - options.batch_rows
             taken.append({"engine": "spark", "repeat": repeat, "events_per_s": counted / seconds})
         if not options.json:
-            print("  ".join(f"{row['engine']} {row['events_per_s']:,.0f}/s" for row in taken if row["repeat"] == repeat))
+            print(
+                "  ".join(f"{row['engine']} {row['events_per_s']:,.0f}/s" for row in taken if row["repeat"] == repeat)
+            )
     if spark is not None:
         spark.stop()
     return taken

@@ -110,6 +110,7 @@ class _Reader:
         if name in _DECIMALS:
             return types.DecimalType(*self._numbers(most=2))
         if name in _TEXTS:
+            self._need("(")
             return _TEXTS[name](*self._numbers(most=1))
         if name in _ATOMIC:
             return _ATOMIC[name]()
@@ -167,6 +168,12 @@ class _Reader:
     def _expect(self, token: str) -> None:
         if not self._takes(token):
             raise self._error(repr(token))
+
+    def _need(self, token: str) -> None:
+        """Make sure that this comes next, and leave it there."""
+        place = self._place
+        self._expect(token)
+        self._place = place
 
     def _peek(self) -> re.Match[str] | None:
         return _TOKEN.match(self._text, self._place)

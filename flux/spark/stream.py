@@ -116,7 +116,7 @@ class Stream(Source):
         if not getattr(df, "isStreaming", False):
             raise PlanError(
                 "flux.spark.Stream: a streaming DataFrame (from spark.readStream) was expected, "
-                f"{_described(df)} came; for one that is not streaming use flux.sources.Table(df.toArrow())"
+                f"{_described(df)} came; for one that is not streaming use flux.spark.Frame(df)"
             )
         if trigger is not None and not isinstance(trigger, Mapping):
             raise PlanError(

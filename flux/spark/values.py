@@ -108,8 +108,10 @@ class Fields:
         if came in self._as_they_are:
             for i, least, most in self._limits:
                 if value[i] is not None and not least <= value[i] <= most:
-                    return self._kept(value, came)
-            return value
+                    break
+            else:
+                as_it_is: tuple[Any, ...] = value
+                return as_it_is
         return self._kept(value, came)
 
     def _kept(self, value: tuple[Any, ...], came: tuple[type, ...]) -> tuple[Any, ...]:

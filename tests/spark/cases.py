@@ -108,12 +108,16 @@ CASES = {
 }
 
 
+def inputs() -> list[Any]:
+    """The rows of each micro-batch."""
+    return [[(key, value, p.at(second)) for key, value, second in rows] for rows in INPUTS]
+
+
 def start(spark: Any, name: str, folder: Path) -> Query:
     """Start the query of a case."""
     case = CASES[name]
-    inputs = [[(key, value, p.at(second)) for key, value, second in rows] for rows in INPUTS]
     trigger: dict[str, Any] = {"processingTime": "0 seconds"} if case.is_endless else {"availableNow": True}
-    return Query(folder / name, inputs).start(spark, lambda df: case.spark(df.groupBy("id"), spark), trigger)
+    return Query(folder / name, inputs()).start(spark, lambda df: case.spark(df.groupBy("id"), spark), trigger)
 
 
 def recorded(name: str) -> list[MicroBatch]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,8 @@ from typing import Any
 import pytest
 from session import new_session
 from spark_ingress import Ingress, IngressFactory
+
+import flux
 
 
 @pytest.fixture
@@ -27,15 +27,12 @@ def ingress(tmp_path: Path) -> Iterator[IngressFactory]:
         one.kill()
 
 
-def _has_java() -> bool:
-    home = os.environ.get("JAVA_HOME")
-    return bool((home and (Path(home) / "bin" / "java").exists()) or shutil.which("java"))
-
-
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    if not _has_java():
-        pytest.skip("Spark needs Java 17 or later, on the PATH or in JAVA_HOME")
+    try:
+        flux.spark.check_java()
+    except flux.FluxError as error:
+        pytest.skip(str(error))
     session = new_session()
     yield session
     session.stop()

@@ -1,7 +1,7 @@
 """Spark's own operators, unchanged, under Flux: what they emit is what Spark emits for the same micro-batches.
 
-`recorded/` has Spark's micro-batches and outputs; `cases.py` says how they were made. Here Flux gets the same rows, clocks
-and watermarks. `test_spark_does_what_was_recorded` lets Spark itself do it again.
+`recorded/` has Spark's micro-batches and outputs; `cases.py` says how they were made. Here Flux gets the same rows,
+clocks and watermarks. `test_spark_does_what_was_recorded` lets Spark itself do it again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def test_flux_emits_what_spark_emits(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("seed", range(3))
 def test_it_does_not_depend_on_batches_nor_on_moves(name: str, seed: int) -> None:
-    """In this process: two sites that share the partitions, which move about at any place, also within a micro-batch."""
+    """In this process: two sites that share the partitions, which move about anywhere, also within a micro-batch."""
     trace = recorded(name)
     assert comparable(emitted(CASES[name].flux(), trace, random.Random(seed))) == expected(trace)
 

@@ -59,6 +59,19 @@ def _naive(value: Any) -> Any:
     return value.replace(tzinfo=None).isoformat() if isinstance(value, datetime) else value
 
 
+def stream_of(spark: Any, files: Path, inputs: Sequence[Rows]) -> Any:
+    """A streaming DataFrame with a micro-batch for each of the inputs, and a watermark of ten seconds."""
+    files.mkdir(parents=True)
+    for number, rows in enumerate(inputs):
+        path = files / f"{number}.parquet"
+        columns = zip(*rows, strict=True)
+        arrays = [pa.array(column, kind.type) for column, kind in zip(columns, INPUT, strict=True)]
+        pq.write_table(pa.table(arrays, schema=INPUT), path)
+        os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
+    stream = spark.readStream.schema(DDL).option("maxFilesPerTrigger", 1).parquet(str(files))
+    return stream.withWatermark("ts", "10 seconds")
+
+
 @dataclass
 class Query:
     """A query under way, one file to a micro-batch."""
@@ -70,16 +83,8 @@ class Query:
 
     def start(self, spark: Any, applied: Callable[[Any], Any], trigger: dict[str, Any]) -> Query:
         """Start the query over `applied(stream)`; the stream has a watermark of ten seconds."""
-        files = self.folder / "in"
-        files.mkdir(parents=True)
-        for number, rows in enumerate(self.inputs):
-            path = files / f"{number}.parquet"
-            columns = zip(*rows, strict=True)
-            arrays = [pa.array(column, kind.type) for column, kind in zip(columns, INPUT, strict=True)]
-            pq.write_table(pa.table(arrays, schema=INPUT), path)
-            os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
-        stream = spark.readStream.schema(DDL).option("maxFilesPerTrigger", 1).parquet(str(files))
-        writer = applied(stream.withWatermark("ts", "10 seconds")).writeStream.foreachBatch(self._collect)
+        stream = stream_of(spark, self.folder / "in", self.inputs)
+        writer = applied(stream).writeStream.foreachBatch(self._collect)
         writer = writer.outputMode("update").option("checkpointLocation", str(self.folder / "checkpoint"))
         self.query = writer.trigger(**trigger).start()
         return self
