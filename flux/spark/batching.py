@@ -29,7 +29,7 @@ from flux.spark.times import is_late
 
 __all__ = ["BatchOperator", "Partition", "raised"]
 
-_RAISED = (Exception, SystemExit)
+_NONE = -1  # No watermark has come.
 
 
 class Partition:
@@ -39,12 +39,12 @@ class Partition:
         self.clock_ms = 0
         self.watermark_ms = 0
         self.late_ms = 0
-        self.coming_ms = 0  # The watermark that was written last; in effect with the next micro-batch.
+        self.coming_ms = _NONE  # The watermark that was written last; in effect with the next micro-batch.
         self.batches = 0
 
     def advance(self) -> None:
         """A micro-batch is over."""
-        self.late_ms, self.watermark_ms = self.watermark_ms, self.coming_ms
+        self.late_ms, self.watermark_ms = self.watermark_ms, max(0, self.coming_ms)
         self.batches += 1
 
     def to_plain(self) -> list[int]:
@@ -105,9 +105,23 @@ class BatchOperator(PooledOperator):
                 held.coming_ms = max(held.coming_ms, p.value)
         elif p.kind in ("batch", "end"):
             with _without_collecting():
+                if p.kind == "batch":
+                    self._check_watermark(helds)
                 batches = [self._batch(pids)] if p.kind == "batch" else self._last_batches(pids)
                 return self._emitted(batches, pids)
         return None
+
+    def _check_watermark(self, helds: list[Any]) -> None:
+        """Without watermarks, timers of event time would never fire, and nobody would know why."""
+        if not self.waits_for_watermark or all(held.coming_ms != _NONE for held in helds):
+            return
+        assert self.event_time is not None
+        if any(arrow.column(self.event_time).null_count < arrow.num_rows for arrow, _ in self._pending):
+            raise OperatorError(
+                "it works with event time, and its source writes no watermark. Give flux.spark.Stream a DataFrame with "
+                f"withWatermark({self.event_time!r}, ...), or another source to "
+                f"flux.spark.MicroBatches(source, event_time={self.event_time!r}, delay=...)"
+            )
 
     def _known(self) -> set[int]:
         return set(self._held).union(*(partition.tolist() for _, partition in self._pending))

@@ -38,6 +38,11 @@ class MicroBatches(Source):
                 "flux.spark.MicroBatches: a source such as flux.sources.Table(data) was expected, "
                 f"a {type(source).__name__} came"
             )
+        if type(source).start is not Source.start:
+            raise PlanError(
+                f"flux.spark.MicroBatches: {type(source).__name__} begins in the program that started the run, as "
+                "flux.spark.Stream does, which has micro-batches of its own: give it to flow.source as it is"
+            )
         if not isinstance(rows, int) or isinstance(rows, bool) or rows < 1:
             raise PlanError(
                 f"flux.spark.MicroBatches: rows is a number from 1, the size of a micro-batch; it is {rows!r}"
@@ -56,9 +61,6 @@ class MicroBatches(Source):
 
     def release(self) -> None:
         self._source.release()
-
-    def start(self) -> None:
-        self._source.start()
 
     def stop(self) -> None:
         self._source.stop()

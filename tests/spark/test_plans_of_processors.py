@@ -161,10 +161,20 @@ def test_without_boundaries_all_rows_are_one_micro_batch_as_in_sparks_batch_mode
     assert flow.run(sites=2).table.to_pylist() == [{"id": "a", "n": 4}]
 
 
+def test_event_time_without_a_watermark_is_an_error_that_says_how_to_get_one() -> None:
+    flow = flux.Dataflow("no watermark")
+    source = MicroBatches(flux.sources.Table([{"id": "a", "ts": 1}]))
+    operator = stateful_processor(Doing(), "id string", timeMode="EventTime", event_time="ts")
+    flow.source(source).exchange("id", partitions=2).apply(operator).sink(flux.sinks.Collect())
+    with pytest.raises(OperatorError, match=r"writes no watermark.*withWatermark\('ts'.*MicroBatches"):
+        flow.run(sites=2)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         ({"source": 5}, "a source"),
+        ({"source": object.__new__(flux.spark.Stream)}, "micro-batches of its own"),
         ({"rows": 0}, "rows"),
         ({"event_time": "x"}, "'x'"),
         ({"event_time": "id"}, "holds string"),

@@ -21,7 +21,9 @@ import pyarrow.parquet as pq
 
 INPUT = pa.schema([("id", pa.string()), ("value", pa.int32()), ("ts", pa.timestamp("us", "UTC"))])
 DDL = "id string, value int, ts timestamp"
-DEADLINE_S = 120.0
+DEADLINE_S = 300.0
+# What Spark says when a worker takes more than ten seconds to start, as on a machine that is very busy.
+TOO_SLOW = "failed to connect back"
 
 Rows = list[tuple[str, int, datetime]]
 
@@ -80,13 +82,15 @@ class Query:
     inputs: list[Rows]
     outputs: dict[int, list[tuple[Any, ...]]] = field(default_factory=dict)
     query: Any = None
+    _writer: Any = None
 
     def start(self, spark: Any, applied: Callable[[Any], Any], trigger: dict[str, Any]) -> Query:
         """Start the query over `applied(stream)`; the stream has a watermark of ten seconds."""
         stream = stream_of(spark, self.folder / "in", self.inputs)
         writer = applied(stream).writeStream.foreachBatch(self._collect)
         writer = writer.outputMode("update").option("checkpointLocation", str(self.folder / "checkpoint"))
-        self.query = writer.trigger(**trigger).start()
+        self._writer = writer.trigger(**trigger)
+        self.query = self._writer.start()
         return self
 
     def _collect(self, df: Any, batch_id: int) -> None:
@@ -95,10 +99,13 @@ class Query:
     def trace(self, batches: int) -> list[MicroBatch]:
         """Wait for so many micro-batches, stop, and tell them."""
         deadline = time.monotonic() + DEADLINE_S
-        while len(self.outputs) < batches and self.query.isActive and time.monotonic() < deadline:
+        while len(self.outputs) < batches and time.monotonic() < deadline:
+            error = self.query.exception()
+            if error is not None and TOO_SLOW not in str(error):
+                raise error
+            if not self.query.isActive and len(self.outputs) < batches:
+                self.query = self._writer.start()  # It goes on where it was.
             threading.Event().wait(0.05)
-        if self.query.exception() is not None:
-            raise self.query.exception()
         assert len(self.outputs) >= batches, f"Spark ran {len(self.outputs)} of {batches} micro-batches"
         self.query.stop()
         return [self._told(number) for number in range(len(self.outputs)) if number in self.outputs]
