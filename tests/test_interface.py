@@ -384,9 +384,13 @@ def test_a_spark_stream_is_a_source() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "taken"), [("Cluster", "sites"), ("stateful_processor", None), ("pandas_with_state", None)]
+    ("name", "taken"),
+    [
+        pytest.param("Cluster", "sites", marks=to_be_built(6, "the rest of Spark")),
+        ("stateful_processor", None),
+        ("pandas_with_state", None),
+    ],
 )
-@to_be_built(6, "the rest of Spark")
 def test_spark_also_runs_sites_and_its_own_stateful_operators(name: str, taken: str | None) -> None:
     parameters = parameters_of(getattr(later.spark, name))
     assert taken is None or taken in parameters
