@@ -12,6 +12,7 @@ recovery and Flux's meet at one point: what was not received is sent again under
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import secrets
 import socket
@@ -30,10 +31,13 @@ from flux.errors import FluxError, PlanError
 from flux.plain import ColumnError, plain_schema
 from flux.sources import Source, SourceBatch, SourceContext
 from flux.spark.frames import HANDSHAKE_TIMEOUT_S
+from flux.spark.session import driver_host, register
 from flux.spark.staging import CommittedBatch, Staging
 from flux.spark.times import Times, watermarked
 
 __all__ = ["Stream"]
+
+log = logging.getLogger("flux.spark")
 
 LISTEN_BACKLOG = 128
 SECRET_BYTES = 32
@@ -43,7 +47,7 @@ STOP_TIMEOUT_S = 5.0
 RETRY_PAUSE_S = 0.2
 
 # Spark takes the Python of its workers from here when a session is made. If flux.spark is imported earlier, this
-# is enough; if later, `_prepare` corrects it for a local session.
+# is enough; if later, `register` corrects it for a local session.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
@@ -90,7 +94,8 @@ class Stream(Source):
     there now is read and then the stream ends. `checkpoint` is Spark's checkpoint location; without one the
     query begins anew in each run. `types` replaces Arrow types that Spark cannot say, for example
     ``{"data": pa.binary(32)}`` for binary values that are all 32 bytes long; a value that does not fit ends
-    the run.
+    the run. A query that fails ends the run, unless it has `restarts` left: then it is started again from its
+    checkpoint, and neither loses nor repeats a row.
 
     Behind each micro-batch stand its boundary, the clock, and the watermark if ``df.withWatermark(...)`` asks for one:
     Spark's own operators (`flux.spark.stateful_processor`) go by them. While nothing comes, an empty micro-batch every
@@ -112,6 +117,7 @@ class Stream(Source):
         *,
         types: Mapping[str, pa.DataType] | None = None,
         tick_s: float | None = TICK_S,
+        restarts: int = 0,
     ) -> None:
         if not getattr(df, "isStreaming", False):
             raise PlanError(
@@ -123,6 +129,9 @@ class Stream(Source):
                 "flux.spark.Stream: trigger must be the keywords of DataStreamWriter.trigger, such as "
                 f'{{"processingTime": "1 second"}}; it is {trigger!r}'
             )
+        if isinstance(restarts, bool) or not isinstance(restarts, int) or restarts < 0:
+            raise PlanError(f"flux.spark.Stream: restarts counts how often; it is {restarts!r}")
+        self._restarts = restarts
         self._df = df
         self._trigger = dict(trigger) if trigger is not None else {"availableNow": True}
         self._checkpoint = os.fspath(checkpoint) if checkpoint is not None else None
@@ -135,6 +144,7 @@ class Stream(Source):
         self._address = ""
         self._query: Any = None
         self._stopping = threading.Event()
+        self._changing = threading.Lock()  # Of who starts or stops the query.
         self._waiter: threading.Thread | None = None
 
     @property
@@ -151,11 +161,12 @@ class Stream(Source):
                 "flux.spark.Stream: this stream is in use by a run that has not ended, whose query would be stopped. "
                 "Wait for that run or leave its `with` block; flows that run at the same time need a Stream each"
             )
+        host = driver_host(self._df.sparkSession.sparkContext)
         listener = socket.socket()
-        listener.bind(("127.0.0.1", 0))
+        listener.bind((host, 0))
         listener.listen(LISTEN_BACKLOG)
         self._listener = listener
-        self._address = f"127.0.0.1:{listener.getsockname()[1]}"
+        self._address = f"{host}:{listener.getsockname()[1]}"
         self._secret = secrets.token_bytes(SECRET_BYTES)
         self._directory = directory
 
@@ -169,8 +180,16 @@ class Stream(Source):
         """Start the streaming query, and a thread that tells the ingress how it ended."""
         if self._listener is None:
             raise FluxError("flux.spark.Stream: start was called before bind; a run calls both, in order")
-        _prepare(self._df.sparkSession)
+        register(self._df.sparkSession)
         checkpoint = self._checkpoint or tempfile.mkdtemp(prefix="checkpoint-", dir=self._directory)
+        self._query = self._begin(checkpoint)
+        self._stopping.clear()
+        self._waiter = threading.Thread(
+            target=self._mind, args=(self._query, checkpoint), name="flux-spark-end", daemon=True
+        )
+        self._waiter.start()
+
+    def _begin(self, checkpoint: str) -> Any:
         writer = (
             self._df.writeStream.format("flux")
             .option("address", self._address)
@@ -179,17 +198,13 @@ class Stream(Source):
             .trigger(**self._trigger)
         )
         with _large_arrow_batches(self._df.sparkSession):
-            self._query = writer.start()
-        self._stopping.clear()
-        self._waiter = threading.Thread(
-            target=self._tell_the_end, args=(self._query,), name="flux-spark-end", daemon=True
-        )
-        self._waiter.start()
+            return writer.start()
 
     def stop(self) -> None:
         """Stop the query if it still runs, and close the socket. May be called at any time, more than once."""
         self._stopping.set()
-        query, self._query = self._query, None
+        with self._changing:
+            query, self._query = self._query, None
         # Closed first: the ingress holds the socket too. If it is gone, we and Spark's commit are refused at once.
         self.release()
         if query is not None and query.isActive:
@@ -201,15 +216,33 @@ class Stream(Source):
             self._waiter.join()
             self._waiter = None
 
-    def _tell_the_end(self, query: Any) -> None:
-        """Wait for the query to end, then tell the ingress, with the reason if it failed."""
-        error = None
+    def _mind(self, query: Any, checkpoint: str) -> None:
+        """Wait for the query to end; start it again if it failed and may be; then tell the ingress."""
+        left = self._restarts
+        while (error := self._how_it_ended(query)) is not None and left > 0:
+            left -= 1
+            log.warning("%s; it is started again from its checkpoint", error)
+            with self._changing:
+                if self._stopping.is_set():
+                    return
+                try:
+                    query = self._query = self._begin(checkpoint)
+                except Exception as failure:
+                    error = f"flux.spark.Stream: the Spark query could not be started again: {_reason(failure)}"
+                    break
+        self._tell_the_end(error)
+
+    def _how_it_ended(self, query: Any) -> str | None:
+        """None: all that there is was read. Else why it failed."""
         try:
             query.awaitTermination()
         except Exception as failure:
             # A query that was told to stop may well fail of it.
             if not self._stopping.is_set():
-                error = f"flux.spark.Stream: the Spark query failed: {_reason(failure)}"
+                return f"flux.spark.Stream: the Spark query failed: {_reason(failure)}"
+        return None
+
+    def _tell_the_end(self, error: str | None) -> None:
         # An ingress that was killed is restarted by the run, and must hear of the end too. The run is over when
         # the socket is closed, which refuses us, or when `stop` was called.
         while not self._tell({"do": "end", "error": error}, HANDSHAKE_TIMEOUT_S):
@@ -316,23 +349,6 @@ def _arrow_schema(df: Any, types: Mapping[str, pa.DataType]) -> pa.Schema:
         return plain_schema(pa.schema(fields))
     except ColumnError as error:
         raise PlanError(f"flux.spark.Stream: {error}") from error
-
-
-def _prepare(spark: Any) -> None:
-    """Make the format "flux" known to the session."""
-    from pyspark import SparkContext, cloudpickle
-
-    from flux.spark import frames, writer
-
-    # By value, executors need msgpack and pyarrow but not Flux. It also spares each commit, which Spark runs in a
-    # new process, the import of all of Flux: as long as a whole small micro-batch takes.
-    cloudpickle.register_pickle_by_value(frames)
-    cloudpickle.register_pickle_by_value(writer)
-    context = SparkContext._active_spark_context
-    if context is not None and context.master.startswith("local") and context.pythonExec == "python3":
-        # Nobody chose that Python: it is Spark's default, and may be another one than ours, without pyarrow.
-        context.pythonExec = sys.executable
-    spark.dataSource.register(writer.FluxSink)
 
 
 @contextlib.contextmanager

@@ -272,14 +272,10 @@ async def _count_in_fork(stream: Stream, directory: Path) -> int:
 
 
 def test_an_ingress_that_comes_back_hears_of_the_end(spark: Any, folder: Path, tmp_path: Path) -> None:
-    class EndedQuery:
-        def awaitTermination(self) -> None:
-            return
-
     stream = Stream(read(spark, folder))
     stream.bind(tmp_path)
     assert stream._listener is not None
-    teller = threading.Thread(target=stream._tell_the_end, args=(EndedQuery(),))
+    teller = threading.Thread(target=stream._tell_the_end, args=(None,))
     stream._stopping.clear()
     teller.start()
     # The first ingress dies before it answers.
