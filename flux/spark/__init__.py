@@ -1,4 +1,4 @@
-"""Streams in from Spark and out to it, sites on its executors, and its own stateful operators, unchanged, under Flux."""
+"""Streams in from Spark and out to it, sites on its executors, and its own stateful operators, unchanged."""
 
 from flux.spark.cluster import Cluster
 from flux.spark.group_state import pandas_with_state
