@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from flux.protocols.messages import Move, View
 
@@ -44,7 +44,7 @@ class Row(NamedTuple):
     edge: int
     producer: int
     consumer: int
-    value: int
+    value: Any  # A small number; a row of the user's, where his operators run.
 
 
 class OperatorState(NamedTuple):
@@ -67,7 +67,8 @@ class Scenario:
     What may go wrong: `crashes` of sites; `restarts` of the ingress, the egress and the controller; `suspicions`: a
     site is declared dead and is not; `cuts` of the link between two nodes. `arrivals` are sites that come later. With
     a `slow_start` things may also happen before the first view. With `chunks`, state goes in pieces between what else
-    is sent, and all of that may overtake it.
+    is sent, and all of that may overtake it. `coming_rows` bounds what is kept for a site to which a copy is on its
+    way, if that is not `bound_rows`; `step` how far an operator is taken at once.
     """
 
     sites: int
@@ -85,6 +86,28 @@ class Scenario:
     slow_start: bool = False
     chunks: bool = False
     unordered: frozenset[int] = frozenset()
+    coming_rows: int | None = None
+    step: int | None = None
+
+    # Whether equal states are the same in every respect, so that what follows from one is known of the other.
+    knows_states: ClassVar[bool] = True
+
+    def first_state(self) -> OperatorState:
+        """The state in which a partition begins."""
+        return OperatorState()
+
+    def operate(
+        self,
+        stage: int,
+        partition: int,
+        state: OperatorState,
+        rows: Iterable[Row],
+        after: int,
+        upto: int,
+        trail: list[OperatorState] | None = None,
+    ) -> tuple[OperatorState, list[Row]]:
+        """What a partition makes of its rows: `operate` below, unless a dataflow has operators of its own."""
+        return operate(self, stage, partition, state, rows, after, upto, trail)
 
     @property
     def stages(self) -> int:
@@ -275,8 +298,8 @@ class Reference:
             edges = scenario.plan.inputs(stage)
             for partition in range(scenario.partitions[stage]):
                 rows = sorted(row for edge in edges for row in sent.get((edge, partition), ()))
-                states = [OperatorState()]
-                _, output = operate(scenario, stage, partition, states[0], rows, 0, self.last_sn, states)
+                states = [scenario.first_state()]
+                _, output = scenario.operate(stage, partition, states[0], rows, 0, self.last_sn, states)
                 for row in output:
                     sent.setdefault((row.edge, row.consumer), []).append(row)
                 numbers, output_numbers = [row.sn for row in rows], [row.sn for row in output]

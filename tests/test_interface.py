@@ -30,7 +30,6 @@ import pytest
 import trio
 
 import flux
-from flux.errors import PlanError
 
 ROOT = Path(__file__).parent.parent
 DEADLINE_S = 60
@@ -258,7 +257,6 @@ def test_an_exchange_that_cannot_be_is_a_plan_error_that_names_it(
 
 
 @pytest.mark.parametrize("by", ["range", "any"])
-@to_be_built(5, "by=range and by=any", PlanError)
 def test_rows_are_routed_by_range_or_to_whoever_has_room(by: str) -> None:
     class Same(flux.Operator):
         output = {"v": "int64"}
@@ -280,19 +278,16 @@ def test_rows_are_routed_by_range_or_to_whoever_has_room(by: str) -> None:
         ("select", "v", [{"v": 0}, {"v": 1}]),
     ],
 )
-@to_be_built(5, "map, filter, flat_map, select")
 def test_steps_without_repartitioning_join_their_segment(step: str, argument: Any, first: list[Any]) -> None:
     flow, events = a_flow()
     getattr(events, step)(argument).sink(flux.sinks.Collect())
     assert flow.run(sites=2).table.to_pylist()[:2] == first
 
 
-@to_be_built(5, "join")
 def test_streams_are_joined_on_columns_within_a_bound() -> None:
     assert {"on", "within"} <= set(parameters_of(a_stream().join))
 
 
-@to_be_built(5, "union")
 def test_a_stream_may_feed_several_operators_and_streams_may_be_united() -> None:
     flow, events = a_flow()
     one, two = (events.exchange("k", partitions=4).apply(counting()) for _ in range(2))
@@ -305,19 +300,30 @@ def test_a_sink_is_ordered_unless_told() -> None:
     assert parameters_of(a_stream().sink)["order"].default == "sn"
 
 
-@to_be_built(5, "order=any", PlanError)
 def test_a_sink_may_take_rows_first_come_first_served() -> None:
     flow, events = a_flow()
     events.exchange("k", partitions=8, order="any").apply(counting()).sink(flux.sinks.Collect(), order="any")
     assert Counter(map(str, flow.run(sites=2).table.to_pylist())) == Counter(map(str, counted()))
 
 
-@to_be_built(5, "explain")
 def test_a_flow_explains_its_plan() -> None:
-    assert "Counts" in later.Dataflow.explain(flow_of(counting()))
+    assert "Counts" in flow_of(counting()).explain()
 
 
 # Sources and sinks.
+
+
+def test_a_source_may_tell_event_time_and_how_late_rows_may_come() -> None:
+    taken = parameters_of(flux.Dataflow.source)
+    assert taken["event_time"].default is None and taken["lateness_ms"].default == 0
+    assert "watermark_every_ms" in taken
+    assert flux.report.Report(outputs=0).late == 0
+
+
+def test_a_keyed_operator_may_set_timers() -> None:
+    assert list(parameters_of(flux.KeyedOperator.on_timer)) == ["key", "time", "state"]
+    assert list(parameters_of(flux.KeyedOperator.set_timer)) == ["time"]
+    assert parameters_of(flux.KeyedOperator.cancel_timer)["time"].default is None
 
 
 def test_table_takes_data_rate_and_batch_rows() -> None:
@@ -382,9 +388,8 @@ def test_spark_also_runs_sites() -> None:
 
 
 @pytest.mark.parametrize("name", ["stateful_processor", "pandas_with_state"])
-@to_be_built(6, "the rest of Spark")
 def test_spark_also_runs_its_own_stateful_operators(name: str) -> None:
-    assert parameters_of(getattr(later.spark, name))
+    assert parameters_of(getattr(flux.spark, name))
 
 
 def test_spark_reads_an_egress_as_a_streaming_source() -> None:
@@ -673,7 +678,6 @@ def test_emitting_nothing_is_none() -> None:
     assert a_batch().emit({"x": []}, origin=[]) is None
 
 
-@to_be_built(5, "wrap")
 def test_wrap_makes_an_operator_of_a_class_that_knows_nothing_of_flux() -> None:
     class Existing:
         def __init__(self) -> None:
@@ -689,10 +693,9 @@ def test_wrap_makes_an_operator_of_a_class_that_knows_nothing_of_flux() -> None:
         def installState(self, state: dict[int, int]) -> None:
             self.seen.update(state)
 
-    assert output_of(later.wrap(Existing, process="update")) == counted()
+    assert output_of(flux.wrap(Existing, process="update")) == counted()
 
 
-@to_be_built(5, "wrap_bytewax")
 def test_wrap_bytewax_runs_a_stateful_logic_unchanged() -> None:
     class Logic:
         def __init__(self, snapshot: int | None) -> None:
@@ -705,18 +708,12 @@ def test_wrap_bytewax_runs_a_stateful_logic_unchanged() -> None:
         def snapshot(self) -> int:
             return self.seen
 
-    assert [row["n"] for row in output_of(later.wrap_bytewax(Logic))] == [row["n"] for row in counted()]
+    assert [row["n"] for row in output_of(flux.wrap_bytewax(Logic))] == [row["n"] for row in counted()]
 
 
-@pytest.mark.parametrize("name", ["Sessions", "CountWindow"])
+@pytest.mark.parametrize("name", ["Sessions", "CountWindow", "Join", "TimeWindow", "GroupBy", "TopK", "Distinct"])
 def test_operators_of_the_library_are_pooled(name: str) -> None:
     assert issubclass(getattr(flux.operators, name), flux.PooledOperator)
-
-
-@pytest.mark.parametrize("name", ["TimeWindow", "GroupBy", "Join", "TopK", "Distinct"])
-@to_be_built(5, "the rest of the library")
-def test_more_operators_of_the_library_are_pooled(name: str) -> None:
-    assert issubclass(getattr(later.operators, name), flux.PooledOperator)
 
 
 def test_nothing_is_unpickled() -> None:
@@ -996,10 +993,10 @@ def test_the_partition_of_an_integer_is_that_of_the_published_vectors() -> None:
 # Testing one's own code.
 
 
-@to_be_built(5, "flux.testing", ImportError)
 def test_check_operator_finds_an_operator_that_depends_on_batching() -> None:
     import hypothesis.strategies as st
-    from flux.testing import check_operator  # type: ignore[import-not-found]
+
+    from flux.testing import check_operator
 
     class Sizes(flux.Operator):
         output = {"size": "int64"}
@@ -1013,7 +1010,6 @@ def test_check_operator_finds_an_operator_that_depends_on_batching() -> None:
         check_operator(Sizes, rows=rows)
 
 
-@to_be_built(5, "flux.testing", ImportError)
 def test_simulate_runs_a_flow_in_the_simulated_world() -> None:
     from flux.testing import simulate
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import socket
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -76,12 +77,10 @@ class Cluster:
     ) -> Run:
         """Start `flow` and return its handle, as `flow.start` does; leaving the block stops it."""
         plan = flow._plan(self._sites, self._standby, availability, pool_rows, Policy(**policy))
-        assert flow._source is not None
-        [(stream, sink)] = flow._ends
         check_travels(plan)
         register(self._spark)
         run = _SparkRun(
-            self._spark.sparkContext, self._host, self._patience_s, plan, flow._source, sink, stream._schema
+            self._spark.sparkContext, self._host, self._patience_s, plan, flow._sources, flow._sinks, flow._outputs
         )
         self._runs.append(run)
         return run
@@ -129,9 +128,9 @@ class _SparkRun(Run):
         host: str,
         patience_s: float,
         plan: Plan,
-        source: Source,
-        sink: Sink,
-        output: pa.Schema | None,
+        sources: Sequence[Source],
+        sinks: Sequence[Sink],
+        outputs: Sequence[pa.Schema | None],
     ) -> None:
         self._context = context
         self._host = host
@@ -139,7 +138,7 @@ class _SparkRun(Run):
         self._jobs: Jobs | None = None
         self._listeners: dict[str, socket.socket] = {}
         self._postings = 0
-        super().__init__(plan, source, sink, output)
+        super().__init__(plan, sources, sinks, outputs)
 
     def _surround(self, record: Path | None) -> Surroundings:
         here = f"tcp:{self._host}:0"
@@ -170,7 +169,7 @@ class _SparkRun(Run):
         return super()._make(name, incarnation, controller)
 
     def _make_program(self, listener: socket.socket, spawner: Spawner) -> GuestProgram:
-        settings = (self._surroundings, self._sink, listener, spawner, _ENDS, frozenset(_ENDS), self._answer)
+        settings = (self._surroundings, self._sinks, listener, spawner, _ENDS, frozenset(_ENDS), self._answer)
         return GuestProgram(*settings, executors=partial(_executors, self._context))
 
     def _answer(self, header: dict[str, Any]) -> dict[str, Any]:

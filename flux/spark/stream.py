@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from flux.sources import Source, SourceBatch, SourceContext
 from flux.spark.frames import HANDSHAKE_TIMEOUT_S
 from flux.spark.session import driver_host, register
 from flux.spark.staging import CommittedBatch, Staging
+from flux.spark.times import Times, watermarked
 
 __all__ = ["Stream"]
 
@@ -52,6 +53,38 @@ os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 # Six times Spark's default costs Spark less for each row, and the ingress has nothing to put together.
 ARROW_ROWS_WANTED = 64 * 1024
+# Spark's timers of processing time fire with the next micro-batch; one without rows every second is often enough.
+TICK_S = 1.0
+
+
+@dataclass(slots=True)
+class Place:
+    """Where the stream stands: its offset. So many rows of a micro-batch, and so many boundaries behind them."""
+
+    batch_id: int = -1
+    rows: int = 0
+    boundaries: int = 1
+    times: Any = None
+
+    @classmethod
+    def of(cls, plain: Any) -> Place:
+        """What `plain` was; None is the beginning."""
+        return cls() if plain is None else cls(*plain)
+
+    @property
+    def plain(self) -> list[Any]:
+        """The offset in msgpack types."""
+        return [self.batch_id, self.rows, self.boundaries, self.times]
+
+    def is_behind(self, committed: CommittedBatch) -> bool:
+        """Whether all of a micro-batch, its boundary too, has been given."""
+        return (committed.batch_id, 0) < (self.batch_id, self.boundaries)
+
+    def enter(self, committed: CommittedBatch) -> int:
+        """Go on with a micro-batch; returns how many of its rows have been given."""
+        if committed.batch_id != self.batch_id:
+            self.batch_id, self.rows, self.boundaries = committed.batch_id, 0, 0
+        return self.rows
 
 
 class Stream(Source):
@@ -63,6 +96,10 @@ class Stream(Source):
     ``{"data": pa.binary(32)}`` for binary values that are all 32 bytes long; a value that does not fit ends
     the run. A query that fails ends the run, unless it has `restarts` left: then it is started again from its
     checkpoint, and neither loses nor repeats a row.
+
+    Behind each micro-batch stand its boundary, the clock, and the watermark if ``df.withWatermark(...)`` asks for one:
+    Spark's own operators (`flux.spark.stateful_processor`) go by them. While nothing comes, an empty micro-batch every
+    `tick_s` seconds lets the clock go on, as Spark does; not with ``availableNow`` or ``once``, where the stream ends.
 
     While the query starts, ``spark.sql.execution.arrow.maxRecordsPerBatch`` is raised to 64 Ki rows, unless the
     session has a value of its own for it.
@@ -79,12 +116,13 @@ class Stream(Source):
         checkpoint: str | os.PathLike[str] | None = None,
         *,
         types: Mapping[str, pa.DataType] | None = None,
+        tick_s: float | None = TICK_S,
         restarts: int = 0,
     ) -> None:
         if not getattr(df, "isStreaming", False):
             raise PlanError(
                 "flux.spark.Stream: a streaming DataFrame (from spark.readStream) was expected, "
-                f"{_described(df)} came; for one that is not streaming use flux.sources.Table(df.toArrow())"
+                f"{_described(df)} came; for one that is not streaming use flux.spark.Frame(df)"
             )
         if trigger is not None and not isinstance(trigger, Mapping):
             raise PlanError(
@@ -98,6 +136,8 @@ class Stream(Source):
         self._trigger = dict(trigger) if trigger is not None else {"availableNow": True}
         self._checkpoint = os.fspath(checkpoint) if checkpoint is not None else None
         self.schema = _arrow_schema(df, types or {})
+        self._watermarked = watermarked(df)
+        self._tick_s = None if self._trigger.keys() & {"availableNow", "once"} else tick_s
         self._listener: socket.socket | None = None
         self._secret = b""
         self._directory = Path()
@@ -230,6 +270,8 @@ class Stream(Source):
         """
         if self._listener is None:
             raise FluxError("flux.spark.Stream: batches was asked for before bind; a run calls both, in order")
+        place = Place.of(after)
+        times = Times(*self._watermarked, place.times)
         staging = Staging(context.directory, self._secret)
         # A copy of its own, which `stop` in the user's program does not close even where there was no fork.
         listener = trio.SocketListener(trio.socket.from_stdlib_socket(self._listener.dup()))
@@ -242,30 +284,39 @@ class Stream(Source):
         # Not a nursery: an async generator may be left at a yield, and a nursery must not be.
         trio.lowlevel.spawn_system_task(serve, name="flux.spark staging")
         try:
-            async with contextlib.aclosing(staging.committed()) as arriving:
+            async with contextlib.aclosing(staging.committed(self._tick_s)) as arriving:
                 async for committed in arriving:
-                    for batch in self._source_batches(committed, after):
+                    if committed is None:
+                        yield self._boundary(place, times)
+                        continue
+                    for batch in self._source_batches(committed, place, times):
                         yield batch
         finally:
             serving.cancel()
 
-    def _source_batches(self, committed: CommittedBatch, after: Any) -> Iterator[SourceBatch]:
-        """Yield the rows of a micro-batch; the last record batch, or nobody, says that all were received."""
-        done_rows = _done_rows(committed, after)
-        last: SourceBatch | None = None
+    def _source_batches(self, committed: CommittedBatch, place: Place, times: Times) -> Iterator[SourceBatch]:
+        """Yield what is behind `place` of a micro-batch; its boundary, or nobody, says that all was received."""
+        if place.is_behind(committed):
+            # An ingress may die between noting that all copies have a batch and saying so here.
+            committed.done()
+            return
+        done_rows = place.enter(committed)
         position = 0
         for rows in committed.batches():
             rest = rows.slice(max(0, done_rows - position))
             position += rows.num_rows
-            if not rest.num_rows:
-                continue
-            if last is not None:
-                yield last
-            last = SourceBatch(self._as_declared(rest), offset=[committed.batch_id, position])
-        if last is None:
-            committed.done()
-        else:
-            yield replace(last, received=committed.done)
+            if rest.num_rows:
+                rest = self._as_declared(rest)
+                times.see(rest)
+                place.rows, place.times = position, times.plain
+                yield SourceBatch(rest, offset=place.plain)
+        yield replace(self._boundary(place, times), received=committed.done)
+
+    def _boundary(self, place: Place, times: Times) -> SourceBatch:
+        """The end of a micro-batch; also of one without rows."""
+        marks = times.marks(place.batch_id)
+        place.boundaries, place.times = place.boundaries + 1, times.plain
+        return SourceBatch(pa.RecordBatch.from_pylist([], self.schema), offset=place.plain, marks=marks)
 
     def _as_declared(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         columns = []
@@ -278,17 +329,6 @@ class Stream(Source):
                     f"{column.type} that does not fit: {error}; correct `types`"
                 ) from error
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
-
-
-def _done_rows(committed: CommittedBatch, after: Any) -> int:
-    """How many rows of a micro-batch are behind us, if we go on behind the offset `after`."""
-    if after is None:
-        return 0
-    batch_id, rows = after
-    if committed.batch_id == batch_id:
-        return int(rows)
-    # An ingress may die between noting that all copies have a batch and saying so here.
-    return committed.rows if committed.batch_id < batch_id else 0
 
 
 def _arrow_schema(df: Any, types: Mapping[str, pa.DataType]) -> pa.Schema:
