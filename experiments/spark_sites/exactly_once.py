@@ -62,10 +62,12 @@ class Pipeline:
 
     def finish(self) -> pa.Table:
         """Wait for the end of it all; return the final table."""
-        self._await_output(self.expected.num_rows)
+        deadline = time.monotonic() + PATIENCE_S
+        while not self._has_ended():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"waited {PATIENCE_S:g} s for the end of the stream")
         while self.query.isActive or self._has_failed():
             time.sleep(LOOK_EVERY_S)
-        self.run.wait(timeout=PATIENCE_S)
         return self.spark.read.parquet(str(self.directory / "table")).toArrow()
 
     def is_exact(self, table: pa.Table) -> bool:
@@ -82,11 +84,21 @@ class Pipeline:
 
     def _await_output(self, rows: int) -> None:
         deadline = time.monotonic() + PATIENCE_S
-        while self.run.status().outputs < rows:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"waited {PATIENCE_S:g} s for {rows:,} rows of output")
+        while True:
+            try:
+                return self.run.wait_for_output(rows, timeout=LOOK_EVERY_S)
+            except TimeoutError:
+                if time.monotonic() > deadline:
+                    raise
+                self._has_failed()
+
+    def _has_ended(self) -> bool:
+        try:
+            self.run.wait(timeout=LOOK_EVERY_S)
+        except TimeoutError:
             self._has_failed()
-            time.sleep(LOOK_EVERY_S)
+            return False
+        return True
 
     def _has_failed(self) -> bool:
         """Whether the query has, as it may on a busy machine where Python is slow to start; it then begins again."""

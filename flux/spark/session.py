@@ -31,6 +31,11 @@ def register(spark: Any) -> None:
     spark.dataSource.register(writer.FluxSink)
 
 
+def activate(spark: Any) -> None:
+    """Let this thread know the session: formats are looked up in the active one, and a new thread has none."""
+    spark._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
+
+
 def ship(context: Any) -> None:
     """Carry Flux to the executors of an application, once."""
     if not travels_already() and not hasattr(context, _SHIPPED):

@@ -31,7 +31,7 @@ from flux.errors import FluxError, PlanError
 from flux.plain import ColumnError, plain_schema
 from flux.sources import Source, SourceBatch, SourceContext
 from flux.spark.frames import HANDSHAKE_TIMEOUT_S
-from flux.spark.session import driver_host, register
+from flux.spark.session import activate, driver_host, register
 from flux.spark.staging import CommittedBatch, Staging
 from flux.spark.times import Times, watermarked
 
@@ -226,6 +226,7 @@ class Stream(Source):
                 if self._stopping.is_set():
                     return
                 try:
+                    activate(self._df.sparkSession)
                     query = self._query = self._begin(checkpoint)
                 except Exception as failure:
                     error = f"flux.spark.Stream: the Spark query could not be started again: {_reason(failure)}"
@@ -366,7 +367,9 @@ def _large_arrow_batches(spark: Any) -> Iterator[None]:
 
 def _reason(failure: Exception) -> str:
     """Return in one line why a query failed; Spark's text is a page with plans and stack traces."""
-    text = str(failure).split("=== Streaming Query ===")[0].split("\n\nJVM stacktrace:")[0]
+    text = str(failure)
+    for rest in ("=== Streaming Query ===", "\n\nJVM stacktrace:", "\n\tat "):
+        text = text.split(rest)[0]
     lines = [line for line in text.splitlines() if line.strip()]
     if "Traceback (most recent call last):" in text:
         # Of a Python traceback the last line that is not indented is the error itself.
