@@ -24,6 +24,8 @@ def innermost(error: BaseException) -> CodeType | None:
 
 def place_of(function: Callable[..., Any], error: BaseException | None = None) -> str:
     """Name a callable with its file and line: where it is defined, or where in it the error arose."""
+    # A step of a stream is ours; the function that it calls is the user's.
+    function = getattr(getattr(function, "__self__", None), "blamed", None) or function
     name = getattr(function, "__qualname__", repr(function))
     # A bound method keeps its code in the function it binds.
     code = getattr(getattr(function, "__func__", function), "__code__", None)

@@ -152,12 +152,10 @@ class Hosted:
             return OperatorError(text, self.step.name, partition)
         reached = rows.reached()
         if reached is None:
-            span = f"sn {rows.sn[0]} to {rows.sn[-1]}"
-            return OperatorError(f"{text}; it was given the rows of {span}. {_ADVICE}", self.step.name, partition)
-        values = rows.arrow.slice(reached, 1).to_pylist()[0]
-        where = int(rows.partition[reached])
-        text = f"{text}{ROW_WAS}{values!r:.500}. {_ADVICE}"
-        return OperatorError(text, self.step.name, where, int(rows.sn[reached]))
+            given = f"it was given the rows of sn {rows.sn[0]} to {rows.sn[-1]}"
+            return OperatorError(f"{text}; {given}. {_ADVICE}", self.step.name, partition)
+        text = f"{text}{ROW_WAS}{rows.arrow.slice(reached, 1).to_pylist()[0]!r:.500}. {_ADVICE}"
+        return OperatorError(text, self.step.name, int(rows.partition[reached]), int(rows.sn[reached]))
 
     def _checked(self, emitted: Any, rows: Batch, function: Callable[..., Any]) -> Batch | None:
         """Return what `function` made of `rows`, or raise if it was made of something else."""

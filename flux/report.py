@@ -74,7 +74,7 @@ class Report:
     """What `flow.run()` and `run.wait()` return."""
 
     outputs: int
-    # None unless the sink is `Collect`; not said in the type, so that users need not ask each time.
+    # None unless there is one `Collect`; not said in the type, so that users need not ask each time.
     table: pa.Table = None
     failures: list[Failure] = field(default_factory=list)
     moves: list[dict[str, Any]] = field(default_factory=list)
@@ -87,6 +87,8 @@ class Report:
     skipped_rows: list[SkippedRow] = field(default_factory=list)
     # Rows of the source that were dropped at the ingress, with `on_overload="shed"`.
     shed: int = 0
+    # Of each `Collect`, in the order in which streams were sent to them; `sink.table()` gives the same.
+    tables: list[pa.Table] = field(default_factory=list)
     # Rows that came when their time had passed, and were dropped by operators that go by event time.
     late: int = 0
 

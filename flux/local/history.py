@@ -74,17 +74,16 @@ class History:
         self._settled: list[_Settled] = []
         self._length_s = INTERVAL_S
 
-    def add_inputs(self, entries: Iterable[LogEntry], total: int = 0) -> None:
-        """The ingress has numbered rows, in `total` so many; it tells that some time later.
+    def add_inputs(self, entries: Iterable[LogEntry], total: int) -> None:
+        """The ingress has numbered rows, in `total` so many since the run began; it tells that some time later.
 
-        One that was started again repeats some, and of others only the total is known.
+        One that was started again repeats some, and what the one before it did not tell is in its first total.
         """
+        self.input_rows = max(self.input_rows, total)
         for entry in entries:
             if entry[1] > self.input_upto:
                 self.inputs.append(entry)
-                self.input_rows += entry[2]
                 self.input_upto = entry[1]
-        self.input_rows = max(self.input_rows, total)
 
     def add_output(self, entry: LogEntry) -> None:
         """The sink has taken everything up to a position, with rows or without."""

@@ -20,7 +20,7 @@ from ..plan import Policy
 from ..plan.plan import EGRESS, INGRESS
 from ..site.egress import EgressProcess
 from ..site.ingress import IngressProcess
-from ..site.surroundings import LEASE_S
+from ..site.surroundings import LEASE_S, place_of
 from ..site.worker import Worker
 from ..wire import address
 from ..wire.asking import Unanswered, ask
@@ -66,10 +66,13 @@ class Joining:
             lease_s=self.lease_s,
         )
         if self.role == INGRESS:
-            flow.source.bind(directory)
-            return IngressProcess(surroundings, flow.source, joined["incarnation"])
+            for number, source in enumerate(flow.sources):
+                place = place_of(directory, "source", number)
+                place.mkdir(exist_ok=True)
+                source.bind(place)
+            return IngressProcess(surroundings, flow.sources, joined["incarnation"])
         if self.role == EGRESS:
-            return EgressProcess(surroundings, flow.sink, joined["incarnation"])
+            return EgressProcess(surroundings, flow.sinks, joined["incarnation"])
         return Worker(surroundings, joined["name"])
 
     def _patiently(self, what: str) -> dict[str, Any]:

@@ -24,6 +24,7 @@ import numpy as np
 
 from ..protocols.buffer import Buffer
 from ..protocols.messages import Block, Data, Frame
+from ..wire.fan import rows_in
 from ..wire.rows import Rows
 
 COMING_TIMES = 64  # As many pools of rows may be kept for a site to which a copy is on its way.
@@ -71,8 +72,8 @@ class Spilling:
         if not buffer.allowed:
             self._is_full = False
         elif buffer.rows > buffer.bound_rows:
-            kept = sum(run.rows for run in buffer.runs if not run.body.spilled)
-            self._write([run.body for run in buffer.spare()], kept - buffer.bound_rows)
+            kept = sum(len(rows) for run in buffer.runs for rows in rows_in(run.body) if not rows.spilled)
+            self._write([rows for run in buffer.spare() for rows in rows_in(run.body)], kept - buffer.bound_rows)
 
     def relieve_frames(self, pending: Iterable[Sequence[Frame]], pool_rows: int) -> None:
         """Write what has come for a copy that catches up, but for what it takes next."""

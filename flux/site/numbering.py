@@ -12,6 +12,9 @@ numbers would differ for ever. What its process had read and not numbered yet is
 Rows that are shed get no number. Where the source stood behind them is written down all the same, and how many they
 were: one that is read again gives them again, and they are left out once more.
 
+A flow may have several sources, whose rows are numbered as they come: each range says of which source its rows are, so
+that they are taken from the same ones again in the same order.
+
 What is released is not needed any more; the file is shortened when most of it is that.
 """
 
@@ -40,7 +43,7 @@ _BASE, _ROWS, _MARK, _SHED, _RELEASED = "base", "rows", "mark", "shed", "release
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """What was numbered (after, upto] at once: rows, or the punctuation `mark` with its `value`.
+    """What was numbered (after, upto] at once: rows of one `source`, or the punctuation `mark` with its `value`.
 
     `offset` is where the source stands behind it. `digest` tells rows from others, as far as their
     partitions differ; None if it is not known. `marks` are the watermarks among rows, and `reached` is how far event
@@ -57,6 +60,7 @@ class Span:
     value: int | None = None
     kept: bytes | None = None
     shed: int = 0
+    source: int = 0
     marks: Marks = ()
     reached: int | None = None
 
@@ -86,10 +90,10 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """What an ingress gives again: from the source's `offset`, behind `skip_rows` rows, the `spans` in order."""
+    """What an ingress gives again: from each source's offset on, behind so many rows of it, the `spans` in order."""
 
-    offset: Any
-    skip_rows: int
+    offsets: dict[int, Any]
+    skip_rows: dict[int, int]
     spans: tuple[Span, ...]
 
 
@@ -98,6 +102,7 @@ class _Live:
     """A span that is not wholly released: where it ends, and where its record begins in the file."""
 
     upto: int
+    source: int | None  # None for a punctuation.
     offset: Any
     rows: int
     shed: int
@@ -115,16 +120,16 @@ class Numbering:
     def __init__(self, journal: Journal) -> None:
         self.released = 0
         self.upto = 0
-        self.offset: Any = None
+        self.offsets: dict[int, Any] = {}  # Where each source stands that has given rows.
         self.ended = False
         self.rows = 0
         self.shed = 0
-        self.reached: dict[int, int] = {}
-        self.replay = Replay(offset=None, skip_rows=0, spans=())
+        self.reached: dict[int, int] = {}  # How far event time has come in each source that tells it.
+        self.replay = Replay(offsets={}, skip_rows={}, spans=())
         self._journal = journal
-        # Behind what is wholly released: position, offset, rows and rows shed up to there, and how far event time had
+        # Behind what is wholly released: position, offsets, rows and rows shed up to there, and how far event time had
         # come; then the spans behind it.
-        self._base: tuple[int, Any, int, int, dict[int, int]] = (0, None, 0, 0, {})
+        self._base: tuple[int, dict[int, Any], int, int, dict[int, int]] = (0, {}, 0, 0, {})
         self._live: deque[_Live] = deque()
 
     @classmethod
@@ -156,25 +161,26 @@ class Numbering:
         when: float,
         digest: int | None = None,
         kept: pa.RecordBatch | None = None,
+        source: int = 0,
         marks: Marks = (),
         reached: int | None = None,
     ) -> None:
-        """Write down that the next rows, and the watermarks among them, have the numbers up to `upto`.
+        """Write down that the next rows, of `source`, and the watermarks among them, have the numbers up to `upto`.
 
         Do it before they are sent.
         """
         body = None if kept is None else _encoded(kept)
-        span = Span(after=self.upto, upto=upto, offset=offset, when=when, digest=digest, kept=body)
+        span = Span(after=self.upto, upto=upto, offset=offset, when=when, digest=digest, kept=body, source=source)
         self._write(replace(span, marks=marks, reached=reached))
 
     def mark(self, kind: str, value: int | None = None, *, when: float) -> int:
         """Write down a punctuation; it takes one number, which is returned."""
-        self._write(Span(after=self.upto, upto=self.upto + 1, offset=self.offset, when=when, mark=kind, value=value))
+        self._write(Span(after=self.upto, upto=self.upto + 1, offset=None, when=when, mark=kind, value=value))
         return self.upto
 
-    def leave_out(self, count: int, offset: Any, *, when: float) -> None:
+    def leave_out(self, count: int, offset: Any, *, when: float, source: int = 0) -> None:
         """Write down that the next `count` rows of the source were shed."""
-        self._write(Span(after=self.upto, upto=self.upto, offset=offset, when=when, shed=count))
+        self._write(Span(after=self.upto, upto=self.upto, offset=offset, when=when, shed=count, source=source))
 
     def release(self, upto: int, *, at_once: bool = False) -> None:
         """Note that every copy has what is up to `upto`.
@@ -195,9 +201,9 @@ class Numbering:
     def _write(self, span: Span) -> None:
         shared = [span.after, span.upto, span.offset, span.when]
         if span.shed:
-            record = [_SHED, *shared, span.shed]
+            record = [_SHED, *shared, span.source, span.shed]
         elif span.mark is None:
-            record = [_ROWS, *shared, span.digest, span.kept, span.marks, span.reached]
+            record = [_ROWS, *shared, span.source, span.digest, span.kept, span.marks, span.reached]
         else:
             record = [_MARK, *shared, span.mark, span.value]
         self._add(span, self._journal.append(msgpack.packb(record)))
@@ -205,20 +211,23 @@ class Numbering:
     def _add(self, span: Span, position: int) -> None:
         assert span.after == self.upto < span.upto + span.shed, f"{span} does not follow {self.upto}"
         self.upto = span.upto
-        self.offset = span.offset
+        if span.mark is None:
+            self.offsets[span.source] = span.offset
         self.ended = self.ended or span.mark == "end"
         self.rows += span.rows
         self.shed += span.shed
-        self.reached = _come_to(self.reached, span.reached)
-        self._live.append(_Live(span.upto, span.offset, span.rows, span.shed, span.reached, position))
+        source = None if span.mark is not None else span.source
+        if span.reached is not None:
+            self.reached[span.source] = span.reached
+        self._live.append(_Live(span.upto, source, span.offset, span.rows, span.shed, span.reached, position))
         if span.shed:
             self._forget()  # Nobody releases it: if all before it is released, it is.
 
     def _note(self, kind: str, fields: list[Any]) -> None:
         if kind == _BASE:
-            self.upto, self.offset, self.ended, self.rows, self.shed, reached = fields
-            self.reached = dict(reached)
-            self._base = self.upto, self.offset, self.rows, self.shed, self.reached
+            self.upto, offsets, self.ended, self.rows, self.shed, reached = fields
+            self.offsets, self.reached = dict(offsets), dict(reached)
+            self._base = self.upto, dict(offsets), self.rows, self.shed, dict(reached)
         else:
             assert kind == _RELEASED, f"a record of kind {kind!r} in the numbering"
             # What stood before the file was shortened may come behind what was written then.
@@ -230,22 +239,30 @@ class Numbering:
         forgotten = False
         while self._live and self._live[0].upto <= self.released:
             span = self._live.popleft()
-            _, _, rows, shed, reached = self._base
-            self._base = span.upto, span.offset, rows + span.rows, shed + span.shed, _come_to(reached, span.reached)
+            _, offsets, rows, shed, reached = self._base
+            if span.source is not None:
+                offsets[span.source] = span.offset
+                if span.reached is not None:
+                    reached[span.source] = span.reached
+            self._base = span.upto, offsets, rows + span.rows, shed + span.shed, reached
             forgotten = True
         return forgotten
 
     def _replay(self, spans: deque[Span]) -> Replay:
         behind = tuple(span.behind(self.released) for span in spans)
-        return Replay(offset=self._base[1], skip_rows=spans[0].rows - behind[0].rows if spans else 0, spans=behind)
+        return Replay(
+            offsets=dict(self._base[1]),
+            skip_rows={spans[0].source: spans[0].rows - behind[0].rows} if spans else {},
+            spans=behind,
+        )
 
     def _shorten(self) -> None:
         keep_from = self._live[0].position if self._live else self._journal.size
         if self._journal.size - keep_from > self._journal.size // 2:
             return
         ended = self.ended and not self._live
-        upto, offset, rows, shed, reached = self._base
-        base = [_BASE, upto, offset, ended, rows, shed, list(reached.items())]
+        upto, offsets, rows, shed, reached = self._base
+        base = [_BASE, upto, list(offsets.items()), ended, rows, shed, list(reached.items())]
         first = (msgpack.packb(base), msgpack.packb([_RELEASED, self.released]))
         forward = self._journal.shorten(first, keep_from)
         self._live = deque(replace(span, position=span.position - forward) for span in self._live)
@@ -256,17 +273,13 @@ def _span(kind: str, fields: list[Any]) -> Span:
     if kind == _MARK:
         mark, value = rest
         return Span(after=after, upto=upto, offset=offset, when=when, mark=mark, value=value)
+    source, *rest = rest
     if kind == _SHED:
-        return Span(after=after, upto=upto, offset=offset, when=when, shed=rest[0])
+        return Span(after=after, upto=upto, offset=offset, when=when, shed=rest[0], source=source)
     digest, kept, plain, reached = rest
     marks = tuple((sn, value) for sn, value in plain)
-    span = Span(after=after, upto=upto, offset=offset, when=when, digest=digest, kept=kept)
+    span = Span(after=after, upto=upto, offset=offset, when=when, digest=digest, kept=kept, source=source)
     return replace(span, marks=marks, reached=reached)
-
-
-def _come_to(reached: dict[int, int], by_a_span: int | None) -> dict[int, int]:
-    """How far event time has come behind a span; so far there is one source."""
-    return reached if by_a_span is None else {**reached, 0: by_a_span}
 
 
 def _encoded(rows: pa.RecordBatch) -> bytes:

@@ -94,10 +94,10 @@ def _describe(machine: Machine) -> Any:
     return {"node": machine.name, "incarnation": machine.incarnation, "machines": parts}
 
 
-def _parameters(stage: int, part: Ingress | Pooler | Egress) -> tuple[int | None, ...]:
+def _parameters(stage: int, part: Ingress | Pooler | Egress) -> tuple[Any, ...]:
     """What a machine was made with, behind its name; of an end that was started again, where it begins."""
     if isinstance(part, Egress):
-        return stage, part.cons.acked
+        return stage, part.cons.acked, [to_plain(taken, _token) for taken in part.ahead]
     buffer = part.prod.buffer
     if isinstance(part, Ingress):
         return buffer.bound_rows, part.released, buffer.coming_rows
@@ -108,6 +108,10 @@ def _build(described: Any) -> Machine:
     if "controller" in described:
         return Controller(from_plain(described["controller"], _itself), described["at_once"])
     name = described["node"]
-    makers: dict[str, Any] = {maker.__name__: maker for maker in (Ingress, Pooler, Egress)}
+    makers: dict[str, Any] = {"Ingress": Ingress, "Pooler": Pooler, "Egress": _egress}
     machines = [makers[kind](name, *parameters) for kind, *parameters in described["machines"]]
     return Node(name, machines, described["incarnation"])
+
+
+def _egress(name: str, stage: int, durable: int, ahead: Any) -> Egress:
+    return Egress(name, stage, durable, tuple(from_plain(taken, _itself) for taken in ahead))

@@ -69,7 +69,7 @@ class Shell(Peers):
         self.program = report_to_program()
         self._working = trio.CancelScope()
         self._wake = trio.Event()
-        self._channels: dict[int, Channels] = {}
+        self._channels: dict[tuple[int, int], Channels] = {}
         self._recorder: Recorder | None = None
         self._crashes = crash.watch(self.name, self._flush)
         self._failed: dict[str, Any] | None = None
@@ -207,6 +207,7 @@ class Shell(Peers):
             self.link_to(effect.to).send({"kind": "peer", "m": to_plain(message, _left_out)})
 
     def _send_rows(self, to: str, message: Data, channels: tuple[tuple[Block, ...], ...]) -> None:
+        message = replace(message, bodies=tuple([body.on(message.edge) for body in message.bodies]))
         first, *rest = pieces(message, channels)
         if to == self.name:
             for piece, blocks in (first, *rest):
@@ -237,10 +238,11 @@ class Shell(Peers):
 
     def table(self, channels: tuple[Block, ...], edge: int) -> Channels:
         """The table of a lane's channels, made once: the machine hands out the same tuple each time."""
-        known = self._channels.get(id(channels))
+        known = self._channels.get((id(channels), edge))
         if known is None:
-            known = Channels(channels, self.plan.partitions(edge), self.plan.partitions(edge + 1))
-            self._channels[id(channels)] = known  # It keeps the tuple, so the id stays taken.
+            ends = self.plan.edges[edge]
+            known = Channels(channels, self.plan.partitions(ends.producer), self.plan.partitions(ends.consumer))
+            self._channels[id(channels), edge] = known  # It keeps the tuple, so the id stays taken.
         return known
 
     # The controller. Without one a node carries on.

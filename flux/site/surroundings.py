@@ -44,3 +44,8 @@ def report_to_program() -> Link:
     link = Link("program")
     link.send({"kind": "up"})
     return link
+
+
+def place_of(directory: Path, kind: str, number: int) -> Path:
+    """Where source or sink number `number` keeps its files; the first has the directory of the run itself."""
+    return directory if number == 0 else directory / f"{kind}-{number + 1}"

@@ -33,6 +33,11 @@ _TABLE_MAX = 1 << 18  # Pairs of partitions, a byte each: what stays in the cach
 _tokens = itertools.count(1)
 
 
+def new_token() -> int:
+    """A number that stands for a body in a recording."""
+    return next(_tokens)
+
+
 class Rows:
     """Tuples of (after, upto] in order, and the punctuations among them. Immutable."""
 
@@ -41,7 +46,7 @@ class Rows:
     def __init__(self, wide: pa.RecordBatch | None, marks: tuple[Punctuation, ...] = ()) -> None:
         self.wide = wide if wide is not None and wide.num_rows else None
         self.marks = marks
-        self.token = next(_tokens)  # Stands for this body in a recording.
+        self.token = new_token()
         self._encoded: pa.Buffer | None = None
         self.spilled = False
 
@@ -103,6 +108,11 @@ class Rows:
         return 0 if self.wide is None else int(self.wide.num_rows)
 
     @property
+    def last_sn(self) -> int:
+        """The number of the last row; there is one."""
+        return int(self.hidden(SN)[-1])
+
+    @property
     def user(self) -> pa.RecordBatch:
         """The user's columns only."""
         assert self.wide is not None
@@ -113,6 +123,10 @@ class Rows:
         assert self.wide is not None
         index = self.wide.schema.get_field_index(name)
         return None if index < 0 else self.wide.column(index).to_numpy(zero_copy_only=True)
+
+    def on(self, edge: int) -> Rows:
+        """What goes on `edge`, which is the only one."""
+        return self
 
     @property
     def span(self) -> tuple[int, int] | None:
@@ -241,13 +255,17 @@ def _words_of(blocks: Sequence[Block], producers: int, consumers: int) -> tuple[
     return of_producer, of_consumer
 
 
-def merge(parts: Iterable[Rows]) -> Rows:
-    """One body out of several lanes' for the same range, in (sn, sub, producer) order."""
+def merge(parts: Iterable[Rows], edges: Sequence[int] = ()) -> Rows:
+    """One body out of several lanes' for the same range, in (sn, sub, producer) order.
+
+    If the lanes are of several edges, `edges` says of which each is, and the order is (sn, sub, edge, producer).
+    """
     parts = list(parts)
     if len(parts) == 1:
         return parts[0]
     marks = {mark.sn: mark for part in parts for mark in part.marks}  # Each lane brings the same ones.
     in_order = tuple(marks[sn] for sn in sorted(marks))
+    edges = [edge for edge, part in zip(edges, parts, strict=True) if part.wide is not None] if edges else ()
     filled = [part for part in parts if part.wide is not None]
     if len(filled) <= 1:
         return Rows(filled[0].wide if filled else None, in_order)
@@ -266,8 +284,10 @@ def merge(parts: Iterable[Rows]) -> Rows:
     in_sn_order = sn[order]
     if (in_sn_order[1:] == in_sn_order[:-1]).any():
         sub = whole.hidden(SUB)
-        ties = (whole.hidden(PRODUCER), sn) if sub is None else (whole.hidden(PRODUCER), sub, sn)
-        order = np.lexsort(ties)
+        ties = [whole.hidden(PRODUCER), sn] if sub is None else [whole.hidden(PRODUCER), sub, sn]
+        if len(set(edges)) > 1:
+            ties.insert(1, np.repeat(edges, list(map(len, filled))))
+        order = np.lexsort(tuple(ties))
     assert whole.wide is not None
     return Rows(_taken(whole.wide, order), in_order)
 

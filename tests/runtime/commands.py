@@ -69,6 +69,7 @@ class Processes:
             sock.bind(("127.0.0.1", 0))
             self.port = sock.getsockname()[1]
         self.controller = f"127.0.0.1:{self.port}"
+        self.flow = "job:flow"
         self.running: dict[str, subprocess.Popen[str]] = {}
         self._supervisors: dict[str, threading.Thread] = {}
         self._over = False
@@ -81,7 +82,7 @@ class Processes:
             "egress": ["--controller", self.controller, "--journal", "journal-e"],
             "site": ["--controller", self.controller],
         }
-        self.call(name, role, "job:flow", *options[role], *more)
+        self.call(name, role, self.flow, *options[role], *more)
 
     def call(self, name: str, *arguments: str) -> subprocess.Popen[str]:
         call = self.command(name, *arguments)

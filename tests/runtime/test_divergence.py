@@ -156,3 +156,22 @@ def test_what_lies_behind_a_null_does_not_count() -> None:
         pa.Array.from_buffers(pa.int64(), 2, [valid, pa.py_buffer(np.array([1, behind]))]) for behind in (7, 8)
     )
     assert one_digest(some, 2) == one_digest(others, 2)
+
+
+@pytest.mark.parametrize("cut", range(1, 5))
+def test_a_digest_does_not_depend_on_which_rows_a_null_or_a_later_descendant_came_with(cut: int) -> None:
+    # A batch without nulls has no column of them, and one whose rows are all first descendants has no `sub`.
+    columns = {"a": [1, None, 3, 4, 5], "t": ["x", "yy", None, "", "z"], "b": [1.5, 2.5, 3.5, None, 0.0]}
+    subs = np.array([0, 0, 0, 0, 7], np.uint64)
+
+    def digest(*spans: tuple[int, int]) -> int:
+        made = Digests(1)
+        for start, stop in spans:
+            sub = subs[start:stop] if subs[start:stop].any() else None
+            zeros = np.zeros(stop - start, np.uint16)
+            part = pa.record_batch({name: values[start:stop] for name, values in columns.items()})
+            part = part.cast(pa.schema({"a": pa.int64(), "t": pa.string(), "b": pa.float64()}))
+            made.add(Rows.of(part, np.arange(start + 1, stop + 1), sub, zeros, zeros), start, stop)
+        return made.get(0)
+
+    assert digest((0, cut), (cut, 5)) == digest((0, 5))
