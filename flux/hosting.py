@@ -334,7 +334,9 @@ class _PerKey(Hosted):
 
         def each_row() -> None:
             nonlocal place
-            for place, (key, row, pid) in enumerate(zip(keys, batch.rows(), batch.partition.tolist(), strict=True)):
+            for place, (key, row, pid) in enumerate(
+                zip(keys, batch.untold_rows(), batch.partition.tolist(), strict=True)
+            ):
                 held = states[pid]
                 state, emitted = on_tuple(key, row, held.get(key))
                 if state is None:
@@ -367,7 +369,8 @@ class _PerKey(Hosted):
             names = [] if self._output is None else self._output.names
         expected = set(names)
         for i, output in enumerate(outputs):
-            if not isinstance(output, Mapping) or output.keys() != expected:
+            # To ask an abstract class takes longer than all the rest.
+            if (type(output) is not dict and not isinstance(output, Mapping)) or output.keys() != expected:
                 row = origin[i]
                 raise OperatorError(
                     f"{_place(self._instance.on_tuple)} emitted {output!r:.200}; expected an iterable of "

@@ -145,7 +145,11 @@ def _scenario(plan: Plan, table: pa.RecordBatch, faults: Mapping[str, int], seed
         at_once=rng.choice((1, 2)),
         plan_of_flow=plan,
         table=table,
-        **{kind: faults.get(kind, 0) for kind in ("crashes", "restarts", "suspicions", "cuts", "arrivals")},
+        crashes=faults.get("crashes", 0),
+        restarts=faults.get("restarts", 0),
+        suspicions=faults.get("suspicions", 0),
+        cuts=faults.get("cuts", 0),
+        arrivals=faults.get("arrivals", 0),
     )
 
 
