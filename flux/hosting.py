@@ -334,9 +334,8 @@ class _PerKey(Hosted):
 
         def each_row() -> None:
             nonlocal place
-            for place, (key, row, pid) in enumerate(
-                zip(keys, batch.untold_rows(), batch.partition.tolist(), strict=True)
-            ):
+            each = zip(keys, batch.untold_rows(), batch.partition.tolist(), strict=True)
+            for place, (key, row, pid) in enumerate(each):
                 held = states[pid]
                 state, emitted = on_tuple(key, row, held.get(key))
                 if state is None:

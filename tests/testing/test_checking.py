@@ -71,7 +71,7 @@ FAULTS: dict[Any, tuple[str, str, str, int]] = {
     faulty.Lucky: ("repeats", "gives different output each time it is run", "must not draw random numbers", 2),
     faulty.Unordered: ("hash order", r"depends on the order of a set or on hash\(\)", r"sorted\(some_set\)", 3),
     faulty.Vandal: ("input", "writes to what is not its own", "process wrote to its input", 2),
-    faulty.Reusing: ("input", "writes to what is not its own", "written to afterwards, when it was on its way", 3),
+    faulty.Reusing: ("input", "writes to what is not its own", "written to afterwards, when it was on its way", 4),
     faulty.Summing: ("floats", "sums floating-point numbers by batch", "differ in their last digits", 4),
     faulty.Raising: ("raises", "raises", "ValueError: too large", 2),
     faulty.Closed: ("raises", "raises", r"a secret of type Secret, at the state of key .*\['inside'\]\[0\], cannot", 2),
