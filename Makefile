@@ -41,9 +41,9 @@ format: venv
 bench: venv
 	$(BIN)/python -m experiments.bench
 
-# Every kind of process killed at every crash point, in one long run and some short ones.
+# Every kind of process killed at every crash point, in one long run and some short ones; hosts whose cables are pulled.
 matrix: venv
-	$(BIN)/python -m pytest -m "gauntlet or not gauntlet" tests/runtime/test_matrix.py
+	$(BIN)/python -m pytest -m "gauntlet or not gauntlet" tests/runtime/test_matrix.py tests/runtime/test_hosts.py
 
 # Random faults for MINUTES, the output checked as it comes.
 MINUTES ?= 10

@@ -279,13 +279,16 @@ class Batch:
 def punctuated(arrow: Any, sn: int, partition: Partitions, level: int, output: Any = None, step: str = "") -> Batch:
     """Return rows that a punctuation caused: they take its sn, and their index in their partition as sub.
 
-    The index is per partition, because which partitions share a pooler may differ between copies.
+    The index is per partition, because which partitions share a pooler may differ between copies. Rows beyond the last
+    number share it: a partition's rows keep their order all the same, since whoever merges does not change it, and the
+    rows of one sn always come together. So a punctuation may cause any number of rows; one row may not.
     """
     grouped = np.argsort(partition, kind="stable")
     index = np.empty(len(partition), np.int64)
     index[grouped] = _index_among_equals(partition[grouped].astype(np.int64), always=True)
-    if len(index) and (most := int(index.max())) and (most >= MAX_OUTPUTS_PER_ROW or level >= LEVELS):
+    if level >= LEVELS and len(index) and (most := int(index.max())):
         raise OperatorError(_too_many(most + 1, level), step or None, int(partition[int(index.argmax())]), sn)
+    np.minimum(index, MAX_OUTPUTS_PER_ROW - 1, out=index)
     sub = index.astype(np.uint64) << np.uint64(max(_TOP_FIELD - _FIELD_BITS * level, 0))
     rows = Batch(arrow, np.full(len(index), sn, np.int64), sub, partition, level, output, step)
     return rows.ordered()

@@ -22,6 +22,7 @@ __all__ = [
     "PlanError",
     "SourceEnded",
     "StateError",
+    "alone",
     "blamed",
     "from_dict",
 ]
@@ -140,6 +141,13 @@ def blamed(who: str, error: BaseException, doing: str, advice: str) -> FluxError
     where = "".join(traceback.format_tb(error.__traceback__)).rstrip()
     text = f"{who} raised {type(error).__name__}: {error} when it {doing}. {advice}"
     return FluxError(f"{text}\n{where}" if where else text)
+
+
+def alone(error: BaseException) -> BaseException:
+    """The error itself, out of the groups that trio makes; of several the first."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def _partition_name(partition: Any) -> str:

@@ -74,7 +74,7 @@ class Report:
     """What `flow.run()` and `run.wait()` return."""
 
     outputs: int
-    # None unless the sink is `Collect`; not said in the type, so that users need not ask each time.
+    # None unless there is one `Collect`; not said in the type, so that users need not ask each time.
     table: pa.Table = None
     failures: list[Failure] = field(default_factory=list)
     moves: list[dict[str, Any]] = field(default_factory=list)
@@ -87,6 +87,10 @@ class Report:
     skipped_rows: list[SkippedRow] = field(default_factory=list)
     # Rows of the source that were dropped at the ingress, with `on_overload="shed"`.
     shed: int = 0
+    # Of each `Collect`, in the order in which streams were sent to them; `sink.table()` gives the same.
+    tables: list[pa.Table] = field(default_factory=list)
+    # Rows that came when their time had passed, and were dropped by operators that go by event time.
+    late: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON types. Of the table only the number of its rows is told.
@@ -102,6 +106,7 @@ class Report:
             "skipped": self.skipped,
             "skipped_rows": [asdict(row) for row in self.skipped_rows],
             "shed": self.shed,
+            "late": self.late,
             "table_rows": None if self.table is None else self.table.num_rows,
             "failures": [asdict(failure) for failure in self.failures],
             "moves": [dict(move) for move in self.moves],

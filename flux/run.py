@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
 import socket
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -35,7 +36,7 @@ from .report import LogEntry, Report
 from .sinks import Collect, Sink
 from .site.egress import EgressProcess
 from .site.ingress import IngressProcess
-from .site.surroundings import Surroundings
+from .site.surroundings import Surroundings, place_of
 from .site.worker import Worker
 from .sources import Source
 from .status import Status
@@ -57,20 +58,20 @@ class Run:
     def __init__(
         self,
         plan: Plan,
-        source: Source,
-        sink: Sink,
-        output: pa.Schema | None = None,
+        sources: Sequence[Source],
+        sinks: Sequence[Sink],
+        outputs: Sequence[pa.Schema | None],
         record: str | Path | None = None,
     ) -> None:
         self._plan = plan
-        self._source = source
-        self._sink = sink
-        self._output = output
+        self._sources = tuple(sources)
+        self._sinks = tuple(sinks)
+        self._outputs = tuple(outputs)
         self._report: Report | None = None
         self._stopped = False
         self._ending = threading.RLock()
-        self._collecting = False
-        self._bound = False
+        self._collecting: list[Sink] = []
+        self._bound: list[Source] = []
         _refuse_inside_trio()
         if record is not None:
             _make_directory(Path(record))
@@ -87,7 +88,8 @@ class Run:
         try:
             self._launch()
             self._await(lambda heard: heard.started_at is not None, _START_TIMEOUT_S, "start")
-            self._source.start()
+            for source in self._sources:
+                source.start()
             self._register()
         except BaseException:
             self.stop()
@@ -95,11 +97,15 @@ class Run:
 
     def _launch(self) -> None:
         surroundings = self._surroundings
-        if isinstance(self._sink, Collect):
-            self._sink.open(self.directory)
-            self._collecting = True
-        self._source.bind(self.directory)
-        self._bound = True
+        for sink in self._sinks:
+            if isinstance(sink, Collect):
+                sink.open(self.directory)
+                self._collecting.append(sink)
+        for number, source in enumerate(self._sources):
+            place = place_of(self.directory, "source", number)
+            place.mkdir(exist_ok=True)
+            source.bind(place)
+            self._bound.append(source)
         # The spawner keeps it open: who connects while the controller is down is served by the next one.
         with address.listen(surroundings.address(CONTROLLER)) as controller:
             spawner = Spawner(lambda name, incarnation: self._make(name, incarnation, controller), self._clean_up)
@@ -111,7 +117,7 @@ class Run:
         names = (CONTROLLER, INGRESS, EGRESS, *self._plan.site_names)
         self._program = Program(
             surroundings,
-            self._sink,
+            self._sinks,
             listener,
             spawner,
             names,
@@ -137,14 +143,15 @@ class Run:
     def _make(self, name: str, incarnation: int, controller: socket.socket) -> Runnable:
         """In the new process: let go of what is another's, and say what this one does."""
         if name != INGRESS:
-            self._source.release()
+            for source in self._sources:
+                source.release()
         if name == CONTROLLER:
             return ControllerProcess(self._surroundings, controller, incarnation)
         controller.close()
         if name == INGRESS:
-            return IngressProcess(self._surroundings, self._source, incarnation)
+            return IngressProcess(self._surroundings, self._sources, incarnation)
         if name == EGRESS:
-            return EgressProcess(self._surroundings, self._sink, incarnation)
+            return EgressProcess(self._surroundings, self._sinks, incarnation)
         return Worker(self._surroundings, name)
 
     # What a user calls.
@@ -199,8 +206,12 @@ class Run:
             self.stop()
             if self._heard.diverged is not None:
                 raise self._heard.diverged
-            table = self._sink.table(self._output) if isinstance(self._sink, Collect) else None
-            self._report = make_report(self._plan.name, self._heard, table)
+            tables = [
+                sink.table(output)
+                for sink, output in zip(self._sinks, self._outputs, strict=True)
+                if isinstance(sink, Collect)
+            ]
+            self._report = make_report(self._plan.name, self._heard, tables)
         return self._report
 
     def stop(self) -> None:
@@ -212,21 +223,23 @@ class Run:
             if self._entry is not None:
                 self._entry.unlink(missing_ok=True)
             try:
-                self._stop_source()
+                self._stop_sources()
             finally:
                 self._end_processes()
-                if self._collecting:
-                    self._sink.close()
+                for sink in self._collecting:
+                    sink.close()
                 shutil.rmtree(self.directory, ignore_errors=True)
 
-    def _stop_source(self) -> None:
+    def _stop_sources(self) -> None:
         if not self._bound:
-            return  # It may be in use by another run.
+            return  # They may be in use by another run.
         if self._program is not None and not self._program.is_up(INGRESS):
             # A source asks its ingress to finish. One that is gone for good would be waited for, because the
             # spawner holds its sockets open.
             self._end_processes()
-        self._source.stop()
+        with contextlib.ExitStack() as stopping:
+            for source in self._bound:
+                stopping.callback(source.stop)
 
     def _end_processes(self) -> None:
         if self._program is not None:

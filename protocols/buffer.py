@@ -7,6 +7,11 @@ floor above what is produced: the dangling acks of the thesis, without entries.
 
 The thesis's cursors are the lanes of `fh_prod`; `reset` is the position of an attach. The bound is in
 rows and limits what is produced, never what is sent: a full buffer holds only rows that may go out.
+
+While a copy is on its way to a site, that site acknowledges nothing: all would wait for a state that takes long. What
+is kept for such a site counts against a bound of its own, `coming_rows`. When the copy is there it catches up, and what
+may be kept for it becomes less by half of what it acknowledges: half as many rows as it takes are produced, at least,
+so nobody stops, and it has caught up when it has taken twice what was kept for it when it came, at most.
 """
 
 from __future__ import annotations
@@ -22,16 +27,33 @@ Dest = tuple[int, str]  # Edge and consumer node.
 class Buffer(Machine):
     """Runs, and what each destination has acknowledged."""
 
-    def __init__(self, bound_rows: int) -> None:
+    def __init__(self, bound_rows: int, coming_rows: int | None = None) -> None:
         self.bound_rows = bound_rows
+        self.coming_rows = bound_rows if coming_rows is None else coming_rows
         self.rows = 0
         self.dropped: Position = 0  # No destination needs anything up to here.
         self.floors: dict[Dest, Position] = {}
+        self.coming: frozenset[Dest] = frozenset()  # Destinations to which a copy is on its way.
+        self.allowed: dict[Dest, int] = {}  # Rows that may be kept for those, and for who catches up.
         self.runs: list[Run] = []
 
     def full(self) -> bool:
         """Whether the pool is used up. The last run put may exceed the bound: it cannot be cut."""
-        return self.rows >= self.bound_rows
+        if self.rows < self.bound_rows or not self.allowed:
+            return self.rows >= self.bound_rows
+        return any(self.kept_for(dest) >= self.allowed.get(dest, self.bound_rows) for dest in self.floors)
+
+    def kept_for(self, dest: Dest) -> int:
+        """Rows that `dest` has not acknowledged; they cannot be dropped without it."""
+        floor = self.floors[dest]
+        return sum([run.rows for run in self.runs if run.upto > floor])
+
+    def spare(self) -> list[Run]:
+        """Runs that nobody needs but those to whom a copy comes, or who catch up: they are not wanted soon."""
+        if not self.allowed:
+            return []
+        needed = min([floor for dest, floor in self.floors.items() if dest not in self.allowed], default=0)
+        return [run for run in self.runs if run.upto <= needed]
 
     @property
     def newest(self) -> Position:
@@ -42,6 +64,14 @@ class Buffer(Machine):
         """`dest` must acknowledge from now on: nothing that is still here goes without it (rule 2)."""
         self.floors.setdefault(dest, self.dropped)
 
+    def expect(self, coming: frozenset[Dest]) -> None:
+        """Copies are on their way to these destinations, and to no others: who has his now catches up."""
+        self.coming = coming
+        for dest in coming:
+            self.allowed[dest] = self.coming_rows
+        for dest in self.allowed.keys() - coming:
+            self._press(dest, min(self.allowed[dest], self.kept_for(dest) + self.bound_rows))
+
     def put(self, run: Run) -> None:
         """Add a run; one that every destination has acknowledged already leaves at once."""
         if run.upto > self.dropped:
@@ -51,12 +81,17 @@ class Buffer(Machine):
     def ack(self, dest: Dest, position: Position) -> None:
         """`dest` has everything up to `position`."""
         assert position >= self.floors[dest], f"{dest} went back from {self.floors[dest]} to {position}"
+        is_behind = dest in self.allowed and dest not in self.coming
+        kept = self.kept_for(dest) if is_behind else 0
         self.floors[dest] = position
+        if is_behind:
+            self._press(dest, self.allowed[dest] - (kept - self.kept_for(dest) + 1) // 2)
         self._release()
 
     def ack_all(self, dest: Dest) -> None:
         """`dest` is dead and needs nothing any more (thesis 3.2.3.2)."""
         del self.floors[dest]
+        self.allowed.pop(dest, None)
         self._release()
 
     def forget(self, partitions: frozenset[int]) -> None:
@@ -71,6 +106,12 @@ class Buffer(Machine):
     def between(self, after: Position, upto: Position) -> tuple[Run, ...]:
         """The runs with anything in (after, upto]; they may overlap, being of different partitions."""
         return tuple([run for run in self.runs if run.upto > after and run.after < upto])
+
+    def _press(self, dest: Dest, rows: int) -> None:
+        """`dest` catches up, and so many rows may be kept for it; or it has caught up and is like the others."""
+        self.allowed[dest] = rows
+        if min(rows, self.kept_for(dest)) < self.bound_rows:
+            del self.allowed[dest]
 
     def _release(self) -> None:
         # No destination at all means: drop nothing (rule 2).

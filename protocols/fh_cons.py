@@ -90,9 +90,10 @@ class Cohort(NamedTuple):
 class FhCons(Machine):
     """Consumer of the edges into `stage` on node `name`."""
 
-    def __init__(self, name: str, stage: int) -> None:
+    def __init__(self, name: str, stage: int, step: Position | None = None) -> None:
         self.name = name
         self.stage = stage
+        self.step_most = step  # Positions that are consumed at once, at most.
         self.view: View | None = None
         self.stint = 0
         self.acked: Position = 0
@@ -126,7 +127,7 @@ class FhCons(Machine):
 
     def reach(self, cohort: int) -> Position:
         """How far the cohort may be consumed now, so that cohorts meet."""
-        upto = self.frontier(cohort)
+        upto = self._within_a_step(cohort)
         if len(self.cohorts) == 1:
             return upto
         own, oldest = self.cohorts[cohort], min(self.cohorts)
@@ -135,9 +136,16 @@ class FhCons(Machine):
         for other, younger in self.cohorts.items():
             if younger.consumed > own.consumed:
                 upto = min(upto, younger.consumed)
-            elif other != oldest and self.frontier(other) >= own.consumed:
+            elif other != oldest and self._within_a_step(other) >= own.consumed:
                 return own.consumed  # It is about to meet us: one step more, and it would run after us for ever.
         return upto
+
+    def _within_a_step(self, cohort: int) -> Position:
+        """How far one step takes the cohort: a copy that has much to catch up with must not keep others waiting."""
+        upto = self.frontier(cohort)
+        if self.step_most is None or self.unordered:  # An unordered stage takes whole frames.
+            return upto
+        return min(upto, self.cohorts[cohort].consumed + self.step_most)
 
     def has_early(self, cohort: int) -> bool:
         """Whether rows are here that may be consumed before the frontier reaches them.

@@ -56,12 +56,12 @@ class LaneOut(NamedTuple):
 class FhProd(Machine):
     """Producer of the edges out of `stage` on node `name`."""
 
-    def __init__(self, name: str, stage: int, bound_rows: int) -> None:
+    def __init__(self, name: str, stage: int, bound_rows: int, coming_rows: int | None = None) -> None:
         self.name = name
         self.stage = stage
         self.view = 0
         self.unordered = False
-        self.buffer = Buffer(bound_rows)
+        self.buffer = Buffer(bound_rows, coming_rows)
         self.cohorts: dict[int, frozenset[int]] = {}  # The partitions of each cohort.
         self.produced: dict[int, Position] = {}
         self.leaving: frozenset[int] = frozenset()  # Partitions that left and the operator still has.
@@ -182,6 +182,8 @@ class FhProd(Machine):
             self.buffer.entitle(dest)  # The new ones first: what is here stays for them.
         for dest in [dest for dest in self.buffer.floors if dest not in entitled]:
             self.buffer.ack_all(dest)
+        building = {(standby.stage, standby.node) for standby in view.standby}
+        self.buffer.expect(frozenset(dest for dest in entitled if (edges[dest[0]], dest[1]) in building))
         if self.name not in view.members(self.stage):
             self.buffer.clear()  # Its copies live elsewhere, and nobody acknowledges to it any more.
         yield from ()

@@ -36,12 +36,12 @@ ONLY = 0  # The ingress's one cohort.
 class Ingress(Machine):
     """The node `name` in front of stage 1."""
 
-    def __init__(self, name: str, bound_rows: int, released: Position = 0) -> None:
+    def __init__(self, name: str, bound_rows: int, released: Position = 0, coming_rows: int | None = None) -> None:
         self.name = name
         self.pulling = False
         self.ended = False
         self.released = released
-        self.prod = FhProd(name, 0, bound_rows)
+        self.prod = FhProd(name, 0, bound_rows, coming_rows)
         self.prod.buffer.dropped = released
         self.prod.found(ONLY, frozenset({0}), released)
 

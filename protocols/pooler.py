@@ -32,6 +32,7 @@ from .messages import (
     Install,
     Merge,
     Merged,
+    Position,
     Send,
     State,
     Stop,
@@ -46,11 +47,13 @@ from .state_mover import StateMover
 class Pooler(Machine):
     """Stage `stage` of the dataflow on site `name`."""
 
-    def __init__(self, name: str, stage: int, bound_rows: int) -> None:
+    def __init__(
+        self, name: str, stage: int, bound_rows: int, coming_rows: int | None = None, step: Position | None = None
+    ) -> None:
         self.name = name
         self.stage = stage
-        self.cons = FhCons(name, stage)
-        self.prod = FhProd(name, stage, bound_rows)
+        self.cons = FhCons(name, stage, step)
+        self.prod = FhProd(name, stage, bound_rows, coming_rows)
         self.mover = StateMover(name, stage)
 
     @property

@@ -100,7 +100,7 @@ DEEP: dict[str, Scenario] = {
     ),
     **QUICK,
 }
-QUICK_WALKS, DEEP_WALKS = 400, 5_000
+QUICK_WALKS, DEEP_WALKS = 400, 5_100
 QUICK_SCALE, DEEP_SCALE = 1, 20  # Of the streams of random worlds: the long ones have 2,000 events each.
 QUICK_PROBES, DEEP_PROBES = 20, 200
 QUICK_WANDERS, DEEP_WANDERS = 10, 500  # Of each world of `wander`.

@@ -67,7 +67,8 @@ class Scenario:
     What may go wrong: `crashes` of sites; `restarts` of the ingress, the egress and the controller; `suspicions`: a
     site is declared dead and is not; `cuts` of the link between two nodes. `arrivals` are sites that come later. With
     a `slow_start` things may also happen before the first view. With `chunks`, state goes in pieces between what else
-    is sent, and all of that may overtake it.
+    is sent, and all of that may overtake it. `coming_rows` bounds what is kept for a site to which a copy is on its
+    way, if that is not `bound_rows`; `step` how far an operator is taken at once.
     """
 
     sites: int
@@ -85,6 +86,8 @@ class Scenario:
     slow_start: bool = False
     chunks: bool = False
     unordered: frozenset[int] = frozenset()
+    coming_rows: int | None = None
+    step: int | None = None
 
     # Whether equal states are the same in every respect, so that what follows from one is known of the other.
     knows_states: ClassVar[bool] = True

@@ -162,6 +162,8 @@ class BuffersDrain(Checker):
         if not isinstance(machine, Egress):
             self._known(process, stage, machine.prod)
             buffer = machine.prod.buffer
+            if buffer.allowed.keys() - buffer.coming:
+                raise self.violated(f"{process.name}, stage {stage} has consumers that catch up: {buffer.allowed}")
             if buffer.runs or buffer.rows:
                 raise self.violated(
                     f"{process.name}, stage {stage} keeps {len(buffer.runs)} runs, {buffer.rows} rows; "
@@ -228,7 +230,8 @@ class NoPause(Checker):
     """Section 3.4.3: what is produced is sent, and what has come is consumed, also while a copy catches up.
 
     Only rows of a producer that lags wait, for that one; and the oldest cohort, for one that has all it needs to meet.
-    In an unordered stage nothing waits, but for a meeting.
+    In an unordered stage nothing waits, but for a meeting. The source waits for who lacks much, and for one to which
+    a copy is on its way only if it lacks very much.
     """
 
     claim = "no pause"
@@ -242,6 +245,18 @@ class NoPause(Checker):
         if isinstance(machine, Egress):
             self._consumes(process, stage, machine.cons)
 
+    def heard(self, process: Process, message: PeerMessage) -> None:
+        scenario, view, ingress = process.scenario, process.node.view, process.node.machines.get(0)
+        if not isinstance(ingress, Ingress) or ingress.pulling or ingress.ended or view is None:
+            return
+        coming = {(standby.stage, standby.node) for standby in view.standby}
+        more = scenario.bound_rows if scenario.coming_rows is None else scenario.coming_rows
+        for (edge, node), floor in ingress.prod.buffer.floors.items():
+            kept = sum(len(run.body) for run in ingress.prod.buffer.runs if run.upto > floor)
+            if kept >= (more if (view.edges[edge][1], node) in coming else scenario.bound_rows):
+                return
+        raise self.violated(f"{process.name} does not ask its source for more, and nobody lacks much")
+
     def _consumes(self, process: Process, stage: int, cons: FhCons) -> None:
         oldest = min(cons.cohorts, default=0)
         is_early = stage in process.scenario.unordered and len(cons.cohorts) == 1
@@ -252,7 +267,10 @@ class NoPause(Checker):
         consumed = {k: own.consumed for k, own in cons.cohorts.items()}
         lanes = [lane for lane in cons.lanes.values() if lane.channels]
         here = {k: min((lane.upto for lane in lanes if lane.cohort == k), default=0) for k in consumed}
-        is_to_meet = any(consumed[oldest] <= here[other] for other in consumed if other != oldest)
+        # How far one step takes each: who has much to catch up with is not waited for before his last step.
+        step = None if stage in process.scenario.unordered else process.scenario.step
+        near = {k: here[k] if step is None else min(here[k], consumed[k] + step) for k in consumed}
+        is_to_meet = any(consumed[oldest] <= near[other] for other in consumed if other != oldest)
         if here[oldest] > consumed[oldest] and not is_to_meet:
             raise self.violated(f"{process.name}, stage {stage} has rows up to {here} and stands at {consumed}")
 
@@ -371,7 +389,8 @@ class FencedIsMute(Checker):
 class WithinBounds(Checker):
     """Fig. 3.4, rule 8: nobody begins work when his pool is full, but for who is behind what the pool holds.
 
-    He takes what he needs to come after, and no frame that begins beyond it.
+    He takes what he needs to come after, and no frame that begins beyond it. The pool is full when it keeps the bound
+    for any consumer. For one to which a copy is on its way more may be kept, and until he has caught up.
     """
 
     claim = "buffers within their bound"
@@ -380,13 +399,21 @@ class WithinBounds(Checker):
         machine = process.node.machines[work.stage if isinstance(work, Consume) else 0]
         if isinstance(machine, Egress):
             return
-        runs = machine.prod.buffer.runs
-        rows = sum(len(run.body) for run in runs)
-        if rows >= process.scenario.bound_rows and all(run.upto <= work.after for run in runs):
-            raise self.violated(f"{process.name} begins {work} with {rows} rows in its pool")
+        crowded = self._crowded(process, machine.prod)
+        if crowded and all(run.upto <= work.after for run in machine.prod.buffer.runs):
+            raise self.violated(f"{process.name} begins {work} and keeps {crowded}")
         early = [f for f in work.frames if f.after >= work.upto] if isinstance(work, Consume) else []
-        if rows >= process.scenario.bound_rows and early:
-            raise self.violated(f"{process.name} takes early rows in {work} with {rows} rows in its pool")
+        if crowded and early:
+            raise self.violated(f"{process.name} takes early rows in {work} and keeps {crowded}")
+
+    def _crowded(self, process: Process, prod: FhProd) -> str:
+        """For whom too much is kept."""
+        bound, more = process.scenario.bound_rows, process.scenario.coming_rows
+        for dest, floor in prod.buffer.floors.items() or [((0, "nobody"), 0)]:
+            kept = sum(len(run.body) for run in prod.buffer.runs if run.upto > floor)
+            if kept >= (bound if more is None or dest not in prod.buffer.allowed else more):
+                return f"{kept} rows for {dest[1]}"
+        return ""
 
 
 CHECKERS: tuple[type[Checker], ...] = (

@@ -173,13 +173,13 @@ class Process:
         """The machines of a node: a site has a pooler for each stage, whether it holds partitions of it or not."""
         scenario = self.scenario
         if self.role == INGRESS:
-            yield Ingress(self.name, scenario.bound_rows, self.released)
+            yield Ingress(self.name, scenario.bound_rows, self.released, scenario.coming_rows)
         elif self.role == EGRESS:
             stage = scenario.stages + 1
             yield Egress(self.name, stage, self.through.get((stage, 0), 0), self.ahead)
         else:
             for stage in range(1, scenario.stages + 1):
-                yield Pooler(self.name, stage, scenario.bound_rows)
+                yield Pooler(self.name, stage, scenario.bound_rows, scenario.coming_rows, scenario.step)
 
     def _source(self, pull: Pull) -> Outgoing:
         """Whoever asks gets the same rows under the same numbers: they are in the journal."""

@@ -35,6 +35,13 @@ class RecoveryEnds(Checker):
 
     claim = "recovery ends"
 
+    def published(self, scenario: Scenario, before: View, view: View) -> None:
+        # A fault costs each copy at most its place and what is on its way to it. More than that is going in circles.
+        faults = scenario.crashes + scenario.restarts + scenario.suspicions + scenario.cuts
+        copies = sum(len(copies) for partitions in view.copies for copies in partitions)
+        if view.versions > 2 * faults * copies + (faults + 1) * len(scenario.moves):
+            raise self.violated(f"{faults} faults, {copies} copies, and {view.versions} were begun: it has no end")
+
     def at_rest(self, scenario: Scenario, live: Sequence[Process], view: View) -> None:
         if view.standby:
             raise self.violated(f"nothing is left to happen, and {view.standby} are not live")

@@ -56,11 +56,15 @@ def scenario_of(rng: random.Random, scale: int = 1) -> Scenario:
     tuples = rng.randint(1, TUPLES_MAX * scale)
     values = [rng.randrange(VALUES) for _ in range(tuples)]
     cuts = sorted({0, tuples, *(rng.randint(0, tuples) for _ in range(rng.randint(0, BATCHES_MAX * scale - 1)))})
+    bound_rows = rng.randint(1, BOUND_ROWS_MAX * scale)
+    more = random.Random(f"bounds {values}")  # Drawn apart, so that seeds keep their worlds.
     return Scenario(
         sites=sites + spare,
         copies=declustered(sites, partitions, degree),
         batches=tuple(tuple(values[a:b]) for a, b in pairwise(cuts)),
-        bound_rows=rng.randint(1, BOUND_ROWS_MAX * scale),
+        bound_rows=bound_rows,
+        coming_rows=bound_rows * more.choice((1, 2, 16)),
+        step=more.choice((None, 1, 2, 5)),
         crashes=min(sites + spare, rng.choice((0, 1, 1, 1, 2, 2, 3, 4))),
         at_once=rng.choice((1, 1, 2, 4)),
         moves=tuple(_move(rng, sites + spare, partitions, degree) for _ in range(rng.choice((0, 0, 1, 3)))),

@@ -47,6 +47,7 @@ Choice = tuple[str, str, str | int | Work]
 NO_DETAIL = ""
 FAULTS = ("crash", "suspect", "cut")
 CHUNKS = " in chunks"
+STEPS_MAX = 200_000  # A hundred times what a large world takes.
 
 
 class World:
@@ -61,6 +62,7 @@ class World:
         self.cut: set[frozenset[str]] = set()
         self.used = {"crash": 0, "restart": 0, "suspect": 0, "cut": 0}
         self.lost: tuple[tuple[int, int], ...] = ()
+        self.steps = 0
         self.trace: list[str] | None = [] if record else None
         self.links: dict[tuple[str, str], deque[Any]] = {}
         # The enabled choices in a list and their places in it: a random one is drawn in one step, and
@@ -93,6 +95,9 @@ class World:
     def do(self, choice: Choice) -> None:
         """Let `choice` happen; raise `Violated` if an invariant does not survive it."""
         kind, name, detail = choice
+        self.steps += 1
+        if self.steps > STEPS_MAX:
+            raise Violated(f"all comes to rest: {STEPS_MAX:,} steps, and {self.choices[:4]} may be the next")
         try:
             self._doing[kind](name, detail)
         except Refused as error:

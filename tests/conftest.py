@@ -7,6 +7,11 @@ import resource
 from collections.abc import Callable, Iterator
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes says something about the machine and nothing about the code.
+settings.register_profile("flux", deadline=None)
+settings.load_profile("flux")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -30,7 +30,6 @@ import pytest
 import trio
 
 import flux
-from flux.errors import PlanError
 
 ROOT = Path(__file__).parent.parent
 DEADLINE_S = 60
@@ -258,7 +257,6 @@ def test_an_exchange_that_cannot_be_is_a_plan_error_that_names_it(
 
 
 @pytest.mark.parametrize("by", ["range", "any"])
-@to_be_built(5, "by=range and by=any", PlanError)
 def test_rows_are_routed_by_range_or_to_whoever_has_room(by: str) -> None:
     class Same(flux.Operator):
         output = {"v": "int64"}
@@ -280,19 +278,16 @@ def test_rows_are_routed_by_range_or_to_whoever_has_room(by: str) -> None:
         ("select", "v", [{"v": 0}, {"v": 1}]),
     ],
 )
-@to_be_built(5, "map, filter, flat_map, select")
 def test_steps_without_repartitioning_join_their_segment(step: str, argument: Any, first: list[Any]) -> None:
     flow, events = a_flow()
     getattr(events, step)(argument).sink(flux.sinks.Collect())
     assert flow.run(sites=2).table.to_pylist()[:2] == first
 
 
-@to_be_built(5, "join")
 def test_streams_are_joined_on_columns_within_a_bound() -> None:
     assert {"on", "within"} <= set(parameters_of(a_stream().join))
 
 
-@to_be_built(5, "union")
 def test_a_stream_may_feed_several_operators_and_streams_may_be_united() -> None:
     flow, events = a_flow()
     one, two = (events.exchange("k", partitions=4).apply(counting()) for _ in range(2))
@@ -305,19 +300,30 @@ def test_a_sink_is_ordered_unless_told() -> None:
     assert parameters_of(a_stream().sink)["order"].default == "sn"
 
 
-@to_be_built(5, "order=any", PlanError)
 def test_a_sink_may_take_rows_first_come_first_served() -> None:
     flow, events = a_flow()
     events.exchange("k", partitions=8, order="any").apply(counting()).sink(flux.sinks.Collect(), order="any")
     assert Counter(map(str, flow.run(sites=2).table.to_pylist())) == Counter(map(str, counted()))
 
 
-@to_be_built(5, "explain")
 def test_a_flow_explains_its_plan() -> None:
-    assert "Counts" in later.Dataflow.explain(flow_of(counting()))
+    assert "Counts" in flow_of(counting()).explain()
 
 
 # Sources and sinks.
+
+
+def test_a_source_may_tell_event_time_and_how_late_rows_may_come() -> None:
+    taken = parameters_of(flux.Dataflow.source)
+    assert taken["event_time"].default is None and taken["lateness_ms"].default == 0
+    assert "watermark_every_ms" in taken
+    assert flux.report.Report(outputs=0).late == 0
+
+
+def test_a_keyed_operator_may_set_timers() -> None:
+    assert list(parameters_of(flux.KeyedOperator.on_timer)) == ["key", "time", "state"]
+    assert list(parameters_of(flux.KeyedOperator.set_timer)) == ["time"]
+    assert parameters_of(flux.KeyedOperator.cancel_timer)["time"].default is None
 
 
 def test_table_takes_data_rate_and_batch_rows() -> None:
@@ -706,15 +712,9 @@ def test_wrap_bytewax_runs_a_stateful_logic_unchanged() -> None:
     assert [row["n"] for row in output_of(flux.wrap_bytewax(Logic))] == [row["n"] for row in counted()]
 
 
-@pytest.mark.parametrize("name", ["Sessions", "CountWindow"])
+@pytest.mark.parametrize("name", ["Sessions", "CountWindow", "Join", "TimeWindow", "GroupBy", "TopK", "Distinct"])
 def test_operators_of_the_library_are_pooled(name: str) -> None:
     assert issubclass(getattr(flux.operators, name), flux.PooledOperator)
-
-
-@pytest.mark.parametrize("name", ["TimeWindow", "GroupBy", "Join", "TopK", "Distinct"])
-@to_be_built(5, "the rest of the library")
-def test_more_operators_of_the_library_are_pooled(name: str) -> None:
-    assert issubclass(getattr(later.operators, name), flux.PooledOperator)
 
 
 def test_nothing_is_unpickled() -> None:

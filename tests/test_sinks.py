@@ -119,7 +119,7 @@ def parquet(out: Path) -> Sink:
 
 
 @pytest.mark.parametrize("make", [Jsonl, parquet])
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(ranges=RANGES, deaths=st.lists(st.integers(1, 60), max_size=4))
 def test_an_egress_that_is_killed_anywhere_leaves_each_row_once(
     make: Callable[[Path], Sink], ranges: Ranges, deaths: list[int]
@@ -150,7 +150,7 @@ def test_every_single_point_of_a_short_life_is_survived(make: Callable[[Path], S
     pytest.fail("the life never came to its end")
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(ranges=RANGES, deaths=st.lists(st.integers(1, 40), max_size=3))
 def test_a_callback_is_given_each_row_at_least_once_and_in_order(ranges: Ranges, deaths: list[int]) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -189,7 +189,7 @@ class Ledger:
         return self._held()[1]
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(ranges=RANGES, deaths=st.lists(st.integers(1, 40), max_size=3))
 def test_a_callback_that_keeps_its_position_has_each_row_once(ranges: Ranges, deaths: list[int]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -65,7 +65,7 @@ def check_offsets(make: Callable[[], Source], directory: Path) -> None:
         assert rows_of(batches_of(make(), directory, given[index].offset)) == everything[seen[index] :]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(sizes=st.lists(st.integers(0, 30), min_size=1, max_size=10), batch_rows=st.integers(1, 20))
 def test_a_table_goes_on_behind_any_of_its_offsets(sizes: list[int], batch_rows: int) -> None:
     data = [numbers(sum(sizes[:i]), size) for i, size in enumerate(sizes)]
@@ -427,7 +427,7 @@ def test_files_that_grow_in_turn_for_ever_do_not_fill_the_disk(tmp_path: Path, m
 
 
 @pytest.mark.parametrize("shorten_at", [0, 1 << 20])
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10**6), chunk=st.integers(5, 60))
 def test_any_order_of_growing_is_read_again_alike(shorten_at: int, seed: int, chunk: int) -> None:
     chance = random.Random(seed)

@@ -18,6 +18,7 @@ from ..remote.controller import RemoteController
 from ..remote.flows import RemoteFlow
 from ..remote.joining import Joining
 from ..remote.surroundings import RemoteSurroundings
+from ..site.surroundings import LEASE_S
 from ..wire import address
 from . import credentials
 from .calls import WrongCall
@@ -52,6 +53,14 @@ def add(commands: Commands) -> None:
             default=60.0,
             metavar="SECONDS",
             help="how long to wait for a controller (default 60)",
+        )
+        parser.add_argument(
+            "--lease",
+            type=float,
+            default=LEASE_S,
+            metavar="SECONDS",
+            help=f"it ends when it has reached neither controller nor any other process for so long "
+            f"(default {LEASE_S:g})",
         )
         if role == "site":
             parser.add_argument(
@@ -106,6 +115,7 @@ def _join(options: argparse.Namespace) -> int:
         own=credentials.of(options),
         listen=None if options.listen is None else tcp(options.listen),
         patience_s=options.patience,
+        lease_s=options.lease,
     )
     if options.role == "site":
         return _live(joining.process(None, options.name))

@@ -37,13 +37,12 @@ class Divergence:
         return None
 
     def _error(self, stage: int, partition: int, position: int, first: str, second: str) -> OperatorError:
-        steps = " or ".join(step.name for step in self._plan.segments[stage - 1].steps)
         begin = max(1, (position - 1) // EVERY * EVERY + 1)
         return OperatorError(
             f"its copies on {first} and {second} emitted different rows for the input {begin:,} to {position:,}: the "
             "operator is not deterministic. It must not read the clock, draw random numbers, depend on the order of a "
             "set or on where batches begin; flux.testing.check_operator finds out which",
-            step=steps,
+            step=self._plan.segment(stage).title,
             partition=partition,
             row=begin,
         )

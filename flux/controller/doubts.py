@@ -8,7 +8,7 @@ turns. So they must go on to say so for longer than that may take, as long as tu
 
 from __future__ import annotations
 
-from ..site.shell import CUT_PATIENCE_S
+from ..site.peers import CUT_PATIENCE_S
 
 _RECENT_S = 2.5 * CUT_PATIENCE_S  # Who still cannot reach the other has said so again by then.
 _TURNS = 20  # More than both together need to make a connection.

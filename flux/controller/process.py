@@ -304,4 +304,4 @@ async def _see_off(link: Link) -> None:
 
 
 def _name(surroundings: Surroundings, stage: int, partition: int) -> list[Any]:
-    return [surroundings.plan.segments[stage - 1].steps[0].name, partition]
+    return [surroundings.plan.segment(stage).title, partition]

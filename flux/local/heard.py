@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..errors import OperatorError
 from .history import History
@@ -23,11 +25,22 @@ class Moved:
 
 
 @dataclass
+class Taken:
+    """What one sink has taken: in its own positions up to `upto`; the dataflow had `reached` that then."""
+
+    upto: int = 0
+    reached: tuple[int, Sequence[Any]] = (0, ())
+    rows: int = 0
+    ended: bool = False
+
+
+@dataclass
 class Heard:
     """What the program knows of the run. Times are of the monotonic clock."""
 
-    outputs: int = 0
-    safe_upto: int = 0
+    outputs: int = 0  # Of all sinks.
+    safe_upto: int = 0  # Up to here all sinks have everything.
+    sinks: list[Taken] = field(default_factory=lambda: [Taken()])
     started_at: float | None = None
     ended: bool = False
     error: BaseException | None = None
@@ -44,3 +57,17 @@ class Heard:
     byes: set[str] = field(default_factory=set)
     diverged: OperatorError | None = None  # Two copies had emitted different rows when the run ended.
     deaths: list[Process] = field(default_factory=list)  # In the order in which they were noticed.
+
+    def take(self, header: dict[str, Any], now: float) -> None:
+        """A sink has taken rows, of which the egress tells; what it tells again changes nothing."""
+        sink = self.sinks[header.get("sink", 0)]
+        if header["upto"] > sink.upto or header.get("total", 0) > sink.rows:
+            # A sink outlives its egress: what one had not told any more is in the total of the next.
+            count = header["total"] - sink.rows if "total" in header else header["count"]
+            position, ahead = header.get("reached") or (header["upto"], ())
+            sink.upto, sink.reached, sink.rows = header["upto"], (position, ahead), sink.rows + count
+            self.history.add_output((now, position, count))
+        sink.ended = sink.ended or header["end"]
+        self.outputs = sum(sink.rows for sink in self.sinks)
+        self.safe_upto = min(sink.reached[0] for sink in self.sinks)
+        self.ended = self.ended or all(sink.ended for sink in self.sinks)

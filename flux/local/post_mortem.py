@@ -33,11 +33,10 @@ class PostMortem:
             return None
         other = self._jobs[before]
         after, upto = max(job.after, other.after), min(job.upto, other.upto)
-        steps = " or ".join(step.name for step in self._plan.segments[job.stage - 1].steps)
         return OperatorError(
             f"{before} and {process.name} both died while they worked on rows {after + 1:,} to {upto:,}, "
             f"{process.name} with {process.how_it_ended()}. One of these rows kills the operator's process; no third "
             "copy is given them. Take the rows out of the source, or mend the operator (native code, memory)",
-            step=steps,
+            step=self._plan.segment(job.stage).title,
             row=after + 1,
         )

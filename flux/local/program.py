@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import trio
 
 from ..controller.divergence import Divergence
-from ..errors import DataLost, FluxError, from_dict
+from ..errors import DataLost, FluxError, alone, from_dict
 from ..plan.plan import CONTROLLER, EGRESS, INGRESS
 from ..sinks import Collect, Sink
 from ..site.surroundings import Surroundings
@@ -27,7 +27,7 @@ from ..wire import frames
 from ..wire.asking import COMMAND
 from ..wire.connections import let_in
 from ..wire.link import Link, accept_loop
-from .heard import Heard, Moved
+from .heard import Heard, Moved, Taken
 from .post_mortem import PostMortem
 from .processes import Process
 from .reporting import settle_failures
@@ -48,17 +48,17 @@ class Program:
     def __init__(
         self,
         surroundings: Surroundings,
-        sink: Sink,
+        sinks: Sequence[Sink],
         listener: socket.socket,
         spawner: Spawner,
         names: Sequence[str],
         restarts: frozenset[str],
         answer: Callable[[dict[str, Any]], dict[str, Any]],
     ) -> None:
-        self.heard = Heard()
+        self.heard = Heard(sinks=[Taken() for _ in sinks])
         self.changed = threading.Condition()
         self._surroundings = surroundings
-        self._sink = sink
+        self._sinks = sinks
         self._listener = listener
         self._spawner = spawner
         self._names = names
@@ -162,7 +162,7 @@ class Program:
         except BaseException as error:
             with self.changed:
                 self._stopping = True
-                self.heard.error = self.heard.error or _as_one(error)
+                self.heard.error = self.heard.error or alone(error)
                 self.changed.notify_all()
 
     async def _run(self) -> None:
@@ -213,8 +213,11 @@ class Program:
             self._links[process.name], self._over[process.name] = link, over
             process.greeted()
             self._log(logging.INFO, f"{process.node} is up (process {process.pid})", node=process.node)
-            if process.name == EGRESS and isinstance(self._sink, Collect):
-                link.send({"kind": "collected", "upto": self.heard.safe_upto})
+            if process.name == EGRESS:
+                for number, (sink, taken) in enumerate(zip(self._sinks, self.heard.sinks, strict=True)):
+                    if isinstance(sink, Collect):
+                        held = {"sink": number, "upto": taken.upto, "reached": taken.reached}
+                        link.send({"kind": "collected", **held})
             if process.name == INGRESS and self._surroundings.plan.policy.max_latency_ms is not None:
                 link.send({"kind": "out", "upto": self.heard.safe_upto})
             if process.name == CONTROLLER:
@@ -304,7 +307,7 @@ class Program:
             if kind == "rows":
                 self._take_rows(link, header, body, now)
             elif kind == "inputs":
-                heard.history.add_inputs(header["log"])
+                heard.history.add_inputs(header["log"], header["total"])
             elif kind == "view":
                 if heard.started_at is None:
                     heard.started_at = header["at"]
@@ -338,7 +341,7 @@ class Program:
                 heard.byes.add(link.peer)
                 for place in header.get("digests", ()):
                     heard.diverged = self._divergence.compare(link.peer, *place) or heard.diverged
-            elif kind in ("skipped", "shed"):
+            elif kind in ("skipped", "shed", "late"):
                 for text in heard.left_out.hear(header):
                     self._log(logging.WARNING, text, node=link.peer)
             elif kind == "log":
@@ -355,32 +358,28 @@ class Program:
             heard.history.settle(heard.started_at, now)
 
     def _take_rows(self, link: Link, header: dict[str, Any], body: Any, now: float) -> None:
-        heard = self.heard
-        upto = header["upto"]
-        after = header.get("after", heard.safe_upto)
+        number, upto = header.get("sink", 0), header["upto"]
+        sink, taken = self._sinks[number], self.heard.sinks[number]
         rows = link.decode_batch(header, body)
-        if isinstance(self._sink, Collect) and upto > heard.safe_upto != after:
-            self._fail(
-                FluxError(
-                    f"{link.peer} sent the output from {after} to {upto}, and the program has it up to "
-                    f"{heard.safe_upto}: some would be lost or be there twice, so the run ends here. This is an error "
-                    "of Flux; please report it"
+        if isinstance(sink, Collect):
+            after = header["after"]
+            if upto > taken.upto != after:
+                self._fail(
+                    FluxError(
+                        f"{link.peer} sent the output from {after} to {upto}, and the program has it up to "
+                        f"{taken.upto}: some would be lost or be there twice, so the run ends here. This is an error "
+                        "of Flux; please report it"
+                    )
                 )
-            )
-            return
-        if upto > heard.safe_upto:  # Else the last egress had sent it, and was killed before it knew that it had come.
-            if isinstance(self._sink, Collect) and rows is not None:
-                self._sink.write(rows, after, upto)
-            # A sink outlives its egress: what one had not told any more is in the total of the next.
-            count = header["total"] - heard.outputs if "total" in header else header["count"]
-            heard.outputs += count
-            heard.safe_upto = upto
-            heard.history.add_output((now, upto, count))
-        if isinstance(self._sink, Collect):
-            link.send({"kind": "durable", "upto": upto})
+                return
+            # Else the last egress had sent it, and was killed before it knew that it had come.
+            if upto > taken.upto and rows is not None:
+                sink.write(rows, after, upto)
+        self.heard.take(header, now)
+        if isinstance(sink, Collect):
+            link.send({"kind": "durable", "sink": number, "upto": upto})
         if self._surroundings.plan.policy.max_latency_ms is not None and INGRESS in self._links:
-            self._links[INGRESS].send({"kind": "out", "upto": upto})
-        heard.ended = heard.ended or header["end"]
+            self._links[INGRESS].send({"kind": "out", "upto": self.heard.safe_upto})
 
     def _fail(self, error: BaseException) -> None:
         # While a run stops, its processes see each other go one by one.
@@ -396,10 +395,3 @@ class Program:
         self._stopping = True
         for link in self._links.values():
             link.send({"kind": "stop"})
-
-
-def _as_one(error: BaseException) -> BaseException:
-    """The error itself, out of the groups that trio makes."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error

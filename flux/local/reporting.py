@@ -15,13 +15,14 @@ from .processes import Process, Processes
 RATE_WINDOW_S = 5.0  # A snapshot's rates are those of this last time.
 
 
-def make_report(name: str, heard: Heard, table: pa.Table | None) -> Report:
+def make_report(name: str, heard: Heard, tables: list[pa.Table]) -> Report:
     """The report of a run that is over."""
     failures = failures_of(heard)
     events = [(failure.when_s, f"{failure.site} died") for failure in failures]
     return Report(
         outputs=heard.outputs,
-        table=table,
+        table=tables[0] if len(tables) == 1 else None,
+        tables=tables,
         failures=failures,
         moves=[],
         timeline=heard.history.timeline(heard.started_at or 0.0, events),
@@ -31,6 +32,7 @@ def make_report(name: str, heard: Heard, table: pa.Table | None) -> Report:
         skipped=heard.left_out.skipped,
         skipped_rows=list(heard.left_out.rows),
         shed=heard.left_out.shed,
+        late=heard.left_out.late,
     )
 
 
@@ -55,6 +57,7 @@ def make_status(name: str, heard: Heard, processes: Processes) -> Status:
         building=heard.building,
         skipped=heard.left_out.skipped,
         shed=heard.left_out.shed,
+        late=heard.left_out.late,
     )
 
 

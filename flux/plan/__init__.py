@@ -1,6 +1,7 @@
 """From the logical dataflow to segments, partition pairs and their placement on sites."""
 
-from .plan import Availability, Plan, Segment
+from .plan import Availability, Edge, Plan, Segment
 from .policy import OnError, OnOverload, Policy
+from .routes import By, Route
 
-__all__ = ["Availability", "OnError", "OnOverload", "Plan", "Policy", "Segment"]
+__all__ = ["Availability", "By", "Edge", "OnError", "OnOverload", "Plan", "Policy", "Route", "Segment"]

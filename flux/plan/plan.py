@@ -1,36 +1,80 @@
 """The plan: segments between exchanges, their partitions, and where each copy lives.
 
-Stage 0 is the ingress, stages 1 to n the segments, stage n + 1 the egress. Edge e runs from stage e to
-stage e + 1 and is partitioned as segment e + 1 asks; the last one has a single partition, the egress.
+Stage 0 is the ingress, stages 1 to n the segments, and behind them each sink is a stage of its own; all sinks are in
+one egress process. A segment is a tree of steps: several operators may take the output of one. An *edge* runs from a
+place in a segment's tree, its *tap*, to another stage, and is partitioned as that stage asks. The number of an edge is
+what breaks ties between rows of different branches; the plan fixes it.
+
+A place in a tree is the number of a step, whose output is meant, or `INPUT - n`: the n-th input itself. The ingress has
+an input for each source, all others have one.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
+
+import pyarrow as pa
 
 from ..errors import PlanError
 from ..operator import OperatorStep
 from ..protocols.messages import View
 from .policy import Policy
+from .routes import Route
 
 Availability = Literal["pairs", "none"]
 INGRESS, EGRESS, CONTROLLER = "ingress", "egress", "controller"
+INPUT = -1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """Operators that need no repartitioning between them, behind one exchange (thesis 2.3)."""
+    """Operators that need no repartitioning between them, behind one exchange (thesis 2.3).
+
+    `parents` are the places from which the steps take their rows; left out, the steps are a chain. If inputs have
+    different columns, `sides` are their schemas.
+    """
 
     columns: tuple[str, ...]
     partitions: int
     availability: Availability | None  # None until the run says.
     steps: tuple[OperatorStep, ...]
+    parents: tuple[int, ...] = ()
+    ordered: bool = True
+    sides: tuple[pa.Schema, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.parents:
+            object.__setattr__(self, "parents", tuple(range(INPUT, len(self.steps) - 1)))
+
+    @property
+    def title(self) -> str:
+        """What it is called in messages: its steps."""
+        return " or ".join(step.name for step in self.steps) or f"exchange({', '.join(self.columns)})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edge:
+    """Rows of `tap` in stage `producer` go to stage `consumer`, to the partition that `route` says."""
+
+    producer: int
+    tap: int
+    consumer: int
+    route: Route
+    side: int = 0
+
+
+_NO_STEPS = Segment(columns=(), partitions=1, availability="none", steps=())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Everything the processes of a run need to know about it."""
+    """Everything the processes of a run need to know about it.
+
+    Left out, `edges` make a chain of the segments, from one source to one sink. `first` are the steps in the ingress,
+    before rows are partitioned. The `unordered_sinks` take rows as they come.
+    """
 
     name: str
     segments: tuple[Segment, ...]
@@ -39,6 +83,10 @@ class Plan:
     pool_rows: int
     rebuild_at_once: int = 1  # Copies of one stage that are rebuilt at the same time after a failure.
     policy: Policy = field(default_factory=Policy)
+    first: Segment = _NO_STEPS
+    edges: tuple[Edge, ...] = ()
+    sinks: int = 1
+    unordered_sinks: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         for name in ("sites", "standby", "pool_rows", "rebuild_at_once"):
@@ -58,29 +106,64 @@ class Plan:
             )
         if self.standby < 0:
             raise PlanError(f"standby counts sites, got standby={self.standby}")
+        if not self.edges:
+            object.__setattr__(self, "edges", self._chain())
+
+    def _chain(self) -> tuple[Edge, ...]:
+        """One edge from each stage to the next."""
+        stages = (self.first, *self.segments)
+        routes = [*(Route(columns=s.columns, partitions=s.partitions) for s in self.segments), Route()]
+        return tuple(
+            Edge(producer=stage, tap=len(segment.steps) - 1, consumer=stage + 1, route=route)
+            for stage, (segment, route) in enumerate(zip(stages, routes, strict=True))
+        )
 
     @property
-    def egress_stage(self) -> int:
-        """The number of the egress's stage."""
-        return len(self.segments) + 1
+    def stages(self) -> range:
+        """The stages that live on sites."""
+        return range(1, len(self.segments) + 1)
+
+    @property
+    def sink_stages(self) -> range:
+        """The stages of the sinks."""
+        return range(len(self.segments) + 1, len(self.segments) + 1 + self.sinks)
 
     @property
     def site_names(self) -> tuple[str, ...]:
         """site-1 to site-N; standbys continue the numbering."""
         return tuple(f"site-{i + 1}" for i in range(self.sites + self.standby))
 
+    def segment(self, stage: int) -> Segment:
+        """The segment of a stage; that of the ingress is `first`."""
+        return self.first if stage == 0 else self.segments[stage - 1]
+
     def partitions(self, stage: int) -> int:
-        """How many partitions a stage has; ingress and egress are one each."""
-        return 1 if stage in (0, self.egress_stage) else self.segments[stage - 1].partitions
+        """How many partitions a stage has; ingress and sinks are one each."""
+        return self.segments[stage - 1].partitions if stage in self.stages else 1
+
+    def outputs(self, stage: int) -> tuple[int, ...]:
+        """The edges out of a stage."""
+        return self._outputs[stage]
+
+    @cached_property
+    def _outputs(self) -> list[tuple[int, ...]]:
+        return [
+            tuple(number for number, edge in enumerate(self.edges) if edge.producer == stage)
+            for stage in range(self.sink_stages.stop)
+        ]
 
     def view(self) -> View:
         """The view the controller starts from: every copy where the plan puts it."""
         segments = tuple(self._placed(segment) for segment in self.segments)
+        unordered = [stage for stage in self.stages if not self.segment(stage).ordered]
+        unordered += [self.sink_stages[sink] for sink in self.unordered_sinks]
         return View(
             number=0,
             nodes=(INGRESS, *self.site_names, EGRESS),
             dead=frozenset(),
-            copies=(((INGRESS,),), *segments, ((EGRESS,),)),
+            copies=(((INGRESS,),), *segments, *[((EGRESS,),) for _ in range(self.sinks)]),
+            edges=tuple((edge.producer, edge.consumer) for edge in self.edges),
+            unordered=frozenset(unordered),
         )
 
     def _placed(self, segment: Segment) -> tuple[tuple[str, ...], ...]:

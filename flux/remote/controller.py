@@ -42,7 +42,7 @@ class RemoteController(ControllerProcess):
         # Read when the journal is this process's alone.
         self.surroundings = replace(surroundings, run=_run_name(surroundings.directory))
         self._ended = surroundings.directory / _ENDED
-        self.leader = Leader(surroundings.plan.name, self._ended.exists())
+        self.leader = Leader(surroundings.plan.name, surroundings.plan.sinks, self._ended.exists())
         self._roll = Roll(surroundings.plan)
 
     async def run(self) -> None:

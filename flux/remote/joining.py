@@ -20,6 +20,7 @@ from ..plan import Policy
 from ..plan.plan import EGRESS, INGRESS
 from ..site.egress import EgressProcess
 from ..site.ingress import IngressProcess
+from ..site.surroundings import LEASE_S, place_of
 from ..site.worker import Worker
 from ..wire import address
 from ..wire.asking import Unanswered, ask
@@ -42,6 +43,7 @@ class Joining:
     own: Identity  # As a command: it has no name in the run yet.
     listen: str | None  # Where others reach it; None: at the address from which it reaches the controller.
     patience_s: float
+    lease_s: float = LEASE_S
 
     def process(self, directory: Path | None, wish: str | None = None) -> Runnable:
         """What the process is to do; `wish` is the name that a site would like to have."""
@@ -50,7 +52,7 @@ class Joining:
         flow = RemoteFlow.of(self.flow, settings["sites"], settings["standby"], settings["availability"], policy)
         joined = self._ask("join", role=self.role, name=wish, flow=description(flow.plan))
         if directory is None:
-            directory = Path(tempfile.gettempdir())  # A site writes nothing.
+            directory = Path(tempfile.gettempdir())  # Nothing that a site writes is wanted after it.
         else:
             _claim(self.role, directory, joined)
         surroundings = RemoteSurroundings(
@@ -61,12 +63,16 @@ class Joining:
             tls=self.own.tls,
             controller=self.controller,
             here=self.listen or f"tcp:{_own_host(self.controller)}:0",
+            lease_s=self.lease_s,
         )
         if self.role == INGRESS:
-            flow.source.bind(directory)
-            return IngressProcess(surroundings, flow.source, joined["incarnation"])
+            for number, source in enumerate(flow.sources):
+                place = place_of(directory, "source", number)
+                place.mkdir(exist_ok=True)
+                source.bind(place)
+            return IngressProcess(surroundings, flow.sources, joined["incarnation"])
         if self.role == EGRESS:
-            return EgressProcess(surroundings, flow.sink, joined["incarnation"])
+            return EgressProcess(surroundings, flow.sinks, joined["incarnation"])
         return Worker(surroundings, joined["name"])
 
     def _patiently(self, what: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 from ..errors import DataLost, FluxError, from_dict
-from ..local.heard import Heard
+from ..local.heard import Heard, Taken
 from ..local.history import RECENT_S
 from ..local.reporting import latency_ms, rate, since_start
 from ..plan.plan import CONTROLLER, INGRESS
@@ -28,8 +28,8 @@ FAILED = 1
 class Leader:
     """What is known of the run `name`; `over` when its processes are told to stop."""
 
-    def __init__(self, name: str, ended: bool) -> None:
-        self.heard = Heard(ended=ended)
+    def __init__(self, name: str, sinks: int, ended: bool) -> None:
+        self.heard = Heard(ended=ended, sinks=[Taken() for _ in range(sinks)])
         self.links: dict[str, Link] = {}
         self.drained: set[str] = set()
         self._name = name
@@ -80,18 +80,21 @@ class Leader:
             building=heard.building,
             skipped=heard.left_out.skipped,
             shed=heard.left_out.shed,
+            late=heard.left_out.late,
         )
 
     def _hear(self, link: Link, header: dict[str, Any]) -> None:
         heard, now, kind = self.heard, time.monotonic(), header["kind"]
         if kind == "rows":
-            heard.history.add_output((now, header["upto"], max(0, header["total"] - heard.outputs)))
-            heard.outputs, heard.safe_upto = header["total"], header["upto"]
+            has_ended = heard.ended
+            heard.take(header, now)
             self._tell_ingress()
-            if header["end"]:
+            if heard.ended and not has_ended:
+                heard.ended = False
                 self._end(None)
         elif kind == "inputs":
-            heard.history.add_inputs((now, upto, rows) for _, upto, rows in header["log"])
+            entries = [(now, upto, rows) for _, upto, rows in header["log"]]
+            heard.history.add_inputs(entries, header["total"])
         elif kind == "view":
             heard.started_at = heard.started_at or now
             heard.whole = header["whole"]
@@ -110,7 +113,7 @@ class Leader:
                 self.links[header["site"]].send({"kind": "stop"})
         elif kind == "error":
             self._end(from_dict(header["error"]))
-        elif kind in ("skipped", "shed"):
+        elif kind in ("skipped", "shed", "late"):
             for text in heard.left_out.hear(header):
                 self._log(logging.WARNING, link.peer, text)
         elif kind == "log":

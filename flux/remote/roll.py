@@ -23,7 +23,7 @@ class Roll:
 
     def incarnation(self, end: str, view: View) -> int:
         """Of the next process that serves the ingress or the egress."""
-        stage = {INGRESS: 0, EGRESS: self._plan.egress_stage}[end]
+        stage = {INGRESS: 0, EGRESS: self._plan.sink_stages[0]}[end]
         served = dict(view.incarnations).get(stage, 1 if view.number else 0)
         self._incarnations[end] = max(served, self._incarnations.get(end, 0)) + 1
         return self._incarnations[end]

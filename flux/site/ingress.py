@@ -1,4 +1,7 @@
-"""The ingress process: it takes rows from the source, numbers them as its machine says, partitions them.
+"""The ingress process: it takes rows from the sources, numbers them as its machine says, partitions them.
+
+Rows of several sources are numbered as they come, a batch of one after a batch of another. Steps that stand before the
+first exchange are done here, behind the numbering: they have no state, so the same rows come of the same input.
 
 Every number that it gives is in the journal (`numbering`) before the rows go out. An ingress that takes the place of
 one that died gives again what the journal says, in the same ranges, and then numbers on.
@@ -13,28 +16,32 @@ import contextlib
 import time
 import zlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import trio
 
-from ..errors import FluxError, blamed
-from ..hashing import partition_of
-from ..plan.plan import INGRESS
+from ..batch import Batch
+from ..errors import FluxError, alone, blamed
+from ..plan.plan import INGRESS, INPUT
 from ..protocols.ingress import Ingress
 from ..protocols.messages import Effect, Pull, Released, Sourced, SourceEnded
 from ..protocols.node import Node
 from ..punctuation import Punctuation
-from ..sources import Source, SourceBatch, SourceContext
+from ..sources import Source, SourceBatch
+from ..wire.fan import Body, body_of, rows_in
 from ..wire.rows import PARTITION, Rows
 from .admission import Admission
+from .feeding import COMING_TIMES
 from .gathering import Gathering
+from .intake import Intake
 from .numbering import Numbering, Replay, Span
 from .shell import Shell
-from .surroundings import Surroundings
-from .taking import Taking
+from .steps import Steps
+from .surroundings import Surroundings, place_of
+from .watermarks import Marks, Watermarks, numbered
 
 JOURNAL = "numbering.journal"
 _REPORT_EVERY_S = 0.05
@@ -44,7 +51,7 @@ _PATIENCE_S = 0.05  # So long the first rows for which there is no room wait for
 class IngressProcess(Shell):
     """The process in front of the dataflow; the `incarnation`-th that is."""
 
-    def __init__(self, surroundings: Surroundings, source: Source, incarnation: int = 1) -> None:
+    def __init__(self, surroundings: Surroundings, sources: Sequence[Source], incarnation: int = 1) -> None:
         self._unusable: FluxError | None = None
         self._numbering: Numbering | None = None
         try:
@@ -53,28 +60,36 @@ class IngressProcess(Shell):
             self._unusable = error  # Told when there is a connection to tell it on.
         released = 0 if self._numbering is None else self._numbering.released
         name = INGRESS if incarnation == 1 else f"{INGRESS}.{incarnation}"
-        self._machine = Ingress(name, surroundings.plan.pool_rows, released)
+        pool_rows = surroundings.plan.pool_rows
+        self._machine = Ingress(name, pool_rows, released, COMING_TIMES * pool_rows)
         super().__init__(surroundings, Node(name, [self._machine], incarnation))
-        self._source = source
+        self._intakes = [
+            Intake(number, source, place_of(surroundings.directory, "source", number), incarnation > 1)
+            for number, source in enumerate(sources)
+        ]
         self._incarnation = incarnation
+        self._steps = Steps(self.plan, 0)
+        self._edges = self.plan.outputs(0)
         self._pulls, self._pulled = trio.open_memory_channel[int](1)
+        self._numbers_one = trio.Lock()  # Held by the intake whose rows are numbered next.
         self._received: deque[tuple[int, Callable[[], None]]] = deque()
         self._numbered: list[tuple[float, int, int]] = []  # (when, upto, rows), for the report.
         self._reported_at = 0.0
         self._sheds = surroundings.plan.policy.on_overload == "shed"
         self._overloaded = False
         self._shed_told = 0
-        # Where the source stands: an offset that it gave, and a number of rows behind it.
-        self._offset: tuple[Any, int] = (None, 0)
+        self._rows_told = 0
         self._admission: Admission | None = None
         if (limit_ms := surroundings.plan.policy.max_latency_ms) is not None:
             self._admission = Admission(limit_ms / 1000, surroundings.plan.pool_rows, released)
         self._came_out = trio.Event()
+        self._watermarks = Watermarks({}, {})
 
     def start(self, nursery: trio.Nursery) -> None:
         if self._numbering is None:
             assert self._unusable is not None
             raise self._unusable
+        self._steps.open([0])
         nursery.start_soon(self._pump, self._numbering)
 
     def carry_out(self, effect: Effect) -> None:
@@ -100,18 +115,30 @@ class IngressProcess(Shell):
 
     async def _pump(self, numbering: Numbering) -> None:
         try:
-            if numbering.replay.offset is not None:
-                self._offset = tuple(numbering.replay.offset)
-            async with contextlib.aclosing(Taking(self._gathered(self._batches()))) as taking:
-                await self._give_again(numbering.replay, taking)
+            async with contextlib.AsyncExitStack() as open_intakes:
+                for intake in self._intakes:
+                    if intake.number in numbering.replay.offsets:
+                        intake.offset = tuple(numbering.replay.offsets[intake.number])
+                    with self._blaming(intake):
+                        taking = intake.take_from(self._gathered(intake.batches()))
+                    await open_intakes.enter_async_context(contextlib.aclosing(taking))
+                await self._give_again(numbering.replay)
                 if not numbering.ended:
-                    await self._number_on(numbering, taking)
+                    await self._number_all(numbering)
             await self._pulled.receive()
             self.tell(SourceEnded())
             self._report()
         except Exception as error:
-            doing = f"was read behind row {numbering.upto:,}"
-            self.fail(blamed(f"source {type(self._source).__name__}", error, doing, "Mend it, and run the flow again"))
+            self.fail(alone(error))
+
+    @contextlib.contextmanager
+    def _blaming(self, intake: Intake) -> Iterator[None]:
+        assert self._numbering is not None
+        try:
+            yield
+        except Exception as error:
+            doing = f"was read behind row {self._numbering.upto:,}"
+            raise blamed(f"source {intake.name}", error, doing, "Mend it, and run the flow again") from error
 
     def _gathered(self, batches: AsyncIterator[SourceBatch]) -> AsyncIterator[SourceBatch]:
         if self._admission is None:
@@ -120,49 +147,36 @@ class IngressProcess(Shell):
         self._nursery.start_soon(gathering.read)
         return gathering
 
-    def _batches(self) -> AsyncIterator[SourceBatch]:
-        """The source from where it is to go on."""
-        who = type(self._source).__name__
-        if self._incarnation > 1 and self._source.replays is None:
-            raise FluxError(
-                f"the ingress died, and source {who} does not say how another one is to go on: whether `batches` can "
-                "begin behind an offset (replays = True) or gives only what is new (replays = False)"
-            )
-        context = SourceContext(self.surroundings.directory)
-        offset, _ = self._offset
-        if self._source.replays and offset is not None:
-            return self._source.batches(context, offset)
-        return self._source.batches(context)
+    # What the last ingress numbered.
 
-    async def _give_again(self, replay: Replay, taking: Taking) -> None:
-        """What the last ingress numbered and not every copy is known to have: the same rows, the same numbers."""
-        if self._source.replays:
-            _, behind = self._offset
-            skip_rows = behind + replay.skip_rows
-            skipped = await taking.take(skip_rows)
-            self._expect(sum(piece.rows.num_rows for piece in skipped), skip_rows, "rows that were received")
-            for piece in skipped:
-                if piece.received is not None:
-                    piece.received()
+    async def _give_again(self, replay: Replay) -> None:
+        """What not every copy is known to have: the same rows, the same numbers."""
+        for intake in self._intakes:
+            if intake.source.replays:
+                with self._blaming(intake):
+                    await intake.skip(replay.skip_rows.get(intake.number, 0))
         for span in replay.spans:
-            if span.shed:
-                await self._shed_again(span, taking)
-                continue
-            after = await self._pulled.receive()
-            assert after == span.after, f"{self.name} is asked for what is behind {after}, not {span.after}"
-            if span.mark is not None:
-                self._tell_mark(span.upto, span.mark, span.value)
-            else:
-                rows = span.kept_rows() if span.kept is not None else await self._taken_again(span, taking)
-                self._tell_rows(span.upto, self._partitioned(rows, span.upto, expected=span.digest), span.when)
+            intake = self._intakes[span.source]
+            with self._blaming(intake):
+                await self._give_span_again(span, intake)
 
-    async def _shed_again(self, span: Span, taking: Taking) -> None:
-        """A source that cannot replay does not give again what was shed; from another it is taken, and left out."""
-        if self._source.replays:
-            pieces = await taking.take(span.shed)
-            self._expect(sum(piece.rows.num_rows for piece in pieces), span.shed, "rows that were shed")
-            for piece in pieces:
-                self._note_received(span.upto, piece)
+    async def _give_span_again(self, span: Span, intake: Intake) -> None:
+        if span.shed:
+            # A source that cannot replay does not give again what was shed; from another it is taken, and left out.
+            if intake.source.replays:
+                for piece in await intake.take(span.shed, "rows that were shed"):
+                    self._note_received(span.upto, piece)
+            return
+        after = await self._pulled.receive()
+        assert after == span.after, f"{self.name} is asked for what is behind {after}, not {span.after}"
+        if span.mark is not None:
+            self._tell_mark(span.upto, span.mark, span.value)
+            return
+        rows = span.kept_rows() if span.kept is not None else await self._taken_again(span, intake)
+        body = self._partitioned(rows, span.after, span.marks, intake)
+        if span.digest is not None and _digest(body) != span.digest:
+            raise intake.differs(span)
+        self._tell_rows(span.after, span.upto, rows.num_rows, body, span.when)
 
     def _note_received(self, upto: int, batch: SourceBatch) -> None:
         """Tell the source when the copies have what is up to `upto`; they may have said so already."""
@@ -171,53 +185,66 @@ class IngressProcess(Shell):
             self._received.append((upto, batch.received))
             self._tell_received(self._numbering.released)
 
-    async def _taken_again(self, span: Span, taking: Taking) -> pa.RecordBatch:
-        pieces = await taking.take(span.upto - span.after)
-        position = span.after
+    async def _taken_again(self, span: Span, intake: Intake) -> pa.RecordBatch:
+        pieces = await intake.take(span.rows, f"rows {span.after + 1:,} to {span.upto:,}")
+        came, numbers = 0, span.numbers()
         for piece in pieces:
-            position += piece.rows.num_rows
-            self._note_received(position, piece)
-        self._expect(position - span.after, span.upto - span.after, f"rows {span.after + 1:,} to {span.upto:,}")
+            came += piece.rows.num_rows
+            self._note_received(int(numbers[came - 1]), piece)
+        if not pieces:
+            # Of a range that was received but for the watermark at its end, there are no rows.
+            return pa.RecordBatch.from_pylist([], intake.source.schema)
         return pa.concat_batches([piece.rows for piece in pieces])
 
-    def _expect(self, came: int, expected: int, which: str) -> None:
-        if came != expected:
-            raise FluxError(
-                f"the ingress was started again, and source {type(self._source).__name__} gave only {came:,} of the "
-                f"{expected:,} rows that it had given before ({which}). What it reads was cut or replaced meanwhile; "
-                "it must be the same when it is read again. Run the flow anew"
-            )
+    # What comes now.
 
-    async def _number_on(self, numbering: Numbering, taking: Taking) -> None:
-        if numbering.offset is not None:
-            self._offset = tuple(numbering.offset)
-        while (batch := await taking.next(self._piece_rows)) is not None:
-            count = batch.rows.num_rows
-            if not count:
-                if batch.received is not None:
-                    batch.received()
-                continue
-            if self._source.replays and batch.offset is None and not taking.is_within_batch:
-                raise FluxError(
-                    f"source {type(self._source).__name__} says that it replays, and gave a batch without an offset; "
-                    "give SourceBatch(rows, offset=...), or say replays = False"
-                )
-            offset, behind = self._offset
-            self._offset = (offset, behind + count) if taking.is_within_batch else (batch.offset, 0)
-            after = await self._room()
-            if after is None:
-                self._shed(numbering, batch)
-                continue
-            upto = after + count
-            rows, when = self._partitioned(batch.rows, upto), time.monotonic()
-            kept = batch.rows if self._source.replays is False else None
-            numbering.number(upto, self._offset, when=when, digest=_digest(rows), kept=kept)
-            if batch.received is not None:
-                self._received.append((upto, batch.received))
-            self._tell_rows(upto, rows, when)
+    async def _number_all(self, numbering: Numbering) -> None:
+        """Number the rows of all sources as they come; each is read by a task of its own."""
+        times = {intake.number: intake.source.event_time for intake in self._intakes}
+        told = {number: event_time for number, event_time in times.items() if event_time is not None}
+        self._watermarks = Watermarks(told, numbering.reached)
+        async with trio.open_nursery() as nursery:
+            for intake in self._intakes:
+                intake.stand(numbering)
+                nursery.start_soon(self._number_on, numbering, intake)
         await self._pulled.receive()
         self._report()
         self._tell_mark(numbering.mark("end", when=time.monotonic()), "end")
+
+    async def _number_on(self, numbering: Numbering, intake: Intake) -> None:
+        with self._blaming(intake):
+            while (batch := await intake.next(self._piece_rows)) is not None:
+                if batch.rows.num_rows:
+                    async with self._numbers_one:
+                        await self._number(numbering, intake, batch)
+                elif batch.received is not None:
+                    batch.received()
+            async with self._numbers_one:
+                await self._mark_end(numbering, intake)
+
+    async def _mark_end(self, numbering: Numbering, intake: Intake) -> None:
+        """A source that has ended holds up event time no longer: the others may have come further."""
+        value = self._watermarks.end(intake.number)
+        if value is not None:
+            await self._pulled.receive()
+            self._tell_mark(numbering.mark("watermark", value, when=time.monotonic()), "watermark", value)
+
+    async def _number(self, numbering: Numbering, intake: Intake, batch: SourceBatch) -> None:
+        after = await self._room()
+        if after is None:
+            self._shed(numbering, intake, batch)
+            return
+        which, count = intake.number, batch.rows.num_rows
+        marks = self._watermarks.behind(which, batch.rows, after)
+        upto = after + count + len(marks)
+        body, when = self._partitioned(batch.rows, after, marks, intake), time.monotonic()
+        kept, digest, reached = intake.kept(batch.rows), _digest(body), self._watermarks.reached(which)
+        numbering.number(
+            upto, intake.offset, when=when, digest=digest, kept=kept, source=which, marks=marks, reached=reached
+        )
+        if batch.received is not None:
+            self._received.append((upto, batch.received))
+        self._tell_rows(after, upto, count, body, when)
 
     async def _room(self) -> int | None:
         """The number behind which the next rows are numbered, when there is room for them; None: they are shed."""
@@ -255,40 +282,40 @@ class IngressProcess(Shell):
             self._came_out.set()
             self._came_out = trio.Event()
 
-    def _shed(self, numbering: Numbering, batch: SourceBatch) -> None:
-        numbering.leave_out(batch.rows.num_rows, self._offset, when=time.monotonic())
+    def _shed(self, numbering: Numbering, intake: Intake, batch: SourceBatch) -> None:
+        numbering.leave_out(batch.rows.num_rows, intake.offset, when=time.monotonic(), source=intake.number)
         self._note_received(numbering.upto, batch)
         self._report_if_due()
 
     def _tell_mark(self, sn: int, kind: str, value: int | None = None) -> None:
-        self.tell(Sourced(after=sn - 1, upto=sn, rows=0, body=Rows(None, (Punctuation(sn, kind, value),))))
+        body = body_of(self._edges, {}, (Punctuation(sn, kind, value),))
+        self.tell(Sourced(after=sn - 1, upto=sn, rows=0, body=body))
 
-    def _tell_rows(self, upto: int, rows: Rows, when: float) -> None:
-        self._numbered.append((when, upto, len(rows)))
+    def _tell_rows(self, after: int, upto: int, count: int, body: Body, when: float) -> None:
+        self._numbered.append((when, upto, count))
         self._report_if_due()
         if self._admission is not None:
             self._admission.let_in(upto, time.monotonic())
-        self.tell(Sourced(after=upto - len(rows), upto=upto, rows=len(rows), body=rows))
+        # Rows that a filter has taken out count too: the numbers that are under way are what is bounded.
+        self.tell(Sourced(after=after, upto=upto, rows=max(count, len(body)), body=body))
 
-    def _partitioned(self, batch: pa.RecordBatch, upto: int, expected: int | None = None) -> Rows:
-        """The batch's rows with the numbers up to `upto`; if they were given before, they must look the same."""
+    def _partitioned(self, batch: pa.RecordBatch, after: int, marks: Marks, intake: Intake) -> Body:
+        """What goes on each edge of the rows of a source that have the numbers behind `after`, but for `marks`."""
         count = batch.num_rows
-        first = self.plan.segments[0]
-        columns = [batch.column(name) for name in first.columns]
-        rows = Rows.of(
-            batch,
-            np.arange(upto - count + 1, upto + 1, dtype=np.int64),
-            None,
-            np.zeros(count, dtype=np.uint16),
-            partition_of(columns, first.partitions),
-        )
-        if expected is not None and _digest(rows) != expected:
-            raise FluxError(
-                f"the ingress was started again, and source {type(self._source).__name__} gave other rows than before "
-                f"for the numbers {upto - count + 1:,} to {upto:,}. What it reads was changed meanwhile, or is made "
-                "anew each time; it must be the same when it is read again. Run the flow anew"
-            )
-        return rows
+        nobody = np.zeros(count, dtype=np.uint16)
+        given = Batch(batch, numbered(after, count, marks), None, nobody)
+        taps = self._steps.process(given, INPUT - intake.number) if count else {}
+        for told, _ in self._steps.skipped():
+            if told:
+                self.program.send(told)
+        rows, among = {}, tuple(Punctuation(sn, "watermark", value) for sn, value in marks)
+        for edge in self._edges:
+            ends = self.plan.edges[edge]
+            if ends.tap in taps:
+                out = taps[ends.tap]
+                partition = ends.route.partition(out.arrow, out.sn, out.sub)
+                rows[edge] = Rows.of(out.arrow, out.sn, out.sub, out.partition, partition, among)
+        return body_of(self._edges, rows, among)
 
     def _report_if_due(self) -> None:
         if time.monotonic() > self._reported_at + _REPORT_EVERY_S:
@@ -299,11 +326,17 @@ class IngressProcess(Shell):
         if self._numbering is not None and self._numbering.shed > self._shed_told:
             self._shed_told = self._numbering.shed
             self.program.send({"kind": "shed", "total": self._shed_told})
-        if self._numbered:
-            self.program.send({"kind": "inputs", "log": self._numbered})
-            self._numbered = []
+        rows = 0 if self._numbering is None else self._numbering.rows
+        if self._numbered or rows > self._rows_told:
+            # Of all ingresses of the run: what one of them could not tell any more is in it.
+            self.program.send({"kind": "inputs", "log": self._numbered, "total": rows})
+            self._numbered, self._rows_told = [], rows
 
 
-def _digest(rows: Rows) -> int:
+def _digest(body: Body) -> int:
     """Tells rows from others as far as their partitions differ: those are at hand, so it costs next to nothing."""
-    return zlib.crc32(rows.hidden(PARTITION))
+    digest = 0
+    for rows in rows_in(body):
+        if len(rows):
+            digest = zlib.crc32(rows.hidden(PARTITION), digest)
+    return digest

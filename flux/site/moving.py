@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import GeneratorType
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 from ..hosting import Hosted
 from ..protocols.messages import Consume, Install, State
 from ..wire.codec import from_plain, to_plain
+from ..wire.fan import body_of
 from ..wire.frames import BadFrame, shown
 from ..wire.rows import Channels, Rows, marks_to_plain
 from ..wire.state import Parcel
@@ -28,13 +29,20 @@ _NO_WORDS: Words = {}
 _COLLECTED_BYTES = 16 << 20
 
 
-def moving(message: State, partition: int, own: Channels, steps: Sequence[Hosted], digest: int) -> Iterator[Any]:
-    """The values that are the copy of `partition`, of the instant at which they are asked for."""
+def moving(
+    message: State, partition: int, own: Mapping[int, Channels], steps: Iterable[Hosted], digest: list[Any]
+) -> Iterator[Any]:
+    """The values that are the copy of `partition`, of the instant at which they are asked for.
+
+    `own` are the channels of the partition on each edge out of its stage: its output is what goes there.
+    """
     kept = [run for run in message.runs if partition not in run.without]
-    bodies = [run.body.select(own) for run in kept]
-    runs = tuple(replace(run, rows=len(rows), without=frozenset()) for run, rows in zip(kept, bodies, strict=True))
+    bodies = [[run.body.on(edge).select(channels) for edge, channels in own.items()] for run in kept]
+    runs = tuple(
+        replace(run, rows=sum(map(len, parts)), without=frozenset()) for run, parts in zip(kept, bodies, strict=True)
+    )
     plain = to_plain(replace(message, runs=runs), lambda body: None)
-    yield [plain, [[rows.wide, marks_to_plain(rows.marks)] for rows in bodies], digest]
+    yield [plain, [[[rows.wide, marks_to_plain(rows.marks)] for rows in parts] for parts in bodies], digest]
     for number, step in enumerate(steps):
         state = step.get_partition_state(partition)
         # State comes whole, or as a generator of pieces; each is installed by a call of its own.
@@ -42,31 +50,47 @@ def moving(message: State, partition: int, own: Channels, steps: Sequence[Hosted
             yield [number, Spoken(message.stage, number, piece, step.words) if step.words else piece]
 
 
-def read(arrival: Arrival, words: Words = _NO_WORDS) -> State:
-    """The message of the protocol, with everything that `moving` gave in it, in the words of each step's operator."""
+def read(arrival: Arrival, edges: Sequence[Sequence[int]], words: Words = _NO_WORDS) -> State:
+    """The message of the protocol, with everything that `moving` gave in it.
+
+    `edges` are those out of each stage, `words` those of each step's operator.
+    """
     if arrival.size_bytes < _COLLECTED_BYTES:
-        return _read(arrival.values(words))
+        return _read(arrival.values(words), edges)
     # To look for garbage among millions of new objects takes seconds, in which no other thread runs. State has none.
     gc.disable()
     try:
-        return _read(arrival.values(words))
+        return _read(arrival.values(words), edges)
     finally:
         gc.freeze()
         gc.enable()
 
 
-def _read(values: Iterator[Any]) -> State:
+def _read(values: Iterator[Any], edges: Sequence[Sequence[int]]) -> State:
     try:
-        plain, packed, digest = next(values)
-        bodies = [Rows.received(wide, marks) for wide, marks in packed]
+        plain, packed, (digest, beyond) = next(values)
+        parts = [[Rows.received(wide, marks) for wide, marks in run] for run in packed]
     except (StopIteration, TypeError, ValueError, AttributeError) as error:
         raise BadFrame(f"a partition's state does not begin with its message and output: {error!r:.200}") from error
     message = from_plain(plain, lambda body: body)
-    if not isinstance(message, State) or len(message.runs) != len(bodies) or type(digest) is not int:
+    if not isinstance(message, State) or len(message.runs) != len(parts) or not _is_digest(digest, beyond):
         raise BadFrame(f"expected the state of a partition and its digest, got {shown(plain)} and {shown(digest)}")
+    outputs = edges[message.stage] if 0 <= message.stage < len(edges) else ()
+    if not outputs or any(len(run) != len(outputs) for run in parts):
+        raise BadFrame(f"expected output for the {len(outputs)} edges out of stage {message.stage}")
     pieces = [_piece(value) for value in values]
-    runs = tuple(replace(run, body=rows) for run, rows in zip(message.runs, bodies, strict=True))
-    return replace(message, runs=runs, body=Parcel(pieces, digest))
+    runs = tuple(
+        replace(run, body=body_of(outputs, dict(zip(outputs, rows, strict=True))))
+        for run, rows in zip(message.runs, parts, strict=True)
+    )
+    return replace(message, runs=runs, body=Parcel(pieces, digest, beyond))
+
+
+def _is_digest(digest: Any, beyond: Any) -> bool:
+    if type(digest) is not int or not isinstance(beyond, list):
+        return False
+    pairs = [pair for pair in beyond if isinstance(pair, list) and list(map(type, pair)) == [int, int]]
+    return len(pairs) == len(beyond) and all(0 <= word < 1 << 64 for _, word in pairs) and 0 <= digest < 1 << 64
 
 
 def _piece(value: Any) -> tuple[int, Any]:

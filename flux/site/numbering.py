@@ -1,9 +1,9 @@
 """Numbering: the ingress's journal of which rows got which numbers, so that the same rows get the same numbers again.
 
-Before rows are sent, their range of sequence numbers is written down with the source's offset behind them, and so
-is each punctuation. An ingress that takes another's place opens the journal and gives again, in the same ranges, all
-that not every copy is known to have: from the source, if that can go back to an offset. Of a source that cannot, the
-journal keeps the rows themselves until they are released.
+Before rows are sent, their range of sequence numbers is written down with the source's offset behind them, and so is
+each punctuation, by itself or among rows. An ingress that takes another's place opens the journal and gives again, in
+the same ranges, all that not every copy is known to have: from the source, if that can go back to an offset. Of one
+that cannot, the journal keeps the rows themselves until they are released.
 
 Departure: a source that cannot replay loses nothing that was numbered. To give such a range empty would be right
 only if no copy had received it, and an ingress that begins cannot know: copies that saw different rows under the same
@@ -11,6 +11,9 @@ numbers would differ for ever. What its process had read and not numbered yet is
 
 Rows that are shed get no number. Where the source stood behind them is written down all the same, and how many they
 were: one that is read again gives them again, and they are left out once more.
+
+A flow may have several sources, whose rows are numbered as they come: each range says of which source its rows are, so
+that they are taken from the same ones again in the same order.
 
 What is released is not needed any more; the file is shortened when most of it is that.
 """
@@ -23,9 +26,12 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from ..journal import Journal
+from .watermarks import Marks, numbered
 
 __all__ = ["Numbering", "Replay", "Span"]
 
@@ -37,11 +43,12 @@ _BASE, _ROWS, _MARK, _SHED, _RELEASED = "base", "rows", "mark", "shed", "release
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """What was numbered (after, upto] at once: rows, or the punctuation `mark` with its `value`.
+    """What was numbered (after, upto] at once: rows of one `source`, or the punctuation `mark` with its `value`.
 
     `offset` is where the source stands behind it. `digest` tells rows from others, as far as their
-    partitions differ; None if it is not known. `kept` holds the rows of a source that cannot replay. A span
-    without numbers says that so many rows were `shed` there.
+    partitions differ; None if it is not known. `marks` are the watermarks among rows, and `reached` is how far event
+    time has come with them. `kept` holds the rows of a source that cannot replay. A span without numbers says that so
+    many rows were `shed` there.
     """
 
     after: int
@@ -53,25 +60,40 @@ class Span:
     value: int | None = None
     kept: bytes | None = None
     shed: int = 0
+    source: int = 0
+    marks: Marks = ()
+    reached: int | None = None
+
+    @property
+    def rows(self) -> int:
+        """How many rows have their numbers here."""
+        return 0 if self.mark is not None else self.upto - self.after - len(self.marks)
+
+    def numbers(self) -> npt.NDArray[np.int64]:
+        """The numbers of the rows."""
+        return numbered(self.after, self.rows, self.marks)
 
     def behind(self, position: int) -> Span:
         """The part of it behind `position`."""
-        return self if position <= self.after else replace(self, after=position, digest=None)
+        if position <= self.after:
+            return self
+        marks = tuple(mark for mark in self.marks if mark[0] > position)
+        return replace(self, after=position, digest=None, marks=marks)
 
     def kept_rows(self) -> pa.RecordBatch:
         """The rows that were kept."""
         assert self.kept is not None
         with pa.ipc.open_stream(pa.py_buffer(self.kept)) as reader:
             rows = reader.read_next_batch()
-        return rows.slice(rows.num_rows - (self.upto - self.after))
+        return rows.slice(rows.num_rows - self.rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """What an ingress gives again: from the source's `offset`, behind `skip_rows` rows, the `spans` in order."""
+    """What an ingress gives again: from each source's offset on, behind so many rows of it, the `spans` in order."""
 
-    offset: Any
-    skip_rows: int
+    offsets: dict[int, Any]
+    skip_rows: dict[int, int]
     spans: tuple[Span, ...]
 
 
@@ -80,27 +102,34 @@ class _Live:
     """A span that is not wholly released: where it ends, and where its record begins in the file."""
 
     upto: int
+    source: int | None  # None for a punctuation.
     offset: Any
+    rows: int
     shed: int
+    reached: int | None
     position: int
 
 
 class Numbering:
     """The numbers given so far, up to `upto`; every copy has what is up to `released`. Made by `open`.
 
-    `shed` counts the rows that were left out.
+    `rows` counts those that have numbers, which punctuations have too; `shed` the rows that were left out. `reached` is
+    how far the event time of each source has come.
     """
 
     def __init__(self, journal: Journal) -> None:
         self.released = 0
         self.upto = 0
-        self.offset: Any = None
+        self.offsets: dict[int, Any] = {}  # Where each source stands that has given rows.
         self.ended = False
+        self.rows = 0
         self.shed = 0
-        self.replay = Replay(offset=None, skip_rows=0, spans=())
+        self.reached: dict[int, int] = {}  # How far event time has come in each source that tells it.
+        self.replay = Replay(offsets={}, skip_rows={}, spans=())
         self._journal = journal
-        # Behind what is wholly released: position, offset, and the rows shed up to there; then the spans behind it.
-        self._base: tuple[int, Any, int] = (0, None, 0)
+        # Behind what is wholly released: position, offsets, rows and rows shed up to there, and how far event time had
+        # come; then the spans behind it.
+        self._base: tuple[int, dict[int, Any], int, int, dict[int, int]] = (0, {}, 0, 0, {})
         self._live: deque[_Live] = deque()
 
     @classmethod
@@ -125,20 +154,33 @@ class Numbering:
         return numbering
 
     def number(
-        self, upto: int, offset: Any, *, when: float, digest: int | None = None, kept: pa.RecordBatch | None = None
+        self,
+        upto: int,
+        offset: Any,
+        *,
+        when: float,
+        digest: int | None = None,
+        kept: pa.RecordBatch | None = None,
+        source: int = 0,
+        marks: Marks = (),
+        reached: int | None = None,
     ) -> None:
-        """Write down that the next rows have the numbers up to `upto`; do it before they are sent."""
+        """Write down that the next rows, of `source`, and the watermarks among them, have the numbers up to `upto`.
+
+        Do it before they are sent.
+        """
         body = None if kept is None else _encoded(kept)
-        self._write(Span(after=self.upto, upto=upto, offset=offset, when=when, digest=digest, kept=body))
+        span = Span(after=self.upto, upto=upto, offset=offset, when=when, digest=digest, kept=body, source=source)
+        self._write(replace(span, marks=marks, reached=reached))
 
     def mark(self, kind: str, value: int | None = None, *, when: float) -> int:
         """Write down a punctuation; it takes one number, which is returned."""
-        self._write(Span(after=self.upto, upto=self.upto + 1, offset=self.offset, when=when, mark=kind, value=value))
+        self._write(Span(after=self.upto, upto=self.upto + 1, offset=None, when=when, mark=kind, value=value))
         return self.upto
 
-    def leave_out(self, count: int, offset: Any, *, when: float) -> None:
+    def leave_out(self, count: int, offset: Any, *, when: float, source: int = 0) -> None:
         """Write down that the next `count` rows of the source were shed."""
-        self._write(Span(after=self.upto, upto=self.upto, offset=offset, when=when, shed=count))
+        self._write(Span(after=self.upto, upto=self.upto, offset=offset, when=when, shed=count, source=source))
 
     def release(self, upto: int, *, at_once: bool = False) -> None:
         """Note that every copy has what is up to `upto`.
@@ -159,9 +201,9 @@ class Numbering:
     def _write(self, span: Span) -> None:
         shared = [span.after, span.upto, span.offset, span.when]
         if span.shed:
-            record = [_SHED, *shared, span.shed]
+            record = [_SHED, *shared, span.source, span.shed]
         elif span.mark is None:
-            record = [_ROWS, *shared, span.digest, span.kept]
+            record = [_ROWS, *shared, span.source, span.digest, span.kept, span.marks, span.reached]
         else:
             record = [_MARK, *shared, span.mark, span.value]
         self._add(span, self._journal.append(msgpack.packb(record)))
@@ -169,17 +211,23 @@ class Numbering:
     def _add(self, span: Span, position: int) -> None:
         assert span.after == self.upto < span.upto + span.shed, f"{span} does not follow {self.upto}"
         self.upto = span.upto
-        self.offset = span.offset
+        if span.mark is None:
+            self.offsets[span.source] = span.offset
         self.ended = self.ended or span.mark == "end"
+        self.rows += span.rows
         self.shed += span.shed
-        self._live.append(_Live(span.upto, span.offset, span.shed, position))
+        source = None if span.mark is not None else span.source
+        if span.reached is not None:
+            self.reached[span.source] = span.reached
+        self._live.append(_Live(span.upto, source, span.offset, span.rows, span.shed, span.reached, position))
         if span.shed:
             self._forget()  # Nobody releases it: if all before it is released, it is.
 
     def _note(self, kind: str, fields: list[Any]) -> None:
         if kind == _BASE:
-            self.upto, self.offset, self.ended, self.shed = fields
-            self._base = self.upto, self.offset, self.shed
+            self.upto, offsets, self.ended, self.rows, self.shed, reached = fields
+            self.offsets, self.reached = dict(offsets), dict(reached)
+            self._base = self.upto, dict(offsets), self.rows, self.shed, dict(reached)
         else:
             assert kind == _RELEASED, f"a record of kind {kind!r} in the numbering"
             # What stood before the file was shortened may come behind what was written then.
@@ -191,16 +239,21 @@ class Numbering:
         forgotten = False
         while self._live and self._live[0].upto <= self.released:
             span = self._live.popleft()
-            self._base = span.upto, span.offset, self._base[2] + span.shed
+            _, offsets, rows, shed, reached = self._base
+            if span.source is not None:
+                offsets[span.source] = span.offset
+                if span.reached is not None:
+                    reached[span.source] = span.reached
+            self._base = span.upto, offsets, rows + span.rows, shed + span.shed, reached
             forgotten = True
         return forgotten
 
     def _replay(self, spans: deque[Span]) -> Replay:
-        upto, offset, _ = self._base
+        behind = tuple(span.behind(self.released) for span in spans)
         return Replay(
-            offset=offset,
-            skip_rows=self.released - upto if spans else 0,
-            spans=tuple(span.behind(self.released) for span in spans),
+            offsets=dict(self._base[1]),
+            skip_rows={spans[0].source: spans[0].rows - behind[0].rows} if spans else {},
+            spans=behind,
         )
 
     def _shorten(self) -> None:
@@ -208,8 +261,9 @@ class Numbering:
         if self._journal.size - keep_from > self._journal.size // 2:
             return
         ended = self.ended and not self._live
-        upto, offset, shed = self._base
-        first = (msgpack.packb([_BASE, upto, offset, ended, shed]), msgpack.packb([_RELEASED, self.released]))
+        upto, offsets, rows, shed, reached = self._base
+        base = [_BASE, upto, list(offsets.items()), ended, rows, shed, list(reached.items())]
+        first = (msgpack.packb(base), msgpack.packb([_RELEASED, self.released]))
         forward = self._journal.shorten(first, keep_from)
         self._live = deque(replace(span, position=span.position - forward) for span in self._live)
 
@@ -219,10 +273,13 @@ def _span(kind: str, fields: list[Any]) -> Span:
     if kind == _MARK:
         mark, value = rest
         return Span(after=after, upto=upto, offset=offset, when=when, mark=mark, value=value)
+    source, *rest = rest
     if kind == _SHED:
-        return Span(after=after, upto=upto, offset=offset, when=when, shed=rest[0])
-    digest, kept = rest
-    return Span(after=after, upto=upto, offset=offset, when=when, digest=digest, kept=kept)
+        return Span(after=after, upto=upto, offset=offset, when=when, shed=rest[0], source=source)
+    digest, kept, plain, reached = rest
+    marks = tuple((sn, value) for sn, value in plain)
+    span = Span(after=after, upto=upto, offset=offset, when=when, digest=digest, kept=kept, source=source)
+    return replace(span, marks=marks, reached=reached)
 
 
 def _encoded(rows: pa.RecordBatch) -> bytes:

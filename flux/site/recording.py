@@ -90,28 +90,28 @@ def _describe(machine: Machine) -> Any:
     if isinstance(machine, Controller):
         return {"controller": to_plain(machine.view, _token), "at_once": machine.at_once}
     assert isinstance(machine, Node)
-    parts = []
-    for stage, part in machine.machines.items():
-        bound = 0 if isinstance(part, Egress) else part.prod.buffer.bound_rows
-        parts.append([type(part).__name__, stage, bound, _begins_at(part)])
+    parts = [[type(part).__name__, *_parameters(stage, part)] for stage, part in machine.machines.items()]
     return {"node": machine.name, "incarnation": machine.incarnation, "machines": parts}
 
 
-def _begins_at(part: Ingress | Pooler | Egress) -> int:
-    """Where an end begins that was started again."""
+def _parameters(stage: int, part: Ingress | Pooler | Egress) -> tuple[Any, ...]:
+    """What a machine was made with, behind its name; of an end that was started again, where it begins."""
+    if isinstance(part, Egress):
+        return stage, part.cons.acked, [to_plain(taken, _token) for taken in part.ahead]
+    buffer = part.prod.buffer
     if isinstance(part, Ingress):
-        return part.released
-    return part.cons.acked if isinstance(part, Egress) else 0
+        return buffer.bound_rows, part.released, buffer.coming_rows
+    return stage, buffer.bound_rows, buffer.coming_rows, part.cons.step_most
 
 
 def _build(described: Any) -> Machine:
     if "controller" in described:
         return Controller(from_plain(described["controller"], _itself), described["at_once"])
     name = described["node"]
-    makers: dict[str, Any] = {
-        "Ingress": lambda stage, bound, begins_at: Ingress(name, bound, begins_at),
-        "Pooler": lambda stage, bound, _: Pooler(name, stage, bound),
-        "Egress": lambda stage, bound, begins_at: Egress(name, stage, begins_at),
-    }
-    machines = [makers[kind](*parameters) for kind, *parameters in described["machines"]]
+    makers: dict[str, Any] = {"Ingress": Ingress, "Pooler": Pooler, "Egress": _egress}
+    machines = [makers[kind](name, *parameters) for kind, *parameters in described["machines"]]
     return Node(name, machines, described["incarnation"])
+
+
+def _egress(name: str, stage: int, durable: int, ahead: Any) -> Egress:
+    return Egress(name, stage, durable, tuple(from_plain(taken, _itself) for taken in ahead))

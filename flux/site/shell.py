@@ -16,11 +16,12 @@ import sys
 import traceback
 from collections import deque
 from dataclasses import replace
+from functools import partial
 from typing import Any, NoReturn
 
 import trio
 
-from ..errors import AuthError, FluxError
+from ..errors import FluxError
 from ..plan.plan import CONTROLLER
 from ..protocols.egress import Egress
 from ..protocols.machine import Fenced
@@ -39,53 +40,40 @@ from ..protocols.messages import (
     View,
 )
 from ..protocols.node import Node
-from ..punctuation import Punctuation
+from ..protocols.pooler import Pooler
 from ..wire import address, frames
 from ..wire.codec import from_plain, to_plain
-from ..wire.connections import keep_dialling, let_in
-from ..wire.greeting import Refused
-from ..wire.link import Link, LinkClosed, accept_loop
+from ..wire.link import Link, accept_loop
 from ..wire.rows import Channels, Rows, merge
 from . import crash
+from .feeding import Spilling, pieces
 from .heartbeat import Heartbeat
+from .peers import Peers
 from .recording import SUFFIX, Recorder
 from .surroundings import Surroundings, report_to_program
 
 FENCED = 3  # The exit status of a process that was taken for dead.
-CUT_PATIENCE_S = 2.0  # A connection that broke and was not made anew, and nobody is dead: the controller is told.
-
-_INTRODUCTION_S = 30.0  # How long somebody who greets may be ahead of our view.
-_PING_EVERY_S = 0.5
-_SILENT_MAX_S = 3.0  # Longer than a busy operator keeps a process from its links.
-_RETRY_S = 0.02
-_DISTRUST_S = 1.0  # Who is not trusted now may be replaced by who is.
 _ERROR_MAX_CHARS = 100_000
 _LOAD_EVERY_S = 0.5
 
 
-class Shell:
+class Shell(Peers):
     """A process with the machine `node`."""
 
     def __init__(self, surroundings: Surroundings, node: Node) -> None:
-        self.surroundings = surroundings
+        super().__init__(surroundings, node.name)
         self.plan = surroundings.plan
-        self.name = node.name
         self.node = node
-        self.links: dict[str, Link] = {}
         self.inbox: deque[Message] = deque()
         self.jobs: deque[Consume] = deque()
         self.program = report_to_program()
-        self.controller = Link(CONTROLLER)
-        self._own = surroundings.identity(self.name)
-        self._dead: frozenset[str] = frozenset()
-        self._distrusted = ""
         self._working = trio.CancelScope()
         self._wake = trio.Event()
-        self._viewed = trio.Event()  # Set, and made anew, with each view.
-        self._channels: dict[int, Channels] = {}
+        self._channels: dict[tuple[int, int], Channels] = {}
         self._recorder: Recorder | None = None
         self._crashes = crash.watch(self.name, self._flush)
         self._failed: dict[str, Any] | None = None
+        self._spilling = Spilling(surroundings.directory, partial(self.log, level=logging.WARNING))
 
     # What a particular process does.
 
@@ -120,7 +108,6 @@ class Shell:
     # The loop.
 
     def tell(self, message: Message) -> None:
-        """Put a message into the machine's inbox."""
         self.inbox.append(message)
         self._wake.set()
 
@@ -136,8 +123,8 @@ class Shell:
                 self._recorder = Recorder(self.surroundings.record / f"{self.name}{SUFFIX}", self.node)
             nursery.start_soon(self._read_program)
             nursery.start_soon(self._keep_controller, address.bound(listener))
-            nursery.start_soon(accept_loop, listener, self._accepted)
-            nursery.start_soon(self._mind_links)
+            nursery.start_soon(accept_loop, listener, self.accepted)
+            nursery.start_soon(self.mind_links)
             nursery.start_soon(self._guarded_loop)
             nursery.start_soon(self._tell_load)
 
@@ -158,6 +145,7 @@ class Shell:
         while not self._working.cancel_called:  # Its operators are closed then.
             while self.inbox:
                 self._step(self.inbox.popleft())
+            self._relieve()
             if self.jobs:
                 job = self.jobs.popleft()
                 if self.may_begin(job):
@@ -170,6 +158,13 @@ class Shell:
             else:
                 self._wake = trio.Event()
                 await self._wake.wait()
+
+    def _relieve(self) -> None:
+        for machine in self.node.machines.values():
+            if not isinstance(machine, Egress):
+                self._spilling.relieve(machine.prod.buffer)
+            if isinstance(machine, Pooler):
+                self._spilling.relieve_frames(machine.cons.pending.values(), self.plan.pool_rows)
 
     def _perform(self, job: Consume) -> None:
         if self._crashes is not None:
@@ -212,26 +207,30 @@ class Shell:
             self.link_to(effect.to).send({"kind": "peer", "m": to_plain(message, _left_out)})
 
     def _send_rows(self, to: str, message: Data, channels: tuple[tuple[Block, ...], ...]) -> None:
+        message = replace(message, bodies=tuple([body.on(message.edge) for body in message.bodies]))
+        first, *rest = pieces(message, channels)
+        if to == self.name:
+            for piece, blocks in (first, *rest):
+                self.inbox.append(replace(piece, bodies=(self._rows_of(piece, blocks),)))
+            return
+        link = self.link_to(to)
+        link.send_batch(*self._frame(*first))
+        for piece, blocks in rest:
+            link.send_batch_later(partial(self._frame, piece, blocks))
+
+    def _rows_of(self, message: Data, channels: tuple[tuple[Block, ...], ...]) -> Rows:
         parts = [body.between(message.after, message.upto) for body in message.bodies]
         tables = [self.table(blocks, message.edge) for blocks in channels]
-        rows = merge([part.select(table) for part, table in zip(parts, tables, strict=True)])
-        if to == self.name:
-            self.inbox.append(replace(message, bodies=(rows,)))
-            return
-        header = {
-            "kind": "peer",
-            "m": to_plain(message, _left_out),
-            "marks": [(mark.sn, mark.kind, mark.value) for mark in rows.marks],
-        }
-        self.link_to(to).send_batch(header, rows.wide, rows.encode())
+        return merge([part.select(table) for part, table in zip(parts, tables, strict=True)])
+
+    def _frame(self, message: Data, channels: tuple[tuple[Block, ...], ...]) -> tuple[dict[str, Any], Any, Any]:
+        rows = self._rows_of(message, channels)
+        marks = [(mark.sn, mark.kind, mark.value) for mark in rows.marks]
+        return {"kind": "peer", "m": to_plain(message, _left_out), "marks": marks}, rows.wide, rows.encode()
 
     def _flush(self) -> None:
         for link in (self.program, self.controller, *self.links.values()):
             link.flush()
-
-    def link_to(self, peer: str) -> Link:
-        """The link to a node; one that a later view says is dead has none, and what it is sent goes nowhere."""
-        return self.links.get(peer) or _nowhere(peer)
 
     def send_state(self, to: str, message: State) -> None:
         """Send a copy's state, as it is now, to the site that is to hold it."""
@@ -239,137 +238,12 @@ class Shell:
 
     def table(self, channels: tuple[Block, ...], edge: int) -> Channels:
         """The table of a lane's channels, made once: the machine hands out the same tuple each time."""
-        known = self._channels.get(id(channels))
+        known = self._channels.get((id(channels), edge))
         if known is None:
-            known = Channels(channels, self.plan.partitions(edge), self.plan.partitions(edge + 1))
-            self._channels[id(channels)] = known  # It keeps the tuple, so the id stays taken.
+            ends = self.plan.edges[edge]
+            known = Channels(channels, self.plan.partitions(ends.producer), self.plan.partitions(ends.consumer))
+            self._channels[id(channels), edge] = known  # It keeps the tuple, so the id stays taken.
         return known
-
-    # Connections to other nodes.
-
-    def _accepted(self, sock: socket.socket) -> None:
-        self._nursery.start_soon(self._serve, sock)
-
-    async def _serve(self, sock: socket.socket) -> None:
-        guest = await let_in(sock, self._own, self._log, self._why_refused)
-        if guest is None:
-            return
-        peer, sock = guest
-        try:
-            link = await self._linked(peer)
-            await link.resume(sock)
-        except frames.BadFrame as error:
-            self._log(logging.WARNING, f"closed a connection from {peer}: {error}")
-            sock.close()
-        except (OSError, LinkClosed):
-            pass  # It broke again, or its link was closed meanwhile: who dials tries again, if it is wanted.
-
-    def _why_refused(self, peer: str) -> str | None:
-        return "others have taken it for dead, and go on without it" if peer in self._dead else None
-
-    async def _linked(self, peer: str) -> Link:
-        """The link to who has greeted; he may know of a view, and of us, before we know of him."""
-        with trio.move_on_after(_INTRODUCTION_S):
-            while peer not in self.links:
-                await self._viewed.wait()
-        if peer not in self.links:
-            raise frames.BadFrame(f"{peer!r} is not in the view")
-        return self.links[peer]
-
-    async def _keep_peer(self, link: Link, dial: str | None) -> None:
-        """Read from a peer for as long as its link lives, over one connection after another; one end dials."""
-        while not link.closed:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._report_if_cut, link)
-                if dial is not None:
-                    nursery.start_soon(self._dial, link, dial)
-                await link.resumed()
-                nursery.cancel_scope.cancel()
-            try:
-                while (frame := await link.receive()) is not None:
-                    header, body = frame
-                    if header["kind"] == "chunk":
-                        self.take_chunk(link, header, body)
-                    elif header["kind"] != "ping":
-                        self.tell(self._decode(link, header, body))
-            except (frames.BadFrame, ValueError, TypeError) as error:
-                self.fail(FluxError(f"{self.name} cannot read what {link.peer} sent: {error}"))
-                link.close()
-        self.forget_chunks(link.peer)
-
-    async def _dial(self, link: Link, where: str) -> None:
-        while link.broken:
-            try:
-                await link.resume(await self._connect(where, link.peer))
-            except (OSError, LinkClosed, frames.BadFrame):
-                await trio.sleep(_RETRY_S)
-
-    async def _connect(self, where: str, peer: str) -> socket.socket:
-        """A connection to `peer`, however long it takes. Who refuses us for a reason knows better than we do."""
-        while True:
-            try:
-                return await keep_dialling(where, self._own, peer, self._log)
-            except Refused as refused:
-                self._end_as_dead(str(refused))
-            except (AuthError, frames.BadFrame) as error:
-                if self._distrusted != str(error):
-                    self._distrusted = str(error)
-                    # The log is the program's, and it may be the program that is not trusted.
-                    sys.stderr.write(f"flux: {self.name} does not talk to {peer} at {where}: {error}\n")
-            await trio.sleep(_DISTRUST_S)
-
-    async def _report_if_cut(self, link: Link) -> None:
-        """A connection breaks when a process dies. If both live, the controller decides which of them goes."""
-        while True:
-            await trio.sleep(CUT_PATIENCE_S)
-            self.controller.send({"kind": "cut", "peer": link.peer})
-
-    async def _mind_links(self) -> None:
-        """A connection may be dead and not say so: each end lets the other hear from it, and expects the same."""
-        while True:
-            slept_at = trio.current_time()
-            await trio.sleep(_PING_EVERY_S)
-            # What has come while this process was kept from its links, by its operator or the machine, is not read yet.
-            was_kept = trio.current_time() > slept_at + 2 * _PING_EVERY_S
-            for link in self.links.values():
-                link.send({"kind": "ping"})
-                if link.silent_s > _SILENT_MAX_S and not was_kept:
-                    self.log(f"nothing was heard from {link.peer} for {_SILENT_MAX_S:g} s; connecting anew")
-                    link.drop()
-
-    def _link_up(self, view: View, addresses: dict[str, str]) -> None:
-        """One connection to each other live node; of two, the one listed first in the view dials."""
-        self._dead = view.dead
-        mine = view.nodes.index(self.name)
-        for index, peer in enumerate(view.nodes):
-            if peer in view.dead:
-                if peer in self.links:
-                    self.links.pop(peer).close()
-            elif index != mine and peer not in self.links:
-                link = self.links[peer] = Link(peer)
-                self._nursery.start_soon(link.write)
-                # In a view that was missed there may be some that have died since, and have no address.
-                dial = self._route(peer, addresses[peer]) if mine < index and peer in addresses else None
-                self._nursery.start_soon(self._keep_peer, link, dial)
-
-    def _route(self, peer: str, where: str) -> str:
-        route = self.surroundings.route
-        return where if route is None else route(self.name, peer, where)
-
-    def _decode(self, link: Link, header: dict[str, Any], body: Any) -> PeerMessage:
-        marks = tuple(Punctuation(*mark) for mark in header.get("marks", ()))
-        rows = Rows(link.decode_batch(header, body), marks)
-        message = from_plain(header.get("m"), lambda _: (rows,))
-        if not isinstance(message, PeerMessage) or isinstance(message, State) or message.sender != link.peer:
-            raise frames.BadFrame(f"expected a message of {link.peer}, got {message!r:.200}")
-        return message
-
-    def take_chunk(self, link: Link, header: dict[str, Any], body: Any) -> None:
-        """A chunk of the state of a copy that is on its way here; `tell` the machine `State` when all is here."""
-        raise frames.BadFrame(f"{self.name} holds no partitions and was sent state")
-
-    def forget_chunks(self, peer: str) -> None:
-        """What is missing of the states that `peer` was sending will not come."""
 
     # The controller. Without one a node carries on.
 
@@ -386,27 +260,25 @@ class Shell:
                 try:
                     await self._read_controller(link)
                 except (frames.BadFrame, ValueError, TypeError, KeyError) as error:
-                    self.fail(FluxError(f"{self.name} cannot read what the controller sent: {error}"))
+                    # Another connection begins anew. A controller that takes us for dead meanwhile says so.
+                    self.log(f"closed the connection to the controller: {error}", logging.WARNING)
                 link.close()
 
     async def _find(self, who: str, name: str) -> socket.socket:
-        return await self._connect(self.surroundings.address(who), name)
+        return await self.connect(self.surroundings.address(who), name)
 
     async def _read_controller(self, link: Link) -> None:
         while (frame := await link.receive()) is not None:
             header, _ = frame
             if header["kind"] == "fenced":
-                self._end_as_dead(header["text"])
+                self.end_as_dead(header["text"])
             view = from_plain(header["view"], lambda body: body)
             if not isinstance(view, View):
                 raise frames.BadFrame(f"expected a view, got {view!r:.200}")
-            self._link_up(view, header["addresses"])
+            self.link_up(view, header["addresses"])
             self.tell(view)
-            self._viewed.set()
-            self._viewed = trio.Event()
 
-    def _end_as_dead(self, why: str) -> NoReturn:
-        """Others have taken this process for dead and go on without it: it can only end."""
+    def end_as_dead(self, why: str) -> NoReturn:
         sys.stderr.write(f"flux: {self.name} ends: {why}\n")
         leave(FENCED)
 
@@ -445,11 +317,7 @@ class Shell:
                 told = rows
             await trio.sleep(_LOAD_EVERY_S)
 
-    def log(self, text: str) -> None:
-        """One line for the program's log."""
-        self._log(logging.INFO, text)
-
-    def _log(self, level: int, text: str) -> None:
+    def log(self, text: str, level: int = logging.INFO) -> None:
         self.program.send({"kind": "log", "node": self.name, "level": level, "text": text})
 
 
@@ -459,12 +327,6 @@ def leave(code: int) -> NoReturn:
         with contextlib.suppress(Exception):
             stream.flush()  # What an operator printed; all that was the parent's went out before the fork.
     os._exit(code)
-
-
-def _nowhere(peer: str) -> Link:
-    link = Link(peer)
-    link.close()
-    return link
 
 
 def _left_out(body: Any) -> None:

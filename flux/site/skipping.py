@@ -96,6 +96,9 @@ class Skipping(Hosted):
     def close(self) -> None:
         self._inner.close()
 
+    def take_late(self) -> dict[int, int]:
+        return self._inner.take_late()
+
     # What was left out, for those who count.
 
     def take_skipped(self) -> tuple[dict[int, int], list[Skipped]]:

@@ -34,7 +34,7 @@ import numpy as np
 import trio
 
 from ..errors import FluxError, StateError, from_dict
-from ..wire.transfer import CHUNK_BYTES, chunks, items
+from ..wire.transfer import CHUNK_BYTES, Whose, chunks, items
 
 _SILENT_MAX_S = 60.0
 _LITTLE_BYTES = 8 << 20
@@ -65,7 +65,7 @@ class Snapshots:
     def __init__(self) -> None:
         self._is_slow = False  # Whether reading a state takes long, however large it is.
 
-    def take(self, values: Values, whose: str, may_fork: bool) -> Cut:
+    def take(self, values: Values, whose: str | Whose, may_fork: bool) -> Cut:
         """`values` as they are now; `whose` says in errors what they are."""
         if not may_fork:
             return _Copy(items(values(), whose))
@@ -121,7 +121,7 @@ class _Copy:
 class _Fork:
     """This process as it is now, in a child that gives `stream`."""
 
-    def __init__(self, stream: Iterable[list[memoryview]], whose: str) -> None:
+    def __init__(self, stream: Iterable[list[memoryview]], whose: str | Whose) -> None:
         self._whose = whose
         self._out, theirs = socket.socketpair()
         self._error, error = os.pipe()

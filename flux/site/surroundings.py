@@ -11,6 +11,8 @@ from ..wire.connections import Identity
 from ..wire.link import Link
 from ..wire.tls import Tls
 
+LEASE_S = 600.0  # Longer than a network is down while somebody mends it: a site that ends takes its copies along.
+
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
@@ -26,6 +28,7 @@ class Surroundings:
     route: Callable[[str, str, str], str] | None = None
     outlives_program: bool = False  # Whether a process waits for the program to come back when it is gone.
     leader: str = "program"  # Who takes the program's part.
+    lease_s: float = LEASE_S  # Who reaches nobody for so long ends.
 
     def address(self, name: str) -> str:
         """Where the process `name` of this run listens."""
@@ -41,3 +44,8 @@ def report_to_program() -> Link:
     link = Link("program")
     link.send({"kind": "up"})
     return link
+
+
+def place_of(directory: Path, kind: str, number: int) -> Path:
+    """Where source or sink number `number` keeps its files; the first has the directory of the run itself."""
+    return directory if number == 0 else directory / f"{kind}-{number + 1}"

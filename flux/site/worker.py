@@ -7,6 +7,7 @@ vectorised step. Punctuations cut the batch: rows before it, the punctuation, ro
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -19,27 +20,28 @@ import trio
 
 from ..batch import Batch
 from ..errors import FluxError
-from ..hashing import partition_of
-from ..hosting import Hosted, host
-from ..plan import Plan
-from ..protocols.messages import Block, Consume, Consumed, Drop, Effect, Frame, Install, Standby, State
+from ..protocols.messages import Block, Consume, Consumed, Drop, Effect, Install, Standby, State
 from ..protocols.node import Node
 from ..protocols.pooler import Pooler
 from ..punctuation import Punctuation
 from ..wire import frames
+from ..wire.fan import Body, body_of, rows_in
 from ..wire.link import Link
-from ..wire.rows import PARTITION, SN, SUB, Rows, merge
-from ..wire.transfer import Arrival
+from ..wire.rows import PARTITION, SN, SUB, Channels, Rows
+from ..wire.transfer import Arrival, Whose
 from ..wire.values import Vocabulary
 from .at_work import SUFFIX, AtWork, Job
 from .digests import Digests, Skips
+from .feeding import COMING_TIMES
+from .inputs import Inputs
 from .moving import Installing, Receiving, moving, read
 from .shell import Shell
-from .skipping import Skipping
 from .snapshot import Cut, Snapshots
+from .steps import Steps, Taps
 from .surroundings import Surroundings
 
 _READ_AT_ONCE_BYTES = 1 << 20
+_STEP_MIN = 4_096  # Positions that an operator takes in one step, however small the pools are.
 
 
 class Worker(Shell):
@@ -47,21 +49,23 @@ class Worker(Shell):
 
     def __init__(self, surroundings: Surroundings, name: str) -> None:
         plan = surroundings.plan
-        stages = range(1, plan.egress_stage)
-        super().__init__(surroundings, Node(name, [Pooler(name, stage, plan.pool_rows) for stage in stages]))
-        self._segments: dict[int, list[Hosted]] = {}
+        stages = plan.stages
+        super().__init__(surroundings, Node(name, [_pooler(name, stage, plan.pool_rows) for stage in stages]))
+        self._segments: dict[int, Steps] = {}
         self._words: dict[tuple[int, int], Vocabulary] = {}  # Of which their states are made, by stage and step.
+        self._inputs = {stage: Inputs(plan, stage, self.table) for stage in stages}
         self._digests = {stage: Digests(plan.partitions(stage)) for stage in stages}
         self._at_work = AtWork(surroundings.directory / f"{name}{SUFFIX}")
         self._snapshots = {stage: Snapshots() for stage in stages}
         self._installing = Installing()
         self._receiving = Receiving()
+        self._edges = [plan.outputs(stage) for stage in range(plan.sink_stages.stop)]
 
     def start(self, nursery: trio.Nursery) -> None:
         placed = self.plan.view()
-        for stage in range(1, self.plan.egress_stage):
-            held = [p for p, copies in enumerate(placed.copies[stage]) if self.name in copies]
-            self._segments[stage] = _opened(self.plan, stage, held)
+        for stage in self.plan.stages:
+            self._segments[stage] = Steps(self.plan, stage)
+            self._segments[stage].open(p for p, copies in enumerate(placed.copies[stage]) if self.name in copies)
             self._words |= {(stage, number): step.words for number, step in enumerate(self._segments[stage])}
 
     def last_words(self) -> dict[str, Any]:
@@ -84,29 +88,37 @@ class Worker(Shell):
         return final
 
     def perform(self, job: Consume) -> None:
-        whole = merge([self._rows(job, frame) for frame in job.frames])
-        self._at_work.begin(Job(stage=job.stage, after=job.after, upto=job.upto, partitions=job.partitions))
-        outputs = [batch for batch in self._outputs(job, whole) if batch is not None]
+        inputs = self._inputs[job.stage]
+        whole = inputs.merged(job)
+        first, last = _span(job, whole)
+        self._at_work.begin(Job(stage=job.stage, after=first, upto=last, partitions=job.partitions))
+        outputs = list(self._outputs(job, whole))
         self._at_work.end()
         body = self._partitioned(job.stage, outputs, whole.marks)
         self._compare(job, body, self._tell_skipped(job.stage))
-        self.tell(Consumed(stage=job.stage, cohort=job.cohort, upto=job.upto, rows=len(body), body=body))
+        self._tell_late(job.stage)
+        reached = job.upto if job.ordered else max([job.upto, *_last_of(body)])
+        self.tell(
+            Consumed(stage=job.stage, cohort=job.cohort, upto=job.upto, rows=len(body), emitted_upto=reached, body=body)
+        )
 
     def _tell_skipped(self, stage: int) -> Skips:
         """Report the rows that operators refused; return partition and number of each that was just now."""
         places: list[tuple[int, int]] = []
-        for step in self._segments[stage]:
-            if not isinstance(step, Skipping):
-                continue
-            totals, skipped = step.take_skipped()
-            places += [(row.partition, row.sn) for row in skipped]
-            if totals:
-                rows = [[row.partition, row.nth, row.sn, *row.shown] for row in skipped if row.shown is not None]
-                place = {"step": step.step.name, "level": step.step.level}
-                self.program.send({"kind": "skipped", **place, "totals": list(totals.items()), "rows": rows})
+        for told, skipped in self._segments[stage].skipped():
+            places += skipped
+            if told:
+                self.program.send(told)
         return places
 
-    def _compare(self, job: Consume, body: Rows, skipped: Skips) -> None:
+    def _tell_late(self, stage: int) -> None:
+        """Report how many rows came too late, as far as that is news."""
+        for number, step in enumerate(self._segments[stage]):
+            if totals := step.take_late():
+                place = {"step": step.step.name, "place": [stage, number]}
+                self.program.send({"kind": "late", **place, "totals": list(totals.items())})
+
+    def _compare(self, job: Consume, body: Body, skipped: Skips) -> None:
         """Have what was emitted compared with what the other copies emit."""
         partitions = sorted(job.partitions)
         for position, sums in self._digests[job.stage].add(body, job.after, job.upto, skipped):
@@ -119,11 +131,15 @@ class Worker(Shell):
                     "digests": sums[partitions].tolist(),
                 }
             )
+        pooler = self.node.machines[job.stage]
+        assert isinstance(pooler, Pooler)
+        for keeper in (self._digests[job.stage], self._inputs[job.stage]):
+            keeper.forget(pooler.cons.consumed)
 
     def carry_out(self, effect: Effect) -> None:
         if isinstance(effect, Install):
-            self._digests[effect.stage].put(effect.partition, effect.body.digest)
-            self._installing.begin(effect, self._segments[effect.stage], self._tell_installed(effect))
+            self._digests[effect.stage].put(effect.partition, effect.body.digest, effect.body.beyond)
+            self._installing.begin(effect, self._segments[effect.stage].hosted, self._tell_installed(effect))
         elif isinstance(effect, Drop):
             self._installing.finish(effect.stage, effect.partition)
             for step in self._segments[effect.stage]:
@@ -156,10 +172,10 @@ class Worker(Shell):
         assert standby is not None, f"nobody wants copy {message.version}"
         partition = standby.partition
         self._installing.finish(message.stage, partition)
-        consumers = tuple(range(self.plan.partitions(message.stage + 1)))
-        own = self.table((Block(producers=(partition,), consumers=consumers),), message.stage)
-        steps, digest = self._segments[message.stage], self._digests[message.stage].get(partition)
-        whose = f"stage {message.stage}, partition {partition}, on {self.name}"
+        own = {edge: self._channels_of(partition, edge) for edge in self.plan.outputs(message.stage)}
+        steps, digest = self._segments[message.stage].hosted, self._digests[message.stage].moving(partition)
+        place = f"stage {message.stage}, partition {partition}, on {self.name}"
+        whose = Whose(place, tuple(step.step.name for step in steps))
         values = partial(moving, message, partition, own, steps, digest)
         for step in steps:
             step.init_trans(partition)
@@ -167,6 +183,13 @@ class Worker(Shell):
         for step in steps:
             step.end_trans(partition)
         self._nursery.start_soon(self._send_chunks, cut, link, message.version, time.monotonic() - began)
+
+    def _channels_of(self, partition: int, edge: int) -> Channels:
+        """All that `partition` sends on `edge`."""
+        ends = self.plan.edges[edge]
+        consumers = tuple(range(self.plan.partitions(ends.consumer)))
+        block = Block(producers=(partition,), consumers=consumers)
+        return Channels((block,), self.plan.partitions(ends.producer), len(consumers))
 
     async def _send_chunks(self, cut: Cut, link: Link, version: int, cut_s: float) -> None:
         """Pass a copy on as the link has room for it; if its site has died meanwhile, nobody wants it."""
@@ -190,7 +213,12 @@ class Worker(Shell):
         if self._standby(version, link.peer) is None:
             self._receiving.forget(link.peer, version)  # A later view does not want it any more.
             return
-        arrival = self._receiving.take(link.peer, version, body)
+        try:
+            arrival = self._receiving.take(link.peer, version, body)
+        except frames.BadFrame as error:
+            self._receiving.forget(link.peer, version)
+            self._cannot_use(link, error)
+            return
         if is_last:
             self._receiving.forget(link.peer, version)
             self._nursery.start_soon(self._read_state, link, arrival)
@@ -202,56 +230,73 @@ class Worker(Shell):
         """Read a copy that has come, beside the loop if it is large; the machine is told when that is done."""
         try:
             if arrival.size_bytes < _READ_AT_ONCE_BYTES:
-                message = read(arrival, self._words)
+                message = read(arrival, self._edges, self._words)
             else:
-                message = await trio.to_thread.run_sync(read, arrival, self._words)
+                message = await trio.to_thread.run_sync(read, arrival, self._edges, self._words)
             if message.sender != link.peer:
                 raise frames.BadFrame(f"expected the state of a partition of {link.peer}, got {message!r:.200}")
         except frames.BadFrame as error:
-            self.fail(FluxError(f"{self.name} cannot read the state that {link.peer} sent: {error}"))
-            link.close()
+            self._cannot_use(link, error)
+            return
         if not link.closed:
             self.tell(message)
+
+    def _cannot_use(self, link: Link, error: frames.BadFrame) -> None:
+        """A copy cannot be read, and its chunks do not come again: another pair of sites must do it."""
+        self.log(
+            f"closed the connection to {link.peer}, which sent state that cannot be read: {error}", logging.WARNING
+        )
+        self.give_up(link)
 
     def _standby(self, version: Any, donor: str | None = None) -> Standby | None:
         """The copy `version` that is to be built; None if there is none in the view."""
         standby = self.node.view.standby if self.node.view is not None else ()
         return next((s for s in standby if s.version == version and donor in (None, s.donor)), None)
 
-    def _rows(self, job: Consume, frame: Frame) -> Rows:
-        rows: Rows = frame.body.between(job.after, job.upto)
-        return rows.select(self.table(frame.channels, frame.edge)) if frame.channels else rows
-
-    def _outputs(self, job: Consume, whole: Rows) -> Iterator[Batch | None]:
+    def _outputs(self, job: Consume, whole: Rows) -> Iterator[Taps]:
+        """What comes out at each tap: of the rows before a punctuation, of itself, and of those behind it."""
         steps = self._segments[job.stage]
         rest = _batch(whole)
         for mark in whole.marks:
             before, rest = _split(rest, mark.sn)
-            yield _through(steps, before)
-            yield _punctuated(steps, replace(mark, partitions=job.partitions))
-        yield _through(steps, rest)
+            if before is not None:
+                yield steps.process(before)
+            yield steps.punctuate(replace(mark, partitions=job.partitions))
+        if rest is not None:
+            yield steps.process(rest)
 
-    def _partitioned(self, stage: int, outputs: list[Batch], marks: tuple[Punctuation, ...]) -> Rows:
-        """The output as rows of the next edge: hashed on its columns, to the consumer's partitions."""
-        if not outputs:
-            return Rows(None, marks)
-        output = outputs[0] if len(outputs) == 1 else Batch.concat(outputs)
-        if stage + 1 == self.plan.egress_stage:
-            partition = np.zeros(len(output), dtype=np.uint16)
-        else:
-            following = self.plan.segments[stage]
-            columns = [output.arrow.column(name) for name in following.columns]
-            partition = partition_of(columns, following.partitions)
-        return Rows.of(output.arrow, output.sn, output.sub, output.partition, partition, marks)
+    def _partitioned(self, stage: int, outputs: list[Taps], marks: tuple[Punctuation, ...]) -> Body:
+        """The output as rows of the edges out of the stage, each to the partitions of its consumer."""
+        edges = self.plan.outputs(stage)
+        rows: dict[int, Rows] = {}
+        whole: Taps = {}
+        for edge in edges:
+            ends = self.plan.edges[edge]
+            if ends.tap not in whole:
+                parts = [taps[ends.tap] for taps in outputs if ends.tap in taps]
+                if not parts:
+                    continue
+                whole[ends.tap] = parts[0] if len(parts) == 1 else Batch.concat(parts)
+            output = whole[ends.tap]
+            partition = ends.route.partition(output.arrow, output.sn, output.sub)
+            rows[edge] = Rows.of(output.arrow, output.sn, output.sub, output.partition, partition, marks)
+        return body_of(edges, rows, marks)
 
 
-def _opened(plan: Plan, stage: int, held: list[int]) -> list[Hosted]:
-    steps = [host(step) for step in plan.segments[stage - 1].steps]
-    if plan.policy.on_error == "skip":
-        steps = [Skipping(step) for step in steps]
-    for step in steps:
-        step.open(held)
-    return steps
+def _pooler(name: str, stage: int, pool_rows: int) -> Pooler:
+    # A full pool is worked on in two steps: who catches up with more than that lets others have their turn.
+    return Pooler(name, stage, pool_rows, COMING_TIMES * pool_rows, max(_STEP_MIN, pool_rows // 2))
+
+
+def _span(job: Consume, rows: Rows) -> tuple[int, int]:
+    """The numbers that are worked on; a stage that is not ordered may be given others than it comes past."""
+    if job.ordered or rows.wide is None:
+        return job.after, job.upto
+    return min(job.after, int(rows.hidden(SN)[0]) - 1), max(job.upto, rows.last_sn)
+
+
+def _last_of(body: Body) -> list[int]:
+    return [rows.last_sn for rows in rows_in(body) if len(rows)]
 
 
 def _batch(rows: Rows) -> Batch | None:
@@ -267,22 +312,3 @@ def _split(batch: Batch | None, sn: int) -> tuple[Batch | None, Batch | None]:
     cut = int(np.searchsorted(batch.sn, sn, side="right"))
     before = batch.slice(0, cut) if cut else None
     return before, batch.slice(cut, len(batch)) if cut < len(batch) else None
-
-
-def _through(steps: list[Hosted], batch: Batch | None) -> Batch | None:
-    for step in steps:
-        if batch is None:
-            return None
-        batch = step.process(batch)
-    return batch
-
-
-def _punctuated(steps: list[Hosted], mark: Punctuation) -> Batch | None:
-    """A punctuation passes each step behind the output that it caused in the step before."""
-    caused: Batch | None = None
-    for step in steps:
-        through = step.process(caused) if caused is not None else None
-        own = step.punctuate(mark)
-        parts = [part for part in (through, own) if part is not None]
-        caused = Batch.concat(parts).ordered() if len(parts) > 1 else next(iter(parts), None)
-    return caused

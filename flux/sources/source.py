@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from ..event_time import EventTime
 from ..plain import plain_batch
 
 
@@ -47,6 +48,15 @@ class Source:
 
     schema: pa.Schema
     replays: bool | None = None
+    # Which column tells event time; `flow.source(..., event_time=...)` sets it.
+    event_time: EventTime | None = None
+
+    def sample(self, rows: int) -> pa.RecordBatch | pa.Table | None:
+        """At most so many rows, from all over the data, if they can be had without reading the source; else None.
+
+        Every process that makes the same flow must get the same ones: a plan may depend on them.
+        """
+        return None
 
     def bind(self, directory: Path) -> None:
         """Prepare, in the user's program, before any process is forked; sockets made here are shared."""

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from ..errors import PlanError
@@ -66,6 +67,14 @@ class Table(Source):
                 "pyarrow.Table to run the flow again, or make a new flow with a new iterator"
             )
         self._used_up = True
+
+    def sample(self, rows: int) -> pa.Table | None:
+        if not self._is_list:
+            return None
+        whole = pa.Table.from_batches(checked_batches("Table", self._pieces, self.schema), self.schema)
+        if whole.num_rows <= rows:
+            return whole
+        return whole.take(np.arange(rows) * whole.num_rows // rows)
 
     async def batches(self, context: SourceContext, after: Any = None) -> AsyncIterator[SourceBatch]:
         """Yield the rows behind the first `after`: the offset of a table is a number of rows."""

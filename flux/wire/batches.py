@@ -37,6 +37,16 @@ class Batches:
     def __init__(self) -> None:
         self._schemas: dict[int, tuple[pa.Schema, pa.Schema | None]] = {}
 
+    @property
+    def known(self) -> int:
+        """How many schemas have come."""
+        return len(self._schemas)
+
+    def unlearn(self, known: int) -> None:
+        """Forget all but so many: they are sent again."""
+        for number in range(known, len(self._schemas)):
+            del self._schemas[number]
+
     def learn(self, number: Any, packed: Any) -> None:
         """From now on, `number` stands for a schema. A peer numbers them from 0 on."""
         known = len(self._schemas)

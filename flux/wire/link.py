@@ -9,6 +9,9 @@ that it has received whole, and tells the other now and then. A frame is kept un
 has it. When another connection stands (`resume`), both ends say how far they have come, and each repeats what
 the other lacks: callers see one stream of frames, nothing lost, repeated or reordered.
 
+Who receives may find that a frame makes no sense, and `refuse` it: the connection is given up, and over the next one it
+comes again. Much that is to be sent at once is made frame by frame when its turn comes (`send_batch_later`).
+
 Some frames are *bulk*: the chunks of a partition's state. They go between other frames, one after each, in an order of
 their own, and never are more than `_BULK_BYTES` of them on their way: what is sent behind them waits for no more.
 
@@ -63,6 +66,10 @@ class _Frame(NamedTuple):
     bulk_bytes: int = 0
 
 
+# A frame that is made when it is begun: its header, batch and encoded batch.
+Later: TypeAlias = Callable[[], tuple[dict[str, Any], pa.RecordBatch | None, Body]]
+
+
 class LinkClosed(Exception):
     """The link was closed for good, and cannot be resumed."""
 
@@ -98,7 +105,7 @@ class Link:
         self._unwritable: socket.socket | None = None
         self._wake = trio.Event()  # The writer has something to do.
         self._stands = trio.Event()  # A connection stands, or the link is closed.
-        self._waiting: deque[_Frame] = deque()
+        self._waiting: deque[_Frame | Later] = deque()
         self._bulk: deque[_Frame] = deque()
         self._again: deque[_Frame] = deque()  # To be repeated over this connection, before all others.
         self._bulk_bytes = 0  # Of what is kept.
@@ -110,6 +117,9 @@ class Link:
         self._got = 0  # Frames received.
         self._untold_frames = 0
         self._untold_bytes = 0
+        self._read_last = False  # Whether the frame that was received last can still be refused.
+        self._schemas_before = 0
+        self._later = 0  # Of what waits, how much is still to be made.
         self._schemas_out: dict[bytes, int] = {}
         self._batches = Batches()
         if sock is not None:
@@ -119,6 +129,11 @@ class Link:
     def broken(self) -> bool:
         """Whether no connection stands, and the link is not closed: it may be resumed."""
         return self._sock is None and not self.closed
+
+    @property
+    def stands(self) -> bool:
+        """Whether there is a connection."""
+        return self._sock is not None
 
     @property
     def silent_s(self) -> float:
@@ -179,6 +194,17 @@ class Link:
         if not self.closed:
             self._break()
 
+    def refuse(self) -> None:
+        """The frame that was received last makes no sense: give the connection up; over the next one it comes again.
+
+        To be called before the next frame is awaited: then it has not been told that this one is here.
+        """
+        if self._read_last:
+            self._read_last = False
+            self._got -= 1
+            self._batches.unlearn(self._schemas_before)
+        self.drop()
+
     def close(self) -> None:
         """Close the link for good, and let the other end know if that is possible at once. Everything kept is freed."""
         if self.closed:
@@ -190,6 +216,7 @@ class Link:
         self._break()
         self._newest = None
         self._waiting.clear()
+        self._later = 0
         self._bulk.clear()
         self._again.clear()
         self._kept.clear()
@@ -220,13 +247,11 @@ class Link:
         assert header["kind"] not in _OWN_KINDS, f"a frame of kind {header['kind']!r} is the link's own"
         if self.closed:
             return
-        size = 0 if body is None else body.size
-        head = memoryview(frames.encode(header, size))
-        parts = (head, memoryview(body).cast("B")) if size else (head,)
+        frame = _frame(header, body)
         if bulk:
-            self._bulk.append(_Frame(parts, sum(map(len, parts))))
+            self._bulk.append(frame._replace(bulk_bytes=sum(map(len, frame.parts))))
         else:
-            self._waiting.append(_Frame(parts))
+            self._waiting.append(frame)
         self._wake.set()
 
     async def bulk_room(self) -> bool:
@@ -237,16 +262,29 @@ class Link:
 
     def send_batch(self, header: dict[str, Any], batch: pa.RecordBatch | None, encoded: Body = None) -> None:
         """Queue a frame whose body is a record batch; its schema travels once per link."""
-        if batch is not None:
-            # By its bytes: to Arrow, schemas that differ in metadata alone are equal.
-            schema = batch.schema.serialize().to_pybytes()
-            number = self._schemas_out.get(schema)
-            if number is None:
-                number = self._schemas_out[schema] = len(self._schemas_out)
-                header = {**header, "schema": schema}
-            header = {**header, "of": number}
-            encoded = encoded if encoded is not None else batch.serialize()
-        self.send(header, encoded)
+        if self._later:  # Schemas are numbered in the order in which frames go, and those before may have new ones.
+            self.send_batch_later(lambda: (header, batch, encoded))
+        elif not self.closed:
+            self._waiting.append(self._batch_frame(header, batch, encoded))
+            self._wake.set()
+
+    def send_batch_later(self, make: Later) -> None:
+        """As `send_batch`, and what is sent is made when its turn comes: much of it takes no memory before."""
+        if not self.closed:
+            self._later += 1
+            self._waiting.append(make)
+            self._wake.set()
+
+    def _batch_frame(self, header: dict[str, Any], batch: pa.RecordBatch | None, encoded: Body) -> _Frame:
+        if batch is None:
+            return _frame(header, None)
+        # By its bytes: to Arrow, schemas that differ in metadata alone are equal.
+        schema = batch.schema.serialize().to_pybytes()
+        number = self._schemas_out.get(schema)
+        if number is None:
+            number = self._schemas_out[schema] = len(self._schemas_out)
+            header = {**header, "schema": schema}
+        return _frame({**header, "of": number}, encoded if encoded is not None else batch.serialize())
 
     async def write(self) -> None:
         """Send what is queued, for as long as the link lives."""
@@ -286,6 +324,8 @@ class Link:
                 sent -= len(parts.popleft())
             if sent:
                 parts[0] = parts[0][sent:]
+            if self._later:
+                break
         return False
 
     def _begin_some(self) -> None:
@@ -306,9 +346,14 @@ class Link:
                 self._begin_next(self._bulk)
                 self._bulk_moved.set()
                 self._bulk_moved = trio.Event()
+            if self._later:
+                break  # To make frames takes time: what is begun goes first, and others have their turn.
 
-    def _begin_next(self, queue: deque[_Frame]) -> None:
+    def _begin_next(self, queue: deque[_Frame] | deque[_Frame | Later]) -> None:
         frame = queue.popleft()
+        if not isinstance(frame, _Frame):
+            self._later -= 1
+            frame = self._batch_frame(*frame())
         self._kept.append(frame)
         self._bulk_bytes += frame.bulk_bytes
         self._begin(frame.parts)
@@ -335,6 +380,8 @@ class Link:
 
     async def receive(self) -> tuple[dict[str, Any], Body] | None:
         """The next frame; None when none can come on this connection, because it broke or the link is closed."""
+        self._read_last = False
+        self._tell_if_due()
         while self._reader is not None:
             reader = self._reader
             try:
@@ -353,7 +400,10 @@ class Link:
             elif kind == "closed":
                 self.close()
             else:
-                self._count(size)
+                self._got += 1
+                self._untold_frames += 1
+                self._untold_bytes += size
+                self._read_last, self._schemas_before = True, self._batches.known
                 return header, body
         return None
 
@@ -365,11 +415,8 @@ class Link:
             self._batches.learn(header["of"], header["schema"])
         return self._batches.read(header["of"], body)
 
-    def _count(self, size: int) -> None:
-        """One more frame has come. It is told by this task: the writer's turn may be long in coming."""
-        self._got += 1
-        self._untold_frames += 1
-        self._untold_bytes += size
+    def _tell_if_due(self) -> None:
+        """Tell what has come and was taken. This task does it: the writer's turn may be long in coming."""
         if self._untold_bytes < _TELL_BYTES and self._untold_frames < _TELL_FRAMES:
             return
         if self._sock is None or self._sock is self._unwritable:
@@ -392,6 +439,12 @@ class Link:
         self._told = n
         if self._bulk:
             self._wake.set()  # It may have waited for this.
+
+
+def _frame(header: dict[str, Any], body: Body) -> _Frame:
+    size = 0 if body is None else body.size
+    head = memoryview(frames.encode(header, size))
+    return _Frame((head, memoryview(body).cast("B")) if size else (head,))
 
 
 def _shut(sock: socket.socket) -> None:

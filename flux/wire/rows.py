@@ -33,16 +33,22 @@ _TABLE_MAX = 1 << 18  # Pairs of partitions, a byte each: what stays in the cach
 _tokens = itertools.count(1)
 
 
+def new_token() -> int:
+    """A number that stands for a body in a recording."""
+    return next(_tokens)
+
+
 class Rows:
     """Tuples of (after, upto] in order, and the punctuations among them. Immutable."""
 
-    __slots__ = ("_encoded", "marks", "token", "wide")
+    __slots__ = ("_encoded", "marks", "spilled", "token", "wide")
 
     def __init__(self, wide: pa.RecordBatch | None, marks: tuple[Punctuation, ...] = ()) -> None:
         self.wide = wide if wide is not None and wide.num_rows else None
         self.marks = marks
-        self.token = next(_tokens)  # Stands for this body in a recording.
+        self.token = new_token()
         self._encoded: pa.Buffer | None = None
+        self.spilled = False
 
     @classmethod
     def of(
@@ -102,6 +108,11 @@ class Rows:
         return 0 if self.wide is None else int(self.wide.num_rows)
 
     @property
+    def last_sn(self) -> int:
+        """The number of the last row; there is one."""
+        return int(self.hidden(SN)[-1])
+
+    @property
     def user(self) -> pa.RecordBatch:
         """The user's columns only."""
         assert self.wide is not None
@@ -112,6 +123,19 @@ class Rows:
         assert self.wide is not None
         index = self.wide.schema.get_field_index(name)
         return None if index < 0 else self.wide.column(index).to_numpy(zero_copy_only=True)
+
+    def on(self, edge: int) -> Rows:
+        """What goes on `edge`, which is the only one."""
+        return self
+
+    @property
+    def span(self) -> tuple[int, int] | None:
+        """The first and the last sequence number of rows and marks; None if there are none."""
+        numbers = [mark.sn for mark in self.marks]
+        if self.wide is not None:
+            sn = self.hidden(SN)
+            numbers += [int(sn[0]), int(sn[-1])]
+        return (min(numbers), max(numbers)) if numbers else None
 
     def between(self, after: int, upto: int) -> Rows:
         """The part in (after, upto], sharing memory with the whole."""
@@ -138,6 +162,13 @@ class Rows:
         if self._encoded is None and self.wide is not None:
             self._encoded = self.wide.serialize()
         return self._encoded
+
+    def spill(self, elsewhere: Any) -> None:
+        """Use this memory from now on: it holds what `encode` gave, and who keeps it there takes care of it."""
+        assert self.wide is not None
+        self._encoded = pa.py_buffer(elsewhere)
+        self.wide = pa.ipc.read_record_batch(self._encoded, self.wide.schema)
+        self.spilled = True
 
 
 class Channels:
@@ -224,13 +255,17 @@ def _words_of(blocks: Sequence[Block], producers: int, consumers: int) -> tuple[
     return of_producer, of_consumer
 
 
-def merge(parts: Iterable[Rows]) -> Rows:
-    """One body out of several lanes' for the same range, in (sn, sub, producer) order."""
+def merge(parts: Iterable[Rows], edges: Sequence[int] = ()) -> Rows:
+    """One body out of several lanes' for the same range, in (sn, sub, producer) order.
+
+    If the lanes are of several edges, `edges` says of which each is, and the order is (sn, sub, edge, producer).
+    """
     parts = list(parts)
     if len(parts) == 1:
         return parts[0]
     marks = {mark.sn: mark for part in parts for mark in part.marks}  # Each lane brings the same ones.
     in_order = tuple(marks[sn] for sn in sorted(marks))
+    edges = [edge for edge, part in zip(edges, parts, strict=True) if part.wide is not None] if edges else ()
     filled = [part for part in parts if part.wide is not None]
     if len(filled) <= 1:
         return Rows(filled[0].wide if filled else None, in_order)
@@ -249,8 +284,10 @@ def merge(parts: Iterable[Rows]) -> Rows:
     in_sn_order = sn[order]
     if (in_sn_order[1:] == in_sn_order[:-1]).any():
         sub = whole.hidden(SUB)
-        ties = (whole.hidden(PRODUCER), sn) if sub is None else (whole.hidden(PRODUCER), sub, sn)
-        order = np.lexsort(ties)
+        ties = [whole.hidden(PRODUCER), sn] if sub is None else [whole.hidden(PRODUCER), sub, sn]
+        if len(set(edges)) > 1:
+            ties.insert(1, np.repeat(edges, list(map(len, filled))))
+        order = np.lexsort(tuple(ties))
     assert whole.wide is not None
     return Rows(_taken(whole.wide, order), in_order)
 

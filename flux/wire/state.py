@@ -61,13 +61,17 @@ class Outside:
 
 
 class Parcel:
-    """The state of one partition, for each step of its segment, as a body of the protocol; and its digest."""
+    """The state of one partition, for each step of its segment, as a body of the protocol; and its digest.
 
-    __slots__ = ("digest", "states", "token")
+    `beyond` is what of the digest lies behind positions that copies are compared at.
+    """
 
-    def __init__(self, states: Any, digest: int) -> None:
+    __slots__ = ("beyond", "digest", "states", "token")
+
+    def __init__(self, states: Any, digest: int, beyond: Any = ()) -> None:
         self.states = states
         self.digest = digest
+        self.beyond = beyond
         self.token = next(_tokens)  # Stands for it in a recording.
 
 

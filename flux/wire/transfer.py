@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -29,8 +30,24 @@ _BUFFER, _VALUE = 0, 1
 _BUFFERS_MAX = 1 << 20  # Of one value; each has at least 64 KiB, or 8,192 entries.
 
 
+@dataclass(frozen=True)
+class Whose:
+    """Whose state it is, for errors: a place, and the steps of which each has some of the values."""
+
+    place: str
+    steps: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return self.place
+
+    def of(self, value: Any) -> str:
+        """Of which step this value is, which begins with its number; if it is of none, where it is from."""
+        number = value[0] if isinstance(value, list) and value else None
+        return f"step {self.steps[number]!r}, {self.place}" if type(number) is int else self.place
+
+
 def items(
-    values: Iterable[Any], whose: str, note: Callable[[int], None] = lambda size: None
+    values: Iterable[Any], whose: str | Whose, note: Callable[[int], None] = lambda size: None
 ) -> Iterator[list[memoryview]]:
     """The stream of `values`: the parts of each are views of the memory that it is in, until one asks for the next.
 
@@ -38,7 +55,7 @@ def items(
     """
     for value in values:
         outside = Outside(note)
-        packed = encode(value, whose, outside)
+        packed = encode(value, whose if isinstance(whose, str) else whose.of(value), outside)
         note(len(packed))
         stream: list[memoryview] = []
         for parts in outside.buffers:

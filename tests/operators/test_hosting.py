@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from feeding import PARTITIONS, batch_of, cuts, opened, outputs, step_of, tuples
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flux.batch import Batch
@@ -71,7 +71,6 @@ def plain(rows: list[tuple[int, int]], by_key: bool) -> list[tuple[int, tuple[in
 
 
 @pytest.mark.parametrize("operator", [Running, RunningByKey])
-@settings(deadline=None)
 @given(rows=ROWS, data=st.data())
 def test_output_is_that_of_a_plain_loop_for_any_batching_and_any_moves(
     operator: Any, rows: list[tuple[int, int]], data: st.DataObject
@@ -83,7 +82,6 @@ def test_output_is_that_of_a_plain_loop_for_any_batching_and_any_moves(
     assert found == plain(rows, operator is RunningByKey)
 
 
-@settings(deadline=None)
 @given(ROWS)
 def test_outputs_stand_in_order_of_sn_sub_and_partition(rows: list[tuple[int, int]]) -> None:
     """Also where producers gave several rows the same place, as those of a punctuation have."""

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from feeding import PARTITIONS, batch_of, cuts, opened, outputs, step_of, tuples
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flux.errors import OperatorError, PlanError
@@ -36,7 +36,6 @@ def plain(rows: list[tuple[int, int, bytes, int]]) -> list[tuple[int, tuple[int,
     return out
 
 
-@settings(deadline=None)
 @given(PACKETS, st.sampled_from([FIXED, VARIABLE, WIDE]), st.integers(1, 7), st.data())
 def test_output_is_that_of_a_plain_loop_for_any_batching_and_any_moves(
     rows: list[Any], schema: Any, salt: int, data: st.DataObject

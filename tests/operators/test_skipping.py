@@ -123,7 +123,7 @@ def batch(rows: list[tuple[int, int]], first_sn: int = 0) -> Batch:
 
 @pytest.mark.parametrize("kept_bytes", [0, 4 << 20])
 @pytest.mark.parametrize("operator", [Sums, PooledSums, KeyedSums])
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(rows=ROWS, data=st.data())
 def test_output_is_that_of_the_other_rows_for_any_batching(
     operator: Any, kept_bytes: int, rows: list[tuple[int, int]], data: st.DataObject

@@ -98,7 +98,7 @@ class TestTableLikeADict(TableLikeADict.TestCase):  # type: ignore[misc, valid-t
     settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.integers(0, 2**32))
 def test_slots_stay_their_keys_own_while_the_table_grows(seed: int) -> None:
     draw = np.random.default_rng(seed)

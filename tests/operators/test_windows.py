@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from feeding import PARTITIONS, batch_of, cuts, opened, outputs, step_of, tuples
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments import dmz
@@ -37,7 +37,6 @@ def plain(rows: list[tuple[int, int, Any]], history: int, slide: int) -> list[tu
     return out
 
 
-@settings(deadline=None)
 @given(SESSIONS, st.integers(1, 5), st.integers(1, 4), st.integers(1, 7), st.data())
 def test_output_is_that_of_a_plain_loop_for_any_batching_and_any_moves(
     rows: list[Any], history: int, slide: int, salt: int, data: st.DataObject
@@ -49,7 +48,6 @@ def test_output_is_that_of_a_plain_loop_for_any_batching_and_any_moves(
     assert found == plain(rows, history, slide)
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(allow_nan=False, width=32), max_size=30), st.integers(1, 4), st.data())
 def test_floats_are_added_in_row_order_whatever_the_batches(
     values: list[float], history: int, data: st.DataObject
@@ -71,7 +69,6 @@ def test_floats_are_added_in_row_order_whatever_the_batches(
 WIDE = st.integers(-(2**63), 2**63 - 1) | st.sampled_from([2**62, 2**63 - 1, -(2**63)])
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.just(0), st.integers(0, 1), WIDE), max_size=30), st.integers(1, 5), st.data())
 def test_means_are_exact_beyond_64_bits_for_any_batching_and_any_moves(
     rows: list[Any], history: int, data: st.DataObject

@@ -136,3 +136,115 @@ def test_acks_never_go_back() -> None:
     buffer.ack(A, 2)
     with pytest.raises(AssertionError, match=r"\(0, 'a'\) went back from 2 to 1"):
         buffer.ack(A, 1)
+
+
+# A copy is on its way to B: B acknowledges nothing until it is there.
+
+
+def coming(kept: int, bound_rows: int = 4, coming_rows: int = 20) -> Buffer:
+    """A has everything, B lacks `kept` runs of a row each."""
+    buffer = Buffer(bound_rows, coming_rows)
+    buffer.entitle(A)
+    buffer.entitle(B)
+    buffer.expect(frozenset({B}))
+    for sn in range(kept):
+        buffer.put(run(sn, sn + 1))
+    buffer.ack(A, kept)
+    return buffer
+
+
+def test_what_is_kept_for_a_copy_on_its_way_has_a_bound_of_its_own() -> None:
+    assert not coming(19).full()
+    assert coming(20).full()
+
+
+def test_others_are_waited_for_as_ever_while_a_copy_is_on_its_way() -> None:
+    buffer = coming(0)
+    for sn in range(4):
+        assert not buffer.full()
+        buffer.put(run(sn, sn + 1))
+    assert buffer.full()
+    buffer.ack(A, 1)
+    assert not buffer.full()
+
+
+def test_without_a_bound_of_its_own_a_copy_on_its_way_is_like_any_other() -> None:
+    buffer = pair(bound_rows=2)
+    buffer.expect(frozenset({B}))
+    buffer.put(run(0, 1))
+    assert not buffer.full()
+    buffer.put(run(1, 2))
+    buffer.ack(A, 2)
+    assert buffer.full()
+
+
+def test_a_copy_that_catches_up_lets_half_as_many_rows_be_produced_as_it_takes() -> None:
+    buffer, position = coming(16), 16
+    buffer.expect(frozenset())
+    for _ in range(4):  # It was not full when the copy came: as much as the bound may come before it is.
+        assert not buffer.full()
+        position += 1
+        buffer.put(run(position - 1, position))
+        buffer.ack(A, position)
+    assert buffer.full()
+    for taken in range(2, 22, 2):
+        buffer.ack(B, taken)
+        assert not buffer.full()
+        position += 1
+        buffer.put(run(position - 1, position))
+        buffer.ack(A, position)
+        assert buffer.full()
+
+
+def test_a_copy_has_caught_up_when_less_than_the_bound_is_kept_for_it() -> None:
+    buffer = coming(16)
+    buffer.expect(frozenset())
+    buffer.ack(B, 12)
+    assert buffer.allowed == {B: 14}
+    buffer.ack(B, 13)
+    assert buffer.allowed == {}
+    buffer.put(run(16, 17))
+    assert buffer.full()
+
+
+def test_a_copy_that_takes_twice_what_was_kept_for_it_is_like_the_others_then() -> None:
+    """It could go on behind the others for ever, and what it keeps back would never be less."""
+    buffer = coming(16)
+    buffer.expect(frozenset())
+    for taken in range(1, 34):
+        buffer.put(run(15 + taken, 16 + taken))
+        buffer.ack(A, 16 + taken)
+        buffer.ack(B, taken)
+    assert buffer.allowed == {}
+    assert buffer.full()
+
+
+def test_a_copy_that_comes_to_one_who_lacks_little_is_over_at_once() -> None:
+    buffer = coming(3)
+    buffer.expect(frozenset())
+    assert buffer.allowed == {}
+
+
+def test_who_catches_up_and_is_sent_another_copy_may_have_as_much_kept_as_before() -> None:
+    buffer = coming(16)
+    buffer.expect(frozenset())
+    buffer.ack(B, 2)
+    assert buffer.allowed == {B: 19}
+    buffer.expect(frozenset({B}))
+    buffer.ack(B, 4)
+    assert buffer.allowed == {B: 20}
+
+
+def test_nothing_is_kept_for_a_copy_whose_site_has_died() -> None:
+    buffer = coming(16)
+    buffer.ack_all(B)
+    assert (buffer.rows, buffer.allowed) == (0, {})
+
+
+def test_runs_that_only_a_copy_on_its_way_needs_are_spare() -> None:
+    buffer = coming(3)
+    buffer.put(run(3, 4))
+    assert buffer.spare() == [run(0, 1), run(1, 2), run(2, 3)]
+    assert pair().spare() == []
+    buffer.ack_all(A)
+    assert buffer.spare() == []  # Nobody else is there to say that he has them.

@@ -21,9 +21,9 @@ OLD, YOUNG = 0, 7
 ALL_OLD, ALL_YOUNG = 1, 2  # The stints of their lanes: the ingress feeds both.
 
 
-def at(old: int, young: int) -> FhCons:
+def at(old: int, young: int, step: int | None = None) -> FhCons:
     """site-1 at `old` with partitions 0 and 1, and a new copy of partition 2 at `young`."""
-    cons = FhCons("site-1", 1)
+    cons = FhCons("site-1", 1, step)
     cons.step(VIEW)
     assert [type(effect.message) for effect in cons.found(OLD, frozenset({0, 1}), 0)] == [Attach]
     if old:
@@ -75,6 +75,35 @@ def test_the_oldest_cohort_goes_on_until_a_copy_behind_can_reach_it() -> None:
     assert cons.reach(OLD) == 9
     # One step more and it would run after us for ever.
     receive(cons, ALL_YOUNG, 6)
+    assert cons.reach(OLD) == 5
+
+
+def test_a_copy_with_much_to_catch_up_with_takes_it_in_steps_and_the_oldest_cohort_does_not_wait() -> None:
+    cons = at(9, 0, step=4)
+    receive(cons, ALL_OLD, 12)
+    receive(cons, ALL_YOUNG, 12)
+    assert (cons.reach(YOUNG), cons.reach(OLD)) == (4, 12)
+    go_to(cons, YOUNG, 4)
+    assert (cons.reach(YOUNG), cons.reach(OLD)) == (8, 12)
+    go_to(cons, YOUNG, 8)
+    assert (cons.reach(YOUNG), cons.reach(OLD)) == (9, 9)  # The last step before they meet: now it does.
+
+
+def test_a_step_is_no_longer_than_it_may_be_with_one_cohort_too() -> None:
+    cons = FhCons("site-1", 1, step=4)
+    cons.step(VIEW)
+    list(cons.found(OLD, frozenset({0, 1}), 0))
+    receive(cons, ALL_OLD, 5)
+    assert cons.reach(OLD) == 4
+    go_to(cons, OLD, 4)
+    assert cons.reach(OLD) == 5
+
+
+def test_an_unordered_stage_takes_whole_frames_however_long() -> None:
+    cons = FhCons("site-1", 1, step=4)
+    cons.step(replace(VIEW, unordered=frozenset({1})))
+    list(cons.found(OLD, frozenset({0, 1}), 0))
+    receive(cons, ALL_OLD, 5)
     assert cons.reach(OLD) == 5
 
 

@@ -137,6 +137,27 @@ def test_a_copy_on_its_way_holds_the_source_back_until_it_has_caught_up() -> Non
     assert ingress.step(ack("site-3", 0, 1, view=2)) == [Released(upto=1), Pull(after=1)]
 
 
+def test_a_copy_on_its_way_holds_the_source_back_when_as_much_is_kept_as_may_be_for_it() -> None:
+    ingress = Ingress("ingress", 1, coming_rows=2)
+    ingress.step(SPARE)
+    ingress.step(replace(SPARE, number=2, standby=(standby(1, 1, 0, 0, "site-3", "site-1"),)))
+    ingress.step(sourced(0, 1))
+    assert ingress.step(ack("site-1", 0, 1)) == []
+    assert ingress.step(ack("site-2", 0, 1)) == [Pull(after=1)]
+    ingress.step(sourced(1, 2))
+    ingress.step(ack("site-1", 0, 2))
+    assert ingress.step(ack("site-2", 0, 2)) == []
+    assert ingress.step(ack("site-3", 0, 1, view=2)) == [Released(upto=1), Pull(after=2)]
+
+
+def test_a_copy_of_another_stage_on_its_way_lets_nobody_keep_more() -> None:
+    ingress = Ingress("ingress", 1, coming_rows=2)
+    ingress.step(SPARE)
+    ingress.step(replace(SPARE, number=2, standby=(standby(1, 2, 0, 0, "site-2", "site-1"),)))
+    ingress.step(sourced(0, 1))
+    assert ingress.step(ack("site-1", 0, 1)) == []
+
+
 def test_the_egress_goes_back_to_the_primary_that_was_rebuilt() -> None:
     egress = Egress("egress", 3)
     egress.step(SPARE)

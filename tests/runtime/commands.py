@@ -69,11 +69,12 @@ class Processes:
             sock.bind(("127.0.0.1", 0))
             self.port = sock.getsockname()[1]
         self.controller = f"127.0.0.1:{self.port}"
+        self.flow = "job:flow"
         self.running: dict[str, subprocess.Popen[str]] = {}
         self._supervisors: dict[str, threading.Thread] = {}
         self._over = False
 
-    def start(self, name: str) -> None:
+    def start(self, name: str, *more: str) -> None:
         role = name.partition("-")[0]
         options = {
             "controller": ["--listen", self.controller, "--sites", "2", "--standby", "1", "--journal", "journal-c"],
@@ -81,7 +82,7 @@ class Processes:
             "egress": ["--controller", self.controller, "--journal", "journal-e"],
             "site": ["--controller", self.controller],
         }
-        self.call(name, role, "job:flow", *options[role])
+        self.call(name, role, self.flow, *options[role], *more)
 
     def call(self, name: str, *arguments: str) -> subprocess.Popen[str]:
         call = self.command(name, *arguments)

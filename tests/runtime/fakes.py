@@ -73,7 +73,7 @@ class FakeIngress(Fake):
 
     def begin(self) -> None:
         if self.incarnation == 1:
-            self.program.send({"kind": "inputs", "log": [(time.monotonic(), ROWS, ROWS)]})
+            self.program.send({"kind": "inputs", "log": [(time.monotonic(), ROWS, ROWS)], "total": ROWS})
 
 
 class FakeEgress(Fake):

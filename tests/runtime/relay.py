@@ -1,4 +1,4 @@
-"""Relay: stands between two nodes of a run, and cuts, slows, half-opens or swallows their connection."""
+"""Relay: stands between two nodes of a run, and cuts, slows, half-opens or swallows their connection, or spoils it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from flux.site.surroundings import Surroundings
-from flux.wire import address
+from flux.wire import address, frames
 
 _READ_BYTES = 64 * 1024
 
@@ -29,6 +29,8 @@ class Relay:
     def __init__(self, dials: str, answers: str, directory: Path) -> None:
         self.pause_s = 0.0  # Before each piece that is passed on.
         self.passed_bytes = 0  # Either way; about as many, since two threads count.
+        # What becomes of a frame on its way to who answers; to be set before the relay is started.
+        self.spoil: Callable[[dict[str, Any], bytes], bytes] | None = None
         self.swallows = False  # A black hole: connections stand, new ones too, and nothing comes through.
         self._between = (dials, answers)
         self._target = directory / "target"
@@ -89,8 +91,23 @@ class Relay:
                 answering = address.connect_blocking(self._target.read_text(), 30.0)
                 answering.settimeout(None)
                 self._ends.append((dialled, answering))
-                for source, to in ((dialled, answering), (answering, dialled)):
-                    self._run(self._pass_on, source, to)
+                self._run(self._pass_on if self.spoil is None else self._pass_frames, dialled, answering)
+                self._run(self._pass_on if self.spoil is None else self._pass_back, answering, dialled)
+
+    def _pass_frames(self, source: socket.socket, to: socket.socket) -> None:
+        assert self.spoil is not None
+        with contextlib.suppress(OSError, EOFError), source.makefile("rb") as incoming:
+            while prefix := incoming.read(frames.PREFIX.size):
+                header_bytes, body_bytes = frames.decode_prefix(prefix)
+                frame = prefix + incoming.read(header_bytes + body_bytes)
+                header = frames.decode_header(frame[frames.PREFIX.size :][:header_bytes])
+                to.sendall(self.spoil(header, frame))
+        self.cut()
+
+    def _pass_back(self, source: socket.socket, to: socket.socket) -> None:
+        """Of a connection whose frames are spoilt: here both ends are told when one has broken."""
+        self._pass_on(source, to)
+        self.cut()
 
     def _pass_on(self, source: socket.socket, to: socket.socket) -> None:
         """Until one end breaks; the other is not told: that is for `cut` to do, or the end of the relay."""

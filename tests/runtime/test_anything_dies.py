@@ -91,6 +91,7 @@ def test_the_output_is_exact(packets: list[pa.RecordBatch], expected: pa.Table, 
         fault(run)
         report = run.wait(timeout=PATIENCE_S)
     assert report.table.equals(expected)
+    assert report.inputs == sum(batch.num_rows for batch in packets)
 
 
 def test_a_site_that_was_stopped_too_long_ends_when_it_wakes(packets: list[pa.RecordBatch], expected: pa.Table) -> None:

@@ -88,3 +88,100 @@ def test_a_digest_tells_a_value_a_place_and_a_partition_apart() -> None:
         digests(pa.record_batch({"v": [2, 1]}), [1, 2], [0, 0]),
     ]
     assert len({tuple(digest) for digest in seen}) == 4
+
+
+def one_digest(values: Any, rows: int = 1_000) -> int:
+    made = Digests(1)
+    none = np.zeros(rows, np.uint16)
+    made.add(Rows.of(pa.record_batch({"v": values}), np.arange(1, rows + 1), None, none, none), 0, rows)
+    return made.get(0)
+
+
+ONE_OTHER = {
+    "int64": (pa.int64(), 7, -7),
+    "int8": (pa.int8(), 7, -7),
+    "uint16": (pa.uint16(), 7, 8),
+    "float64": (pa.float64(), 0.5, 0.25),
+    "float32": (pa.float32(), 0.5, float("nan")),
+    "float16": (pa.float16(), np.float16(0.5), np.float16(0.25)),
+    "boolean": (pa.bool_(), True, False),
+    "a date": (pa.date32(), 1, 2),
+    "a timestamp": (pa.timestamp("us", "UTC"), 1, 2),
+    "an interval": (pa.duration("ns"), 1, 2),
+    "a decimal": (pa.decimal128(30, 2), 1, 10**25),
+    "a large decimal": (pa.decimal256(60, 2), 1, 10**55),
+    "a null": (pa.int64(), 7, None),
+    "a null float": (pa.float64(), 7.0, None),
+    "a length": (pa.string(), "seven", "eight!"),
+    "a length in bytes": (pa.large_binary(), b"seven", b"eight!"),
+    "a span": (pa.month_day_nano_interval(), (1, 2, 3), (1, 2, 4)),
+    "a null decimal": (pa.decimal256(60, 2), 0, None),
+    "nothing": (pa.bool_(), None, False),
+    "a null text": (pa.string(), "", None),
+}
+
+
+@pytest.mark.parametrize("kind", ONE_OTHER)
+def test_one_other_value_among_many_is_another_digest(kind: str) -> None:
+    of, usual, other = ONE_OTHER[kind]
+    same = pa.array([usual] * 1_000, of)
+    for place in (0, 500, 999):
+        values = [usual] * 1_000
+        values[place] = other
+        assert one_digest(pa.array(values, of)) != one_digest(same)
+    assert one_digest(same) == one_digest(pa.concat_arrays([same[:7], same[7:]]))
+
+
+@pytest.mark.parametrize("of", [pa.string(), pa.large_string(), pa.binary(), pa.dictionary(pa.int8(), pa.string())])
+def test_text_that_differs_in_some_rows_is_another_digest(of: Any) -> None:
+    """As many as are sampled, of a hundred or so; here every third row differs."""
+    usual = pa.array(["abc"] * 1_000).cast(of)
+    other = pa.array(["abd" if row % 3 == 1 else "abc" for row in range(1_000)]).cast(of)
+    assert one_digest(usual) != one_digest(other)
+
+
+def test_a_value_in_one_column_is_not_the_same_in_another() -> None:
+    def digest(first: list[int], second: list[int]) -> int:
+        made = Digests(1)
+        none = np.zeros(2, np.uint16)
+        user = pa.record_batch({"a": first, "b": second})
+        made.add(Rows.of(user, np.array([1, 2]), None, none, none), 0, 2)
+        return made.get(0)
+
+    assert len({digest([1, 2], [3, 4]), digest([3, 4], [1, 2]), digest([1, 4], [3, 2]), digest([2, 1], [3, 4])}) == 4
+    small = {digest([a, 0], [b, 0]) for a in range(30) for b in range(30)}
+    assert len(small) == 900, "columns with multipliers that have much in common are confused"
+
+
+def test_zeros_and_things_that_are_no_numbers_count_alike_whatever_their_bits() -> None:
+    some = np.array([0.0, np.nan, 1.0] * 100)
+    others = np.where(some == 0, -0.0, some)
+    others[np.isnan(others)] = np.uint64(0xFFF8_0000_0000_0001).view(np.float64)
+    assert one_digest(pa.array(some), 300) == one_digest(pa.array(others), 300)
+
+
+def test_what_lies_behind_a_null_does_not_count() -> None:
+    valid = pa.array([True, False]).buffers()[1]
+    some, others = (
+        pa.Array.from_buffers(pa.int64(), 2, [valid, pa.py_buffer(np.array([1, behind]))]) for behind in (7, 8)
+    )
+    assert one_digest(some, 2) == one_digest(others, 2)
+
+
+@pytest.mark.parametrize("cut", range(1, 5))
+def test_a_digest_does_not_depend_on_which_rows_a_null_or_a_later_descendant_came_with(cut: int) -> None:
+    # A batch without nulls has no column of them, and one whose rows are all first descendants has no `sub`.
+    columns = {"a": [1, None, 3, 4, 5], "t": ["x", "yy", None, "", "z"], "b": [1.5, 2.5, 3.5, None, 0.0]}
+    subs = np.array([0, 0, 0, 0, 7], np.uint64)
+
+    def digest(*spans: tuple[int, int]) -> int:
+        made = Digests(1)
+        for start, stop in spans:
+            sub = subs[start:stop] if subs[start:stop].any() else None
+            zeros = np.zeros(stop - start, np.uint16)
+            part = pa.record_batch({name: values[start:stop] for name, values in columns.items()})
+            part = part.cast(pa.schema({"a": pa.int64(), "t": pa.string(), "b": pa.float64()}))
+            made.add(Rows.of(part, np.arange(start + 1, stop + 1), sub, zeros, zeros), start, stop)
+        return made.get(0)
+
+    assert digest((0, cut), (cut, 5)) == digest((0, 5))

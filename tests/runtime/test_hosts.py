@@ -15,6 +15,8 @@ from .commands import DEADLINE_S, JOB, Processes, expected
 from .hosts import Hosts, hosts
 from .waiting import wait_until
 
+pytestmark = pytest.mark.gauntlet
+
 SITES = ("a", "b", "c")
 HEAD = "head"  # Where controller, ingress and egress are.
 RATE = 20_000
@@ -46,8 +48,10 @@ def run(processes: Processes, tmp_path: Path) -> Iterator[OnHosts]:
             pytest.skip("network namespaces need the rights of root, and the program `ip`")
         on_hosts = OnHosts(tmp_path, network)
         try:
-            for name in ("controller", *(f"site-{host}" for host in SITES), "ingress", "egress"):
+            for name in ("controller", "ingress", "egress"):
                 on_hosts.start(name)
+            for number, host in enumerate(SITES, start=1):  # The last is the spare one.
+                on_hosts.start(f"site-{host}", "--name", f"site-{number}")
             on_hosts.advance(RATE // 2)
             yield on_hosts
         finally:

@@ -58,7 +58,9 @@ class Copy:
             part = body.between(message.after, message.upto)
             if part.wide is not None:
                 self.received |= dict(zip(part.hidden("__sn").tolist(), part.user["n"].to_pylist(), strict=True))
-            self.received |= {mark.sn: mark.kind for mark in part.marks}
+            marks = {mark.sn: mark.kind if mark.value is None else (mark.kind, mark.value) for mark in part.marks}
+            assert marks.keys().isdisjoint(self.received)
+            self.received |= marks
         self.upto = message.upto
 
 
@@ -67,7 +69,7 @@ class Played(IngressProcess):
 
     def __init__(self, directory: Path, source: Source, copies: dict[str, Copy], incarnation: int) -> None:
         surroundings = Surroundings(plan=PLAN, directory=directory, run="again", secret=new_secret())
-        super().__init__(surroundings, source, incarnation)
+        super().__init__(surroundings, (source,), incarnation)
         self.copies = copies
         self.errors: list[FluxError] = []
 
@@ -149,7 +151,7 @@ ACKS = st.lists(st.lists(st.tuples(st.sampled_from(SITES), st.integers(0, 30)), 
 
 
 @pytest.mark.parametrize("limit_ms", [None, 5.0])
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(rows=st.integers(1, 200), acks=ACKS, data=st.data())
 def test_every_copy_gets_the_same_rows_under_the_same_numbers(
     limit_ms: float | None, rows: int, acks: list[list[tuple[str, int]]], data: st.DataObject
@@ -161,9 +163,10 @@ def test_every_copy_gets_the_same_rows_under_the_same_numbers(
     assert not [error for life in lives for error in life.errors]
     expected = {**{n: n for n in range(1, rows + 1)}, rows + 1: "end"}
     assert [copy.received for copy in copies] == [expected, expected]
+    assert lives[-1]._rows_told == rows, "whoever numbered them, and whatever was told of it before"
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(rows=st.integers(1, 200), acks=ACKS, data=st.data())
 def test_what_is_shed_is_shed_for_every_copy_and_counted(
     rows: int, acks: list[list[tuple[str, int]]], data: st.DataObject
@@ -197,7 +200,7 @@ class Live(Source):
             yield SourceBatch(pa.record_batch({"n": self.left.pop(0)}))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(sizes=st.lists(st.integers(1, 15), min_size=1, max_size=30), acks=ACKS)
 def test_what_was_numbered_of_a_live_source_is_never_lost_and_alike_in_all_copies(
     sizes: list[int], acks: list[list[tuple[str, int]]]

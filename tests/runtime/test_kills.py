@@ -132,7 +132,7 @@ def test_both_copies_lost_is_data_lost_that_names_the_partitions(
     packets: list[pa.RecordBatch], expected: pa.Table
 ) -> None:
     flow = dmz.flow(packets, partitions=4, rate=100_000)
-    collected = flow._ends[0][1]
+    collected = flow._sinks[0]
     with flow.start(sites=4) as run:
         run.wait_for_output(1_000)
         run.kill("site-1")

@@ -1,14 +1,15 @@
-"""A connection that is dead and does not say so is given up; one that nobody has had the time to read is not."""
+"""Connections that are dead and do not say so are given up; a process that reaches nobody any more ends."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
+import pytest
 import trio
 import trio.testing
 
-from flux.site.shell import Shell
+from flux.site.peers import Peers
 
 
 class SilentLink:
@@ -16,6 +17,7 @@ class SilentLink:
 
     peer = "site-2"
     silent_s = 60.0
+    broken = False
 
     def __init__(self) -> None:
         self.sent: list[dict[str, Any]] = []
@@ -31,11 +33,11 @@ class SilentLink:
 def minded(late_s: float) -> SilentLink:
     """The link when a process has looked after it once, so many seconds later than it wanted to."""
     link, clock = SilentLink(), trio.testing.MockClock()
-    shell = SimpleNamespace(links={link.peer: link}, log=lambda text: None)
+    peers = SimpleNamespace(links={link.peer: link}, log=lambda text: None, _is_cut_off=lambda: False)
 
     async def mind() -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(Shell._mind_links, shell)
+            nursery.start_soon(Peers.mind_links, peers)
             await trio.testing.wait_all_tasks_blocked()
             clock.jump(0.5 + late_s)
             await trio.testing.wait_all_tasks_blocked()
@@ -55,3 +57,68 @@ def test_a_process_that_was_kept_from_its_links_reads_them_first() -> None:
     link = minded(late_s=10.0)
     assert link.sent == [{"kind": "ping"}], "others must hear from it"
     assert not link.dropped
+
+
+class Ended(Exception):
+    """A process has ended."""
+
+
+def alone_after(lease_s: float, kept_s: float = 0.0, peer: bool = False, controller: bool = False) -> float | None:
+    """When a process with such connections ends, looked after for a minute; None if it goes on."""
+    link, clock = SilentLink(), trio.testing.MockClock()
+    link.silent_s, link.broken = 0.0, not peer
+    peers = Peers.__new__(Peers)
+    peers.links = {link.peer: link}  # type: ignore[dict-item]
+    peers.controller = SimpleNamespace(stands=controller)  # type: ignore[assignment]
+    peers.surroundings = SimpleNamespace(lease_s=lease_s)  # type: ignore[assignment]
+
+    def end(why: str) -> NoReturn:
+        raise Ended(why)
+
+    peers.end_as_dead = end  # type: ignore[method-assign]
+
+    async def mind() -> float | None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stepping, clock, kept_s)
+            try:
+                with trio.move_on_after(60):
+                    await peers.mind_links()
+            except Ended:
+                return trio.current_time()
+            finally:
+                nursery.cancel_scope.cancel()
+        return None
+
+    return trio.run(mind, clock=clock)
+
+
+async def stepping(clock: trio.testing.MockClock, kept_s: float) -> None:
+    """Time goes on in small steps, but for once when the process is kept from everything."""
+    began = trio.current_time()
+    while True:
+        await trio.testing.wait_all_tasks_blocked()
+        if kept_s and trio.current_time() > began + 5:
+            clock.jump(kept_s)
+            kept_s = 0
+        clock.jump(0.25)
+
+
+def test_a_process_that_reaches_nobody_ends_when_its_lease_is_over() -> None:
+    ended = alone_after(lease_s=20)
+    assert ended is not None and 20 < ended < 21.5
+
+
+@pytest.mark.parametrize("reached", ["peer", "controller"])
+def test_a_process_that_reaches_anybody_goes_on(reached: str) -> None:
+    assert alone_after(lease_s=20, **{reached: True}) is None
+
+
+def test_a_process_that_was_stopped_looks_around_before_it_ends() -> None:
+    ended = alone_after(lease_s=20, kept_s=30)
+    assert ended is not None and ended > 5 + 30 + 20
+
+
+def test_a_process_that_has_not_been_in_a_view_waits_for_one() -> None:
+    peers = Peers.__new__(Peers)
+    peers.links, peers.controller = {}, SimpleNamespace(stands=False)  # type: ignore[assignment]
+    assert not peers._is_cut_off()

@@ -10,7 +10,9 @@ import pyarrow as pa
 import pytest
 
 from flux.protocols.messages import Block, Consume, Install, Run, State
+from flux.punctuation import Punctuation
 from flux.site.moving import Installing, Receiving, moving, read
+from flux.wire.fan import Fan
 from flux.wire.frames import BadFrame
 from flux.wire.rows import Channels, Rows
 from flux.wire.state import Parcel
@@ -52,6 +54,13 @@ def state(runs: tuple[Run, ...] = ()) -> State:
     return State(sender="site-1", view=3, stage=1, version=5, position=40, runs=runs, body=None)
 
 
+EDGES = [(0,), (1,), ()]  # Out of the ingress, stage 1 and the sink.
+COPY = next(iter(moving(state(), 0, {1: Channels((), 1, 1)}, [], [0, []])))
+WITH_A_RUN = next(
+    iter(moving(state((Run(after=1, upto=2, rows=0, body=Rows(None)),)), 0, {1: Channels((), 1, 1)}, [], [0, []]))
+)
+
+
 def test_a_copy_arrives_with_its_own_rows_and_the_state_of_each_step() -> None:
     producer, partition = np.array([0, 1, 0], np.uint16), np.zeros(3, np.uint16)
     rows = Rows.of(pa.record_batch({"n": [1, 2, 3]}), np.array([11, 12, 13]), None, producer, partition)
@@ -63,13 +72,13 @@ def test_a_copy_arrives_with_its_own_rows_and_the_state_of_each_step() -> None:
     steps: list[Any] = [Step({0: {"n": 1}}), Step({0: pieces})]
     own = Channels((Block(producers=(0,), consumers=(0,)),), 2, 1)
 
-    message = read(arrival_of(moving(state(runs), 0, own, steps, 77)))
+    message = read(arrival_of(moving(state(runs), 0, {1: own}, steps, [77, []])), EDGES)
 
     assert (message.sender, message.version, message.position) == ("site-1", 5, 40)
     [run] = message.runs
     assert (run.after, run.upto, run.rows) == (10, 20, 2)
     assert run.body.user.column(0).to_pylist() == [1, 3]
-    assert message.body.digest == 77
+    assert (message.body.digest, message.body.beyond) == (77, [])
     assert message.body.states[:2] == [(0, {"n": 1}), (1, "first")]
     assert message.body.states[2][1][-1] == 99_999
 
@@ -79,17 +88,42 @@ def test_a_copy_arrives_with_its_own_rows_and_the_state_of_each_step() -> None:
     [
         [],
         [7],
-        [[{"$": "State"}, [], 0]],
-        [[{"$": "Connected"}, [], 0]],
-        [[None, [[1, 2]], 0]],
-        [next(iter(moving(state(), 0, Channels((), 1, 1), [], 0))), "no piece"],
-        [next(iter(moving(state(), 0, Channels((), 1, 1), [], 0))), ["no number", 1]],
+        [[{"$": "State"}, [], [0, []]]],
+        [[{"$": "Connected"}, [], [0, []]]],
+        [[None, [[1, 2]], [0, []]]],
+        [COPY, "no piece"],
+        [COPY, ["no number", 1]],
+        [[COPY[0], [], 0]],
+        [[COPY[0], [], [-1, []]]],
+        [[COPY[0], [], [0, [[1]]]]],
+        [[COPY[0], [], [0, [[1, -1]]]]],
+        [[{**COPY[0], "stage": 2}, [], [0, []]]],
+        [[{**COPY[0], "stage": -1}, [], [0, []]]],
+        [[*WITH_A_RUN[:1], [[[None, []], [None, []]]], [0, []]]],
     ],
     ids=str,
 )
 def test_what_is_no_copy_is_refused(values: list[Any]) -> None:
     with pytest.raises(BadFrame):
-        read(arrival_of(values))
+        read(arrival_of(values), EDGES)
+
+
+def test_the_output_of_a_stage_with_several_edges_arrives_edge_by_edge() -> None:
+    sn, producer = np.array([11, 12]), np.array([0, 1], np.uint16)
+    one, two = (
+        Rows.of(
+            pa.record_batch({"n": [k, k + 1]}), sn, None, producer, np.zeros(2, np.uint16), (Punctuation(14, "clock"),)
+        )
+        for k in (1, 5)
+    )
+    runs = (Run(after=10, upto=20, rows=4, body=Fan({1: one, 4: two})),)
+    own = Channels((Block(producers=(0,), consumers=(0,)),), 2, 1)
+    message = read(arrival_of(moving(state(runs), 0, {1: own, 4: own}, [], [7, [[65_536, 3]]])), [(0,), (1, 4)])
+    [run] = message.runs
+    assert run.rows == 2
+    assert [run.body.on(edge).user.column(0).to_pylist() for edge in (1, 4)] == [[1], [5]]
+    assert [mark.sn for mark in run.body.on(4).marks] == [14]
+    assert message.body.beyond == [[65_536, 3]]
 
 
 def job(stage: int, *partitions: int) -> Consume:

@@ -13,7 +13,7 @@ from flux.controller.doubts import Doubts
 from flux.controller.pulse import LATE_MAX_S, LOOK_EVERY_S, MISSED_MAX, Pulse
 from flux.controller.system import is_stopped, pid_of
 from flux.site.heartbeat import BEAT_EVERY_S
-from flux.site.shell import CUT_PATIENCE_S
+from flux.site.peers import CUT_PATIENCE_S
 
 from .waiting import wait_until
 

@@ -6,6 +6,8 @@ import json
 import re
 import shutil
 import socket
+import subprocess
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 from flux.cli import main
 from flux.plan import Plan, Policy
 from flux.remote.roll import Roll
+from flux.site.shell import FENCED
 
 from .commands import DEADLINE_S, ROOT, Processes, controller, encrypt, expected, said
 from .fakes import flow as collecting
@@ -97,6 +100,20 @@ def test_a_controller_without_its_journal_leads_another_run_and_harms_none(
         assert process.wait(DEADLINE_S) == 0, f"{name}: {processes.logs()}"
     lines = (tmp_path / "out.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == expected(int((tmp_path / "ended-at").read_text()))
+
+
+def test_a_site_that_reaches_nobody_any_more_ends(processes: Processes) -> None:
+    for name in ("controller", "site-b", "site-c", "ingress", "egress"):
+        processes.start(name)
+    site = processes.call("site-a", "site", "job:flow", "--controller", processes.controller, "--lease", "1")
+    processes.advance(100)
+    processes.kill("controller")
+    with pytest.raises(subprocess.TimeoutExpired):
+        site.wait(3)  # It reaches the others, and goes on.
+    for name in ("site-b", "site-c", "ingress", "egress"):
+        processes.kill(name)
+    assert site.wait(DEADLINE_S) == FENCED
+    assert "neither the controller nor any other process for 1 s" in processes.logs()
 
 
 def test_commands_ask_the_controller(processes: Processes, capsys: pytest.CaptureFixture[str]) -> None:
@@ -201,3 +218,41 @@ def test_an_end_that_joins_again_is_the_next_incarnation_also_after_the_controll
     assert [roll.incarnation("ingress", view) for _ in range(3)] == [1, 2, 3]
     assert Roll(plan()).incarnation("egress", replace(view, number=1)) == 2
     assert Roll(plan()).incarnation("ingress", replace(view, number=9, incarnations=((0, 4),))) == 5
+
+
+# Two sources, of which one goes on until there is a file `enough`, and two sinks.
+GRAPH = """
+from job import Counts, rows
+import flux
+import pyarrow as pa
+
+flow = flux.Dataflow("graph")
+schema = pa.schema({"k": "int64", "v": "int64"})
+one = flow.source(flux.sources.Generator(rows, rate=1_000, schema=schema))
+two = flow.source(flux.sources.Table([{"k": n % 5, "w": n} for n in range(100)], rate=100, batch_rows=10))
+odd = one.filter(lambda row: row.v % 2)
+odd.exchange("k", partitions=4).apply(Counts).sink(flux.sinks.Jsonl("counts.jsonl"))
+one.join(two, on={"v": "w"}, within=10**9, partitions=3).select("v", "k_right").sink(flux.sinks.Jsonl("pairs.jsonl"))
+"""
+
+
+def test_a_graph_with_two_sources_and_two_sinks_runs_on_several_machines(processes: Processes, tmp_path: Path) -> None:
+    (tmp_path / "graph.py").write_text(GRAPH)
+    processes.flow = "graph:flow"
+    for name in ("controller", "site-a", "site-b", "site-c", "ingress", "egress"):
+        processes.start(name)
+    processes.advance(100)
+    for name in ("ingress", "egress"):
+        processes.kill(name)
+        processes.start(name)
+        processes.advance(100)
+    (tmp_path / "enough").touch()
+    for name, process in processes.running.items():
+        assert process.wait(DEADLINE_S) == 0, f"{name}: {processes.logs()}"
+    counts = [json.loads(line) for line in (tmp_path / "counts.jsonl").read_text().splitlines()]
+    seen: Counter[int] = Counter()
+    for row, v in zip(counts, range(1, int((tmp_path / "ended-at").read_text()), 2), strict=True):
+        seen[v % 7] += 1
+        assert row == {"k": v % 7, "v": v, "n": seen[v % 7]}
+    pairs = [json.loads(line) for line in (tmp_path / "pairs.jsonl").read_text().splitlines()]
+    assert sorted((pair["v"], pair["k_right"]) for pair in pairs) == [(n, n % 5) for n in range(100)]

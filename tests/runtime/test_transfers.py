@@ -62,6 +62,18 @@ class Ballast(flux.Operator):
             self._ballast = np.concatenate([self._ballast, state["half"]])
 
 
+class Held(Ballast):
+    """Its state is read when a file is there."""
+
+    def open(self, context: flux.Context) -> None:
+        super().open(context)
+        self._go = Path(context.parameters["go"])
+
+    def get_state(self) -> Any:
+        yield from super().get_state()
+        wait_until(self._go.exists, "the file")
+
+
 def flow() -> flux.Dataflow:
     made = flux.Dataflow("large")
     rows = pa.record_batch({"key": pa.array(np.arange(ROWS) % KEYS)})
@@ -99,7 +111,6 @@ def forks_of(pid: int) -> list[str]:
 @contextmanager
 def slow_transfer(monkeypatch: pytest.MonkeyPatch, standby: int) -> Iterator[tuple[flux.Run, Relay]]:
     """A run whose site-1, the donor of everything, reaches site-3 through a relay that passes on little at a time."""
-    monkeypatch.setattr("flux.controller.pulse.MISSED_MAX", 50)
     with relayed(monkeypatch, "site-1", "site-3") as relay, flow().start(sites=2, standby=standby) as run:
         relay.start()
         run.wait_for_output(1_000)
@@ -135,6 +146,25 @@ def test_rows_pass_state_that_is_on_its_way(monkeypatch: pytest.MonkeyPatch) -> 
         assert run.moved_log() == [], "the state was through before the rows"
         relay.pause_s = 0.0
         assert run._program.wait(whole_without("site-2"), PATIENCE_S)
+        report = run.wait(timeout=PATIENCE_S)
+    check(report)
+
+
+def test_rows_flow_on_however_long_a_transfer_takes(tmp_path: Path) -> None:
+    """Many pools of rows are kept for the copy; then it takes them all, and can stand alone."""
+    pool_rows = 1_000
+    made = flux.Dataflow("held")
+    rows = pa.record_batch({"key": pa.array(np.arange(ROWS) % KEYS)})
+    source = made.source(flux.sources.Table(rows, rate=ROWS_PER_S, batch_rows=200))
+    source.exchange("key", partitions=1).apply(Held, go=str(tmp_path / "go")).sink(flux.sinks.Collect())
+    with made.start(sites=2, standby=1, pool_rows=pool_rows) as run:
+        run.wait_for_output(1_000)
+        run.kill("site-2")
+        run.wait_for_output(run.status().outputs + 15 * pool_rows, timeout=PATIENCE_S)
+        assert run.moved_log() == [], "nobody waited for the file"
+        (tmp_path / "go").touch()
+        assert run._program.wait(whole_without("site-2"), PATIENCE_S)
+        run.kill("site-1")
         report = run.wait(timeout=PATIENCE_S)
     check(report)
 

@@ -160,7 +160,12 @@ def lose_a_site(operator: Any) -> None:
         run.wait(timeout=60)
 
 
-@case(flux.StateError, "partition ", "of type lock cannot be moved to another site", "State is made of None, bool, int")
+@case(
+    flux.StateError,
+    "step 'Mine', stage 1, partition ",
+    "of type lock cannot be moved to another site",
+    "State is made of None, bool, int",
+)
 def state_that_cannot_be_moved(tmp_path: Path) -> None:
     lose_a_site(keyed(lambda key, row, state: (threading.Lock(), [{"k": row.k}])))
 

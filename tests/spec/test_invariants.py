@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -15,9 +15,10 @@ from flux.protocols.controller import Controller
 from flux.protocols.fh_cons import NOBODY, FhCons
 from flux.protocols.fh_prod import FhProd, LaneOut
 from flux.protocols.machine import Rule, ignore
-from flux.protocols.messages import Attach, Block, Consume, Data, Move, Standby, View
+from flux.protocols.messages import Attach, Block, Consume, Data, Effect, Move, Standby, View
 from flux.protocols.node import Node
 from flux.protocols.pooler import Pooler
+from flux.protocols.state_mover import StateMover
 from flux.spec import dataflow
 from flux.spec.dataflow import EGRESS, Row, Scenario, declustered
 from flux.spec.explore import Explorer
@@ -213,6 +214,18 @@ def never_rebuild(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Controller, "_with_recovery", lambda controller, view: view)
 
 
+def say_that_every_donor_is_dead(patch: pytest.MonkeyPatch) -> None:
+    adopt = StateMover.adopt
+
+    def despair(mover: StateMover, view: View) -> Iterable[Effect]:
+        effects = adopt(mover, view)
+        mover.orphans = frozenset(mover.standby)
+        return effects
+
+    patch.setattr(StateMover, "adopt", despair)
+    patch.setattr(StateMover, "RULES", (*StateMover.RULES[:-1], replace(StateMover.RULES[-1], action=despair)))
+
+
 def wait_for_every_cohort(patch: pytest.MonkeyPatch) -> None:
     def reached(prod: FhProd, lane: LaneOut) -> int:
         return min(prod.produced.values(), default=lane.cursor)
@@ -269,6 +282,14 @@ def work_with_a_full_pool(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Buffer, "full", lambda buffer: False)
 
 
+def keep_more_for_ever(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Buffer, "_press", lambda buffer, dest, rows: None)
+
+
+def wait_for_a_copy_on_its_way(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Buffer, "expect", lambda buffer, coming: None)
+
+
 @dataclass(frozen=True)
 class Case:
     """A planted bug, a checker that must catch it alone, and a world in which it shows.
@@ -291,6 +312,7 @@ A_NUMBER_WITHOUT_ROWS = Scenario(
 QUIET_PAIR = Scenario(sites=2, copies=declustered(2, [1]), batches=((1,), (4,)), bound_rows=10, crashes=0)
 TIGHT_PAIR = Scenario(sites=2, copies=declustered(2, [1]), batches=((1,), (4,)), bound_rows=1, crashes=0)
 SPARE_SITE = Scenario(sites=3, copies=declustered(2, [1]), batches=((),), bound_rows=10)
+SPARE_AND_TIGHT = Scenario(sites=3, copies=declustered(2, [1]), batches=((1,), (4,)), bound_rows=1, coming_rows=3)
 A_DOUBT = Scenario(sites=3, copies=declustered(2, [1]), batches=((1, 4),), bound_rows=10, suspicions=1)
 TWO_CRASHES = Scenario(sites=3, copies=declustered(2, [1]), batches=((1, 4),), bound_rows=10, crashes=2)
 
@@ -362,6 +384,7 @@ CASES = (
     Case(attach_again_without_a_stop, OneSender, small_worlds.PAIRS_ONE_BATCH, only=True),
     Case(give_a_new_copy_both_places, OneCopyPerSite, SPARE_SITE, only=True),
     Case(never_rebuild, RecoveryEnds, small_worlds.SPARE),
+    Case(say_that_every_donor_is_dead, RecoveryEnds, small_worlds.SPARE),
     Case(wait_for_every_cohort, NoPause, TWO_MEET, only=True),
     Case(overtake, CohortsMeet, TWO_MEET, only=True),
     Case(rebuild_everything_at_once, SourceFirst, LOADED_AND_SPARE, only=True, tale=_SECOND_DIES),
@@ -370,6 +393,8 @@ CASES = (
     Case(give_up_a_copy_that_was_not_reported, NothingGivenUp, TWO_CRASHES, only=True, tale=_UNREPORTED),
     Case(remove_the_holder_of_a_last_copy, LastCopyStays, A_DOUBT, only=True, tale=_DOUBTED),
     Case(hear_frames_of_the_dead, FencedIsMute, small_worlds.PAIRS_ONE_BATCH, only=True),
+    Case(wait_for_a_copy_on_its_way, NoPause, SPARE_AND_TIGHT),
+    Case(keep_more_for_ever, BuffersDrain, SPARE_SITE, only=True),
     Case(work_with_a_full_pool, WithinBounds, TIGHT_PAIR, only=True),
 )
 
@@ -422,6 +447,12 @@ def test_random_worlds_catch_every_planted_bug(case: Case, monkeypatch: pytest.M
 
 def test_every_checker_has_a_planted_bug_that_only_it_catches() -> None:
     assert {case.checker for case in CASES if case.only} == set(CHECKERS)
+
+
+def test_a_world_that_goes_on_for_ever_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert walk(0).violation is None
+    monkeypatch.setattr("flux.spec.world.STEPS_MAX", 10)  # This one goes on for longer than worlds may.
+    assert "all comes to rest: 10 steps" in str(walk(0).violation)
 
 
 @pytest.mark.parametrize("action", ["fence", "hold"])

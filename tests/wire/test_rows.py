@@ -15,6 +15,7 @@ from flux.errors import OperatorError
 from flux.protocols.messages import Block
 from flux.punctuation import Punctuation
 from flux.wire import rows as rows_module
+from flux.wire.fan import body_of
 from flux.wire.rows import PARTITION, PRODUCER, SN, SUB, Channels, Rows, merge
 
 PRODUCERS, CONSUMERS = 3, 4
@@ -145,3 +146,39 @@ def test_encoded_rows_come_back_the_same(model: list[Tuple]) -> None:
 
 def _value(row: Tuple) -> int:
     return (row[0] * 31 + row[1]) * 31 + row[2]
+
+
+# Bodies for several edges, and lanes of several edges.
+
+
+def test_a_body_for_several_edges_has_its_marks_on_all_of_them() -> None:
+    rows = rows_of([(1, 0, 0, 1), (2, 0, 1, 0)], (3,))
+    body = body_of((4, 7), {7: rows}, rows.marks)
+    assert body.on(7) is rows
+    assert (len(body.on(4)), body.on(4).marks) == (0, rows.marks)
+    assert len(body) == 2
+
+
+def test_a_body_for_one_edge_is_its_rows() -> None:
+    rows = rows_of([(1, 0, 0, 1)])
+    assert body_of((4,), {4: rows}) is rows
+    assert rows.on(4) is rows
+
+
+@given(st.lists(tuples, min_size=1, max_size=4), st.data())
+def test_lanes_of_several_edges_are_merged_by_number_sub_edge_and_producer(
+    edges: list[list[Tuple]], data: st.DataObject
+) -> None:
+    """A union in a plain computation: all rows, sorted; a row's consumer partition tells its edge here."""
+    model, parts, numbers = [], [], []
+    for edge, rows in enumerate(edges):
+        own = [(sn, sub, producer, edge) for sn, sub, producer, _ in rows]
+        model += own
+        owner = data.draw(st.lists(st.integers(0, 1), min_size=PRODUCERS, max_size=PRODUCERS))
+        for lane in (0, 1):
+            parts.append(rows_of([row for row in own if owner[row[2]] == lane], (5,)))
+            numbers.append(edge)
+    order = data.draw(st.permutations(range(len(parts))))
+    whole = merge([parts[i] for i in order], [numbers[i] for i in order])
+    assert model_of(whole) == sorted(model, key=lambda row: (row[0], row[1], row[3], row[2]))
+    assert [mark.sn for mark in whole.marks] == [5]

@@ -1,0 +1,149 @@
+"""What is joined: the columns of a join's two sides, how close rows must be, and what a pair looks like."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from flux.errors import PlanError
+from flux.hashing import tokens
+from flux.plain import columns_of
+
+_UNIT_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joined:
+    """A join of two streams: `sides` are their schemas, `ours` and `theirs` the columns in which a pair agrees.
+
+    Rows of a pair are at most `rows` sequence numbers apart, or their values of `column` at most `bound`. A pair has
+    the columns `output`: all of ours, and `taken` of theirs.
+    """
+
+    sides: tuple[pa.Schema, pa.Schema]
+    ours: tuple[str, ...]
+    theirs: tuple[str, ...]
+    rows: int | None
+    column: str | None
+    bound: Any
+    taken: tuple[str, ...]
+    output: pa.Schema
+
+    @staticmethod
+    def of(left: pa.Schema, right: pa.Schema, on: Any, within: Any, suffix: str) -> Joined:
+        """The join that a user has asked for; `PlanError` if it cannot be."""
+        ours, theirs = _keys(left, right, on)
+        rows, column, bound = _within(left, right, within)
+        taken = tuple(name for name in right.names if name not in theirs)
+        fields = [field.remove_metadata() for field in left]
+        for name in taken:
+            called = f"{name}{suffix}" if name in left.names else name
+            fields.append(right.field(name).with_name(called).remove_metadata())
+        names = [field.name for field in fields]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise PlanError(
+                f"join: a pair would have the columns {', '.join(map(repr, twice))} twice, because both sides have "
+                "them. Give another suffix=, or rename them with select(new='old') before"
+            )
+        return Joined(
+            sides=(left, right),
+            ours=ours,
+            theirs=theirs,
+            rows=rows,
+            column=column,
+            bound=bound,
+            taken=taken,
+            output=pa.schema(fields),
+        )
+
+    def keys(self, side: int) -> tuple[str, ...]:
+        """The columns of a side in which a pair agrees."""
+        return self.theirs if side else self.ours
+
+    @property
+    def hash_is_exact(self) -> bool:
+        """Whether equal hashes mean equal keys: the hash of one integer can be undone."""
+        if len(self.ours) > 1:
+            return False
+        kinds = [self.sides[side].field(self.keys(side)[0]).type for side in (0, 1)]
+        return bool(kinds[0] == kinds[1] and pa.types.is_integer(kinds[0]))
+
+    def distance(self, a: Any, b: Any) -> Any:
+        """How far values of `column` are apart, as `bound` counts."""
+        if a.dtype.kind == "f":
+            return np.abs(a - b)
+        # Two numbers of 64 bits may be further apart than such a number can say.
+        later, earlier = np.maximum(a, b), np.minimum(a, b)
+        return later.view(np.uint64) - earlier.view(np.uint64)
+
+
+def times_of(column: Any) -> Any:
+    """A column of times or numbers as one of 64-bit numbers, nulls included."""
+    kind = column.type
+    if pa.types.is_floating(kind):
+        return column.cast(pa.float64())
+    if pa.types.is_temporal(kind) and kind.bit_width == 32:
+        column = column.cast(pa.int32())
+    return column.cast(pa.int64())
+
+
+def _keys(left: pa.Schema, right: pa.Schema, on: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    if isinstance(on, str):
+        on = [on]
+    pairs = dict(on) if isinstance(on, Mapping) else {name: name for name in on}
+    if not pairs:
+        raise PlanError('join needs the columns in which rows agree, such as on="user" or on={"user": "id"}')
+    for ours, theirs in pairs.items():
+        for whose, schema, name in (("this", left, ours), ("the other", right, theirs)):
+            if name not in schema.names:
+                raise PlanError(f"join(on=...): {whose} stream has no column {name!r}; it has {columns_of(schema)}")
+        kinds = left.field(ours).type, right.field(theirs).type
+        if kinds[0] != kinds[1] and not all(pa.types.is_integer(kind) for kind in kinds):
+            raise PlanError(
+                f"join(on=...): {ours!r} is {kinds[0]} here and {theirs!r} is {kinds[1]} there; rows agree in columns "
+                "of the same type. Make them alike with select(...)"
+            )
+        tokens(pa.array([], kinds[0]))  # Whether there is a hash for it.
+    return tuple(pairs), tuple(pairs.values())
+
+
+def _within(left: pa.Schema, right: pa.Schema, within: Any) -> tuple[int | None, str | None, Any]:
+    if isinstance(within, int) and not isinstance(within, bool) and within >= 0:
+        return within, None, None
+    if not isinstance(within, Mapping) or len(within) != 1:
+        raise PlanError(
+            "join(within=...) is a number of input rows, or {column: bound} for a column of both streams, such as "
+            f'within={{"ts": timedelta(minutes=1)}}; got {within!r:.200}'
+        )
+    [(column, bound)] = within.items()
+    for whose, schema in (("this", left), ("the other", right)):
+        if column not in schema.names:
+            raise PlanError(f"join(within=...): {whose} stream has no column {column!r}; it has {columns_of(schema)}")
+    kinds = left.field(column).type, right.field(column).type
+    if kinds[0] != kinds[1]:
+        raise PlanError(f"join(within=...): {column!r} is {kinds[0]} here and {kinds[1]} there; make them alike")
+    return None, column, _bound(kinds[0], column, bound)
+
+
+def _bound(kind: Any, column: str, bound: Any) -> Any:
+    """The bound in the numbers in which the column is kept."""
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        if isinstance(bound, int | float) and not isinstance(bound, bool) and bound >= 0:
+            return float(bound) if pa.types.is_floating(kind) else int(bound)
+        raise PlanError(f"join(within=...): {column!r} is {kind}, so its bound is a number from 0 on; got {bound!r}")
+    unit = None
+    if pa.types.is_timestamp(kind) or pa.types.is_duration(kind) or pa.types.is_time(kind):
+        unit = _UNIT_NS[kind.unit]
+    elif pa.types.is_date(kind):
+        unit = 86_400 * _UNIT_NS["s"] if kind.bit_width == 32 else _UNIT_NS["ms"]
+    if unit is None:
+        raise PlanError(f"join(within=...): {column!r} is {kind}; nearness is known of numbers, dates and times")
+    if not isinstance(bound, datetime.timedelta) or bound < datetime.timedelta(0):
+        raise PlanError(f"join(within=...): {column!r} is {kind}, so its bound is a timedelta from 0 on; got {bound!r}")
+    return (bound // datetime.timedelta(microseconds=1)) * 1_000 // unit

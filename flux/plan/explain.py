@@ -1,0 +1,104 @@
+"""Explain: a plan as text: what runs where, in which order, and how rows get from one place to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ..plain import columns_of
+from .plan import EGRESS, INGRESS, INPUT, Edge, Plan, Segment
+
+_PLACES_SHOWN = 8
+
+
+def explained(plan: Plan, sources: Sequence[str], sinks: Sequence[str]) -> str:
+    """The plan as text; `sources` and `sinks` are their names.
+
+    >>> from flux.plan import Plan, Segment
+    >>> segment = Segment(columns=("k",), partitions=2, availability="pairs", steps=())
+    >>> print(explained(Plan(name="p", segments=(segment,), sites=2, standby=0, pool_rows=1), ["Table"], ["Null"]))
+    p: 1 source, 1 segment, 1 sink, on 2 sites
+    <BLANKLINE>
+    stage 0, ingress
+      source 1: Table
+      edge 0: source 1 -> stage 1, by hash of k
+    <BLANKLINE>
+    stage 1, exchange(k): 2 partitions as pairs, in order
+      edge 1: input -> stage 2
+      0 on site-1 and site-2; 1 on site-2 and site-1
+    <BLANKLINE>
+    stage 2, egress: sink Null, in order
+    """
+    return "\n".join(_lines(plan, sources, sinks))
+
+
+def _lines(plan: Plan, sources: Sequence[str], sinks: Sequence[str]) -> Iterator[str]:
+    counts = (_count(sources, "source"), _count(plan.segments, "segment"), _count(sinks, "sink"))
+    standby = f" and {plan.standby} standby" if plan.standby else ""
+    yield f"{plan.name}: {', '.join(counts)}, on {plan.sites} site{'s' if plan.sites > 1 else ''}{standby}"
+    yield from ("", f"stage 0, {INGRESS}")
+    yield from (f"  source {number + 1}: {name}" for number, name in enumerate(sources))
+    yield from _steps(plan.first, is_ingress=True)
+    yield from _edges(plan, 0)
+    view = plan.view()
+    for stage, segment in enumerate(plan.segments, 1):
+        yield from ("", f"stage {stage}, {heading(segment)}: {partitioning(segment)}")
+        yield from _steps(segment)
+        yield from _edges(plan, stage)
+        yield f"  {_placement(view.copies[stage])}"
+    for number, (stage, name) in enumerate(zip(plan.sink_stages, sinks, strict=True)):
+        order = "as rows come" if number in plan.unordered_sinks else "in order"
+        yield from ("", f"stage {stage}, {EGRESS}: sink {name}, {order}")
+
+
+def heading(segment: Segment) -> str:
+    """What a segment begins with."""
+    if segment.sides:
+        return f"join({', '.join(segment.columns)})"
+    return f"exchange({', '.join(segment.columns) or 'by any'})"
+
+
+def partitioning(segment: Segment) -> str:
+    """How a segment is cut up, and how safe its partitions are."""
+    many = "s" if segment.partitions > 1 else ""
+    copies = f" as pair{many}" if segment.availability == "pairs" else ", one copy of each"
+    return f"{segment.partitions} partition{many}{copies}, {'in order' if segment.ordered else 'as rows come'}"
+
+
+def way(edge: Edge) -> str:
+    """How rows are dealt out on an edge."""
+    route = edge.route
+    if route.partitions == 1:
+        return ""
+    by = {"hash": "by hash of", "range": "by ranges of", "any": "by position"}[route.by]
+    return f"{by} {', '.join(route.columns)}" if route.by != "any" else by
+
+
+def place_name(segment: Segment, place: int, is_ingress: bool) -> str:
+    """A place in a segment's tree."""
+    if place > INPUT:
+        return segment.steps[place].name
+    return f"source {INPUT - place + 1}" if is_ingress else "input"
+
+
+def _steps(segment: Segment, is_ingress: bool = False) -> Iterator[str]:
+    for step, parent in zip(segment.steps, segment.parents, strict=True):
+        emits = "what it emits is not declared" if step.output is None else columns_of(step.output)
+        yield f"  {place_name(segment, parent, is_ingress)} -> {step.name}: {emits}"
+
+
+def _edges(plan: Plan, stage: int) -> Iterator[str]:
+    for number in plan.outputs(stage):
+        edge = plan.edges[number]
+        how = way(edge)
+        tap = place_name(plan.segment(stage), edge.tap, stage == 0)
+        yield f"  edge {number}: {tap} -> stage {edge.consumer}{f', {how}' if how else ''}"
+
+
+def _placement(copies: Sequence[Sequence[str]]) -> str:
+    shown = [f"{partition} on {' and '.join(nodes)}" for partition, nodes in enumerate(copies[:_PLACES_SHOWN])]
+    more = len(copies) - len(shown)
+    return "; ".join([*shown, *([f"and {more} more"] if more else [])])
+
+
+def _count(things: Sequence[object], what: str) -> str:
+    return f"{len(things)} {what}{'' if len(things) == 1 else 's'}"

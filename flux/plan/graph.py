@@ -1,0 +1,74 @@
+"""The logical dataflow: sources, steps and exchanges as a user has put them together. A graph that only grows.
+
+A node names the nodes it takes rows from, and those are made before it: a cycle cannot be built. A *tail* is a node
+whose rows a stream carries; the stream of a union has several.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import pyarrow as pa
+
+from ..operator import OperatorStep
+from .plan import Availability
+from .routes import Route
+
+Order = Literal["sn", "any"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SourceNode:
+    """Source number `number` of the flow."""
+
+    number: int
+    name: str
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class StepNode:
+    """An operator, or a step without state, on what `parent` gives; in the same segment."""
+
+    number: int
+    parent: Node
+    step: OperatorStep
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Input:
+    """Rows of `tail` go to an exchange by `route`; in a join to one of its two sides."""
+
+    tail: Node
+    route: Route
+    side: int = 0
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ExchangeNode:
+    """A new segment begins. If its inputs have different columns, `sides` are their schemas."""
+
+    number: int
+    inputs: tuple[Input, ...]
+    columns: tuple[str, ...]
+    partitions: int
+    availability: Availability | None
+    order: Order
+    sides: tuple[pa.Schema, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """As the user wrote it, about."""
+        route = self.inputs[0].route
+        said = [*map(repr, self.columns), *([] if route.by == "hash" else [f"by={route.by!r}"])]
+        return f"{'join' if self.sides else 'exchange'}({', '.join(said)})"
+
+
+Node: TypeAlias = SourceNode | StepNode | ExchangeNode
+
+
+def root_of(node: Node) -> SourceNode | ExchangeNode:
+    """Where the segment of a node begins: at a source, in the ingress, or behind an exchange."""
+    while isinstance(node, StepNode):
+        node = node.parent
+    return node

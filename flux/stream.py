@@ -1,0 +1,397 @@
+"""Stream: tuples on their way. Each method puts something behind a stream and returns the stream that comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pyarrow as pa
+
+from .columns import schema_of
+from .errors import PlanError
+from .hashing import tokens
+from .operator import KeyedOperator, OperatorStep, output_of
+from .operators.join import Join, Joined
+from .plain import ColumnError, columns_of
+from .plan import Availability, By, Route
+from .plan.graph import ExchangeNode, Input, Node, Order, SourceNode, StepNode, root_of
+from .plan.planner import Ending
+from .plan.routes import boundaries_of, checked_boundaries
+from .sinks import Sink
+from .stateless import Filter, FlatMap, Map, Select, selected
+
+if TYPE_CHECKING:
+    from .dataflow import Dataflow
+
+PARTITIONS_MAX = 65_535  # A partition's number is a 16-bit column.
+_SAMPLE_ROWS = 10_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stream:
+    """Tuples on their way: from a source, through an exchange, or out of an operator.
+
+    A stream may be used several times: what stands behind it then gets all of its rows each time.
+    """
+
+    _flow: Dataflow
+    _tails: tuple[Node, ...]
+    _schema: pa.Schema | None
+    # How many steps so far may have made several rows of one.
+    _level: int = 0
+
+    # Steps that need no repartitioning.
+
+    def map(self, fn: Callable[[Any], Any], output: Any = None, batch: bool = False) -> Stream:
+        """One row out of each: `fn(row)` takes a named tuple and returns a dict.
+
+        With `batch=True`, `fn(batch)` takes a `flux.Batch` and returns a dict of columns, a value for each row.
+        `output` declares the columns, as with operators; it is needed before an exchange, join or union.
+
+        >>> import flux
+        >>> flow = flux.Dataflow("lengths")
+        >>> words = flow.source(flux.sources.Table([{"word": "to"}, {"word": "flux"}]))
+        >>> words.map(lambda row: {"length": len(row.word)}).sink(flux.sinks.Collect())
+        >>> flow.run().table.to_pylist()
+        [{'length': 2}, {'length': 4}]
+        """
+        return self._step("map", Map, fn, batch, _declared("map", fn, output))
+
+    def filter(self, fn: Callable[[Any], Any], batch: bool = False) -> Stream:
+        """The rows for which `fn(row)` is true; with `batch=True`, `fn(batch)` gives a truth value for each row."""
+        return self._step("filter", Filter, fn, batch, self._schema)
+
+    def flat_map(self, fn: Callable[[Any], Any], output: Any = None, batch: bool = False) -> Stream:
+        """No, one or several rows out of each: `fn(row)` returns an iterable of dicts.
+
+        With `batch=True`, `fn(batch)` returns (columns, origin): `origin` is the row of the batch that each output row
+        stems from, in order.
+        """
+        return self._step("flat_map", FlatMap, fn, batch, _declared("flat_map", fn, output))
+
+    def select(self, *columns: str, **computed: Any) -> Stream:
+        """These columns, and `computed` ones: `new="old"` renames, `new=function` makes a column of the `flux.Batch`.
+
+        A function may say its type, which is needed before an exchange, join or union:
+        ``select("src", mb=(lambda batch: batch["bytes"] / 1e6, "float64"))``.
+        """
+        if not columns and not computed:
+            raise PlanError("select needs the columns that are to stay, such as select('src', total='bytes')")
+        for name, source in computed.items():
+            made = source[0] if isinstance(source, tuple) and len(source) == 2 else source
+            if not isinstance(made, str) and not callable(made):
+                raise PlanError(
+                    f"select({name}=...) takes the name of a column, a function of the batch, or (function, type); got "
+                    f"{source!r:.200}"
+                )
+        self._check_columns("select", [*columns, *(name for name in computed.values() if isinstance(name, str))])
+        twice = sorted({name for name in columns if columns.count(name) > 1 or name in computed})
+        if twice:
+            raise PlanError(f"select names {', '.join(map(repr, twice))} twice; columns have different names")
+        try:
+            made, schema = selected(self._schema, columns, computed)
+        except ColumnError as error:
+            raise PlanError(f"select: {error}") from error
+        return self._with_steps(f"select({', '.join(made)})", partial(Select, made), schema)
+
+    def _step(self, kind: str, made: Any, fn: Callable[[Any], Any], batch: bool, schema: pa.Schema | None) -> Stream:
+        if not callable(fn):
+            raise PlanError(f"{kind} takes a function of a row, or with batch=True of a flux.Batch; got {fn!r:.200}")
+        name = f"{kind}({getattr(fn, '__name__', type(fn).__name__)})"
+        return self._with_steps(name, partial(made, fn, batch), schema, made.is_one_to_many)
+
+    def _with_steps(
+        self, name: str, factory: Callable[[], Any], schema: pa.Schema | None, is_one_to_many: bool = False
+    ) -> Stream:
+        """The stream with a step behind each of its tails: a union needs none of its own."""
+        step = OperatorStep(
+            factory=factory,
+            parameters={},
+            name=name,
+            key_columns=(),
+            partitions=1,
+            level=self._level,
+            output=schema,
+        )
+        tails = tuple(self._flow._add(partial(StepNode, parent=tail, step=step)) for tail in self._tails)
+        return replace(self, _tails=tails, _schema=schema, _level=self._level + is_one_to_many)
+
+    # Operators, and what they need in front.
+
+    def exchange(
+        self,
+        *columns: str,
+        partitions: int = 32,
+        availability: Availability | None = None,
+        order: Order = "sn",
+        by: By = "hash",
+        boundaries: Iterable[Any] | None = None,
+        sample: Any = None,
+    ) -> Stream:
+        """Repartition by `columns`; each partition lives as a pair unless availability is "none".
+
+        `by="range"` keeps neighbouring values of one column together: partition i takes what is below the i-th of
+        `boundaries`, one less than there are partitions. Instead of them a `sample` of values may be given, which they
+        are taken from; straight behind a `Table`, rows from all over it are the sample.
+
+        `by="any"` deals rows out by their position, whatever they contain: for operators that do not depend on which
+        rows meet, such as enrichment. It needs no columns.
+
+        With `order="any"`, rows are consumed as they come, not in the order of their sequence numbers: a slow producer
+        holds up nobody. The operator must be indifferent to the order, and what it makes of one row must not depend on
+        which others came before it: else the two copies differ, and the run ends and says so.
+        """
+        _check_choice("order", order, ("sn", "any"))
+        _check_choice("by", by, ("hash", "range", "any"))
+        _check_partitions(partitions, availability)
+        if not columns and by != "any":
+            raise PlanError("exchange needs the columns that partition the stream, such as exchange('src', 'dst')")
+        self._check_no_open_exchange("another exchange")
+        self._check_columns("exchange", columns, needed=True)
+        route = Route(partitions=partitions, by=by, columns=columns)
+        if by == "range":
+            route = replace(route, boundaries=self._boundaries(columns, partitions, boundaries, sample))
+        elif boundaries is not None or sample is not None:
+            raise PlanError(f'boundaries and sample are for by="range"; this exchange is by={by!r}')
+        inputs = tuple(Input(tail=tail, route=route) for tail in self._tails)
+        key = () if by == "any" else columns
+        return self._exchanged(inputs, key, partitions, availability, order)
+
+    def _exchanged(
+        self,
+        inputs: tuple[Input, ...],
+        columns: tuple[str, ...],
+        partitions: int,
+        availability: Availability | None,
+        order: Order,
+        sides: tuple[pa.Schema, ...] = (),
+    ) -> Stream:
+        node = partial(
+            ExchangeNode,
+            inputs=inputs,
+            columns=columns,
+            partitions=partitions,
+            availability=availability,
+            order=order,
+            sides=sides,
+        )
+        return replace(self, _tails=(self._flow._add(node),))
+
+    def _boundaries(self, columns: tuple[str, ...], partitions: int, given: Any, sample: Any) -> tuple[Any, ...]:
+        if len(columns) != 1:
+            raise PlanError(
+                f'by="range" takes one column, got {", ".join(map(repr, columns))}: exchange by one of them'
+            )
+        if given is not None and sample is not None:
+            raise PlanError('by="range" takes boundaries=[...] or sample=values, not both')
+        assert self._schema is not None
+        kind = self._schema.field(columns[0]).type
+        if given is not None:
+            return checked_boundaries(given, kind, columns[0], partitions)
+        if sample is None:
+            sample = self._sampled(columns[0])
+        try:
+            values = sample if isinstance(sample, pa.Array | pa.ChunkedArray) else pa.array(list(sample), kind)
+            return boundaries_of(values.cast(kind), partitions)
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise PlanError(f'by="range": the sample must be values of {kind}: {error}') from error
+
+    def _sampled(self, column: str) -> Any:
+        [tail] = self._tails if len(self._tails) == 1 else [None]
+        source = self._flow._sources[tail.number] if isinstance(tail, SourceNode) else None
+        rows = None if source is None else source.sample(_SAMPLE_ROWS)
+        if rows is None:
+            raise PlanError(
+                f'exchange({column!r}, by="range") does not know the values it will see: say boundaries=[...], or '
+                "sample=values from which they are taken. Only straight behind a flux.sources.Table are they known"
+            )
+        return rows.column(column)
+
+    def apply(self, operator: Callable[[], Any], **parameters: Any) -> Stream:
+        """Put an operator behind the exchange; `parameters` reach it as `context.parameters`."""
+        name = getattr(operator, "__name__", repr(operator))
+        if not callable(operator):
+            raise PlanError(f"apply takes an operator class, got {operator!r}: write apply(Sessions, history=2)")
+        root = root_of(self._tails[0])
+        if len(self._tails) > 1 or not isinstance(root, ExchangeNode):
+            raise PlanError(f"{name} needs an exchange in front: write .exchange(columns).apply({name})")
+        self._check_key(operator, name, root)
+        step = OperatorStep(
+            factory=operator,
+            parameters=parameters,
+            name=name,
+            key_columns=root.columns,
+            partitions=root.partitions,
+            level=self._level,
+            output=output_of(operator, parameters, root.columns, self._schema),
+        )
+        return self._applied(step)
+
+    def _applied(self, step: OperatorStep) -> Stream:
+        node = self._flow._add(partial(StepNode, parent=self._tails[0], step=step))
+        return replace(self, _tails=(node,), _schema=step.output, _level=self._level + 1)
+
+    def _check_key(self, operator: Any, name: str, root: ExchangeNode) -> None:
+        if not (isinstance(operator, type) and issubclass(operator, KeyedOperator)):
+            return
+        if not root.columns:
+            raise PlanError(
+                f'{name} is a KeyedOperator and keeps its state by key: exchange by="hash" or by="range" in front of '
+                'it, not by="any"'
+            )
+        gone = [column for column in root.columns if self._schema is not None and column not in self._schema.names]
+        if gone:
+            raise PlanError(
+                f"{name} keeps its state by {', '.join(map(repr, root.columns))}, and a step between the exchange and "
+                f"it has left out {', '.join(map(repr, gone))}: keep the column, or put the step behind {name}"
+            )
+
+    # Several streams.
+
+    def union(self, *others: Stream) -> Stream:
+        """The rows of all these streams, which have the same columns, merged in the order of their numbers.
+
+        Rows that stem from the same input come in the order in which the streams are named.
+        """
+        streams = (self, *others)
+        for other in others:
+            self._check_partner("union", other)
+            assert self._schema is not None and other._schema is not None
+            if self._schema.names != other._schema.names or self._schema.types != other._schema.types:
+                raise PlanError(
+                    "union takes streams with the same columns in the same order; one has "
+                    f"({columns_of(self._schema)}), the other ({columns_of(other._schema)}). Make them alike with "
+                    "select(...)"
+                )
+        schemas = {stream._schema.remove_metadata() for stream in streams if stream._schema is not None}
+        if len(schemas) > 1:  # They differ in where nulls may be: where one has them, the union has.
+            assert self._schema is not None
+            common = pa.schema([field.with_nullable(True).remove_metadata() for field in self._schema])
+            streams = tuple(stream._under(common) for stream in streams)
+        return replace(
+            streams[0],
+            _tails=tuple(tail for stream in streams for tail in stream._tails),
+            _level=max(stream._level for stream in streams),
+        )
+
+    def _under(self, schema: pa.Schema) -> Stream:
+        """The same rows under a schema that allows more."""
+        names = {name: name for name in schema.names}
+        return self._with_steps(f"select({', '.join(names)})", partial(Select, names), schema)
+
+    def join(
+        self,
+        other: Stream,
+        on: str | Sequence[str] | Mapping[str, str],
+        within: int | Mapping[str, Any],
+        partitions: int = 32,
+        availability: Availability | None = None,
+        suffix: str = "_right",
+    ) -> Stream:
+        """Pairs of rows of two streams that agree in `on` and are close to each other, as `flux.operators.Join` says.
+
+        `on` names columns that both have; a dict names them as {ours: theirs}. `within` is a number of input rows, or
+        {column: bound} for a column of times or numbers that both have. A pair has our columns and then theirs, without
+        the columns of `on`; a name of theirs that we have too gets the `suffix`.
+        """
+        self._check_partner("join", other)
+        _check_partitions(partitions, availability)
+        assert self._schema is not None and other._schema is not None
+        joined = Joined.of(self._schema, other._schema, on, within, suffix)
+        inputs = tuple(
+            Input(tail=tail, route=Route(partitions=partitions, columns=columns), side=side)
+            for side, (stream, columns) in enumerate(((self, joined.ours), (other, joined.theirs)))
+            for tail in stream._tails
+        )
+        sides = (self._schema, other._schema)
+        stream = self._exchanged(inputs, joined.ours, partitions, availability, "sn", sides)
+        level = max(self._level, other._level)
+        step = OperatorStep(
+            factory=Join,
+            parameters={"joined": joined},
+            name="Join",
+            key_columns=joined.ours,
+            partitions=partitions,
+            level=level,
+            output=joined.output,
+        )
+        return replace(stream, _level=level)._applied(step)
+
+    def _check_partner(self, what: str, other: Stream) -> None:
+        if not isinstance(other, Stream):
+            raise PlanError(f"{what} takes another stream, got {type(other).__name__}")
+        if other._flow is not self._flow:
+            raise PlanError(
+                f"{what} takes streams of one dataflow; these are of {self._flow.name!r} and {other._flow.name!r}. "
+                "Give one dataflow both sources"
+            )
+        for stream in (self, other):
+            stream._check_no_open_exchange(f"a {what}")
+            stream._check_columns(what, (), needed=True)
+
+    # The end.
+
+    def sink(self, sink: Sink, order: Order = "sn") -> None:
+        """Send the stream's tuples to `sink`, in the order of their numbers or, with `order="any"`, as they come."""
+        if not isinstance(sink, Sink):
+            raise PlanError(f"sink takes a sink such as flux.sinks.Collect(), got {type(sink).__name__}")
+        _check_choice("order", order, ("sn", "any"))
+        self._check_no_open_exchange("a sink")
+        if any(sink is known for known in self._flow._sinks):
+            raise PlanError(
+                f"this {type(sink).__name__} takes another stream of {self._flow.name!r} already: give each stream a "
+                "sink of its own, or unite them with a.union(b) before one"
+            )
+        sink.order = order
+        self._flow._end(Ending(tails=self._tails, order=order, name=type(sink).__name__), sink, self._schema)
+
+    # What cannot be.
+
+    def _check_no_open_exchange(self, what: str) -> None:
+        for tail in self._tails:
+            if isinstance(tail, ExchangeNode):
+                raise PlanError(f"{tail.title} is followed by {what}: put .apply(an operator) in between")
+
+    def _check_columns(self, what: str, columns: Sequence[str], needed: bool = False) -> None:
+        if self._schema is None:
+            if needed:
+                self._refuse_unknown(what, columns)
+            return
+        unknown = [column for column in columns if column not in self._schema.names]
+        if unknown:
+            raise PlanError(
+                f"{what}({', '.join(map(repr, columns))}): the stream has no column "
+                f"{', '.join(map(repr, unknown))}; it has {', '.join(self._schema.names)}"
+            )
+        if what == "exchange":
+            for column in columns:
+                tokens(pa.array([], self._schema.field(column).type))  # Whether values of this type can be hashed.
+
+    def _refuse_unknown(self, what: str, columns: Sequence[str]) -> NoReturn:
+        tail = self._tails[0]
+        name = tail.step.name if isinstance(tail, StepNode) else "the stream"
+        hint = 'say the type of each function, as in select(new=(function, "float64"))'
+        if not name.startswith("select("):
+            hint = f'give {name} an `output = {{"column": "type", ...}}`'
+        raise PlanError(f"{name} does not say what it emits, so {what}({', '.join(columns)}) cannot be planned: {hint}")
+
+
+def _declared(kind: str, fn: Any, output: Any) -> pa.Schema | None:
+    try:
+        return schema_of(output)
+    except ColumnError as error:
+        raise PlanError(f"{kind}({getattr(fn, '__name__', fn)}): {error}") from error
+
+
+def _check_partitions(partitions: Any, availability: Any) -> None:
+    if availability is not None:
+        _check_choice("availability", availability, ("pairs", "none"))
+    if isinstance(partitions, bool) or not isinstance(partitions, int) or not 1 <= partitions <= PARTITIONS_MAX:
+        raise PlanError(f"partitions is a number from 1 to {PARTITIONS_MAX:,}, got {partitions!r}")
+
+
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise PlanError(f"{name} is {' or '.join(map(repr, choices))}, got {value!r}")

@@ -1,0 +1,257 @@
+"""Join against a plain loop: any batching, any interleaving of the sides, watermarks, moves at any point."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import date, datetime, timedelta
+from types import GeneratorType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from feeding import PARTITIONS, cuts, opened, tuples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flux.batch import Batch
+from flux.errors import OperatorError, PlanError
+from flux.hashing import partition_of
+from flux.hosting import Hosted
+from flux.operator import OperatorStep
+from flux.operators import Join
+from flux.operators.joining import Joined
+from flux.plan.sides import wide_names
+from flux.punctuation import Punctuation
+
+KEYS: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
+    "integers": (pa.int64(), st.integers(-2, 2)),
+    "text": (pa.string(), st.sampled_from(["", "a", "b", None])),
+    "floats": (pa.float64(), st.sampled_from([0.0, -0.0, 1.5, math.nan, None])),
+}
+TIMES = st.integers(0, 30)
+Event = tuple[int, Any, int]  # Side, key and time; or (-1, None, watermark).
+
+
+def schemas(kind: Any) -> tuple[pa.Schema, pa.Schema]:
+    left = pa.schema([("k", kind), ("ts", pa.int64()), ("v", pa.int64())])
+    return left, pa.schema([("id", kind), ("w", pa.int64()), ("ts", pa.int64())])
+
+
+def joined_of(kind: Any, within: Any) -> Joined:
+    return Joined.of(*schemas(kind), {"k": "id"}, within, "_right")
+
+
+def step_of(joined: Joined) -> OperatorStep:
+    return OperatorStep(Join, {"joined": joined}, "Join", joined.ours, PARTITIONS, 0, joined.output)
+
+
+def batch_of(joined: Joined, events: Sequence[Event], first_sn: int) -> Batch:
+    """Widened rows, as a stage with two inputs is given them; number n has the value n."""
+    sns = np.arange(first_sn, first_sn + len(events))
+    left = [(key, ts, sn) if side == 0 else (None, None, None) for (side, key, ts), sn in zip(events, sns, strict=True)]
+    right = [
+        (key, sn, ts) if side == 1 else (None, None, None) for (side, key, ts), sn in zip(events, sns, strict=True)
+    ]
+    columns: list[Any] = [pa.array([side for side, _, _ in events], pa.uint8())]
+    for rows, schema in zip((left, right), joined.sides, strict=True):
+        columns += [pa.array([row[i] for row in rows], field.type) for i, field in enumerate(schema)]
+    keys = pa.array([key for _, key, _ in events], joined.sides[0].field("k").type)
+    return Batch(
+        pa.RecordBatch.from_arrays(columns, names=wide_names(joined.sides)),
+        sns,
+        None,
+        partition_of([keys], PARTITIONS),
+    )
+
+
+def equal(a: Any, b: Any) -> bool:
+    return a is not None and (a == b or (isinstance(a, float) and math.isnan(a) and b is not None and math.isnan(b)))
+
+
+def plain(events: Sequence[Event], rows: int | None, bound: int) -> list[tuple[int, tuple[Any, ...]]]:
+    kept: list[tuple[int, Any, int, int]] = []
+    floor, found = -(10**9), []
+    for sn, (side, key, ts) in enumerate(events):
+        if side < 0:
+            floor = max(floor, ts - bound)
+            continue
+        for other, its_key, its_ts, its_sn in kept:
+            near = sn - its_sn <= rows if rows is not None else abs(ts - its_ts) <= bound and its_ts >= floor
+            if other != side and equal(key, its_key) and near:
+                left, right = ((key, ts, sn), (its_sn, its_ts)) if side == 0 else ((its_key, its_ts, its_sn), (sn, ts))
+                found.append((sn, (*left, *right)))
+        kept.append((side, key, ts, sn))
+    return found
+
+
+def move(old: Hosted, new: Hosted, pid: int) -> None:
+    state = old.get_partition_state(pid)
+    pieces = list(state) if isinstance(state, GeneratorType) else [state]
+    old.drop_partition(pid)
+    for piece in pieces:
+        new.install_partition_state(pid, piece)
+
+
+def outputs(
+    joined: Joined, events: Sequence[Event], batches: Sequence[tuple[int, int]], moves: Sequence[int]
+) -> list[tuple[int, tuple[Any, ...]]]:
+    """(sn, pair) of all output of two sites that share the partitions; `moves[i]` moves behind batch i."""
+    sites = [opened(step_of(joined), [0, 1]), opened(step_of(joined), [2, 3])]
+    at = {0: 0, 1: 0, 2: 1, 3: 1}
+    found: list[tuple[int, tuple[Any, ...]]] = []
+    for i, (start, stop) in enumerate(batches):
+        place = start
+        while place < stop:
+            end = next((n for n in range(place, stop) if events[n][0] < 0), stop)
+            if end > place:
+                whole = batch_of(joined, events[place:end], place)
+                for number, site in enumerate(sites):
+                    here = np.array([j for j in range(len(whole)) if at[int(whole.partition[j])] == number], np.int64)
+                    out = site.process(whole.take(here))
+                    if out is not None:
+                        found.extend(zip(out.sn.tolist(), tuples(out), strict=True))
+            if end < stop:
+                for number, site in enumerate(sites):
+                    held = frozenset(pid for pid, where in at.items() if where == number)
+                    site.punctuate(Punctuation(end, "watermark", events[end][2], held))
+            place = end + 1
+        if i < len(moves):
+            pid = moves[i]
+            old, at[pid] = at[pid], 1 - at[pid]
+            move(sites[old], sites[at[pid]], pid)
+    return sorted(found, key=lambda entry: entry[0])
+
+
+def shown(found: list[tuple[int, tuple[Any, ...]]]) -> list[str]:
+    """NaN equals nothing, and so a list that holds it; -0.0 is the key 0.0."""
+    return [repr((sn, tuple(0.0 if value == 0.0 else value for value in pair))) for sn, pair in found]
+
+
+@pytest.mark.parametrize("kind", KEYS)
+@pytest.mark.parametrize("by", ["rows", "time"])
+@settings(max_examples=60)
+@given(data=st.data())
+def test_the_pairs_are_those_of_a_plain_loop_for_any_batching_and_any_moves(
+    kind: str, by: str, data: st.DataObject
+) -> None:
+    arrow, keys = KEYS[kind]
+    rows = st.tuples(st.integers(0, 1), keys, TIMES)
+    marks = st.tuples(st.just(-1), st.none(), TIMES)
+    events = data.draw(st.lists(rows if by == "rows" else rows | marks, max_size=50))
+    bound = data.draw(st.integers(0, 12))
+    batches = data.draw(cuts(len(events)))
+    moves = data.draw(st.lists(st.integers(0, PARTITIONS - 1), max_size=len(batches)))
+    joined = joined_of(arrow, bound if by == "rows" else {"ts": bound})
+    found = outputs(joined, events, batches, moves)
+    assert shown(found) == shown(plain(events, bound if by == "rows" else None, bound))
+
+
+@settings(max_examples=30)
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 3), st.integers(0, 3)), max_size=40), st.data())
+def test_rows_agree_in_all_columns_of_the_key(events: list[tuple[int, int, int]], data: st.DataObject) -> None:
+    side = pa.schema([("a", pa.int64()), ("b", pa.string())])
+    joined = Joined.of(side, side, ["a", "b"], 1_000, "_right")
+    hosted = opened(OperatorStep(Join, {"joined": joined}, "Join", joined.ours, PARTITIONS, 0, joined.output))
+    found = 0
+    for start, stop in data.draw(cuts(len(events))):
+        some = events[start:stop]
+        if not some:
+            continue
+        columns: list[Any] = [pa.array([side for side, _, _ in some], pa.uint8())]
+        for number in (0, 1):
+            columns.append(pa.array([a if side == number else None for side, a, _ in some], pa.int64()))
+            columns.append(pa.array([str(b) if side == number else None for side, _, b in some], pa.string()))
+        arrow = pa.RecordBatch.from_arrays(columns, names=wide_names(joined.sides))
+        out = hosted.process(Batch(arrow, np.arange(start, stop), None, np.zeros(len(some), np.uint16)))
+        found += 0 if out is None else len(out)
+    expected = sum(x[0] == 0 and y[0] == 1 and x[1:] == y[1:] for x in events for y in events)
+    assert found == expected
+
+
+def test_rows_that_nobody_can_pair_with_any_more_are_forgotten() -> None:
+    joined = joined_of(pa.int64(), 10)
+    hosted: Any = opened(step_of(joined))
+    for start in range(0, 4_000, 50):
+        hosted.process(batch_of(joined, [(n % 2, n % 7, n) for n in range(start, start + 50)], start))
+    assert sum(hosted._instance.partition_info().values()) < 400
+
+
+def test_a_watermark_lets_rows_be_forgotten_and_a_late_row_still_finds_what_is_kept() -> None:
+    joined = joined_of(pa.int64(), {"ts": 5})
+    hosted = opened(step_of(joined))
+    hosted.process(batch_of(joined, [(0, 1, 10), (0, 1, 16)], 0))
+    hosted.punctuate(Punctuation(2, "watermark", 20))
+    out = hosted.process(batch_of(joined, [(1, 1, 12)], 3))
+    assert tuples(out) == [(1, 16, 1, 3, 12)]
+
+
+def test_more_pairs_of_one_row_than_can_be_kept_in_order_are_an_error_that_says_so() -> None:
+    joined = joined_of(pa.int64(), 10**6)
+    hosted = opened(step_of(joined))
+    hosted.process(batch_of(joined, [(0, 1, 0)] * 65_537, 0))
+    with pytest.raises(OperatorError, match="made 65537 rows of one"):
+        hosted.process(batch_of(joined, [(1, 1, 0)], 70_000))
+
+
+def test_far_apart_numbers_are_not_near() -> None:
+    joined = joined_of(pa.int64(), {"ts": 2**62})
+    hosted = opened(step_of(joined))
+    assert hosted.process(batch_of(joined, [(0, 1, -(2**63)), (1, 1, 2**63 - 1)], 0)) is None
+
+
+# What cannot be joined.
+
+LEFT = pa.schema([("k", pa.int64()), ("at", pa.timestamp("ms")), ("v", pa.int64())])
+RIGHT = pa.schema([("k", pa.int32()), ("at", pa.timestamp("ms")), ("v", pa.string())])
+
+
+@pytest.mark.parametrize(
+    ("on", "within", "says"),
+    [
+        ("nowhere", 1, r"this stream has no column 'nowhere'; it has k int64"),
+        ({"k": "nowhere"}, 1, "the other stream has no column 'nowhere'"),
+        ([], 1, "needs the columns"),
+        ("v", 1, "'v' is int64 here and 'v' is string there"),
+        ("k", -1, "is a number of input rows, or"),
+        ("k", {"nowhere": 1}, "no column 'nowhere'"),
+        ("k", {"v": 1}, "'v' is int64 here and string there"),
+        ("k", {"at": 5}, "its bound is a timedelta"),
+        ("k", {"at": timedelta(-1)}, "a timedelta from 0 on"),
+    ],
+)
+def test_a_join_that_cannot_be_is_a_plan_error_that_says_why(on: Any, within: Any, says: str) -> None:
+    with pytest.raises(PlanError, match=says):
+        Joined.of(LEFT, RIGHT, on, within, "_right")
+
+
+def test_a_pair_has_our_columns_and_theirs_without_the_key() -> None:
+    joined = Joined.of(LEFT, RIGHT, "k", {"at": timedelta(seconds=2)}, "_other")
+    assert joined.output.names == ["k", "at", "v", "at_other", "v_other"]
+    assert joined.bound == 2_000
+    with pytest.raises(PlanError, match="the columns 'at', 'v' twice"):
+        Joined.of(LEFT, RIGHT, "k", 1, "")
+
+
+@pytest.mark.parametrize(
+    ("kind", "bound", "values"),
+    [
+        (pa.timestamp("us"), timedelta(seconds=1), (datetime(2026, 1, 1), datetime(2026, 1, 1, 0, 0, 1))),
+        (pa.date32(), timedelta(days=2), (date(2026, 1, 1), date(2026, 1, 3))),
+        (pa.float64(), 0.5, (1.0, 1.5)),
+        (pa.int16(), 3, (-3, 0)),
+    ],
+)
+def test_nearness_is_known_of_times_and_numbers(kind: Any, bound: Any, values: tuple[Any, Any]) -> None:
+    side = pa.schema([("k", pa.int64()), ("at", kind)])
+    joined = Joined.of(side, side, "k", {"at": bound}, "_right")
+    hosted = opened(OperatorStep(Join, {"joined": joined}, "Join", joined.ours, PARTITIONS, 0, joined.output))
+    columns = [
+        pa.array([0, 1, 1], pa.uint8()),
+        *(pa.array([1, None, None], pa.int64()), pa.array([values[0], None, None], kind)),
+        *(pa.array([None, 1, 1], pa.int64()), pa.array([None, values[1], None], kind)),
+    ]
+    arrow = pa.RecordBatch.from_arrays(columns, names=wide_names(joined.sides))
+    out = hosted.process(Batch(arrow, np.arange(3), None, np.zeros(3, np.uint16)))
+    assert out is not None and len(out) == 1
