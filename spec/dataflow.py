@@ -272,7 +272,8 @@ def _emitted(scenario: Scenario, stage: int, partition: int, row: Row, seed: int
 
 def _weight(row: Row) -> int:
     """A number for a row that no other row of a small world has, most likely."""
-    return (row.value + 7) * 31 + row.sn * 1_009 + row.sub * 4_001 + row.edge * 16_001 + row.producer * 32_003
+    value: int = row.value
+    return (value + 7) * 31 + row.sn * 1_009 + row.sub * 4_001 + row.edge * 16_001 + row.producer * 32_003
 
 
 class Stretch(NamedTuple):

@@ -51,9 +51,9 @@ def moving(
 
 
 def read(arrival: Arrival, edges: Sequence[Sequence[int]], words: Words = _NO_WORDS) -> State:
-    """The message of the protocol, with everything that `moving` gave in it, in the words of each step's operator.
+    """The message of the protocol, with everything that `moving` gave in it.
 
-    `edges` are those out of each stage.
+    `edges` are those out of each stage, `words` those of each step's operator.
     """
     if arrival.size_bytes < _COLLECTED_BYTES:
         return _read(arrival.values(words), edges)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import hypothesis
@@ -44,15 +45,36 @@ class Checked:
 
 @dataclass(frozen=True)
 class _Example:
-    """An input, and one way to run it."""
+    """An input, rows and punctuations, and one way to run it; events are counted from 1."""
 
-    given: Given
+    events: tuple[Any, ...]
     cuts: frozenset[int]
     moves: tuple[tuple[int, int], ...]
+    schema: Any = None
+
+    @cached_property
+    def given(self) -> Given:
+        return Given.of([*self.events, Punctuation(0, "end")], self.schema)
 
     @property
     def each_row(self) -> frozenset[int]:
         return frozenset(self.given.sn.tolist())
+
+    def without(self, number: int) -> _Example:
+        """The same without one event; what happens behind it, happens behind the one before."""
+        events = self.events[: number - 1] + self.events[number:]
+        cuts = frozenset(n - (n >= number) for n in self.cuts)
+        moves = tuple((n - (n >= number), pid) for n, pid in self.moves if n - (n >= number) > 0)
+        return replace(self, events=events, cuts=cuts - {0}, moves=moves)
+
+    def simpler(self) -> Iterator[_Example]:
+        """The same with one thing less."""
+        for number in range(len(self.events), 0, -1):
+            yield self.without(number)
+        for cut in sorted(self.cuts):
+            yield replace(self, cuts=self.cuts - {cut})
+        for i in range(len(self.moves)):
+            yield replace(self, moves=self.moves[:i] + self.moves[i + 1 :])
 
 
 def check_operator(
@@ -69,9 +91,10 @@ def check_operator(
     """Property-test an operator of any form, also a wrapped one; `AssertionError` with a small example if it fails.
 
     `rows` is a hypothesis strategy for lists of rows as dicts, or for one row. `key` are the columns of the exchange in
-    front of it, by default the first; `parameters` what `apply` would be given; `schema` the types of the columns, if
-    the values do not tell them. Watermarks, clocks and batch boundaries stand among the rows unless `punctuations` is
-    False; with `event_time`, a column of milliseconds or datetimes, watermarks are near its values.
+    front of it, which need not be said if there is only one column; `parameters` what `apply` would be given; `schema`
+    the types of the columns, if the values do not tell them. Watermarks, clocks and batch boundaries stand among the
+    rows unless `punctuations` is False; with `event_time`, a column of milliseconds or datetimes, watermarks are near
+    its values.
 
     Checked are, in this order: that it gives the same output each time, at any time of day; that it does not write to
     its input, or to what it has emitted; that its output does not depend on where batches are cut, on its state having
@@ -112,15 +135,16 @@ def _examples(
         drawn = draw(rows)
         if isinstance(drawn, dict):
             drawn = [drawn, *draw(st.lists(rows, max_size=20))]
+        if schema is None:  # hypothesis gives the columns in any order; the smallest example should have one.
+            drawn = [dict(sorted(row.items())) for row in drawn]
         marks = draw(_marks(len(drawn), _instants(drawn, event_time))) if punctuations else []
         events: list[Any] = list(drawn)
         for place, mark in reversed(marks):
             events.insert(place, mark)
-        given = Given.of([*events, Punctuation(0, "end")], schema)
         numbers = st.integers(1, len(events) + 1)
         cuts = draw(st.frozensets(numbers, max_size=_CUTS_MAX))
         moves = draw(st.lists(st.tuples(numbers, st.integers(0, PARTITIONS - 1)), max_size=_MOVES_MAX))
-        return _Example(given, cuts, tuple(sorted(moves)))
+        return _Example(tuple(events), cuts, tuple(sorted(moves)), schema)
 
     return examples()
 
@@ -145,7 +169,7 @@ def _instants(rows: list[dict[str, Any]], event_time: str | None) -> list[int]:
 
 def _try(claim: Callable[[_Example], None], cases: st.SearchStrategy[_Example], examples: int) -> None:
     """Try a claim on many examples; raise the smallest fault that was found."""
-    found: list[Fault] = []
+    found: list[tuple[Fault, _Example]] = []
 
     @hypothesis.settings(
         max_examples=examples,
@@ -162,15 +186,27 @@ def _try(claim: Callable[[_Example], None], cases: st.SearchStrategy[_Example], 
         try:
             claim(example)
         except Fault as fault:
-            found.append(fault)
+            found.append((fault, example))
             raise
 
     try:
         holds()
     except (Fault, Flaky):
         # The last one is the smallest; one that does not depend on its input alone may not show itself again.
-        smallest = min(reversed(found), key=lambda fault: fault.size)
-        raise Fault(str(smallest), smallest.claim, smallest.size) from None
+        smallest = min(reversed(found), key=lambda each: each[0].size)
+        fault = _made_smaller(claim, *smallest)
+        raise Fault(str(fault), fault.claim, fault.size) from None
+
+
+def _made_smaller(claim: Callable[[_Example], None], fault: Fault, example: _Example) -> Fault:
+    """Leave out what the fault shows itself without; hypothesis has made values small, and the rest nearly."""
+    for simpler in example.simpler():
+        try:
+            claim(simpler)
+        except Fault as again:
+            if again.claim == fault.claim:
+                return _made_smaller(claim, again, simpler)
+    return fault
 
 
 # --- the claims --------------------------------------------------------------------------------------------
@@ -194,9 +230,12 @@ def _played(subject: Subject, clock: Clock, example: _Example, way: Way, now_s: 
 
 
 def _with_key(subject: Subject, given: Given) -> Subject:
-    """By default the key is the first column."""
+    """By default the key is the one column there is."""
     names = given.rows.schema.names
-    key = subject.key or tuple(names[:1]) or ("row",)
+    key = subject.key or tuple(names) or ("row",)
+    if not subject.key and len(names) > 1:
+        known = ", ".join(names)
+        raise PlanError(f"check_operator: say which of the columns {known} are the key, as in key={names[0]!r}")
     unknown = [name for name in key if name not in names]
     if unknown and len(given.sn):
         raise PlanError(f"check_operator: the rows have no column {', '.join(unknown)}; they have {', '.join(names)}")

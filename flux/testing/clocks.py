@@ -94,7 +94,7 @@ class Clock:
     def _datetime(self) -> type[Any]:
         clock = self
 
-        class Datetime(_REAL_DATETIME, metaclass=_Alike):
+        class Datetime(_REAL_DATETIME, metaclass=_Alike):  # type: ignore[valid-type,misc]
             """As `datetime.datetime`, of which its instances are; only what it says of now is ours."""
 
             real = _REAL_DATETIME
@@ -122,7 +122,7 @@ class Clock:
     def _date(self) -> type[Any]:
         clock = self
 
-        class Date(_REAL_DATE, metaclass=_Alike):
+        class Date(_REAL_DATE, metaclass=_Alike):  # type: ignore[valid-type,misc]
             real = _REAL_DATE
 
             def __new__(cls, *values: Any, **named: Any) -> Any:

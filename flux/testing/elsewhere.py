@@ -4,7 +4,7 @@ Python draws the hash of text anew for each process. Two processes with seeds of
 what they give must be the same. They import the operator by its name, so it must have one: what is defined inside a
 function cannot be checked in this way, and that is said.
 
-`python -m flux.testing.elsewhere` is such a process: it reads and writes msgpack on the descriptors it was given.
+`main` is such a process: it reads and writes msgpack on the descriptors it was given.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from .playing import Given, Output, Subject, Way, play
 __all__ = ["Elsewhere", "name_of"]
 
 SEEDS = ("1", "2")
+_PROGRAM = "from flux.testing.elsewhere import main; main()"
 
 
 def name_of(factory: Any) -> tuple[str, str] | None:
@@ -68,7 +69,7 @@ class Elsewhere:
     def _started(self, seed: str) -> subprocess.Popen[bytes]:
         # What an operator prints must not come between: the pipes of the answers are others than those of the streams.
         asks, answers = os.pipe(), os.pipe()
-        command = [sys.executable, "-m", "flux.testing.elsewhere", str(asks[0]), str(answers[1])]
+        command = [sys.executable, "-c", _PROGRAM, str(asks[0]), str(answers[1])]
         paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
         environment = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": paths}
         process = subprocess.Popen(command, env=environment, pass_fds=(asks[0], answers[1]), stdin=subprocess.DEVNULL)
@@ -128,7 +129,8 @@ def main() -> None:
     """Answer until there is nothing more to answer."""
     asks, answers = (os.fdopen(int(number), mode) for number, mode in zip(sys.argv[1:], ("rb", "wb"), strict=True))
     module, name, key, parameters, partitions, called = msgpack.unpackb(_hear(asks))
-    factory: Callable[[], Any] = functools.reduce(getattr, name.split("."), importlib.import_module(module))
+    found: Any = importlib.import_module(module)
+    factory: Callable[[], Any] = functools.reduce(getattr, name.split("."), found)
     subject = Subject(factory, tuple(key), parameters, partitions, called)
     while (asked := _hear(asks)) is not None:
         rows, sn, marks, cuts = msgpack.unpackb(asked)
@@ -140,7 +142,3 @@ def main() -> None:
         except FluxError as error:
             said = error.to_dict()
         _say(answers, msgpack.packb(said))
-
-
-if __name__ == "__main__":
-    main()

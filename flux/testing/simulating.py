@@ -10,7 +10,7 @@ A seed fixes everything: how the rows are cut into batches, how much the buffers
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -26,11 +26,10 @@ import trio
 from ..batch import Batch
 from ..dataflow import Dataflow
 from ..errors import FluxError, PlanError
-from ..hashing import partition_of
-from ..hosting import Hosted, host
-from ..plan import Plan, Policy, Segment
+from ..plan import Plan, Policy
 from ..protocols.messages import Move
 from ..punctuation import Punctuation
+from ..site.steps import Steps, Taps
 from ..sources.source import Source, SourceContext
 from ..spec.dataflow import END, OperatorState, Row, Scenario
 from ..spec.invariants import Violated
@@ -94,14 +93,29 @@ def simulate(
 def planned(flow: Dataflow, sites: int, standby: int, partitions: int) -> tuple[Plan, Source]:
     """The flow's plan, with few partitions, and its source."""
     plan = flow._plan(sites, standby, "pairs", 1, Policy())
-    source = flow._source
-    assert source is not None, "a flow without a source has no plan"
-    return replace(plan, segments=tuple(_smaller(segment, partitions) for segment in plan.segments)), source
+    if len(flow._sources) != 1 or plan.sinks != 1 or any(segment.sides for segment in plan.segments):
+        raise PlanError(
+            f"simulate runs dataflows with one source and one sink, without joins, so far; {flow.name!r} has "
+            f"{len(flow._sources)} and {plan.sinks}. Give it a part of the dataflow"
+        )
+    return _smaller(plan, partitions), flow._sources[0]
 
 
-def _smaller(segment: Segment, partitions: int) -> Segment:
-    few = min(segment.partitions, partitions)
-    return replace(segment, partitions=few, steps=tuple(replace(step, partitions=few) for step in segment.steps))
+def _smaller(plan: Plan, partitions: int) -> Plan:
+    """The same plan with at most so many partitions, but where their boundaries are given."""
+    fixed = {edge.consumer for edge in plan.edges if edge.route.by == "range"}
+    few = {stage: min(plan.partitions(stage), partitions) for stage in plan.stages if stage not in fixed}
+    segments = tuple(
+        replace(segment, partitions=few[stage], steps=tuple(replace(s, partitions=few[stage]) for s in segment.steps))
+        if stage in few
+        else segment
+        for stage, segment in zip(plan.stages, plan.segments, strict=True)
+    )
+    edges = tuple(
+        replace(edge, route=replace(edge.route, partitions=few[edge.consumer])) if edge.consumer in few else edge
+        for edge in plan.edges
+    )
+    return replace(plan, segments=segments, edges=edges)
 
 
 def _first_rows(source: Source, count: int) -> pa.RecordBatch:
@@ -140,12 +154,17 @@ def _scenario(plan: Plan, table: pa.RecordBatch, faults: Mapping[str, int], seed
         bound_rows=rng.choice((1, 2, 5, 20, 1_000)),
         moves=moves,
         edges=view.edges,
+        unordered=view.unordered,
         slow_start=rng.random() < 0.3,
         chunks=rng.random() < 0.5,
         at_once=rng.choice((1, 2)),
         plan_of_flow=plan,
         table=table,
-        **{kind: faults.get(kind, 0) for kind in ("crashes", "restarts", "suspicions", "cuts", "arrivals")},
+        crashes=faults.get("crashes", 0),
+        restarts=faults.get("restarts", 0),
+        suspicions=faults.get("suspicions", 0),
+        cuts=faults.get("cuts", 0),
+        arrivals=faults.get("arrivals", 0),
     )
 
 
@@ -287,10 +306,13 @@ class FlowScenario(Scenario):
     @cached_property
     def source(self) -> tuple[tuple[Row, ...], ...]:
         """What the ingress numbers, one body for each pull; the end comes with the last."""
+        first = Steps(self.plan_of_flow, 0)
+        first.open([0])
         bodies = []
         for number, batch in enumerate(self.batches):
-            sn = np.arange(batch[0] + 1, batch[-1] + 2)
-            body = list(self._sent(0, 0, self.table.slice(batch[0], len(batch)), sn, np.zeros(len(sn), np.uint64)))
+            sn, nowhere = np.arange(batch[0] + 1, batch[-1] + 2), np.zeros(len(batch), np.uint16)
+            taps = first.process(Batch(self.table.slice(batch[0], len(batch)), sn, None, nowhere))
+            body = list(self._sent(0, 0, taps))
             if number == len(self.batches) - 1:
                 body += self.ended(0, 0, self.last_sn)
             bodies.append(tuple(sorted(body)))
@@ -321,43 +343,37 @@ class FlowScenario(Scenario):
         if stage == self.stages + 1:
             return Kept.of(seen, ends, None), []
         steps_here = self._restored(stage, partition, state)
-        outputs = [_through(steps_here, _batch_of([row for row in given if row.value != END], partition))]
+        batch = _batch_of([row for row in given if row.value != END], partition)
+        out = list(self._sent(stage, partition, steps_here.process(batch))) if batch is not None else []
         if is_over:
-            outputs.append(_punctuated(steps_here, Punctuation(self.last_sn, "end", None, frozenset({partition}))))
-        out = [row for output in outputs if output is not None for row in self._emitted(stage, partition, output)]
-        out += self.ended(stage, partition, self.last_sn) if is_over else ()
+            mark = Punctuation(self.last_sn, "end", None, frozenset({partition}))
+            out += self._sent(stage, partition, steps_here.punctuate(mark))
+            out += self.ended(stage, partition, self.last_sn)
         return Kept.of(seen, ends, _packed(steps_here, partition)), sorted(out)
 
-    def _restored(self, stage: int, partition: int, state: OperatorState) -> list[Hosted]:
-        steps_here = [host(step) for step in self.plan_of_flow.segments[stage - 1].steps]
+    def _restored(self, stage: int, partition: int, state: OperatorState) -> Steps:
+        steps_here = Steps(self.plan_of_flow, stage)
         packed = state.packed if isinstance(state, Kept) else None
-        for number, step in enumerate(steps_here):
-            step.open([partition] if packed is None else [])
-            if packed is not None:
-                step.init_trans(partition)
-                for piece in decode(packed[number], words=step.words):
-                    step.install_partition_state(partition, piece)
-                step.end_trans(partition)
+        steps_here.open([partition] if packed is None else [])
+        for step, pieces in zip(steps_here, packed or (), strict=False):
+            step.init_trans(partition)
+            for piece in decode(pieces, words=step.words):
+                step.install_partition_state(partition, piece)
+            step.end_trans(partition)
         return steps_here
 
-    def _emitted(self, stage: int, partition: int, output: Batch) -> Iterator[Row]:
-        sub = np.zeros(len(output), np.uint64) if output.sub is None else output.sub
-        return self._sent(stage, partition, output.arrow, output.sn, sub)
-
-    def _sent(self, stage: int, partition: int, arrow: Any, sn: Any, sub: Any) -> Iterator[Row]:
-        """Rows on their way to the consumers of all edges of a stage."""
-        cells = [Cells(arrow.slice(i, 1), text) for i, text in enumerate(_texts(arrow))]
-        for edge, following, count in self.outputs[stage]:
-            consumers = self._consumers(following, arrow, count)
-            for i, value in enumerate(cells):
-                yield Row(int(sn[i]), int(sub[i]), edge, partition, int(consumers[i]), value)
-
-    def _consumers(self, stage: int, arrow: Any, count: int) -> Sequence[int]:
-        if stage == self.stages + 1:
-            return [0] * len(arrow)
-        columns = [arrow.column(name) for name in self.plan_of_flow.segments[stage - 1].columns]
-        consumers: Sequence[int] = partition_of(columns, count).tolist()
-        return consumers
+    def _sent(self, stage: int, partition: int, taps: Taps) -> Iterator[Row]:
+        """What came out of a stage, as rows on their way to the consumers of all its edges."""
+        for number in self.plan_of_flow.outputs(stage):
+            edge = self.plan_of_flow.edges[number]
+            output = taps.get(edge.tap)
+            if output is None:
+                continue
+            consumers = edge.route.partition(output.arrow, output.sn, output.sub)
+            sub = np.zeros(len(output), np.uint64) if output.sub is None else output.sub
+            for i, text in enumerate(_texts(output.arrow)):
+                cells = Cells(output.arrow.slice(i, 1), text)
+                yield Row(int(output.sn[i]), int(sub[i]), number, partition, int(consumers[i]), cells)
 
 
 def _texts(arrow: pa.RecordBatch) -> list[str]:
@@ -377,25 +393,7 @@ def _batch_of(rows: list[Row], partition: int) -> Batch | None:
     return Batch(arrow, sn, sub if sub.any() else None, np.full(len(rows), partition, np.uint16))
 
 
-def _through(steps_here: list[Hosted], batch: Batch | None) -> Batch | None:
-    for step in steps_here:
-        if batch is None:
-            return None
-        batch = step.process(batch)
-    return batch
-
-
-def _punctuated(steps_here: list[Hosted], mark: Punctuation) -> Batch | None:
-    """A punctuation passes each step behind the output that it caused in the step before."""
-    caused: Batch | None = None
-    for step in steps_here:
-        parts = [step.process(caused) if caused is not None else None, step.punctuate(mark)]
-        filled = [part for part in parts if part is not None]
-        caused = Batch.concat(filled).ordered() if filled else None
-    return caused
-
-
-def _packed(steps_here: list[Hosted], partition: int) -> tuple[bytes, ...]:
+def _packed(steps_here: Steps, partition: int) -> tuple[bytes, ...]:
     packed = []
     for step in steps_here:
         step.init_trans(partition)

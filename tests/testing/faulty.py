@@ -90,7 +90,7 @@ class Unordered(flux.KeyedOperator):
     output = {"seen": "string"}
 
     def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
-        seen = (state or set()) | {row.word}
+        seen = (state or set()) | {row.word, row.word[::-1]}
         return seen, [{"seen": " ".join(seen)}]
 
 
