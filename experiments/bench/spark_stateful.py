@@ -33,6 +33,7 @@ from experiments import dmz, results
 SITES, PARTITIONS = 2, 32
 STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 START, END = ord("S"), ord("E")
+TRIES = 5
 
 
 class Sessions(StatefulProcessor):  # type: ignore[misc]  # pyspark is untyped here
@@ -152,25 +153,37 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Let Flux and Spark take turns; each output is checked."""
     many, few = dmz.packets(options.rows), dmz.packets(options.spark_rows)
     expected_many, expected_few = plain(many), plain(few)
-    taken = []
+    taken: list[dict[str, Any]] = []
     spark = None if options.no_spark else new_session()
+
+    def take(engine: str, repeat: int, rows: int, seconds: float) -> None:
+        taken.append({"engine": engine, "repeat": repeat, "events_per_s": rows / seconds})
+        if not options.json:
+            print(f"  {repeat + 1}/{options.repeats} {engine}: {rows / seconds:,.0f} events/s", flush=True)
+
     for repeat in range(options.repeats):
         seconds, out = run_flux(many, options.batch_rows)
         check("Flux", out, expected_many)
-        taken.append({"engine": "flux", "repeat": repeat, "events_per_s": options.rows / seconds})
+        take("flux", repeat, options.rows, seconds)
         if spark is not None:
-            with tempfile.TemporaryDirectory() as folder:
-                seconds, out = run_spark(spark, few, options.batch_rows, Path(folder))
+            seconds, out = spark_tries(spark, few, options.batch_rows)
             check("Spark", out, expected_few)
-            counted = options.spark_rows - options.batch_rows
-            taken.append({"engine": "spark", "repeat": repeat, "events_per_s": counted / seconds})
-        if not options.json:
-            print(
-                "  ".join(f"{row['engine']} {row['events_per_s']:,.0f}/s" for row in taken if row["repeat"] == repeat)
-            )
+            take("spark", repeat, options.spark_rows - options.batch_rows, seconds)
     if spark is not None:
         spark.stop()
     return taken
+
+
+def spark_tries(spark: Any, batches: Sequence[Any], batch_rows: int) -> tuple[float, list[Any]]:
+    """Run Spark; again, if one of its workers took more than the ten seconds that it gives them to start."""
+    for attempt in range(TRIES):
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                return run_spark(spark, batches, batch_rows, Path(folder))
+        except Exception as error:
+            if attempt + 1 == TRIES or "failed to connect back" not in str(error):
+                raise
+    raise AssertionError("there is at least one try")
 
 
 def main(arguments: list[str] | None = None) -> None:
