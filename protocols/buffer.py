@@ -99,9 +99,10 @@ class Buffer(Machine):
         self.runs = [replace(run, without=run.without | partitions) for run in self.runs]
 
     def clear(self) -> None:
-        """Forget all runs: other sites answer for them."""
+        """Forget all runs: other sites answer for them, and nobody has to catch up with what was here."""
         self.runs = []
         self.rows = 0
+        self.allowed = {}
 
     def between(self, after: Position, upto: Position) -> tuple[Run, ...]:
         """The runs with anything in (after, upto]; they may overlap, being of different partitions."""

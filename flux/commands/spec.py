@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..errors import FluxError
 from .calls import WrongCall
 
 if TYPE_CHECKING:
@@ -101,13 +102,16 @@ def _rules(options: argparse.Namespace) -> int:
 
 def _mutate(options: argparse.Namespace) -> int:
     from ..spec.mutants import MODULES
-    from ..spec.mutate import mutate
+    from ..spec.mutate import NothingToCompareWith, mutate
 
     if options.machine is not None and options.machine not in MODULES:
         raise WrongCall(f"no module of protocols/ is called {options.machine!r}; there are {', '.join(MODULES)}")
     modules = MODULES if options.machine is None else (options.machine,)
     results = None if options.results is None else Path(options.results)
-    mutated = mutate(modules, results, _progress(options.json))
+    try:
+        mutated = mutate(modules, results, _progress(options.json))
+    except NothingToCompareWith as error:
+        raise FluxError(str(error)) from error
     if options.json:
         print(json.dumps(dataclasses.asdict(mutated)))
     else:

@@ -123,6 +123,17 @@ def test_what_other_sites_answer_for_is_forgotten_and_the_floors_stay() -> None:
     assert (buffer.runs, buffer.rows, buffer.floors) == ([], 0, {A: 1, B: 0})
 
 
+def test_who_catches_up_with_what_was_forgotten_has_caught_up() -> None:
+    buffer = Buffer(bound_rows=1, coming_rows=8)
+    buffer.entitle(A)
+    buffer.expect(frozenset({A}))
+    buffer.put(run(0, 3, rows=3))
+    buffer.expect(frozenset())
+    assert A in buffer.allowed
+    buffer.clear()
+    assert buffer.allowed == {}
+
+
 def test_a_pool_is_full_at_its_bound_and_the_last_run_may_exceed_it() -> None:
     buffer = pair(bound_rows=3)
     buffer.put(run(0, 1, rows=2))

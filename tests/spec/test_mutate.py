@@ -40,8 +40,15 @@ def test_a_row_a_guard_and_a_state_change_that_are_spoilt_are_noticed(
     )
     chosen = [next(mutant for mutant in everyone() if mutant.name.startswith(name)) for name in names]
     monkeypatch.setattr(mutation, "mutants", lambda module: [m for m in chosen if m.module == module])
+    monkeypatch.setattr(mutation, "TRIALS", mutation.TRIALS[:4])
     results = tmp_path / "results.json"
     mutated = mutate(["buffer", "fh_prod"], results, progress=lambda line: None)
     assert (mutated.mutants, mutated.noticed, mutated.survivors) == (3, 3, [])
     monkeypatch.setattr(mutation, "_start", lambda mutant: pytest.fail("it is known already"))
     assert mutate(["buffer", "fh_prod"], results, progress=lambda line: None).noticed == 3
+
+
+def test_where_the_machines_themselves_fail_nothing_is_said_of_mutants(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mutation, "TRIALS", (lambda: True,))
+    with pytest.raises(mutation.NothingToCompareWith, match="do not get through the trials"):
+        mutate(["buffer"], progress=lambda line: None)
