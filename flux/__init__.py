@@ -23,6 +23,8 @@ from .punctuation import Punctuation
 from .report import Report
 from .run import Run
 from .status import Status
+from .wrapping import wrap
+from .wrapping_bytewax import stream_time, wrap_bytewax
 
 if TYPE_CHECKING:
     from . import spark
@@ -53,6 +55,9 @@ __all__ = [
     "sinks",
     "sources",
     "spark",
+    "stream_time",
+    "wrap",
+    "wrap_bytewax",
 ]
 
 # Nothing is written unless the program, or the command line, sets logging up.

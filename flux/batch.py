@@ -26,13 +26,14 @@ import pyarrow as pa
 from flux.columns import ColumnError, numpy_of, record_batch_of
 from flux.errors import OperatorError
 
-__all__ = ["LEVELS", "MAX_OUTPUTS_PER_ROW", "Batch", "punctuated"]
+__all__ = ["LEVELS", "MAX_OUTPUTS_PER_ROW", "ROW_MODULE", "Batch", "punctuated", "row_type"]
 
 # 64 bits of `sub`, 16 for each one-to-many step.
 LEVELS = 4
 MAX_OUTPUTS_PER_ROW = 65_536
 _FIELD_BITS = 16
 _TOP_FIELD = 48
+ROW_MODULE = "flux.batch.row"  # Tells the rows that are given to operators from other named tuples.
 
 Int64s = npt.NDArray[np.int64]
 Subs = npt.NDArray[np.uint64]
@@ -117,14 +118,17 @@ class Batch:
 
     def rows(self) -> Iterator[Any]:
         """Yield each row as a named tuple of Python values (null is None)."""
-        names = self.arrow.schema.names
-        # rename=True: a column called "class" or "my col" becomes _1 rather than an error.
-        make = _row_type(tuple(names))._make
-        values = (column.to_pylist() for column in self.arrow.columns)
         # `_reached` lets an error name the row that was being looked at.
-        for self._reached, row in enumerate(map(make, zip(*values, strict=True))):
+        untold = self.untold_rows()
+        for self._reached, row in enumerate(untold):
             yield row
         self._reached = None
+
+    def untold_rows(self) -> Iterator[Any]:
+        """As `rows`, for those who know themselves which row they look at."""
+        # rename=True: a column called "class" or "my col" becomes _1 rather than an error.
+        make = functools.partial(tuple.__new__, row_type(tuple(self.arrow.schema.names)))
+        return map(make, zip(*(column.to_pylist() for column in self.arrow.columns), strict=True))
 
     # What an operator emits.
 
@@ -275,16 +279,20 @@ class Batch:
 def punctuated(arrow: Any, sn: int, partition: Partitions, level: int, output: Any = None, step: str = "") -> Batch:
     """Return rows that a punctuation caused: they take its sn, and their index in their partition as sub.
 
-    The index is per partition, because which partitions share a pooler may differ between copies.
+    The index is per partition, because which partitions share a pooler may differ between copies. Rows beyond the last
+    number share it: a partition's rows keep their order all the same, since whoever merges does not change it, and the
+    rows of one sn always come together. So a punctuation may cause any number of rows; one row may not.
     """
     grouped = np.argsort(partition, kind="stable")
     index = np.empty(len(partition), np.int64)
     index[grouped] = _index_among_equals(partition[grouped].astype(np.int64), always=True)
-    if len(index) and (most := int(index.max())) and (most >= MAX_OUTPUTS_PER_ROW or level >= LEVELS):
+    if level >= LEVELS and len(index) and (most := int(index.max())):
         raise OperatorError(_too_many(most + 1, level), step or None, int(partition[int(index.argmax())]), sn)
+    np.minimum(index, MAX_OUTPUTS_PER_ROW - 1, out=index)
     sub = index.astype(np.uint64) << np.uint64(max(_TOP_FIELD - _FIELD_BITS * level, 0))
     rows = Batch(arrow, np.full(len(index), sn, np.int64), sub, partition, level, output, step)
-    return rows.ordered()
+    # What `ordered` would do; but these are many, and an index has 16 bits, which numpy sorts by radix.
+    return rows.take(grouped.take(np.argsort(index.take(grouped).astype(np.uint16), kind="stable")))
 
 
 def _index_among_equals(values: Any, always: bool = False) -> Any:
@@ -313,6 +321,6 @@ def _too_many(outputs: int, level: int) -> str:
 
 
 @functools.lru_cache(maxsize=256)
-def _row_type(names: tuple[str, ...]) -> Any:
+def row_type(names: tuple[str, ...]) -> Any:
     """Return the named tuple for these columns; making one takes longer than filling hundreds."""
-    return namedtuple("Row", names, rename=True)
+    return namedtuple("Row", names, rename=True, module=ROW_MODULE)

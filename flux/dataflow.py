@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from .errors import PlanError
+from .event_time import DEFAULT_EVERY_MS, EventTime
 from .plain import ColumnError, plain_schema
 from .plan import Availability, OnError, OnOverload, Plan, Policy
 from .plan.explain import explained
@@ -56,8 +57,20 @@ class Dataflow:
         self._endings: list[Ending] = []
         self._made = 0
 
-    def source(self, source: Source) -> Stream:
-        """The stream that `source` supplies. A flow may have several: one ingress numbers all rows as they come."""
+    def source(
+        self,
+        source: Source,
+        event_time: str | None = None,
+        lateness_ms: int = 0,
+        watermark_every_ms: int = DEFAULT_EVERY_MS,
+    ) -> Stream:
+        """The stream that `source` supplies. A flow may have several: one ingress numbers all rows as they come.
+
+        With `event_time`, the name of a column of timestamps, dates or integers (milliseconds), the ingress sets
+        watermarks among the rows: one behind each row that brings the greatest event time so far, less `lateness_ms`,
+        into a further step of `watermark_every_ms`. Time windows and timers go by them; rows that come after the
+        watermark has passed their window are late. See `flux.event_time`.
+        """
         if not isinstance(source, Source):
             raise PlanError(
                 f"{self.name}.source takes a source such as flux.sources.Table(data), got {type(source).__name__}"
@@ -71,6 +84,7 @@ class Dataflow:
             schema = plain_schema(source.schema)
         except ColumnError as error:
             raise PlanError(f"{self.name}.source({type(source).__name__}): {error}") from error
+        source.event_time = _event_time(source, schema, self.name, event_time, lateness_ms, watermark_every_ms)
         node = SourceNode(number=len(self._sources), name=type(source).__name__)
         self._sources.append(source)
         self._source_nodes.append(node)
@@ -147,3 +161,16 @@ class Dataflow:
             endings=tuple(self._endings),
         )
         return logical.plan(availability, sites=sites, standby=standby, pool_rows=pool_rows, policy=policy)
+
+
+def _event_time(
+    source: Source, schema: pa.Schema, flow: str, column: str | None, lateness_ms: int, every_ms: int
+) -> EventTime | None:
+    whose = f"{flow}.source({type(source).__name__})"
+    if column is None:
+        if (lateness_ms, every_ms) != (0, DEFAULT_EVERY_MS):
+            raise PlanError(f"{whose}: lateness_ms and watermark_every_ms need event_time, the column that tells time")
+        return None
+    told = EventTime(column=column, lateness_ms=lateness_ms, every_ms=every_ms)
+    told.check(schema, whose)
+    return told

@@ -1,36 +1,37 @@
 """Runs an operator of any form for the partitions of one site.
 
-A pooler drives every operator through `Hosted`: a batch with rows of many partitions in, a batch in (sn,
-sub, partition) order out. The three forms differ in who tells partitions apart: for an `Operator` it is
-done here, with one stable sort for all partitions; for a `KeyedOperator` here too, with a dict per
-partition; a `PooledOperator` does it itself.
+A pooler drives every operator through `Hosted`: a batch with rows of many partitions in, a batch in (sn, sub,
+partition) order out. The three forms differ in who tells partitions apart: for an `Operator` it is done here, with one
+stable sort for all partitions; for a `KeyedOperator` here too, with a dict per partition; a `PooledOperator` does it.
 
-Whatever goes wrong in user code becomes an `OperatorError` that names the step, the callable and its line,
-the partition, and the row if one can tell. `OperatorError.row` is the sequence number, the one name of a
-row that is the same in every copy. State is handed over by reference: encode it before the next call.
+Whatever goes wrong in user code becomes an `OperatorError` that names the step, the callable and its line, the
+partition, and the row if one can tell. `OperatorError.row` is the sequence number, the one name of a row that is the
+same in every copy. State is handed over by reference: encode it before the next call.
 """
 
 from __future__ import annotations
 
 import itertools
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import CodeType, GeneratorType
+from types import GeneratorType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from flux.batch import Batch, punctuated
+from flux.blame import columns_hint, innermost, place_of
 from flux.columns import ColumnError, record_batch_of
 from flux.errors import FluxError, OperatorError, PlanError, StateError
 from flux.operator import KeyedOperator, Operator, OperatorStep, PooledOperator, Punctuation
+from flux.timers import Timers
+from flux.wire.values import PLAIN, Vocabulary
 
-__all__ = ["Hosted", "host"]
+__all__ = ["NAN", "Hosted", "host", "keys_of"]
 
 ROW_WAS = "; the row was "
 _ADVICE = 'Mend the operator, or let on_error="skip" leave out and count the rows for which it raises'
-_NAN = float("nan")
+NAN = float("nan")
 _PIECE_KEYS = 8_192  # Of one piece of state: read, sent and installed in a few milliseconds.
 # A library that calls sys.exit() must not end a site as if that were in order.
 _RAISED = (Exception, SystemExit)
@@ -41,7 +42,9 @@ def host(step: OperatorStep) -> Hosted:
     made = step.factory if isinstance(step.factory, type) else type(step.factory())
     for form, hosted in ((Operator, _PerPartition), (KeyedOperator, _PerKey), (PooledOperator, _Pooled)):
         if issubclass(made, form):
-            return hosted(step, getattr(made, "state_in_memory", True))
+            driving = hosted(step, getattr(made, "state_in_memory", True))
+            driving.words = Vocabulary.of(made, f"step {step.name!r}")
+            return driving
     raise PlanError(
         f"step {step.name!r}: expected an operator class (flux.Operator, KeyedOperator or PooledOperator), "
         f"came {getattr(step.factory, '__name__', step.factory)!r}. Derive it from one of them, or wrap it"
@@ -54,10 +57,11 @@ class Hosted:
     Abstract: each form of operator has a subclass below that defines all of these methods.
     """
 
+    words: Vocabulary = PLAIN  # Of which the state is made.
+
     def __init__(self, step: OperatorStep, state_in_memory: bool = True) -> None:
         self.step = step
-        # Whether a fork of this process has the state too.
-        self.state_in_memory = state_in_memory
+        self.state_in_memory = state_in_memory  # Whether a fork of this process has the state too.
         # Declared, or else that of the first output.
         self._output = step.output
 
@@ -90,6 +94,9 @@ class Hosted:
     def end_trans(self, pid: int) -> None:
         """It has been, and nobody refers to it any more (thesis fig. 3.9)."""
         raise NotImplementedError
+
+    def take_late(self) -> dict[int, int]:
+        return {}  # See PooledOperator.
 
     # What the forms share.
 
@@ -145,7 +152,9 @@ class Hosted:
     def _raised(
         self, error: BaseException, function: Callable[..., Any], partition: int | None, rows: Batch | None
     ) -> OperatorError:
-        text = f"{_place(function, error)} raised {type(error).__name__}: {error}{_columns_hint(error)}"
+        # One who wraps another's class says what that is: its file and line are wanted, not the wrapper's.
+        function = getattr(getattr(function, "__self__", None), "user_code", function)
+        text = f"{place_of(function, error)} raised {type(error).__name__}: {error}{columns_hint(error)}"
         if rows is None or not len(rows):
             return OperatorError(text, self.step.name, partition)
         reached = rows.reached()
@@ -161,7 +170,7 @@ class Hosted:
             return None
         if not isinstance(emitted, Batch):
             raise OperatorError(
-                f"{_place(function)} returned {type(emitted).__name__}; expected what batch.emit(...) returns, or None",
+                f"{place_of(function)} returned {type(emitted).__name__}; expected what batch.emit(...) returns",
                 self.step.name,
             )
         if emitted is rows:
@@ -173,7 +182,7 @@ class Hosted:
         origin = emitted.origin
         if origin is None or origin[-1] >= len(rows) or not np.array_equal(emitted.sn, rows.sn[origin]):
             raise OperatorError(
-                f"{_place(function)} returned a batch that was not emitted from the batch it was given. Keep "
+                f"{place_of(function)} returned a batch that was not emitted from the batch it was given. Keep "
                 "values, not batches, and emit them from the batch whose row completes them",
                 self.step.name,
             )
@@ -304,9 +313,12 @@ class _PerKey(Hosted):
         self._states: dict[int, dict[tuple[Any, ...], Any]] = {}
         self._key_schema: Any = None
         self._instance: Any = None
+        self._timers: Timers | None = None  # None if it has no use for them.
 
     def open(self, partitions_held: Iterable[int]) -> None:
         self._instance = self._new(None)
+        if type(self._instance).on_timer is not KeyedOperator.on_timer:
+            self._timers = self._instance._timers = Timers()
         self._call(None, None, self._instance.open, self.step.context())
         self._states = {pid: {} for pid in partitions_held}
 
@@ -316,8 +328,8 @@ class _PerKey(Hosted):
         batch = self._ours(batch)
         columns = [batch.column(name) for name in self.step.key_columns]
         self._key_schema = pa.schema(zip(self.step.key_columns, (c.type for c in columns), strict=True))
-        keys = _keys(columns)
-        on_tuple, states = self._instance.on_tuple, self._states
+        keys = keys_of(columns)
+        on_tuple, states, timers = self._instance.on_tuple, self._states, self._timers
         assert states.keys() >= set(batch.partition.tolist()), f"step {self.step.name!r}: not held here"
         outputs: list[Mapping[str, Any]] = []
         origin: list[int] = []
@@ -325,8 +337,11 @@ class _PerKey(Hosted):
 
         def each_row() -> None:
             nonlocal place
-            for place, (key, row, pid) in enumerate(zip(keys, batch.rows(), batch.partition.tolist(), strict=True)):
+            each = zip(keys, batch.untold_rows(), batch.partition.tolist(), strict=True)
+            for place, (key, row, pid) in enumerate(each):
                 held = states[pid]
+                if timers is not None:
+                    timers.look_at(pid, key)
                 state, emitted = on_tuple(key, row, held.get(key))
                 if state is None:
                     held.pop(key, None)
@@ -342,35 +357,45 @@ class _PerKey(Hosted):
         except FluxError:
             raise
         except _RAISED as error:
-            if _innermost(error) is each_row.__code__:
+            if innermost(error) is each_row.__code__:
                 error = TypeError(f"expected (state, outputs), with an iterable of dicts or None as outputs; {error}")
             raise self._raised(error, on_tuple, None, batch.slice(place, place + 1)) from error
+        finally:
+            if timers is not None:
+                timers.look_away()
         if not outputs:
             return None
-        emitted = batch.emit(self._columns_of(outputs, origin, batch), origin)
+        columns_emitted = self._columns_of(outputs, on_tuple, batch.partition.take(origin), batch.sn.take(origin))
+        emitted = batch.emit(columns_emitted, origin)
         assert emitted is not None
         self._pin(emitted.arrow.schema)
         return emitted.ordered()
 
-    def _columns_of(self, outputs: list[Mapping[str, Any]], origin: list[int], batch: Batch) -> dict[str, list[Any]]:
-        names = list(outputs[0]) if self._output is None and isinstance(outputs[0], Mapping) else None
-        if names is None:
-            names = [] if self._output is None else self._output.names
+    def _columns_of(self, outputs: list[Any], function: Any, partitions: Any, sns: Any) -> dict[str, list[Any]]:
+        """Return rows as columns; the i-th stems from partitions[i] and sns[i], should it be none."""
+        first = list(outputs[0]) if isinstance(outputs[0], Mapping) else []
+        names = first if self._output is None else self._output.names
         expected = set(names)
         for i, output in enumerate(outputs):
-            if not isinstance(output, Mapping) or output.keys() != expected:
-                row = origin[i]
+            # To ask an abstract class takes longer than all the rest.
+            if (type(output) is not dict and not isinstance(output, Mapping)) or output.keys() != expected:
                 raise OperatorError(
-                    f"{_place(self._instance.on_tuple)} emitted {output!r:.200}; expected an iterable of "
+                    f"{place_of(function)} emitted {output!r:.200}; expected an iterable of "
                     f"dicts with the keys {', '.join(names)}. Return (state, [{{...}}, ...])",
                     self.step.name,
-                    int(batch.partition[row]),
-                    int(batch.sn[row]),
+                    int(partitions[i]),
+                    int(sns[i]),
                 )
         return {name: [output[name] for output in outputs] for name in names}
 
     def punctuate(self, p: Punctuation) -> Batch | None:
-        return None
+        if self._timers is None:
+            return None
+        on_timer = self._instance.on_timer
+        outputs, where = self._call(None, None, self._timers.fire, p, self._states, on_timer)
+        return self._caused(
+            [(self._columns_of(outputs, on_timer, where, [p.sn] * len(where)), where)] if where else [], p
+        )
 
     def close(self) -> None:
         self._states.clear()
@@ -378,20 +403,23 @@ class _PerKey(Hosted):
 
     def get_partition_state(self, pid: int) -> Any:
         held = self._states[pid]
+        if self._timers is not None:
+            held = self._timers.states_with(pid, held)
         if not held:
             return None
-        return self._piece(list(held.items())) if len(held) <= _PIECE_KEYS else self._pieces_of(held)
+        return self._piece(pid, list(held.items())) if len(held) <= _PIECE_KEYS else self._pieces_of(pid, held)
 
-    def _pieces_of(self, held: dict[tuple[Any, ...], Any]) -> Iterator[Any]:
+    def _pieces_of(self, pid: int, held: dict[tuple[Any, ...], Any]) -> Iterator[Any]:
         entries = iter(held.items())
         while some := list(itertools.islice(entries, _PIECE_KEYS)):
-            yield self._piece(some)
+            yield self._piece(pid, some)
 
-    def _piece(self, entries: list[tuple[tuple[Any, ...], Any]]) -> Any:
+    def _piece(self, pid: int, entries: list[tuple[tuple[Any, ...], Any]]) -> Any:
         keys, states = zip(*entries, strict=True)
         # An Arrow table, because a key may hold what msgpack does not know: a date, a decimal.
         columns = [list(column) for column in zip(*keys, strict=True)]
-        return {"keys": pa.table(columns, schema=self._key_schema), "states": list(states)}
+        piece = {"keys": pa.table(columns, schema=self._key_schema), "states": list(states)}
+        return piece if self._timers is None else piece | {"timers": self._timers.get(pid, keys)}
 
     def install_partition_state(self, pid: int, state: Any) -> None:
         held = self._states.setdefault(pid, {})
@@ -405,7 +433,10 @@ class _PerKey(Hosted):
                 "Both sites must run the same flow"
             )
         self._key_schema = table.schema
-        held.update(zip(_keys(table.columns), state["states"], strict=True))
+        keys = keys_of(table.columns)
+        held.update((key, kept) for key, kept in zip(keys, state["states"], strict=True) if kept is not None)
+        if self._timers is not None:
+            self._timers.install(pid, keys, state["timers"])
 
     def init_trans(self, pid: int) -> None:
         self._tell(pid, self._instance, "init_trans")
@@ -415,6 +446,8 @@ class _PerKey(Hosted):
 
     def drop_partition(self, pid: int) -> None:
         self._states.pop(pid, None)
+        if self._timers is not None:
+            self._timers.drop(pid)
 
 
 class _Pooled(Hosted):
@@ -440,6 +473,9 @@ class _Pooled(Hosted):
         caused = self._call(None, None, self._instance.on_punctuation, p)
         return None if caused is None else self._caused([caused], p)
 
+    def take_late(self) -> dict[int, int]:
+        return dict(self._call(None, None, self._instance.take_late))
+
     def close(self) -> None:
         self._call(None, None, self._instance.close)
 
@@ -460,41 +496,12 @@ class _Pooled(Hosted):
         self._call(pid, None, self._instance.drop_partition, pid)
 
 
-def _keys(columns: list[Any]) -> list[tuple[Any, ...]]:
+def keys_of(columns: list[Any]) -> list[tuple[Any, ...]]:
     """Return each row's key. All NaN are one key, as to the hash; to Python they must be one object."""
     values = []
     for column in columns:
         cells = column.to_pylist()
         if pa.types.is_floating(column.type):
-            cells = [_NAN if cell != cell else cell for cell in cells]
+            cells = [NAN if cell != cell else cell for cell in cells]
         values.append(cells)
     return list(zip(*values, strict=True))
-
-
-def _columns_hint(error: BaseException) -> str:
-    """A row is a named tuple; what it says of a column that it has not is no help."""
-    fields = getattr(error.obj, "_fields", None) if isinstance(error, AttributeError) else None
-    return "" if fields is None else f"; its columns are {', '.join(fields)}"
-
-
-def _innermost(error: BaseException) -> CodeType | None:
-    """The code in which an error arose."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return frames[-1].f_code if frames else None
-
-
-def _place(function: Callable[..., Any], error: BaseException | None = None) -> str:
-    """Name a callable with its file and line: where it is defined, or where in it the error arose."""
-    # A step of a stream is ours; the function that it calls is the user's.
-    function = getattr(getattr(function, "__self__", None), "blamed", None) or function
-    name = getattr(function, "__qualname__", repr(function))
-    # A bound method keeps its code in the function it binds.
-    code = getattr(getattr(function, "__func__", function), "__code__", None)
-    if code is None:
-        return name
-    line = code.co_firstlineno
-    if error is not None:
-        for frame in traceback.extract_tb(error.__traceback__):
-            if frame.filename == code.co_filename and frame.lineno is not None:
-                line = frame.lineno
-    return f"{name} ({code.co_filename}:{line})"

@@ -9,6 +9,12 @@ An operator may also define `init_trans` and `end_trans` (thesis fig. 3.9), to b
 installed and when that is done, on both sites; those of a `PooledOperator` are given the partition, as its other
 methods are.
 
+State is made of plain values, the usual ones of the standard library (sets, dates and times, decimals, ...), numpy
+arrays and Arrow tables. Classes of your own in it are named, ``state_types = (Visit, Colour)``: dataclasses, named
+tuples, enums and classes whose instances are their attributes. For other values define both of the static methods
+``encode_state(value)``, which returns such state (or NotImplemented), and ``decode_state(state)``, which returns the
+value. Nothing is unpickled: what comes from another site makes values of these classes and no others.
+
 An operator is deterministic: the same input sequence, punctuations included, gives the same output
 sequence, whatever the batch boundaries. It never reads the clock and never draws random numbers. Both
 copies of a partition rely on it.
@@ -16,6 +22,7 @@ copies of a partition rely on it.
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -24,6 +31,7 @@ from flux.batch import Batch
 from flux.columns import ColumnError, schema_of
 from flux.errors import PlanError, StateError
 from flux.punctuation import Punctuation
+from flux.timers import Timers
 
 __all__ = [
     "Context",
@@ -59,6 +67,7 @@ class Operator:
     """
 
     output: ClassVar[Any] = None
+    state_types: ClassVar[tuple[type[Any], ...]] = ()
     # Large state is read in a fork of the site, while the site goes on. Say False if a fork cannot do that: because
     # state is in a file, a database or another process, or is read with the help of a thread.
     state_in_memory: ClassVar[bool] = True
@@ -102,9 +111,25 @@ class KeyedOperator:
     ...     def on_tuple(self, key, row, state):
     ...         count = (state or 0) + 1
     ...         return count, [{"src": row.src, "count": count}]
+
+    Event time: `set_timer` in on_tuple has `on_timer` called for the key when time has come so far.
+
+    >>> class Silent(KeyedOperator):
+    ...     output = {"src": "int32", "since": "int64"}
+    ...
+    ...     def on_tuple(self, key, row, state):
+    ...         self.cancel_timer()
+    ...         self.set_timer(row.ts + 60_000)
+    ...         return row.ts, None
+    ...
+    ...     def on_timer(self, key, time, state):
+    ...         return None, [{"src": key[0], "since": state}]
     """
 
     output: ClassVar[Any] = None
+    state_types: ClassVar[tuple[type[Any], ...]] = ()
+    # Set by whoever runs it, if it defines on_timer.
+    _timers: Timers | None = None
 
     def open(self, context: Context) -> None:
         """Prepare; called once, before anything else."""
@@ -117,6 +142,32 @@ class KeyedOperator:
         """
         raise NotImplementedError(f"{type(self).__name__} must define on_tuple(self, key, row, state)")
 
+    def on_timer(self, key: tuple[Any, ...], time: int, state: Any) -> tuple[Any, Iterable[Mapping[str, Any]] | None]:
+        """Return the same as `on_tuple`; called when a watermark has reached a timer that was set for the key.
+
+        Timers are called by time, and at one time by key. `time` is in milliseconds. Operators that set timers define
+        this, and the source says what tells time: ``flow.source(..., event_time="ts")``. At the end of the stream all
+        timers that are set are called; those that are set then are not.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define on_timer(self, key, time, state)")
+
+    def set_timer(self, time: int | datetime.datetime) -> None:
+        """Have `on_timer` called for the key at hand when event time has come to `time`; in on_tuple or on_timer.
+
+        A key may have many timers, one for each time. They stay when its state is forgotten. A timer whose time has
+        passed already is called at the next watermark.
+        """
+        self._need_timers().set(time)
+
+    def cancel_timer(self, time: int | datetime.datetime | None = None) -> None:
+        """Cancel a timer of the key at hand, or all that it has; in on_tuple or on_timer."""
+        self._need_timers().cancel(time)
+
+    def _need_timers(self) -> Timers:
+        if self._timers is None:
+            raise RuntimeError(f"{type(self).__name__} sets timers and must define on_timer(self, key, time, state)")
+        return self._timers
+
     def close(self) -> None:
         """Let go of what `open` took."""
 
@@ -125,6 +176,7 @@ class PooledOperator:
     """An operator that serves all partitions of a site at once; `batch.partition` says which row is whose."""
 
     output: ClassVar[Any] = None
+    state_types: ClassVar[tuple[type[Any], ...]] = ()
     # Large state is read in a fork of the site, while the site goes on. Say False if a fork cannot do that: because
     # state is in a file, a database or another process, or is read with the help of a thread.
     state_in_memory: ClassVar[bool] = True
@@ -154,6 +206,10 @@ class PooledOperator:
     def drop_partition(self, pid: int) -> None:
         """Forget a partition that lives elsewhere now."""
         raise StateError(f"{type(self).__name__} must define drop_partition(self, pid)")
+
+    def take_late(self) -> dict[int, int]:
+        """Return how many rows came too late so far, as {partition: rows}, of the partitions of which that is news."""
+        return {}
 
     def partition_info(self) -> Mapping[int, Any]:
         """Return what is known of each partition's size, as {partition: number of keys or bytes}."""

@@ -89,6 +89,8 @@ class Report:
     shed: int = 0
     # Of each `Collect`, in the order in which streams were sent to them; `sink.table()` gives the same.
     tables: list[pa.Table] = field(default_factory=list)
+    # Rows that came when their time had passed, and were dropped by operators that go by event time.
+    late: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON types. Of the table only the number of its rows is told.
@@ -104,6 +106,7 @@ class Report:
             "skipped": self.skipped,
             "skipped_rows": [asdict(row) for row in self.skipped_rows],
             "shed": self.shed,
+            "late": self.late,
             "table_rows": None if self.table is None else self.table.num_rows,
             "failures": [asdict(failure) for failure in self.failures],
             "moves": [dict(move) for move in self.moves],

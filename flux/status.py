@@ -53,9 +53,10 @@ class Status(dict[str, Any]):
     latency_p99_ms: float | None = None
     # Copies that are being built: lost ones, or those of a site that is emptied.
     building: int = 0
-    # Rows left out so far: those that operators refused, and those that were dropped for want of room.
+    # Rows left out so far: those that operators refused, that were dropped for want of room, or came too late.
     skipped: int = 0
     shed: int = 0
+    late: int = 0
 
     def __post_init__(self) -> None:
         self.update(self.to_dict())
@@ -78,4 +79,5 @@ class Status(dict[str, Any]):
             "building": self.building,
             "skipped": self.skipped,
             "shed": self.shed,
+            "late": self.late,
         }

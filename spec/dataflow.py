@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from flux.protocols.messages import Move, View
 
@@ -44,7 +44,7 @@ class Row(NamedTuple):
     edge: int
     producer: int
     consumer: int
-    value: int
+    value: Any  # A small number; a row of the user's, where his operators run.
 
 
 class OperatorState(NamedTuple):
@@ -88,6 +88,26 @@ class Scenario:
     unordered: frozenset[int] = frozenset()
     coming_rows: int | None = None
     step: int | None = None
+
+    # Whether equal states are the same in every respect, so that what follows from one is known of the other.
+    knows_states: ClassVar[bool] = True
+
+    def first_state(self) -> OperatorState:
+        """The state in which a partition begins."""
+        return OperatorState()
+
+    def operate(
+        self,
+        stage: int,
+        partition: int,
+        state: OperatorState,
+        rows: Iterable[Row],
+        after: int,
+        upto: int,
+        trail: list[OperatorState] | None = None,
+    ) -> tuple[OperatorState, list[Row]]:
+        """What a partition makes of its rows: `operate` below, unless a dataflow has operators of its own."""
+        return operate(self, stage, partition, state, rows, after, upto, trail)
 
     @property
     def stages(self) -> int:
@@ -252,7 +272,8 @@ def _emitted(scenario: Scenario, stage: int, partition: int, row: Row, seed: int
 
 def _weight(row: Row) -> int:
     """A number for a row that no other row of a small world has, most likely."""
-    return (row.value + 7) * 31 + row.sn * 1_009 + row.sub * 4_001 + row.edge * 16_001 + row.producer * 32_003
+    value: int = row.value
+    return (value + 7) * 31 + row.sn * 1_009 + row.sub * 4_001 + row.edge * 16_001 + row.producer * 32_003
 
 
 class Stretch(NamedTuple):
@@ -278,8 +299,8 @@ class Reference:
             edges = scenario.plan.inputs(stage)
             for partition in range(scenario.partitions[stage]):
                 rows = sorted(row for edge in edges for row in sent.get((edge, partition), ()))
-                states = [OperatorState()]
-                _, output = operate(scenario, stage, partition, states[0], rows, 0, self.last_sn, states)
+                states = [scenario.first_state()]
+                _, output = scenario.operate(stage, partition, states[0], rows, 0, self.last_sn, states)
                 for row in output:
                     sent.setdefault((row.edge, row.consumer), []).append(row)
                 numbers, output_numbers = [row.sn for row in rows], [row.sn for row in output]

@@ -267,7 +267,10 @@ class NoPause(Checker):
         consumed = {k: own.consumed for k, own in cons.cohorts.items()}
         lanes = [lane for lane in cons.lanes.values() if lane.channels]
         here = {k: min((lane.upto for lane in lanes if lane.cohort == k), default=0) for k in consumed}
-        is_to_meet = any(consumed[oldest] <= here[other] for other in consumed if other != oldest)
+        # How far one step takes each: who has much to catch up with is not waited for before his last step.
+        step = None if stage in process.scenario.unordered else process.scenario.step
+        near = {k: here[k] if step is None else min(here[k], consumed[k] + step) for k in consumed}
+        is_to_meet = any(consumed[oldest] <= near[other] for other in consumed if other != oldest)
         if here[oldest] > consumed[oldest] and not is_to_meet:
             raise self.violated(f"{process.name}, stage {stage} has rows up to {here} and stands at {consumed}")
 
@@ -396,6 +399,12 @@ class WithinBounds(Checker):
         machine = process.node.machines[work.stage if isinstance(work, Consume) else 0]
         if isinstance(machine, Egress):
             return
+        view = process.node.view
+        assert view is not None
+        building = {(standby.stage, standby.node) for standby in view.standby}
+        others = [dest for dest in machine.prod.buffer.coming if (view.edges[dest[0]][1], dest[1]) not in building]
+        if others:
+            raise self.violated(f"{process.name} keeps more for {others}, to whom no copy is on its way")
         crowded = self._crowded(process, machine.prod)
         if crowded and all(run.upto <= work.after for run in machine.prod.buffer.runs):
             raise self.violated(f"{process.name} begins {work} and keeps {crowded}")

@@ -53,7 +53,7 @@ from flux.protocols.node import Node
 from flux.protocols.pooler import Pooler
 
 from .checker import Checker, Watch
-from .dataflow import EGRESS, INGRESS, OperatorState, Row, Scenario, operate
+from .dataflow import EGRESS, INGRESS, OperatorState, Row, Scenario
 
 Outgoing = list[tuple[str, PeerMessage | View | Hello | Done | Failed]]
 Work = tuple[int, int]  # Stage, cohort.
@@ -76,7 +76,7 @@ class Process:
         self.watch = checkers if isinstance(checkers, Watch) else Watch(checkers)
         self.released: int = last.released if last is not None else 0
         self.states: dict[Place, OperatorState] = {
-            (stage, partition): OperatorState()
+            (stage, partition): scenario.first_state()
             for stage in range(1, len(scenario.partitions))
             for partition in scenario.held(name, stage)
         }
@@ -210,11 +210,11 @@ class Process:
             # What is given what the plain run gave it, in the same state, gives what it gave.
             plain = self.scenario.reference.stretch(stage, partition, after, upto)
             is_plain = rows == plain.rows and self.states[place] == plain.before
-            is_plain = is_plain and (work.ordered or not self.beyond(place))
+            is_plain = is_plain and self.scenario.knows_states and (work.ordered or not self.beyond(place))
             if is_plain:
                 state, emitted = plain.behind, plain.output
             else:
-                state, emitted = operate(self.scenario, stage, partition, self.states[place], rows, after, upto)
+                state, emitted = self.scenario.operate(stage, partition, self.states[place], rows, after, upto)
             for check in self.watch.consumed_as_plain if is_plain else self.watch.consumed:
                 check(self, work, partition, rows, state)
             self.states[place] = state

@@ -43,6 +43,10 @@ WORLDS: dict[str, Scenario] = {
     # Catch-up.
     "a spare": replace(_SPARE, crashes=1),
     "a spare, roomy": replace(_SPARE, crashes=1, bound_rows=10),
+    "a spare, patience": replace(_SPARE, crashes=1, batches=BATCHES, coming_rows=8),
+    "small steps": replace(
+        _PAIRS, copies=declustered(2, [2]), sites=3, batches=BATCHES, crashes=1, moves=(_move(1, 0, 0, 3),), step=1
+    ),
     "a spare, two crashes": replace(_SPARE, crashes=2, bound_rows=10),
     "pair to pair and a spare": replace(_PAIRS, sites=3, crashes=1),
     "pair to pair and a spare, two crashes": replace(_PAIRS, sites=3, crashes=2),

@@ -313,6 +313,19 @@ def test_a_flow_explains_its_plan() -> None:
 # Sources and sinks.
 
 
+def test_a_source_may_tell_event_time_and_how_late_rows_may_come() -> None:
+    taken = parameters_of(flux.Dataflow.source)
+    assert taken["event_time"].default is None and taken["lateness_ms"].default == 0
+    assert "watermark_every_ms" in taken
+    assert flux.report.Report(outputs=0).late == 0
+
+
+def test_a_keyed_operator_may_set_timers() -> None:
+    assert list(parameters_of(flux.KeyedOperator.on_timer)) == ["key", "time", "state"]
+    assert list(parameters_of(flux.KeyedOperator.set_timer)) == ["time"]
+    assert parameters_of(flux.KeyedOperator.cancel_timer)["time"].default is None
+
+
 def test_table_takes_data_rate_and_batch_rows() -> None:
     taken = parameters_of(flux.sources.Table)
     assert {name: p.default for name, p in taken.items() if name != "data"} == {
@@ -370,16 +383,15 @@ def test_a_spark_stream_is_a_source() -> None:
     assert next(iter(parameters_of(flux.spark.Stream))) == "df"
 
 
-@pytest.mark.parametrize(
-    ("name", "taken"), [("Cluster", "sites"), ("stateful_processor", None), ("pandas_with_state", None)]
-)
-@to_be_built(6, "the rest of Spark")
-def test_spark_also_runs_sites_and_its_own_stateful_operators(name: str, taken: str | None) -> None:
-    parameters = parameters_of(getattr(later.spark, name))
-    assert taken is None or taken in parameters
+def test_spark_also_runs_sites() -> None:
+    assert list(parameters_of(flux.spark.Cluster))[:3] == ["spark", "sites", "standby"]
 
 
-@to_be_built(6, "readStream", AssertionError)
+@pytest.mark.parametrize("name", ["stateful_processor", "pandas_with_state"])
+def test_spark_also_runs_its_own_stateful_operators(name: str) -> None:
+    assert parameters_of(getattr(flux.spark, name))
+
+
 def test_spark_reads_an_egress_as_a_streaming_source() -> None:
     from pyspark.sql.datasource import DataSource
 
@@ -666,7 +678,6 @@ def test_emitting_nothing_is_none() -> None:
     assert a_batch().emit({"x": []}, origin=[]) is None
 
 
-@to_be_built(5, "wrap")
 def test_wrap_makes_an_operator_of_a_class_that_knows_nothing_of_flux() -> None:
     class Existing:
         def __init__(self) -> None:
@@ -682,10 +693,9 @@ def test_wrap_makes_an_operator_of_a_class_that_knows_nothing_of_flux() -> None:
         def installState(self, state: dict[int, int]) -> None:
             self.seen.update(state)
 
-    assert output_of(later.wrap(Existing, process="update")) == counted()
+    assert output_of(flux.wrap(Existing, process="update")) == counted()
 
 
-@to_be_built(5, "wrap_bytewax")
 def test_wrap_bytewax_runs_a_stateful_logic_unchanged() -> None:
     class Logic:
         def __init__(self, snapshot: int | None) -> None:
@@ -698,18 +708,12 @@ def test_wrap_bytewax_runs_a_stateful_logic_unchanged() -> None:
         def snapshot(self) -> int:
             return self.seen
 
-    assert [row["n"] for row in output_of(later.wrap_bytewax(Logic))] == [row["n"] for row in counted()]
+    assert [row["n"] for row in output_of(flux.wrap_bytewax(Logic))] == [row["n"] for row in counted()]
 
 
-@pytest.mark.parametrize("name", ["Sessions", "CountWindow", "Join"])
+@pytest.mark.parametrize("name", ["Sessions", "CountWindow", "Join", "TimeWindow", "GroupBy", "TopK", "Distinct"])
 def test_operators_of_the_library_are_pooled(name: str) -> None:
     assert issubclass(getattr(flux.operators, name), flux.PooledOperator)
-
-
-@pytest.mark.parametrize("name", ["TimeWindow", "GroupBy", "TopK", "Distinct"])
-@to_be_built(5, "the rest of the library")
-def test_more_operators_of_the_library_are_pooled(name: str) -> None:
-    assert issubclass(getattr(later.operators, name), flux.PooledOperator)
 
 
 def test_nothing_is_unpickled() -> None:
@@ -989,10 +993,10 @@ def test_the_partition_of_an_integer_is_that_of_the_published_vectors() -> None:
 # Testing one's own code.
 
 
-@to_be_built(5, "flux.testing", ImportError)
 def test_check_operator_finds_an_operator_that_depends_on_batching() -> None:
     import hypothesis.strategies as st
-    from flux.testing import check_operator  # type: ignore[import-not-found]
+
+    from flux.testing import check_operator
 
     class Sizes(flux.Operator):
         output = {"size": "int64"}
@@ -1006,7 +1010,6 @@ def test_check_operator_finds_an_operator_that_depends_on_batching() -> None:
         check_operator(Sizes, rows=rows)
 
 
-@to_be_built(5, "flux.testing", ImportError)
 def test_simulate_runs_a_flow_in_the_simulated_world() -> None:
     from flux.testing import simulate
 

@@ -270,3 +270,22 @@ def test_a_full_disk_is_said_plainly_and_tears_nothing(tmp_path: Path, limit_fil
     journal.append(b"behind")
     journal.close()
     assert [record.content for record in Journal.open(tmp_path / "journal")[1]] == [b"safe", b"behind"]
+
+
+def test_watermarks_among_rows_are_given_again_and_the_last_is_known_after_it_was_released(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(numbering, "SHORTEN_AT_BYTES", 1)
+    journal = Numbering.open(tmp_path / "numbering")
+    journal.number(5, 4, when=WHEN, marks=((3, 100),), reached=100)
+    journal.number(10, 7, when=WHEN, marks=((7, 200), (10, 300)), reached=300)
+    journal.release(8, at_once=True)
+    journal.close()
+    journal = Numbering.open(tmp_path / "numbering")
+    replay = journal.replay
+    assert (replay.offsets, replay.skip_rows, journal.reached) == ({0: 4}, {0: 2}, {0: 300})
+    [span] = replay.spans
+    assert (span.rows, span.marks, span.numbers().tolist()) == (1, ((10, 300),), [9])
+    journal.release(10)
+    journal.close()
+    assert Numbering.open(tmp_path / "numbering").reached == {0: 300}

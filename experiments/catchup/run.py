@@ -33,6 +33,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--state-mb", type=int, default=100, help="state of one copy of the flow, in MiB")
     parser.add_argument("--partitions", type=int, default=32)
     parser.add_argument("--kind", choices=KINDS, default="numpy", help="what the state is made of")
+    parser.add_argument("--sites", type=int, default=2)
+    parser.add_argument("--standby", type=int, default=1, help="with none, copies go to sites that hold others")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--pool-rows", type=int, default=None, help="what each producer keeps; default: Flux's own")
     parser.add_argument("--rate", type=float, default=None, help="rows per second; default: half of the maximum")
@@ -57,7 +59,7 @@ def catch_up(options: argparse.Namespace) -> list[dict[str, Any]]:
     runs = 1 if options.quick else options.runs
     taken = []
     for number in range(runs):
-        found = one(options, rate, f"site-{draw.randint(1, 2)}", draw.uniform(0.0, 0.5))
+        found = one(options, rate, f"site-{draw.randint(1, options.sites)}", draw.uniform(0.0, 0.5))
         taken.append({"run": number, "rate": rate, **found})
         if not options.json:
             print(f"  {number + 1}/{runs} {_shown(found)}", flush=True)
@@ -69,7 +71,7 @@ def one(options: argparse.Namespace, rate: float, victim: str, later_s: float) -
     data = rows(int(rate * 4)) * (1 + int(options.most_s / 4))
     settings = {} if options.pool_rows is None else {"pool_rows": options.pool_rows}
     dataflow = flow(data, options.kind, options.state_mb * MEBI, options.partitions, rate)
-    with dataflow.start(sites=2, standby=1, **settings) as run:
+    with dataflow.start(sites=options.sites, standby=options.standby, **settings) as run:
         run.wait_for_output(1, timeout=options.most_s)
         run.wait_for_output(int(rate * FILL_S), timeout=options.most_s)
         time.sleep(WINDOW_S + later_s)

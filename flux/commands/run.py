@@ -170,7 +170,7 @@ def summary(report: Report) -> str:
 
 
 def _left_out(told: Status | Report) -> list[str]:
-    counts = ((told.skipped, "rows skipped"), (told.shed, "rows shed"))
+    counts = ((told.skipped, "rows skipped"), (told.shed, "rows shed"), (told.late, "rows too late"))
     return [f"{count:,} {what}" for count, what in counts if count]
 
 

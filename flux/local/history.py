@@ -75,15 +75,15 @@ class History:
         self._length_s = INTERVAL_S
 
     def add_inputs(self, entries: Iterable[LogEntry], total: int) -> None:
-        """The ingress has numbered rows, in `total` so many; it tells that some time later.
+        """The ingress has numbered rows, in `total` so many since the run began; it tells that some time later.
 
         One that was started again repeats some, and what the one before it did not tell is in its first total.
         """
+        self.input_rows = max(self.input_rows, total)
         for entry in entries:
             if entry[1] > self.input_upto:
                 self.inputs.append(entry)
                 self.input_upto = entry[1]
-        self.input_rows = max(self.input_rows, total)
 
     def add_output(self, entry: LogEntry) -> None:
         """The sink has taken everything up to a position, with rows or without."""

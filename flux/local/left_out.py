@@ -1,8 +1,8 @@
-"""Left out: the rows of a run that are not in its output because the user chose so: skipped ones and shed ones.
+"""Left out: the rows of a run that are not in its output because the user chose so: skipped, shed and late ones.
 
-Each copy tells of the rows it skips; they are counted once. The rows of a partition that a step skipped have numbers
-that are the same in all copies, so the highest that was heard is how many there are. The ingress has no copy, but may
-be started again: there the sequence numbers tell which rows were counted.
+Each copy tells of the rows it skips, and of those that came too late; they are counted once. How many rows of a
+partition a step has left out is the same in all copies, so the highest number that was heard is how many there are. The
+ingress has no copy, but may be started again: there the sequence numbers tell which rows were counted.
 """
 
 from __future__ import annotations
@@ -23,15 +23,35 @@ class LeftOut:
         self._shown: set[tuple[Any, ...]] = set()
         self._totals: dict[tuple[Any, ...], int] = {}  # By the step's stage and number there, and partition.
         self._told_upto: dict[tuple[Any, ...], int] = {}  # Of steps in the ingress: the last number that was skipped.
+        self._late: dict[tuple[Any, ...], int] = {}
 
     @property
     def skipped(self) -> int:
         """How many rows the operators refused."""
         return sum(self._totals.values())
 
+    @property
+    def late(self) -> int:
+        """How many rows came when their time had passed."""
+        return sum(self._late.values())
+
     def hear(self, header: dict[str, Any]) -> list[str]:
         """A process tells of rows; return what the log is to say."""
+        if header["kind"] == "late":
+            return self._hear_late(header)
         return self._hear_shed(header) if header["kind"] == "shed" else self._hear_skipped(header)
+
+    def _hear_late(self, header: dict[str, Any]) -> list[str]:
+        is_first = not self._late
+        for partition, total in header["totals"]:
+            place = (*header["place"], partition)
+            self._late[place] = max(total, self._late.get(place, 0))
+        if not is_first:
+            return []
+        return [
+            f"step {header['step']!r} drops rows that come when the watermark has passed their time: the report counts "
+            "them. If they are to be waited for, give flow.source(...) a greater lateness_ms"
+        ]
 
     def _hear_skipped(self, header: dict[str, Any]) -> list[str]:
         where, step, texts = tuple(header["place"]), header["step"], []

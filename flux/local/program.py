@@ -198,6 +198,10 @@ class Program:
         finally:
             over.set()
             link.close()
+            self._left(link)
+
+    def _left(self, link: Link) -> None:
+        """The connection is over. Of the processes that the spawner has forked, it tells itself when they end."""
 
     def _why_refused(self, peer: str) -> str | None:
         with self.changed:
@@ -341,7 +345,7 @@ class Program:
                 heard.byes.add(link.peer)
                 for place in header.get("digests", ()):
                     heard.diverged = self._divergence.compare(link.peer, *place) or heard.diverged
-            elif kind in ("skipped", "shed"):
+            elif kind in ("skipped", "shed", "late"):
                 for text in heard.left_out.hear(header):
                     self._log(logging.WARNING, text, node=link.peer)
             elif kind == "log":

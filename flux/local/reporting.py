@@ -32,6 +32,7 @@ def make_report(name: str, heard: Heard, tables: list[pa.Table]) -> Report:
         skipped=heard.left_out.skipped,
         skipped_rows=list(heard.left_out.rows),
         shed=heard.left_out.shed,
+        late=heard.left_out.late,
     )
 
 
@@ -56,6 +57,7 @@ def make_status(name: str, heard: Heard, processes: Processes) -> Status:
         building=heard.building,
         skipped=heard.left_out.skipped,
         shed=heard.left_out.shed,
+        late=heard.left_out.late,
     )
 
 

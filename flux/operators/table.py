@@ -15,6 +15,9 @@ A deleted key keeps slot and bucket: probes for others still have to pass there,
 are swept out.
 
 A key belongs to one partition, told when it is inserted; state is taken out and dropped by partition.
+
+Slots stay while keys change their form: `widen` gives all keys a further word, `rekey` gives those of some slots other
+words and forgets the rest.
 """
 
 from __future__ import annotations
@@ -24,8 +27,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-from flux.hashing import mix
 
 __all__ = ["Table"]
 
@@ -37,6 +38,9 @@ Words = npt.NDArray[np.uint64]
 _EMPTY = 0
 _FIRST_SLOTS = 1024
 _FIRST_BUCKETS = 2048
+# Multiples of words in a hash.
+_HALF = np.uint64(32)
+_ODD = tuple(np.uint64(0x9E3779B97F4A7C15 * (2 * i + 1) % 2**64) for i in range(8))
 # Sweeping a handful of dead keys costs more than carrying them.
 _SWEEP_FROM = 4096
 # Keys that come and go leave about as many dead as living: only more than that is worth a sweep.
@@ -90,14 +94,14 @@ class Table:
         A key that is new and comes several times in a batch is new in all of its rows. Values of new keys are
         left over from others, and are for the caller to set.
         """
-        self._sweep_if_worthwhile()
+        self._sweep_if_worthwhile(_DEAD_PER_LIVE)
         words = self._pack.pack(columns)
         hashed = _hash(words)
         slots = self._probe(words, hashed)
         missing = np.flatnonzero(slots == _EMPTY)
         if len(missing):
             self._reserve(len(missing))
-            slots[missing] = self._claim([word[missing] for word in words], hashed[missing])
+            slots[missing] = self._claim([word.take(missing) for word in words], hashed.take(missing))
         new = ~self._live.take(slots)
         if new.any():
             fresh = slots.compress(new)
@@ -105,9 +109,11 @@ class Table:
             self._partition[fresh] = partition.compress(new)
         return slots, new
 
-    def delete(self, slots: Slots) -> None:
-        """Delete the keys of these slots."""
+    def delete(self, slots: Slots, for_good: bool = False) -> None:
+        """Delete the keys of these slots; if they are not to come back, sweep them out before they are many."""
         self._live[slots] = False
+        if for_good:
+            self._sweep_if_worthwhile(1)
 
     def _probe(self, words: list[Words], hashed: Words) -> Slots:
         """Return the slots of keys, also of deleted ones; 0 where there is none."""
@@ -118,7 +124,7 @@ class Table:
         rows = np.flatnonzero(~equal & (slots != _EMPTY))
         # One multiplication settles both: the empty slot is 0 already, a slot of another key becomes 0.
         slots *= equal
-        bucket, words = bucket[rows], [word[rows] for word in words]
+        bucket, words = bucket.take(rows), [word.take(rows) for word in words]
         step = 0
         while len(rows):
             step += 1
@@ -128,7 +134,7 @@ class Table:
             equal = self._equal(found, words)
             slots[rows] = found * equal
             on = np.flatnonzero(~equal & (found != _EMPTY))
-            rows, bucket, words = rows[on], bucket[on], [word[on] for word in words]
+            rows, bucket, words = rows.take(on), bucket.take(on), [word.take(on) for word in words]
         return slots
 
     def _claim(self, words: list[Words], hashed: Words) -> Slots:
@@ -140,23 +146,24 @@ class Table:
         step = 0
         while len(rows):
             empty = np.flatnonzero(self._index.take(bucket) == _EMPTY)
-            contested = bucket[empty]
+            contested = bucket.take(empty)
             # Negative, so that it can be no slot.
             mine = -1 - np.arange(len(empty), dtype=np.int32)
             self._index[contested] = mine
-            winners = empty[self._index.take(contested) == mine]
+            won = self._index.take(contested) == mine
+            winners = empty.compress(won)
             given = self._allocate(len(winners))
-            self._index[bucket[winners]] = given
+            self._index[contested.compress(won)] = given
             for kept, word in zip(self._keys, words, strict=True):
-                kept[given] = word[winners]
+                kept[given] = word.take(winners)
 
             found = self._index.take(bucket).astype(np.int64)
             equal = self._equal(found, words)
-            slots[rows[equal]] = found[equal]
+            slots[rows.compress(equal)] = found.compress(equal)
             on = np.flatnonzero(~equal)
             step += 1
-            bucket = (bucket[on] + step) & mask
-            rows, words = rows[on], [word[on] for word in words]
+            bucket = (bucket.take(on) + step) & mask
+            rows, words = rows.take(on), [word.take(on) for word in words]
         return slots
 
     def _equal(self, slots: Slots, words: list[Words]) -> Bools:
@@ -191,17 +198,14 @@ class Table:
         self._next += count - len(reused)
         return np.concatenate([reused, np.arange(first, self._next)])
 
-    def _sweep_if_worthwhile(self) -> None:
+    def _sweep_if_worthwhile(self, dead_per_live: int) -> None:
         in_use = self._next - 1 - len(self._free)
         if in_use < _SWEEP_FROM:
             return
         live = len(self)
-        if in_use - live <= _DEAD_PER_LIVE * live:
+        if in_use - live <= dead_per_live * live:
             return
-        dead = ~self._live[: self._next]
-        dead[_EMPTY] = False
-        self._free = np.flatnonzero(dead)
-        self._rebuild(np.flatnonzero(self._live), len(self._index))
+        self._reindex()
 
     def _rebuild(self, slots: Slots, buckets: int) -> None:
         """Make a new index of these slots, whose keys all differ."""
@@ -216,7 +220,41 @@ class Table:
             step += 1
             slots, bucket = slots[on], (bucket[on] + step) & mask
 
+    # Other forms of the same keys.
+
+    def widen(self) -> None:
+        """Give every key a further column, of whole words, that is 0 for the keys there are."""
+        self._pack = self._pack.widened()
+        self._keys.append(np.zeros(len(self._live), np.uint64))
+        self._reindex()
+
+    def rekey(self, slots: Slots, columns: Sequence[npt.NDArray[Any]]) -> None:
+        """Let these slots, all that are live, have these keys, which differ as the old ones did."""
+        for kept, word in zip(self._keys, self._pack.pack(columns), strict=True):
+            kept[slots] = word
+        self._reindex()
+
+    def _reindex(self) -> None:
+        dead = ~self._live[: self._next]
+        dead[_EMPTY] = False
+        self._free = np.flatnonzero(dead)
+        self._rebuild(np.flatnonzero(self._live), len(self._index))
+
     # State by partition.
+
+    @property
+    def live(self) -> Slots:
+        """The slots that have keys."""
+        return np.flatnonzero(self._live)
+
+    @property
+    def partition(self) -> npt.NDArray[np.uint16]:
+        """The partition of each slot's key; as with `values`, look it up after an insertion."""
+        return self._partition
+
+    def keys(self, slots: Slots) -> list[npt.NDArray[Any]]:
+        """Return the keys of these slots, as columns."""
+        return self._pack.unpack([word[slots] for word in self._keys])
 
     def slots_of(self, pid: int) -> Slots:
         """Return the slots of a partition's keys."""
@@ -226,7 +264,7 @@ class Table:
     def get(self, pid: int) -> dict[str, npt.NDArray[Any]]:
         """Return a copy of a partition's keys and values, as columns."""
         slots = self.slots_of(pid)
-        keys = self._pack.unpack([word[slots] for word in self._keys])
+        keys = self.keys(slots)
         state = {f"key{i}": column for i, column in enumerate(keys)}
         return state | {name: array[slots] for name, array in self.values.items()}
 
@@ -250,20 +288,34 @@ class Table:
 class _Packing:
     """How key columns lie in whole words, as few as hold them, so that two int32 compare as one."""
 
-    def __init__(self, keys: Sequence[npt.DTypeLike]) -> None:
+    def __init__(self, keys: Sequence[npt.DTypeLike], words: int | None = None) -> None:
+        """Lay out these columns; the last begins with the word after so many `words`, if that is given."""
         assert keys, "a key has at least one column"
         formats = [np.dtype(key) for key in keys]
         sizes = [dtype.itemsize for dtype in formats]
+        offsets = [sum(sizes[:i]) for i in range(len(sizes))]
+        if words is not None:
+            offsets[-1] = 8 * words
         self.names = [f"f{i}" for i in range(len(keys))]
         self.formats = formats
-        self.words = -(-sum(sizes) // 8)
-        self._padded = sum(sizes) % 8 != 0
-        offsets = [sum(sizes[:i]) for i in range(len(sizes))]
+        self.words = -(-(offsets[-1] + sizes[-1]) // 8)
+        self._padded = sum(sizes) != 8 * self.words
+        # Columns that are whole words each need not be put together.
+        self._are_words = all(size == 8 for size in sizes)
         self._layout = np.dtype(
             {"names": self.names, "formats": formats, "offsets": offsets, "itemsize": 8 * self.words}
         )
 
+    def widened(self) -> _Packing:
+        """The same with a further column, a word of its own."""
+        return _Packing([*self.formats, np.dtype(np.uint64)], self.words)
+
     def pack(self, columns: Sequence[npt.NDArray[Any]]) -> list[Words]:
+        if self._are_words:
+            return [
+                np.ascontiguousarray(column, dtype).view(np.uint64)
+                for dtype, column in zip(self.formats, columns, strict=True)
+            ]
         # Padding takes part in comparisons and must be zero.
         packed = (np.zeros if self._padded else np.empty)(len(columns[0]), self._layout)
         for name, dtype, column in zip(self.names, self.formats, columns, strict=True):
@@ -273,17 +325,27 @@ class _Packing:
         return [np.ascontiguousarray(words[:, i]) for i in range(self.words)]
 
     def unpack(self, words: list[Words]) -> list[npt.NDArray[Any]]:
+        if self._are_words:
+            return [word.view(dtype) for dtype, word in zip(self.formats, words, strict=True)]
         packed = np.stack(words, axis=1).view(self._layout).reshape(-1)
         return [np.ascontiguousarray(packed[name]) for name in self.names]
 
 
 def _hash(words: list[Words]) -> Words:
-    hashed = words[0].copy()
+    """Mix words into one, of which the low bits are used.
+
+    Odd multiples keep small numbers in different words apart. Folding before and behind the multiplication lets all
+    bits have a part; an index that is at most half full, and never leaves the process, needs no better hash.
+    """
+    hashed = words[0] >> _HALF
+    hashed ^= words[0]
     scratch = np.empty_like(hashed)
-    mix(hashed, scratch)
-    for word in words[1:]:
-        np.add(hashed, word, out=hashed)
-        mix(hashed, scratch)
+    for i, word in enumerate(words[1:], start=1):
+        np.multiply(word, _ODD[i % len(_ODD)], out=scratch)
+        hashed += scratch
+    hashed *= _ODD[0]
+    np.right_shift(hashed, _HALF, out=scratch)
+    hashed ^= scratch
     return hashed
 
 

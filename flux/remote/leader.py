@@ -80,6 +80,7 @@ class Leader:
             building=heard.building,
             skipped=heard.left_out.skipped,
             shed=heard.left_out.shed,
+            late=heard.left_out.late,
         )
 
     def _hear(self, link: Link, header: dict[str, Any]) -> None:
@@ -112,7 +113,7 @@ class Leader:
                 self.links[header["site"]].send({"kind": "stop"})
         elif kind == "error":
             self._end(from_dict(header["error"]))
-        elif kind in ("skipped", "shed"):
+        elif kind in ("skipped", "shed", "late"):
             for text in heard.left_out.hear(header):
                 self._log(logging.WARNING, link.peer, text)
         elif kind == "log":

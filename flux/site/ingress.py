@@ -17,8 +17,10 @@ import time
 import zlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
+import msgpack
 import numpy as np
 import pyarrow as pa
 import trio
@@ -41,6 +43,7 @@ from .numbering import Numbering, Replay, Span
 from .shell import Shell
 from .steps import Steps
 from .surroundings import Surroundings, place_of
+from .watermarks import Marks, Watermarks, numbered
 
 JOURNAL = "numbering.journal"
 _REPORT_EVERY_S = 0.05
@@ -82,6 +85,7 @@ class IngressProcess(Shell):
         if (limit_ms := surroundings.plan.policy.max_latency_ms) is not None:
             self._admission = Admission(limit_ms / 1000, surroundings.plan.pool_rows, released)
         self._came_out = trio.Event()
+        self._watermarks = Watermarks({}, {})
 
     def start(self, nursery: trio.Nursery) -> None:
         if self._numbering is None:
@@ -171,10 +175,10 @@ class IngressProcess(Shell):
             self._tell_mark(span.upto, span.mark, span.value)
             return
         rows = span.kept_rows() if span.kept is not None else await self._taken_again(span, intake)
-        body = self._partitioned(rows, span.upto, intake)
+        body = self._partitioned(rows, span.after, span.marks, intake)
         if span.digest is not None and _digest(body) != span.digest:
             raise intake.differs(span)
-        self._tell_rows(span.upto, rows.num_rows, body, span.when)
+        self._tell_rows(span.after, span.upto, rows.num_rows, body, span.when)
 
     def _note_received(self, upto: int, batch: SourceBatch) -> None:
         """Tell the source when the copies have what is up to `upto`; they may have said so already."""
@@ -184,17 +188,23 @@ class IngressProcess(Shell):
             self._tell_received(self._numbering.released)
 
     async def _taken_again(self, span: Span, intake: Intake) -> pa.RecordBatch:
-        pieces = await intake.take(span.upto - span.after, f"rows {span.after + 1:,} to {span.upto:,}")
-        position = span.after
+        pieces = await intake.take(span.rows, f"rows {span.after + 1:,} to {span.upto:,}")
+        came, numbers = 0, span.numbers()
         for piece in pieces:
-            position += piece.rows.num_rows
-            self._note_received(position, piece)
+            came += piece.rows.num_rows
+            self._note_received(int(numbers[came - 1]), piece)
+        if not pieces:
+            # Of a range that was received but for the watermark at its end, there are no rows.
+            return pa.RecordBatch.from_pylist([], intake.source.schema)
         return pa.concat_batches([piece.rows for piece in pieces])
 
     # What comes now.
 
     async def _number_all(self, numbering: Numbering) -> None:
         """Number the rows of all sources as they come; each is read by a task of its own."""
+        times = {intake.number: intake.source.event_time for intake in self._intakes}
+        told = {number: event_time for number, event_time in times.items() if event_time is not None}
+        self._watermarks = Watermarks(told, numbering.reached)
         async with trio.open_nursery() as nursery:
             for intake in self._intakes:
                 intake.stand(numbering)
@@ -206,25 +216,48 @@ class IngressProcess(Shell):
     async def _number_on(self, numbering: Numbering, intake: Intake) -> None:
         with self._blaming(intake):
             while (batch := await intake.next(self._piece_rows)) is not None:
-                if batch.rows.num_rows:
-                    async with self._numbers_one:
-                        await self._number(numbering, intake, batch)
-                elif batch.received is not None:
-                    batch.received()
+                number = self._number if batch.rows.num_rows else self._number_marks
+                async with self._numbers_one:
+                    await number(numbering, intake, batch)
+            async with self._numbers_one:
+                await self._mark_end(numbering, intake)
+
+    async def _mark_end(self, numbering: Numbering, intake: Intake) -> None:
+        """A source that has ended holds up event time no longer: the others may have come further."""
+        value = self._watermarks.end(intake.number)
+        if value is not None:
+            await self._pulled.receive()
+            self._tell_mark(numbering.mark("watermark", value, when=time.monotonic()), "watermark", value)
+
+    async def _number_marks(self, numbering: Numbering, intake: Intake, batch: SourceBatch) -> None:
+        """Give each punctuation of a source its number; of those that have theirs from the last ingress, none."""
+        offset, behind = intake.offset
+        if behind == 0 and batch.offset is not None and msgpack.packb(batch.offset) == msgpack.packb(offset):
+            batch = replace(batch, marks=())
+        for nth, (kind, value) in enumerate(batch.marks, start=1):
+            await self._pulled.receive()
+            if nth == len(batch.marks) and batch.offset is not None:
+                intake.offset = (batch.offset, 0)
+            sn = numbering.mark(kind, value, when=time.monotonic(), source=intake.number, offset=intake.offset)
+            self._tell_mark(sn, kind, value)
+        self._note_received(numbering.upto, batch)
 
     async def _number(self, numbering: Numbering, intake: Intake, batch: SourceBatch) -> None:
         after = await self._room()
         if after is None:
             self._shed(numbering, intake, batch)
             return
-        count = batch.rows.num_rows
-        upto = after + count
-        body, when = self._partitioned(batch.rows, upto, intake), time.monotonic()
-        kept = intake.kept(batch.rows)
-        numbering.number(upto, intake.offset, when=when, digest=_digest(body), kept=kept, source=intake.number)
+        which, count = intake.number, batch.rows.num_rows
+        marks = self._watermarks.behind(which, batch.rows, after)
+        upto = after + count + len(marks)
+        body, when = self._partitioned(batch.rows, after, marks, intake), time.monotonic()
+        kept, digest, reached = intake.kept(batch.rows), _digest(body), self._watermarks.reached(which)
+        numbering.number(
+            upto, intake.offset, when=when, digest=digest, kept=kept, source=which, marks=marks, reached=reached
+        )
         if batch.received is not None:
             self._received.append((upto, batch.received))
-        self._tell_rows(upto, count, body, when)
+        self._tell_rows(after, upto, count, body, when)
 
     async def _room(self) -> int | None:
         """The number behind which the next rows are numbered, when there is room for them; None: they are shed."""
@@ -271,31 +304,31 @@ class IngressProcess(Shell):
         body = body_of(self._edges, {}, (Punctuation(sn, kind, value),))
         self.tell(Sourced(after=sn - 1, upto=sn, rows=0, body=body))
 
-    def _tell_rows(self, upto: int, count: int, body: Body, when: float) -> None:
+    def _tell_rows(self, after: int, upto: int, count: int, body: Body, when: float) -> None:
         self._numbered.append((when, upto, count))
         self._report_if_due()
         if self._admission is not None:
             self._admission.let_in(upto, time.monotonic())
         # Rows that a filter has taken out count too: the numbers that are under way are what is bounded.
-        self.tell(Sourced(after=upto - count, upto=upto, rows=max(count, len(body)), body=body))
+        self.tell(Sourced(after=after, upto=upto, rows=max(count, len(body)), body=body))
 
-    def _partitioned(self, batch: pa.RecordBatch, upto: int, intake: Intake) -> Body:
-        """What goes on each edge of the rows of a source that have the numbers up to `upto`."""
+    def _partitioned(self, batch: pa.RecordBatch, after: int, marks: Marks, intake: Intake) -> Body:
+        """What goes on each edge of the rows of a source that have the numbers behind `after`, but for `marks`."""
         count = batch.num_rows
         nobody = np.zeros(count, dtype=np.uint16)
-        numbered = Batch(batch, np.arange(upto - count + 1, upto + 1, dtype=np.int64), None, nobody)
-        taps = self._steps.process(numbered, INPUT - intake.number)
+        given = Batch(batch, numbered(after, count, marks), None, nobody)
+        taps = self._steps.process(given, INPUT - intake.number) if count else {}
         for told, _ in self._steps.skipped():
             if told:
                 self.program.send(told)
-        rows = {}
+        rows, among = {}, tuple(Punctuation(sn, "watermark", value) for sn, value in marks)
         for edge in self._edges:
             ends = self.plan.edges[edge]
             if ends.tap in taps:
                 out = taps[ends.tap]
                 partition = ends.route.partition(out.arrow, out.sn, out.sub)
-                rows[edge] = Rows.of(out.arrow, out.sn, out.sub, out.partition, partition)
-        return body_of(self._edges, rows)
+                rows[edge] = Rows.of(out.arrow, out.sn, out.sub, out.partition, partition, among)
+        return body_of(self._edges, rows, among)
 
     def _report_if_due(self) -> None:
         if time.monotonic() > self._reported_at + _REPORT_EVERY_S:

@@ -23,7 +23,9 @@ from ..wire.frames import BadFrame, shown
 from ..wire.rows import Channels, Rows, marks_to_plain
 from ..wire.state import Parcel
 from ..wire.transfer import Arrival
+from ..wire.values import Spoken, Words
 
+_NO_WORDS: Words = {}
 _COLLECTED_BYTES = 16 << 20
 
 
@@ -45,17 +47,20 @@ def moving(
         state = step.get_partition_state(partition)
         # State comes whole, or as a generator of pieces; each is installed by a call of its own.
         for piece in state if isinstance(state, GeneratorType) else [state]:
-            yield [number, piece]
+            yield [number, Spoken(message.stage, number, piece, step.words) if step.words else piece]
 
 
-def read(arrival: Arrival, edges: Sequence[Sequence[int]]) -> State:
-    """The message of the protocol, with everything that `moving` gave in it; `edges` are those out of each stage."""
+def read(arrival: Arrival, edges: Sequence[Sequence[int]], words: Words = _NO_WORDS) -> State:
+    """The message of the protocol, with everything that `moving` gave in it.
+
+    `edges` are those out of each stage, `words` those of each step's operator.
+    """
     if arrival.size_bytes < _COLLECTED_BYTES:
-        return _read(arrival.values(), edges)
+        return _read(arrival.values(words), edges)
     # To look for garbage among millions of new objects takes seconds, in which no other thread runs. State has none.
     gc.disable()
     try:
-        return _read(arrival.values(), edges)
+        return _read(arrival.values(words), edges)
     finally:
         gc.freeze()
         gc.enable()

@@ -1,9 +1,9 @@
 """Numbering: the ingress's journal of which rows got which numbers, so that the same rows get the same numbers again.
 
-Before rows are sent, their range of sequence numbers is written down with the source's offset behind them, and so
-is each punctuation. An ingress that takes another's place opens the journal and gives again, in the same ranges, all
-that not every copy is known to have: from the source, if that can go back to an offset. Of a source that cannot, the
-journal keeps the rows themselves until they are released.
+Before rows are sent, their range of sequence numbers is written down with the source's offset behind them, and so is
+each punctuation, by itself or among rows. An ingress that takes another's place opens the journal and gives again, in
+the same ranges, all that not every copy is known to have: from the source, if that can go back to an offset. Of one
+that cannot, the journal keeps the rows themselves until they are released.
 
 Departure: a source that cannot replay loses nothing that was numbered. To give such a range empty would be right
 only if no copy had received it, and an ingress that begins cannot know: copies that saw different rows under the same
@@ -26,9 +26,12 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from ..journal import Journal
+from .watermarks import Marks, numbered
 
 __all__ = ["Numbering", "Replay", "Span"]
 
@@ -43,8 +46,9 @@ class Span:
     """What was numbered (after, upto] at once: rows of one `source`, or the punctuation `mark` with its `value`.
 
     `offset` is where the source stands behind it. `digest` tells rows from others, as far as their
-    partitions differ; None if it is not known. `kept` holds the rows of a source that cannot replay. A span
-    without numbers says that so many rows were `shed` there.
+    partitions differ; None if it is not known. `marks` are the watermarks among rows, and `reached` is how far event
+    time has come with them. `kept` holds the rows of a source that cannot replay. A span without numbers says that so
+    many rows were `shed` there.
     """
 
     after: int
@@ -57,17 +61,36 @@ class Span:
     kept: bytes | None = None
     shed: int = 0
     source: int = 0
+    marks: Marks = ()
+    reached: int | None = None
+
+    @property
+    def rows(self) -> int:
+        """How many rows have their numbers here."""
+        return 0 if self.mark is not None else self.upto - self.after - len(self.marks)
+
+    @property
+    def is_of_its_source(self) -> bool:
+        """Whether it was the source that gave it: a punctuation may be the ingress's own."""
+        return self.mark is None or self.offset is not None
+
+    def numbers(self) -> npt.NDArray[np.int64]:
+        """The numbers of the rows."""
+        return numbered(self.after, self.rows, self.marks)
 
     def behind(self, position: int) -> Span:
         """The part of it behind `position`."""
-        return self if position <= self.after else replace(self, after=position, digest=None)
+        if position <= self.after:
+            return self
+        marks = tuple(mark for mark in self.marks if mark[0] > position)
+        return replace(self, after=position, digest=None, marks=marks)
 
     def kept_rows(self) -> pa.RecordBatch:
         """The rows that were kept."""
         assert self.kept is not None
         with pa.ipc.open_stream(pa.py_buffer(self.kept)) as reader:
             rows = reader.read_next_batch()
-        return rows.slice(rows.num_rows - (self.upto - self.after))
+        return rows.slice(rows.num_rows - self.rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,17 +107,19 @@ class _Live:
     """A span that is not wholly released: where it ends, and where its record begins in the file."""
 
     upto: int
-    source: int | None  # None for a punctuation.
+    source: int | None  # None for a punctuation of the ingress itself.
     offset: Any
     rows: int
     shed: int
+    reached: int | None
     position: int
 
 
 class Numbering:
     """The numbers given so far, up to `upto`; every copy has what is up to `released`. Made by `open`.
 
-    `rows` counts those that have numbers, which punctuations have too; `shed` the rows that were left out.
+    `rows` counts those that have numbers, which punctuations have too; `shed` the rows that were left out. `reached` is
+    how far the event time of each source has come.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -104,10 +129,12 @@ class Numbering:
         self.ended = False
         self.rows = 0
         self.shed = 0
+        self.reached: dict[int, int] = {}  # How far event time has come in each source that tells it.
         self.replay = Replay(offsets={}, skip_rows={}, spans=())
         self._journal = journal
-        # Behind what is wholly released: position, offsets, rows and rows shed up to there; then the spans behind it.
-        self._base: tuple[int, dict[int, Any], int, int] = (0, {}, 0, 0)
+        # Behind what is wholly released: position, offsets, rows and rows shed up to there, and how far event time had
+        # come; then the spans behind it.
+        self._base: tuple[int, dict[int, Any], int, int, dict[int, int]] = (0, {}, 0, 0, {})
         self._live: deque[_Live] = deque()
 
     @classmethod
@@ -140,14 +167,26 @@ class Numbering:
         digest: int | None = None,
         kept: pa.RecordBatch | None = None,
         source: int = 0,
+        marks: Marks = (),
+        reached: int | None = None,
     ) -> None:
-        """Write down that the next rows, of `source`, have the numbers up to `upto`; do it before they are sent."""
-        body = None if kept is None else _encoded(kept)
-        self._write(Span(after=self.upto, upto=upto, offset=offset, when=when, digest=digest, kept=body, source=source))
+        """Write down that the next rows, of `source`, and the watermarks among them, have the numbers up to `upto`.
 
-    def mark(self, kind: str, value: int | None = None, *, when: float) -> int:
-        """Write down a punctuation; it takes one number, which is returned."""
-        self._write(Span(after=self.upto, upto=self.upto + 1, offset=None, when=when, mark=kind, value=value))
+        Do it before they are sent.
+        """
+        body = None if kept is None else _encoded(kept)
+        span = Span(after=self.upto, upto=upto, offset=offset, when=when, digest=digest, kept=body, source=source)
+        self._write(replace(span, marks=marks, reached=reached))
+
+    def mark(self, kind: str, value: int | None = None, *, when: float, source: int = 0, offset: Any = None) -> int:
+        """Write down a punctuation; it takes one number, which is returned.
+
+        `offset` is where `source` stands behind it, if it is the source's own.
+        """
+        span = Span(
+            after=self.upto, upto=self.upto + 1, offset=offset, when=when, mark=kind, value=value, source=source
+        )
+        self._write(span)
         return self.upto
 
     def leave_out(self, count: int, offset: Any, *, when: float, source: int = 0) -> None:
@@ -175,30 +214,31 @@ class Numbering:
         if span.shed:
             record = [_SHED, *shared, span.source, span.shed]
         elif span.mark is None:
-            record = [_ROWS, *shared, span.source, span.digest, span.kept]
+            record = [_ROWS, *shared, span.source, span.digest, span.kept, span.marks, span.reached]
         else:
-            record = [_MARK, *shared, span.mark, span.value]
+            record = [_MARK, *shared, span.source, span.mark, span.value]
         self._add(span, self._journal.append(msgpack.packb(record)))
 
     def _add(self, span: Span, position: int) -> None:
         assert span.after == self.upto < span.upto + span.shed, f"{span} does not follow {self.upto}"
         self.upto = span.upto
-        if span.mark is None:
+        if span.is_of_its_source:
             self.offsets[span.source] = span.offset
         self.ended = self.ended or span.mark == "end"
-        rows = span.upto - span.after if span.mark is None else 0
-        self.rows += rows
+        self.rows += span.rows
         self.shed += span.shed
-        source = None if span.mark is not None else span.source
-        self._live.append(_Live(span.upto, source, span.offset, rows, span.shed, position))
+        source = span.source if span.is_of_its_source else None
+        if span.reached is not None:
+            self.reached[span.source] = span.reached
+        self._live.append(_Live(span.upto, source, span.offset, span.rows, span.shed, span.reached, position))
         if span.shed:
             self._forget()  # Nobody releases it: if all before it is released, it is.
 
     def _note(self, kind: str, fields: list[Any]) -> None:
         if kind == _BASE:
-            self.upto, offsets, self.ended, self.rows, self.shed = fields
-            self.offsets = dict(offsets)
-            self._base = self.upto, dict(offsets), self.rows, self.shed
+            self.upto, offsets, self.ended, self.rows, self.shed, reached = fields
+            self.offsets, self.reached = dict(offsets), dict(reached)
+            self._base = self.upto, dict(offsets), self.rows, self.shed, dict(reached)
         else:
             assert kind == _RELEASED, f"a record of kind {kind!r} in the numbering"
             # What stood before the file was shortened may come behind what was written then.
@@ -210,19 +250,21 @@ class Numbering:
         forgotten = False
         while self._live and self._live[0].upto <= self.released:
             span = self._live.popleft()
-            _, offsets, rows, shed = self._base
+            _, offsets, rows, shed, reached = self._base
             if span.source is not None:
                 offsets[span.source] = span.offset
-            self._base = span.upto, offsets, rows + span.rows, shed + span.shed
+                if span.reached is not None:
+                    reached[span.source] = span.reached
+            self._base = span.upto, offsets, rows + span.rows, shed + span.shed, reached
             forgotten = True
         return forgotten
 
     def _replay(self, spans: deque[Span]) -> Replay:
-        upto, offsets, *_ = self._base
+        behind = tuple(span.behind(self.released) for span in spans)
         return Replay(
-            offsets=dict(offsets),
-            skip_rows={spans[0].source: self.released - upto} if spans else {},
-            spans=tuple(span.behind(self.released) for span in spans),
+            offsets=dict(self._base[1]),
+            skip_rows={spans[0].source: spans[0].rows - behind[0].rows} if spans else {},
+            spans=behind,
         )
 
     def _shorten(self) -> None:
@@ -230,25 +272,24 @@ class Numbering:
         if self._journal.size - keep_from > self._journal.size // 2:
             return
         ended = self.ended and not self._live
-        upto, offsets, rows, shed = self._base
-        first = (
-            msgpack.packb([_BASE, upto, list(offsets.items()), ended, rows, shed]),
-            msgpack.packb([_RELEASED, self.released]),
-        )
+        upto, offsets, rows, shed, reached = self._base
+        base = [_BASE, upto, list(offsets.items()), ended, rows, shed, list(reached.items())]
+        first = (msgpack.packb(base), msgpack.packb([_RELEASED, self.released]))
         forward = self._journal.shorten(first, keep_from)
         self._live = deque(replace(span, position=span.position - forward) for span in self._live)
 
 
 def _span(kind: str, fields: list[Any]) -> Span:
-    after, upto, offset, when, *rest = fields
+    after, upto, offset, when, source, *rest = fields
     if kind == _MARK:
         mark, value = rest
-        return Span(after=after, upto=upto, offset=offset, when=when, mark=mark, value=value)
-    source, *rest = rest
+        return Span(after=after, upto=upto, offset=offset, when=when, mark=mark, value=value, source=source)
     if kind == _SHED:
         return Span(after=after, upto=upto, offset=offset, when=when, shed=rest[0], source=source)
-    digest, kept = rest
-    return Span(after=after, upto=upto, offset=offset, when=when, digest=digest, kept=kept, source=source)
+    digest, kept, plain, reached = rest
+    marks = tuple((sn, value) for sn, value in plain)
+    span = Span(after=after, upto=upto, offset=offset, when=when, digest=digest, kept=kept, source=source)
+    return replace(span, marks=marks, reached=reached)
 
 
 def _encoded(rows: pa.RecordBatch) -> bytes:

@@ -59,6 +59,7 @@ class Skipping(Hosted):
     def __init__(self, inner: Hosted) -> None:
         super().__init__(inner.step, inner.state_in_memory)
         self._inner = inner
+        self.words = inner.words
         self._counts: dict[int, int] = {}  # Of the partitions that are held.
         self._saved: dict[int, _Saved] = {}
         self._saved_bytes = 0
@@ -94,6 +95,9 @@ class Skipping(Hosted):
 
     def close(self) -> None:
         self._inner.close()
+
+    def take_late(self) -> dict[int, int]:
+        return self._inner.take_late()
 
     # What was left out, for those who count.
 
@@ -181,7 +185,7 @@ class Skipping(Hosted):
         try:
             state = self._inner.get_partition_state(pid)
             pieces = list(state) if isinstance(state, GeneratorType) else [state]
-            packed = encode(pieces, f"step {self.step.name!r}, partition {pid}")
+            packed = encode(pieces, f"step {self.step.name!r}, partition {pid}", words=self.words)
         except StateError as error:
             raise StateError(
                 'on_error="skip" puts the state back when an operator raises, so it must be one that can be moved. '
@@ -199,7 +203,7 @@ class Skipping(Hosted):
     def _restore(self, pid: int) -> None:
         self._inner.drop_partition(pid)
         self._inner.init_trans(pid)
-        for piece in decode(self._saved[pid].packed):
+        for piece in decode(self._saved[pid].packed, words=self.words):
             self._inner.install_partition_state(pid, piece)
         self._inner.end_trans(pid)
 

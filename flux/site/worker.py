@@ -29,6 +29,7 @@ from ..wire.fan import Body, body_of, rows_in
 from ..wire.link import Link
 from ..wire.rows import PARTITION, SN, SUB, Channels, Rows
 from ..wire.transfer import Arrival, Whose
+from ..wire.values import Vocabulary
 from .at_work import SUFFIX, AtWork, Job
 from .digests import Digests, Skips
 from .feeding import COMING_TIMES
@@ -51,6 +52,7 @@ class Worker(Shell):
         stages = plan.stages
         super().__init__(surroundings, Node(name, [_pooler(name, stage, plan.pool_rows) for stage in stages]))
         self._segments: dict[int, Steps] = {}
+        self._words: dict[tuple[int, int], Vocabulary] = {}  # Of which their states are made, by stage and step.
         self._inputs = {stage: Inputs(plan, stage, self.table) for stage in stages}
         self._digests = {stage: Digests(plan.partitions(stage)) for stage in stages}
         self._at_work = AtWork(surroundings.directory / f"{name}{SUFFIX}")
@@ -64,6 +66,7 @@ class Worker(Shell):
         for stage in self.plan.stages:
             self._segments[stage] = Steps(self.plan, stage)
             self._segments[stage].open(p for p, copies in enumerate(placed.copies[stage]) if self.name in copies)
+            self._words |= {(stage, number): step.words for number, step in enumerate(self._segments[stage])}
 
     def last_words(self) -> dict[str, Any]:
         for steps in self._segments.values():
@@ -93,6 +96,7 @@ class Worker(Shell):
         self._at_work.end()
         body = self._partitioned(job.stage, outputs, whole.marks)
         self._compare(job, body, self._tell_skipped(job.stage))
+        self._tell_late(job.stage)
         reached = job.upto if job.ordered else max([job.upto, *_last_of(body)])
         self.tell(
             Consumed(stage=job.stage, cohort=job.cohort, upto=job.upto, rows=len(body), emitted_upto=reached, body=body)
@@ -106,6 +110,13 @@ class Worker(Shell):
             if told:
                 self.program.send(told)
         return places
+
+    def _tell_late(self, stage: int) -> None:
+        """Report how many rows came too late, as far as that is news."""
+        for number, step in enumerate(self._segments[stage]):
+            if totals := step.take_late():
+                place = {"step": step.step.name, "place": [stage, number]}
+                self.program.send({"kind": "late", **place, "totals": list(totals.items())})
 
     def _compare(self, job: Consume, body: Body, skipped: Skips) -> None:
         """Have what was emitted compared with what the other copies emit."""
@@ -219,9 +230,9 @@ class Worker(Shell):
         """Read a copy that has come, beside the loop if it is large; the machine is told when that is done."""
         try:
             if arrival.size_bytes < _READ_AT_ONCE_BYTES:
-                message = read(arrival, self._edges)
+                message = read(arrival, self._edges, self._words)
             else:
-                message = await trio.to_thread.run_sync(read, arrival, self._edges)
+                message = await trio.to_thread.run_sync(read, arrival, self._edges, self._words)
             if message.sender != link.peer:
                 raise frames.BadFrame(f"expected the state of a partition of {link.peer}, got {message!r:.200}")
         except frames.BadFrame as error:

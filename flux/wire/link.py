@@ -9,6 +9,9 @@ that it has received whole, and tells the other now and then. A frame is kept un
 has it. When another connection stands (`resume`), both ends say how far they have come, and each repeats what
 the other lacks: callers see one stream of frames, nothing lost, repeated or reordered.
 
+Who receives may find that a frame makes no sense, and `refuse` it: the connection is given up, and over the next one it
+comes again. Much that is to be sent at once is made frame by frame when its turn comes (`send_batch_later`).
+
 Some frames are *bulk*: the chunks of a partition's state. They go between other frames, one after each, in an order of
 their own, and never are more than `_BULK_BYTES` of them on their way: what is sent behind them waits for no more.
 

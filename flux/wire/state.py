@@ -1,8 +1,8 @@
 """State on its way: an operator's state as bytes, and back, without pickle.
 
-State is made of msgpack's types, numpy arrays and Arrow tables or batches, nested as one likes. Arrays
-travel as their bytes with dtype and shape, Arrow data as an IPC stream. What cannot be encoded is a
-`StateError` that names the value; what cannot be decoded is a `BadFrame`.
+State is made of msgpack's types, numpy arrays and Arrow tables or batches, nested as one likes, and of what is in the
+operator's vocabulary (`values`). Arrays travel as their bytes with dtype and shape, Arrow data as an IPC stream. What
+cannot be encoded is a `StateError` that names the value; what cannot be decoded is a `BadFrame`.
 
 What is large goes *outside*: it is a number in the packed value, and its bytes are a buffer of their own, without a
 copy here or where they arrive. Lists and dicts of many entries go outside in slices, because msgpack does not let
@@ -24,11 +24,14 @@ import pyarrow as pa
 from ..errors import StateError
 from .batches import read_batch, read_table
 from .frames import BadFrame, blame, shown
+from .values import PLAIN, Spoken, Unknown, Vocabulary, Words, cannot_move
 
 _ARRAY, _TABLE, _BATCH, _TUPLE, _ARRAY_OUTSIDE, _TABLE_OUTSIDE, _BATCH_OUTSIDE, _LIST, _DICT = range(1, 10)
+_WORD, _SPOKEN = 10, 11
 _ARROW_OUTSIDE = (_TABLE_OUTSIDE, _BATCH_OUTSIDE)
 _SLICED = (_LIST, _DICT)
-# Each tuple within a tuple takes 50 KiB of the C stack, which ends at 8 MiB or sooner, and the process with it.
+# Each tuple or value of a class within another takes 50 KiB of the C stack, which ends at 8 MiB or sooner, and the
+# process with it.
 _TUPLES_DEEP_MAX = 32
 _OUTSIDE_MIN_BYTES = 64 << 10
 _SLICE_ENTRIES = 8_192
@@ -38,6 +41,7 @@ _LOOKED_ENTRIES_MAX = 64
 # What `dtype.str` says of arrays without objects and fields. Other texts would be read as descriptions of types.
 _DTYPE = re.compile(r"[<>|](?:[biufcSUV][0-9]{1,9}|[mM]8(?:\[[0-9]{0,9}[a-zA-Z]{1,7}\])?)")
 _tokens = itertools.count(1)
+_NO_STEPS: Words = {}
 
 Parts: TypeAlias = list[memoryview]  # Of one buffer, in this order; views of what the operator holds.
 
@@ -71,13 +75,27 @@ class Parcel:
         self.token = next(_tokens)  # Stands for it in a recording.
 
 
-def encode(state: Any, whose: str, outside: Outside | None = None, depth: int = 0) -> bytes:
+def encode(state: Any, whose: str, outside: Outside | None = None, words: Vocabulary = PLAIN) -> bytes:
     """`state` as bytes, and what is large put `outside`, if that is given: it is not copied.
 
-    `whose` says in an error which operator's it is, `depth` how many tuples it is within.
+    `whose` says in an error which operator's it is, `words` what may be in it.
     """
+    try:
+        return _encode(state, whose, outside, words, 0)
+    except Unknown as unknown:
+        raise cannot_move(unknown, state, whose) from None
+
+
+def _encode(state: Any, whose: str, outside: Outside | None, words: Vocabulary, depth: int) -> bytes:
+    """As `encode`, within `depth` tuples or values of a class."""
     if depth > _TUPLES_DEEP_MAX:
-        raise StateError(f"{whose}: tuples nested more than {_TUPLES_DEEP_MAX} deep cannot be moved; keep lists")
+        raise StateError(
+            f"{whose}: tuples and values of classes nested more than {_TUPLES_DEEP_MAX} deep, or within themselves, "
+            "cannot be moved; keep lists and dicts"
+        )
+
+    def within(value: Any, words: Vocabulary = words) -> bytes:
+        return _encode(value, whose, outside, words, depth + 1)
 
     def extend(value: Any) -> msgpack.ExtType:
         if isinstance(value, np.ma.MaskedArray):
@@ -92,12 +110,12 @@ def encode(state: Any, whose: str, outside: Outside | None = None, depth: int = 
             return msgpack.ExtType(_ARRAY, msgpack.packb([value.dtype.str, []]) + value.tobytes())
         if isinstance(value, pa.Table | pa.RecordBatch):
             return _extended_arrow(value, outside)
-        if isinstance(value, tuple):
-            return msgpack.ExtType(_TUPLE, encode(list(value), whose, outside, depth + 1))
-        raise StateError(
-            f"{whose}: {value!r:.200} of type {type(value).__name__} cannot be moved to another site. State is made "
-            "of None, bool, int, float, str, bytes, lists, tuples, dicts, numpy arrays and Arrow tables"
-        )
+        if type(value) is tuple:
+            return msgpack.ExtType(_TUPLE, within(list(value)))
+        if type(value) is Spoken:
+            place = msgpack.packb([value.stage, value.step])
+            return msgpack.ExtType(_SPOKEN, place + within(value.state, value.words))
+        return msgpack.ExtType(_WORD, within(list(words.to_plain(value))))
 
     def sliced(value: Any, deep: int) -> Any:
         """`value` with the long lists and dicts in it put outside."""
@@ -105,7 +123,7 @@ def encode(state: Any, whose: str, outside: Outside | None = None, depth: int = 
             return value
         if len(value) > _SLICE_ENTRIES:
             assert outside is not None
-            slices = (encode(some, whose, outside, depth + 1) for some in _slices(value))
+            slices = map(within, _slices(value))
             numbers = [outside.put([memoryview(packed)]) for packed in slices]
             return msgpack.ExtType(_LIST if type(value) is list else _DICT, msgpack.packb(numbers))
         if len(value) > _LOOKED_ENTRIES_MAX:
@@ -121,13 +139,21 @@ def encode(state: Any, whose: str, outside: Outside | None = None, depth: int = 
     return packed
 
 
-def decode(packed: Any, outside: Sequence[Any] = (), depth: int = 0) -> Any:
+def decode(packed: Any, outside: Sequence[Any] = (), words: Vocabulary = PLAIN, steps: Words = _NO_STEPS) -> Any:
     """What `encode` was given; numpy scalars and empty shapes come back as they were.
 
-    `outside` are the buffers of what is large, writable arrays of bytes: what is made of them keeps them.
+    `outside` are the buffers of what is large, writable arrays of bytes: what is made of them keeps them. What is in
+    the words of a step's operator is read with those in `steps`, the rest with `words`.
     """
+    return _decode(packed, outside, words, steps, 0)
+
+
+def _decode(packed: Any, outside: Sequence[Any], words: Vocabulary, steps: Words, depth: int) -> Any:
     if depth > _TUPLES_DEEP_MAX:
-        raise BadFrame(f"state with tuples nested more than {_TUPLES_DEEP_MAX} deep")
+        raise BadFrame(f"state with tuples or values of classes nested more than {_TUPLES_DEEP_MAX} deep")
+
+    def within(data: Any, words: Vocabulary = words) -> Any:
+        return _decode(data, outside, words, steps, depth + 1)
 
     def extended(code: int, data: bytes) -> Any:
         if code == _ARRAY:
@@ -137,7 +163,12 @@ def decode(packed: Any, outside: Sequence[Any] = (), depth: int = 0) -> Any:
         if code == _BATCH:
             return read_batch(data)
         if code == _TUPLE:
-            return tuple(decode(data, outside, depth + 1))
+            return tuple(within(data))
+        if code == _WORD:
+            word, plain = within(data)
+            return words.to_value(word, plain)
+        if code == _SPOKEN:
+            return _spoken(data, steps, within)
         if code == _ARRAY_OUTSIDE:
             number, dtype, shape = msgpack.unpackb(data)
             return _shaped(_view(outside[number], dtype), shape)
@@ -145,7 +176,7 @@ def decode(packed: Any, outside: Sequence[Any] = (), depth: int = 0) -> Any:
             buffer = pa.py_buffer(outside[msgpack.unpackb(data)])
             return read_table(buffer) if code == _TABLE_OUTSIDE else read_batch(buffer)
         if code in _SLICED:
-            return _joined(code, (decode(outside[number], outside, depth + 1) for number in msgpack.unpackb(data)))
+            return _joined(code, (within(outside[number]) for number in msgpack.unpackb(data)))
         raise BadFrame(f"state of an unknown kind {code}: run one release everywhere")
 
     try:
@@ -156,6 +187,16 @@ def decode(packed: Any, outside: Sequence[Any] = (), depth: int = 0) -> Any:
         raise BadFrame(
             f"what came is not the state of a partition: {blame(error)}; run one release everywhere"
         ) from error
+
+
+def _spoken(data: bytes, steps: Words, within: Callable[[Any, Vocabulary], Any]) -> Any:
+    """State of a step, in the words of the operator that this process has there."""
+    unpacker = msgpack.Unpacker()
+    unpacker.feed(data[:64])
+    place = tuple(unpacker.unpack())
+    if place not in steps:
+        raise BadFrame(f"state of step {shown(place)}, of which nobody here knows what its state is made of")
+    return within(memoryview(data)[unpacker.tell() :], steps[place])
 
 
 def _extended_array(value: Any, outside: Outside | None) -> msgpack.ExtType:

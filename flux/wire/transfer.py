@@ -13,12 +13,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from .frames import BadFrame
 from .state import Outside, decode, encode
+from .values import Words
 
 # Data that was sent behind a chunk waits for it: half a millisecond on a link that carries a gigabyte per second.
 CHUNK_BYTES = 512 << 10
@@ -98,12 +100,12 @@ class Arrival:
             if self._item is not None and self._filled == len(self._item):
                 self._finish()
 
-    def values(self) -> Iterator[Any]:
-        """What was sent, read as one asks for it; to be called once, when the last chunk is here."""
+    def values(self, steps: Words = MappingProxyType({})) -> Iterator[Any]:
+        """What was sent, read as one asks for it, in the words of these steps; once, when the last chunk is here."""
         if self._item is not None or self._head or self._buffers:
             raise BadFrame("the state of a partition ended in the middle of a value")
         for packed, buffers in self._values:
-            yield decode(packed, buffers)
+            yield decode(packed, buffers, steps=steps)
 
     def _begin(self) -> None:
         self._kind, size = _ITEM.unpack(self._head)

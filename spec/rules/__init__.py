@@ -382,4 +382,16 @@ RULES: tuple[ProtocolRule, ...] = (
             Removal(early.take_early_rows_before_a_meeting, "any order and a move", 11),
         ),
     ),
+    ProtocolRule(
+        31,
+        "Nobody waits for a copy on its way",
+        "A site to which a copy is on its way acknowledges nothing until it is there, however long that takes. What is "
+        "kept for it alone has a bound of its own. When it catches up, it does so in steps between which others have "
+        "their turn, and what may be kept for it becomes less with each row that it takes.",
+        (
+            Removal(feeding.wait_for_copies_on_their_way, "a spare, patience", 3),
+            Removal(feeding.keep_as_much_for_who_has_caught_up, "a spare, patience", 2),
+            Removal(feeding.wait_for_all_that_a_copy_has_to_take, "small steps", 37),
+        ),
+    ),
 )

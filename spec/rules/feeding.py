@@ -137,6 +137,29 @@ def take_silence_for_an_ack(patch: Patch) -> None:
     )
 
 
+def wait_for_copies_on_their_way(patch: Patch) -> None:
+    """What is kept for a site to which a copy is on its way counts like all that is kept."""
+    patch.put(Buffer, "expect", lambda buffer, coming: None)
+
+
+def keep_as_much_for_who_has_caught_up(patch: Patch) -> None:
+    """For a site to which a copy has come as much may be kept for ever as on its way."""
+    patch.put(Buffer, "_press", lambda buffer, dest, rows: None)
+
+
+def wait_for_all_that_a_copy_has_to_take(patch: Patch) -> None:
+    """The oldest cohort waits for one that has all it needs to meet, however many steps it has to go."""
+    own = FhCons.reach
+
+    def reach(cons: FhCons, cohort: int) -> int:
+        oldest = min(cons.cohorts)
+        at = cons.cohorts[oldest].consumed
+        behind = [k for k, other in cons.cohorts.items() if k != oldest and other.consumed < at <= cons.frontier(k)]
+        return at if cohort == oldest and behind else own(cons, cohort)
+
+    patch.put(FhCons, "reach", reach)
+
+
 def keep_floors_by_place(patch: Patch) -> None:
     """A copy that takes the place of another inherits what that one had acknowledged."""
     own = FhProd.adopt

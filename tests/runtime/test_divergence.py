@@ -63,6 +63,16 @@ def test_a_digest_does_not_depend_on_how_rows_were_cut(cuts: tuple[int, ...]) ->
     assert [cut.get(p) for p in range(3)] == [whole.get(p) for p in range(3)]
 
 
+def test_a_digest_does_not_depend_on_whether_a_row_stands_beside_one_that_became_several() -> None:
+    # Only then has it a `sub`, and it is zero.
+    alone, beside = Digests(3), Digests(3)
+    rows = rows_of(1, 5)
+    alone.add(rows, 0, 5)
+    hidden = np.arange(1, 6), np.zeros(5, np.uint64), (np.arange(1, 6) % 3).astype(np.uint16), np.zeros(5, np.uint16)
+    beside.add(Rows.of(rows.user, *hidden), 0, 5)
+    assert [alone.get(p) for p in range(3)] == [beside.get(p) for p in range(3)]
+
+
 def test_a_digest_tells_a_value_a_place_and_a_partition_apart() -> None:
     def digests(user: Any, sn: list[int], producer: list[int]) -> list[int]:
         made = Digests(2)

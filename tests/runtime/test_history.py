@@ -29,7 +29,7 @@ def lived(numbered: list[LogEntry], taken: list[LogEntry]) -> History:
     for (t_s, upto, rows), is_input in entries:
         at = STARTED_AT + t_s
         if is_input:
-            history.add_inputs([(at, upto, rows)], upto)
+            history.add_inputs([(at, upto, rows)], history.input_rows + rows)
         else:
             history.add_output((at, upto, rows))
         if history.is_due(STARTED_AT, at):
@@ -90,17 +90,18 @@ def test_a_run_without_output_keeps_no_inputs_that_were_taken() -> None:
 def test_rows_told_too_late_are_counted() -> None:
     numbered, taken = logs(3 * RECENT_S, every_s=1.0)
     history = lived(numbered, taken)
-    history.add_inputs([(STARTED_AT + 1.5, 99_999, 7)], 99_999)
+    history.add_inputs([(STARTED_AT + 1.5, 99_999, 7)], history.input_rows + 7)
     rows = sum(interval.input_rate * INTERVAL_S for interval in history.timeline(STARTED_AT))
     assert rows == pytest.approx(10 * len(numbered) + 7)
 
 
-def test_rows_that_a_dead_ingress_did_not_tell_are_counted_once() -> None:
+def test_an_ingress_that_was_started_again_is_not_counted_twice_and_what_none_told_is_counted() -> None:
     history = History()
     history.add_inputs([(STARTED_AT, 10, 10)], 10)
-    history.add_inputs([], 30)  # The next one has read the journal,
-    history.add_inputs([(STARTED_AT + 1.0, 20, 10), (STARTED_AT + 1.1, 30, 10)], 30)  # and gives again what is in it.
-    assert history.input_rows == 30
+    # It died when it had numbered 30. All copies had what was up to 20; the next one tells of the rest.
+    history.add_inputs([(STARTED_AT + 1, 30, 10)], 30)
+    history.add_inputs([(STARTED_AT + 2, 35, 5)], 35)
+    assert history.input_rows == 35
 
 
 def test_the_output_gap_of_a_death_long_ago_is_still_known() -> None:
@@ -109,7 +110,8 @@ def test_the_output_gap_of_a_death_long_ago_is_still_known() -> None:
     heard = Heard(started_at=STARTED_AT)
     site = Process("site-1", killed_at=STARTED_AT + 10.0, gone_at=STARTED_AT + 10.0)
     heard.deaths.append(site)
-    heard.history.add_inputs([(STARTED_AT + t_s, upto, rows) for t_s, upto, rows in numbered], numbered[-1][1])
+    entries = [(STARTED_AT + t_s, upto, rows) for t_s, upto, rows in numbered]
+    heard.history.add_inputs(entries, sum(rows for *_, rows in numbered))
     for t_s, upto, rows in taken:
         heard.history.add_output((STARTED_AT + t_s, upto, rows))
     [before] = failures_of(heard)

@@ -58,7 +58,9 @@ class Copy:
             part = body.between(message.after, message.upto)
             if part.wide is not None:
                 self.received |= dict(zip(part.hidden("__sn").tolist(), part.user["n"].to_pylist(), strict=True))
-            self.received |= {mark.sn: mark.kind for mark in part.marks}
+            marks = {mark.sn: mark.kind if mark.value is None else (mark.kind, mark.value) for mark in part.marks}
+            assert marks.keys().isdisjoint(self.received)
+            self.received |= marks
         self.upto = message.upto
 
 

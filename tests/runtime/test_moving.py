@@ -17,10 +17,13 @@ from flux.wire.frames import BadFrame
 from flux.wire.rows import Channels, Rows
 from flux.wire.state import Parcel
 from flux.wire.transfer import Arrival, items
+from flux.wire.values import PLAIN
 
 
 class Step:
     """An operator that notes what is installed."""
+
+    words = PLAIN
 
     def __init__(self, states: dict[int, Any] | None = None) -> None:
         self.installed: list[tuple[int, Any]] = []

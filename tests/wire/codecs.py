@@ -9,10 +9,17 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import socket
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
 from random import Random
 from typing import Any
+from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import msgpack
 import numpy as np
@@ -30,6 +37,7 @@ from flux.wire.greeting import Dialler, Listener, Refused
 from flux.wire.link import Link, tune
 from flux.wire.rows import Channels, Rows, marks_to_plain, merge
 from flux.wire.sockets import Reader
+from flux.wire.values import Spoken, Vocabulary
 
 from .mutations import mutated, rearranged
 
@@ -250,6 +258,31 @@ _STATES: list[Any] = [
     [np.zeros((2, 3), "<M8[us]"), np.array(["ab", "c"]), np.array([b"xy"]), np.zeros((0, 4)), np.bool_(True)],
 ]
 STATES = [state.encode(value, "fuzz") for value in _STATES]
+
+
+@dataclass
+class Visit:
+    """A class that the operator names."""
+
+    page: Any
+    at: Any
+
+
+class Colour(Enum):
+    RED = 1
+
+
+_WORDS = Vocabulary((Visit, Colour), lambda value: NotImplemented, lambda plain: [plain])
+_STEPS = {(1, 0): _WORDS}
+_MOMENT = datetime(2024, 1, 2, 3, 4, 5, 6, UTC)
+_SPOKEN: list[Any] = [
+    {(1, _MOMENT.date()): Visit({"x"}, [_MOMENT, _MOMENT - _MOMENT, Colour.RED])},
+    [{1, "b"}, frozenset({2.5}), Decimal("1.50"), UUID(int=7)],
+    [deque([1, 2], 5), Counter("aab"), OrderedDict(a=1), defaultdict(set, {"a": {1}}), Fraction(1, 3), 1j, 2**90],
+    [datetime(2024, 7, 1, tzinfo=ZoneInfo("Europe/Berlin")), _MOMENT.timetz(), Visit(None, Visit(1, 2))],
+]
+_WORDED = [state.encode([Spoken(1, 0, value, _WORDS)], "fuzz") for value in _SPOKEN]
+STATES += _WORDED
 _DEEP = msgpack.packb([1])
 for _ in range(300):
     _DEEP = msgpack.packb([msgpack.ExtType(4, _DEEP)])
@@ -257,11 +290,37 @@ STATES.append(_DEEP)
 
 
 async def attempt_state(draw: Random) -> bool:
-    value = state.decode(mutated(draw, draw.choice(STATES), STATES))
+    value = state.decode(mutated(draw, draw.choice(STATES), STATES), steps=_STEPS)
     repr(value)[:100]
     with contextlib.suppress(StateError):  # Such as a time stamp of msgpack's own.
-        state.encode(value, "fuzz")
+        state.encode(value, "fuzz", words=_WORDS)
+    assert _classes(value) <= {Visit, Colour}, "a class that nobody has named was made of what came"
     return True
+
+
+def _classes(value: Any) -> set[type[Any]]:
+    """The classes of values that are neither of Python's own types nor of numpy's and Arrow's."""
+    kind = type(value)
+    found = set() if kind.__module__.split(".")[0] in _OTHERS else {kind}
+    parts = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, _PARTED) else ()
+    parts = vars(value).values() if kind is Visit else parts
+    return found.union(*map(_classes, parts))
+
+
+_PARTED = list | tuple | set | frozenset | deque
+_OTHERS = {
+    "builtins",
+    "collections",
+    "datetime",
+    "decimal",
+    "fractions",
+    "uuid",
+    "zoneinfo",
+    "numpy",
+    "pyarrow",
+    "msgpack",
+}
+_OTHERS |= {"flux"}  # A row that was given to an operator.
 
 
 # --- greetings ------------------------------------------------------------------------------------

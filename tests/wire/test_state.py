@@ -133,20 +133,18 @@ class Thing:
 @pytest.mark.parametrize(
     ("value", "says"),
     [
-        ({1, 2}, r"\{1, 2\} of type set cannot be moved"),
-        (Thing(), r"a thing!+ of type Thing cannot be moved to another site\. State is made of None"),
-        (datetime.date(2024, 1, 2), "of type date cannot be moved"),
-        (2**64, "18446744073709551616 of type int cannot be moved"),
+        (Thing(), r"a thing!+ of type Thing.* cannot be moved to another site\. .*`state_types = \(Thing,\)`"),
+        ({Thing()}, r"a thing!+ of type Thing, at .*an element, cannot be moved"),
         (np.array([{}]), "a numpy array of objects cannot be moved; keep a list"),
         ("\ud800", "the state cannot be moved"),
     ],
-    ids=["set", "object", "date", "large integer", "objects", "half a character"],
+    ids=["object", "within a set", "objects", "half a character"],
 )
 def test_what_cannot_be_moved_is_a_state_error_that_names_it(value: Any, says: str) -> None:
     for state in (value, {"deep": [(value,)]}):
         with pytest.raises(StateError, match=f"^{WHOSE}: .*{says}") as caught:
             encode(state, WHOSE)
-        assert len(str(caught.value)) < 500
+        assert len(str(caught.value)) < 700
 
 
 def test_a_kind_that_another_release_sends_is_a_bad_frame() -> None:
@@ -170,7 +168,7 @@ def nested(depth: int) -> Any:
 
 def test_tuples_nested_deeper_than_the_stack_allows_are_refused_at_both_ends() -> None:
     assert returned(nested(30)) == nested(30)
-    with pytest.raises(StateError, match=f"^{WHOSE}: tuples nested more than 32 deep"):
+    with pytest.raises(StateError, match=f"^{WHOSE}: tuples .* nested more than 32 deep"):
         encode(nested(5_000), WHOSE)
     packed = msgpack.packb([1])
     for _ in range(5_000):

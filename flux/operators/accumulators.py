@@ -1,0 +1,286 @@
+"""Accumulators: what is kept of a key's values so that aggregates can be told from it, for all keys at once.
+
+Each has a few arrays indexed by slot, and adds rows one after the other in row order: ``np.add.at`` and its like do
+that in one pass, and what they leave is what a loop over rows would, to the bit, wherever batches are cut. Integers are
+exact beyond 64 bits. Nulls never come here.
+
+`merge` puts what was kept of a later stretch of rows behind that of an earlier one. For sums of floats that is not the
+same as adding row by row; where stretches begin and end is a matter of the data (panes of a window), so the result is
+still the same in every copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flux.operators.running import Stretches
+
+__all__ = ["Accumulator", "Counts", "Extremes", "IntSums", "Moments", "Sums", "exact_floats"]
+
+Slots = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Values = Mapping[str, npt.NDArray[Any]]
+Running = dict[str, npt.NDArray[Any]]
+
+_LOW_BITS = 32
+_LOW_MASK = np.int64((1 << _LOW_BITS) - 1)
+# Low parts stay well within 64 bits.
+_CARRY_AT = 2**62
+
+
+class Accumulator:
+    """Abstract. `fields` are the names and types of its arrays."""
+
+    def __init__(self, name: str, fields: Mapping[str, Any]) -> None:
+        self.fields = {f"{name}.{field}": dtype for field, dtype in fields.items()}
+        self._names = {field: f"{name}.{field}" for field in fields}
+
+    def of(self, values: Values, field: str) -> npt.NDArray[Any]:
+        """One of its arrays."""
+        return values[self._names[field]]
+
+    def begin(self, values: Values, slots: Slots) -> None:
+        """Set what is kept of new keys; zeros, if not said otherwise."""
+        for name in self.fields:
+            values[name][slots] = 0
+
+    def add(self, values: Values, slots: Slots, x: npt.NDArray[Any]) -> None:
+        """Add a row's value to each of these slots, in this order; a slot may come several times."""
+        raise NotImplementedError
+
+    def merge(self, into: Values, at: Slots, later: Values, slots: Slots) -> None:
+        """Add to the entries `at`, which all differ, what `later` keeps in these slots."""
+        for name in self.fields:
+            into[name][at] += later[name].take(slots)
+
+    def running(self, values: Values, stretches: Stretches, x: npt.NDArray[Any], valid: Bools | None) -> Running:
+        """Add rows that are grouped, and return what is kept behind each of them; only `valid` ones count."""
+        raise NotImplementedError
+
+    def installed(self, values: Values, slots: Slots) -> None:
+        """These slots were set from what another site kept."""
+
+    def _remember(self, values: Values, stretches: Stretches, running: Mapping[str, npt.NDArray[Any]]) -> Running:
+        """Keep what is behind the last row of each group; return all under the arrays' names."""
+        for field, array in running.items():
+            self.of(values, field)[stretches.slots] = array.take(stretches.last)
+        return {self._names[field]: array for field, array in running.items()}
+
+    def _before(self, values: Values, stretches: Stretches, field: str) -> npt.NDArray[Any]:
+        return self.of(values, field).take(stretches.slots)
+
+
+class Counts(Accumulator):
+    """How many values."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, {"n": np.int64})
+
+    def add(self, values: Values, slots: Slots, x: npt.NDArray[Any]) -> None:
+        np.add.at(self.of(values, "n"), slots, 1)
+
+    def running(self, values: Values, stretches: Stretches, x: npt.NDArray[Any], valid: Bools | None) -> Running:
+        return self._remember(
+            values, stretches, {"n": _counted(self._before(values, stretches, "n"), stretches, valid)}
+        )
+
+
+class Sums(Accumulator):
+    """Sums of floats, added in row order."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, {"sum": np.float64})
+
+    @np.errstate(invalid="ignore", over="ignore")
+    def add(self, values: Values, slots: Slots, x: npt.NDArray[Any]) -> None:
+        np.add.at(self.of(values, "sum"), slots, x.astype(np.float64, copy=False))
+
+    @np.errstate(invalid="ignore", over="ignore")
+    def merge(self, into: Values, at: Slots, later: Values, slots: Slots) -> None:
+        super().merge(into, at, later, slots)
+
+    @np.errstate(invalid="ignore", over="ignore")
+    def running(self, values: Values, stretches: Stretches, x: npt.NDArray[Any], valid: Bools | None) -> Running:
+        # A sum that began with 0.0 is never -0.0, so 0.0 changes nothing.
+        x = _filled(x.astype(np.float64, copy=False), valid, 0.0)
+        before = self._before(values, stretches, "sum")
+        return self._remember(values, stretches, {"sum": stretches.accumulated(np.add, x, before)})
+
+
+class IntSums(Accumulator):
+    """Sums of integers, exact: ``high * 2**32 + low``.
+
+    While values are small, only `low` is touched. How far it can be from zero is known, and before it may leave 64 bits
+    all of it but 32 bits is carried over to `high`.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, {"high": np.int64, "low": np.int64})
+        self._farthest = 0
+
+    def add(self, values: Values, slots: Slots, x: npt.NDArray[Any]) -> None:
+        if not len(x):
+            return
+        high, low, more = self._split(x)
+        if high is not None:
+            np.add.at(self.of(values, "high"), slots, high)
+        self._make_room(values, more)
+        np.add.at(self.of(values, "low"), slots, low)
+
+    def merge(self, into: Values, at: Slots, later: Values, slots: Slots) -> None:
+        high, low = carried(self.of(later, "high").take(slots), self.of(later, "low").take(slots))
+        self.of(into, "high")[at] += high
+        self.of(into, "low")[at] += low
+
+    def running(self, values: Values, stretches: Stretches, x: npt.NDArray[Any], valid: Bools | None) -> Running:
+        x = _filled(x, valid, 0)
+        high, x, more = self._split(x)
+        self._make_room(values, more)
+        before = self._before(values, stretches, "high")
+        running = {
+            "high": stretches.spread(before) if high is None else stretches.summed(high, before),
+            "low": stretches.summed(x, self._before(values, stretches, "low")),
+        }
+        return self._remember(values, stretches, running)
+
+    def installed(self, values: Values, slots: Slots) -> None:
+        low = self.of(values, "low")
+        if len(slots):
+            self._farthest = max(self._farthest, abs(int(low[slots].max())), abs(int(low[slots].min())))
+
+    @staticmethod
+    def _split(x: npt.NDArray[Any]) -> tuple[Ints | None, Ints, int]:
+        """Return what is to be added to `high`, if anything, and to `low`, and how far that can move a low part."""
+        more = max(abs(int(x.max())), abs(int(x.min()))) * len(x)
+        if more < _CARRY_AT:
+            return None, x.astype(np.int64, copy=False), more
+        high, low = _parts(x)
+        return high, low, len(x) << _LOW_BITS
+
+    def _make_room(self, values: Values, more: int) -> None:
+        if self._farthest + more >= _CARRY_AT:
+            high, low = self.of(values, "high"), self.of(values, "low")
+            high[:], low[:] = carried(high, low)
+            self._farthest = 1 << _LOW_BITS
+        self._farthest += more
+
+
+class Extremes(Accumulator):
+    """The least, or the greatest, value; NaN if there is one. -0.0 counts as 0.0."""
+
+    def __init__(self, name: str, dtype: npt.DTypeLike, greatest: bool) -> None:
+        super().__init__(name, {"extreme": dtype})
+        kind = np.dtype(dtype)
+        self._choose: Any = np.maximum if greatest else np.minimum
+        ends = (-np.inf, np.inf) if kind.kind == "f" else (np.iinfo(kind).min, np.iinfo(kind).max)
+        self._begin = ends[0] if greatest else ends[1]
+
+    def begin(self, values: Values, slots: Slots) -> None:
+        self.of(values, "extreme")[slots] = self._begin
+
+    def add(self, values: Values, slots: Slots, x: npt.NDArray[Any]) -> None:
+        kept = self.of(values, "extreme")
+        with np.errstate(invalid="ignore"):
+            self._choose.at(kept, slots, x + kept.dtype.type(0) if kept.dtype.kind == "f" else x)
+
+    def merge(self, into: Values, at: Slots, later: Values, slots: Slots) -> None:
+        kept = self.of(into, "extreme")
+        with np.errstate(invalid="ignore"):
+            kept[at] = self._choose(kept.take(at), self.of(later, "extreme").take(slots))
+
+    def running(self, values: Values, stretches: Stretches, x: npt.NDArray[Any], valid: Bools | None) -> Running:
+        before = self._before(values, stretches, "extreme")
+        x = _filled(x, valid, self._begin)
+        with np.errstate(invalid="ignore"):
+            x = x + before.dtype.type(0) if before.dtype.kind == "f" else x
+            return self._remember(values, stretches, {"extreme": stretches.accumulated(self._choose, x, before)})
+
+
+class Moments(Accumulator):
+    """Number, sum and sum of squares of how far values are from the key's first, in row order.
+
+    Distances from a value of the key's own keep their digits where squares of the values themselves would lose them.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, {"n": np.int64, "first": np.float64, "sum": np.float64, "squares": np.float64})
+
+    @np.errstate(invalid="ignore", over="ignore")
+    def add(self, values: Values, slots: Slots, x: npt.NDArray[Any]) -> None:
+        n, first = self.of(values, "n"), self.of(values, "first")
+        x = x.astype(np.float64, copy=False)
+        begins = np.flatnonzero(n.take(slots) == 0)
+        # Of several rows of a key the one that is written last stays: the first, from back to front.
+        first[slots[begins[::-1]]] = x[begins[::-1]]
+        far = x - first.take(slots)
+        np.add.at(n, slots, 1)
+        np.add.at(self.of(values, "sum"), slots, far)
+        far *= far
+        np.add.at(self.of(values, "squares"), slots, far)
+
+    @np.errstate(invalid="ignore", over="ignore")
+    def merge(self, into: Values, at: Slots, later: Values, slots: Slots) -> None:
+        theirs = {field: self.of(later, field).take(slots) for field in self._names}
+        ours = {field: self.of(into, field) for field in self._names}
+        ours["first"][at] = np.where(ours["n"].take(at) == 0, theirs["first"], ours["first"].take(at))
+        # The same distances, from our first value.
+        apart = theirs["first"] - ours["first"].take(at)
+        apart[theirs["n"] == 0] = 0
+        ours["squares"][at] += theirs["squares"] + 2 * apart * theirs["sum"] + theirs["n"] * apart * apart
+        ours["sum"][at] += theirs["sum"] + theirs["n"] * apart
+        ours["n"][at] += theirs["n"]
+
+    @np.errstate(invalid="ignore", over="ignore")
+    def running(self, values: Values, stretches: Stretches, x: npt.NDArray[Any], valid: Bools | None) -> Running:
+        before = {field: self._before(values, stretches, field) for field in self._names}
+        x = x.astype(np.float64, copy=False)
+        n = _counted(before["n"], stretches, valid)
+        # The row at which a key has its first value.
+        begins = np.flatnonzero((n == 1) & (True if valid is None else valid) & (stretches.spread(before["n"]) == 0))
+        first = before["first"]
+        first[np.searchsorted(stretches.begins, begins, side="right") - 1] = x.take(begins)
+        far = _filled(x - stretches.spread(first), valid, 0.0)
+        running = {
+            "n": n,
+            "first": stretches.spread(first),
+            "sum": stretches.accumulated(np.add, far, before["sum"]),
+            "squares": stretches.accumulated(np.add, far * far, before["squares"]),
+        }
+        return self._remember(values, stretches, running)
+
+
+def _counted(before: Ints, stretches: Stretches, valid: Bools | None) -> Ints:
+    ones = np.ones(int(stretches.sizes.sum()), np.int64) if valid is None else valid.astype(np.int64)
+    return stretches.summed(ones, before)
+
+
+def _filled(x: npt.NDArray[Any], valid: Bools | None, with_what: Any) -> npt.NDArray[Any]:
+    return x if valid is None else np.where(valid, x, x.dtype.type(with_what))
+
+
+def _parts(x: npt.NDArray[Any]) -> tuple[Ints, Ints]:
+    """Return integers as high * 2**32 + low."""
+    if x.dtype == np.uint64:
+        return (x >> np.uint64(_LOW_BITS)).astype(np.int64), (x & np.uint64(_LOW_MASK)).astype(np.int64)
+    wide = x.astype(np.int64, copy=False)
+    return wide >> _LOW_BITS, wide & _LOW_MASK
+
+
+def carried(high: Ints, low: Ints) -> tuple[Ints, Ints]:
+    """Return the same integers with `low` from 0 to 2**32 - 1."""
+    return high + (low >> _LOW_BITS), low & _LOW_MASK
+
+
+def exact_floats(high: Ints, low: Ints) -> Floats:
+    """Return whole numbers as floats, each rounded once; `low` is carried."""
+    fits = (high >= -(2**31)) & (high < 2**31)
+    floats = ((high << _LOW_BITS) + low).astype(np.float64)
+    for i in np.flatnonzero(~fits).tolist():
+        floats[i] = float((int(high[i]) << _LOW_BITS) + int(low[i]))
+    return floats

@@ -1,0 +1,261 @@
+"""Aggregates: what a user asks for, what has to be kept for it, and how it is told.
+
+Asked for by name, in a dict from the columns of the output: ``"count"``, or ``("sum", "amount")``, and likewise
+`count`, `min`, `max`, `avg` and `variance` of a column; ``("quantile", "amount", 0.99)``; and ``(function, "amount",
+"float64")`` or ``(function, ("price", "volume"), "float64")`` for a function of one's own. It is given numpy arrays, as
+`batch["amount"]` is one, of the rows in the order in which they came, and is a function of them alone.
+
+What nulls and NaN do: nulls are left out, as in SQL; without any value that is not null `count` is 0 and all others are
+null. NaN is a value: whatever it goes into is NaN. `sum` of integers is an int64, and an `OperatorError` if that cannot
+hold it; `avg` is the exact sum of integers, rounded, by their number. `variance` is that of a sample, and null for less
+than two values. `quantile` is exact, between two values in proportion. A function of one's own sees nulls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from flux.columns import ColumnError, schema_of
+from flux.errors import OperatorError
+from flux.operators.accumulators import (
+    Accumulator,
+    Counts,
+    Extremes,
+    IntSums,
+    Moments,
+    Sums,
+    Values,
+    carried,
+    exact_floats,
+)
+from flux.operators.grouping import Groups
+from flux.operators.running import Stretches
+
+__all__ = ["Aggregate", "Kept", "asked_for", "numbers_of"]
+
+_SIMPLE = ("count", "sum", "min", "max", "avg", "variance")
+_FORMS = (
+    '"count", ("sum", "column") and likewise count, min, max, avg, variance, ("quantile", "column", 0.5), or '
+    '(function, "column", "float64")'
+)
+ROWS = "rows"  # The accumulator that counts rows, whatever is in them.
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """One column of the output: `what` is told of the values in `columns`."""
+
+    name: str
+    what: str | Callable[..., Any]
+    columns: tuple[str, ...]
+    # The quantile's fraction, or the type of what a function returns.
+    detail: Any = None
+
+    @property
+    def needs_values(self) -> bool:
+        """Whether all values have to be kept, and not only what has been made of them."""
+        return self.what == "quantile" or callable(self.what)
+
+    def type_for(self, rows: Any) -> Any:
+        """The type of its column in the output, for input of this schema."""
+        for column in self.columns:
+            if column not in rows.names:
+                raise ColumnError(f"aggregate {self.name!r}: no column {column!r}; there are {', '.join(rows.names)}")
+        if callable(self.what):
+            return self.detail
+        kinds = [rows.field(column).type for column in self.columns]
+        for column, kind in zip(self.columns, kinds, strict=True):
+            is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+            is_ordered = is_number or (pa.types.is_temporal(kind) and not pa.types.is_interval(kind))
+            fits = {"count": True, "min": is_ordered, "max": is_ordered}.get(self.what, is_number)
+            if not fits:
+                raise ColumnError(f"aggregate {self.name!r}: no {self.what} of {column!r}, which is {kind}; cast it")
+        if self.what == "count" or (self.what == "sum" and not pa.types.is_floating(kinds[0])):
+            return pa.int64()
+        return kinds[0] if self.what in ("min", "max") else pa.float64()
+
+
+def asked_for(given: Any, *, values_kept: bool) -> tuple[Aggregate, ...]:
+    """Return what a user's `aggregates` ask for; where no values are kept, only what needs none."""
+    if not isinstance(given, Mapping) or not given:
+        raise ColumnError(f'aggregates is a dict such as {{"total": ("sum", "amount")}}; came {given!r:.100}')
+    found = tuple(_asked(name, value) for name, value in given.items())
+    for aggregate in found:
+        if aggregate.needs_values and not values_kept:
+            raise ColumnError(
+                f"aggregate {aggregate.name!r} needs all values of a key, which are not kept here. Use a TimeWindow, "
+                "or a flux.KeyedOperator"
+            )
+    return found
+
+
+def _asked(name: Any, value: Any) -> Aggregate:
+    if not isinstance(name, str) or not name:
+        raise ColumnError(f"aggregates maps the columns of the output to what they tell; {name!r} is no column's name")
+    what, *rest = value if isinstance(value, tuple | list) else (value,)
+    if what == "count" and not rest:
+        return Aggregate(name, "count", ())
+    if what in _SIMPLE and len(rest) == 1 and isinstance(rest[0], str):
+        return Aggregate(name, what, (rest[0],))
+    if what == "quantile" and len(rest) == 2 and isinstance(rest[0], str) and _is_fraction(rest[1]):
+        return Aggregate(name, what, (rest[0],), float(rest[1]))
+    if callable(what) and len(rest) == 2:
+        columns = (rest[0],) if isinstance(rest[0], str) else tuple(rest[0])
+        return Aggregate(name, what, columns, schema_of({name: rest[1]}).field(0).type)
+    raise ColumnError(f"aggregate {name!r}: expected {_FORMS}; came {value!r:.100}")
+
+
+def _is_fraction(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
+
+
+def numbers_of(column: Any) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] | None]:
+    """Return a column's values as numpy numbers, and which rows have one; None if all have."""
+    kind = column.type
+    valid = None
+    if column.null_count:
+        valid = column.is_valid().to_numpy(zero_copy_only=False)
+        column = column.drop_null()
+    if pa.types.is_temporal(kind) and not pa.types.is_interval(kind):
+        column = column.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
+    elif pa.types.is_boolean(kind):
+        column = column.cast(pa.uint8())
+    return column.to_numpy(zero_copy_only=False), valid
+
+
+class Kept:
+    """The accumulators that some aggregates need of rows of some schema; several may need the same."""
+
+    def __init__(self, aggregates: Iterable[Aggregate], rows: Any, step: str) -> None:
+        self._step = step
+        self._kinds = {name: rows.field(name).type for aggregate in aggregates for name in aggregate.columns}
+        self._rows: Counts | None = None
+        self._of: dict[tuple[str, str], Accumulator] = {}
+        for aggregate in aggregates:
+            if not aggregate.needs_values:
+                self._need(aggregate)
+        self.all: list[Accumulator] = [*([self._rows] if self._rows is not None else []), *self._of.values()]
+        self.fields = {name: dtype for accumulator in self.all for name, dtype in accumulator.fields.items()}
+
+    def _need(self, aggregate: Aggregate) -> None:
+        if not aggregate.columns:
+            self._rows = Counts(ROWS)
+            return
+        [column] = aggregate.columns
+        kind, what = self._kinds[column], str(aggregate.what)
+        if what == "variance":
+            self._of.setdefault(("moments", column), Moments(f"moments {column}"))
+            return
+        self._of.setdefault(("count", column), Counts(f"count {column}"))
+        if what in ("sum", "avg"):
+            made: Accumulator = Sums(f"sum {column}") if pa.types.is_floating(kind) else IntSums(f"sum {column}")
+            self._of.setdefault(("sum", column), made)
+        elif what in ("min", "max"):
+            dtype = numbers_of(pa.array([], kind))[0].dtype
+            self._of.setdefault((what, column), Extremes(f"{what} {column}", dtype, what == "max"))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are looked at."""
+        return tuple(dict.fromkeys(column for _, column in self._of))
+
+    def begin(self, values: Values, slots: npt.NDArray[np.int64]) -> None:
+        """Begin with new keys."""
+        for accumulator in self.all:
+            accumulator.begin(values, slots)
+
+    def add(self, values: Values, slots: npt.NDArray[np.int64], columns: Mapping[str, Any]) -> None:
+        """Add rows, given as numpy numbers and which rows have one, by column."""
+        if self._rows is not None:
+            self._rows.add(values, slots, slots)
+        for (_, column), accumulator in self._of.items():
+            x, valid = columns[column]
+            accumulator.add(values, slots if valid is None else slots.compress(valid), x)
+
+    def running(self, values: Values, groups: Groups, columns: Mapping[str, Any]) -> Values:
+        """Add rows as `add` does; return what is kept behind each row of its key, in the order of the rows."""
+        stretches = Stretches(groups)
+        back = np.empty(len(groups.row), np.int64)
+        back[groups.row] = np.arange(len(back))
+        behind: dict[str, npt.NDArray[Any]] = {}
+        if self._rows is not None:
+            behind |= self._rows.running(values, stretches, groups.slot, None)
+        for (_, column), accumulator in self._of.items():
+            x, valid = columns[column]
+            if valid is not None:
+                x, valid = _in_their_rows(x, valid), valid.take(groups.row)
+            behind |= accumulator.running(values, stretches, x.take(groups.row), valid)
+        return {name: array.take(back) for name, array in behind.items()}
+
+    def merge(self, into: Values, at: npt.NDArray[np.int64], later: Values, slots: npt.NDArray[np.int64]) -> None:
+        """Put what is kept in `slots` behind the entries `at`."""
+        for accumulator in self.all:
+            accumulator.merge(into, at, later, slots)
+
+    def installed(self, values: Values, slots: npt.NDArray[np.int64]) -> None:
+        """These slots came from another site."""
+        for accumulator in self.all:
+            accumulator.installed(values, slots)
+
+    def told(self, aggregate: Aggregate, values: Values) -> Any:
+        """Return an aggregate of all entries of `values`, as an Arrow array."""
+        if not aggregate.columns:
+            assert self._rows is not None
+            return pa.array(self._rows.of(values, "n"))
+        [column] = aggregate.columns
+        if aggregate.what == "variance":
+            return _variance(self._of["moments", column], values)
+        n = self._of["count", column].of(values, "n")
+        if aggregate.what == "count":
+            return pa.array(n)
+        if aggregate.what in ("min", "max"):
+            extreme = self._of[aggregate.what, column].of(values, "extreme")
+            return pa.array(_one_nan(extreme), mask=n == 0).cast(self._kinds[column])
+        return self._of_sum(aggregate, column, values, n)
+
+    def _of_sum(self, aggregate: Aggregate, column: str, values: Values, n: npt.NDArray[np.int64]) -> Any:
+        sums = self._of["sum", column]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            if isinstance(sums, Sums):
+                total = sums.of(values, "sum")
+                return pa.array(_one_nan(total / n if aggregate.what == "avg" else total), mask=n == 0)
+            high, low = carried(sums.of(values, "high"), sums.of(values, "low"))
+            if aggregate.what == "avg":
+                return pa.array(exact_floats(high, low) / n, mask=n == 0)
+        if len(high) and not -(2**31) <= int(high.min()) <= int(high.max()) < 2**31:
+            raise OperatorError(
+                f"aggregate {aggregate.name!r}: a sum of {column!r} does not fit in 64 bits. Cast the column to floats "
+                "before the step, or ask for the avg, which is right all the same",
+                self._step,
+            )
+        return pa.array((high << 32) + low, mask=n == 0)
+
+
+def _in_their_rows(x: npt.NDArray[Any], valid: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
+    whole = np.zeros(len(valid), x.dtype)
+    whole[valid] = x
+    return whole
+
+
+@np.errstate(invalid="ignore", divide="ignore", over="ignore")
+def _variance(moments: Accumulator, values: Values) -> Any:
+    n, total, squares = (moments.of(values, field) for field in ("n", "sum", "squares"))
+    variance = (squares - total * total / n) / (n - 1)
+    # Rounding may bring it below zero by a little.
+    return pa.array(_one_nan(np.maximum(variance, 0.0)), mask=n < 2)
+
+
+def _one_nan(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """NaN has many forms, and which one comes of an operation is up to the processor: each becomes the same."""
+    if values.dtype.kind == "f":
+        bad = np.isnan(values)
+        if bad.any():
+            values = values.copy()
+            values[bad] = np.nan
+    return values

@@ -1,0 +1,125 @@
+"""Distinct: the first row of each key, and no other; for ever, or once in each window of event time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from flux.batch import Batch
+from flux.columns import ColumnError
+from flux.errors import PlanError
+from flux.operator import Context, PooledOperator
+from flux.operators.grouping import unknown_parameters
+from flux.operators.keys import KeyTable, check_keys
+from flux.operators.timed import Windowed
+from flux.punctuation import Punctuation
+
+__all__ = ["Distinct"]
+
+_PARAMETERS = ("on", "time", "size_ms")
+
+
+class Distinct(PooledOperator):
+    """Pass on the first row of each key, as it is and at once; drop all others.
+
+    Parameters of `apply`: `on`, the columns that are to differ, among which must be those of the exchange before it; if
+    left out they are those of the exchange. Nulls are equal to each other, and so are all NaN, and -0.0 is 0.0.
+
+    It remembers every key for ever, unless it is given `time`, the column that tells event time, and `size_ms`: then a
+    key is passed on once in each window, which begin at multiples of `size_ms`, and forgotten when the watermark has
+    passed its end. A row that comes after that is late: it is dropped and counted (`report.late`), and so is a row
+    without event time. At watermarks and at the end of the stream nothing is emitted.
+    """
+
+    def output_for(self, parameters: Mapping[str, Any], key_columns: tuple[str, ...], rows: Any) -> Any:
+        unknown_parameters("Distinct", list(parameters), _PARAMETERS)
+        check_keys(_on(parameters, key_columns), rows)
+        Windowed.check(parameters, rows)
+        return rows
+
+    def open(self, context: Context) -> None:
+        self._step = context.step
+        unknown_parameters(context.step, list(context.parameters), _PARAMETERS)
+        try:
+            self._on = _on(context.parameters, context.key_columns)
+            self._windowed = Windowed(context)
+        except ColumnError as error:
+            raise PlanError(f"step {context.step!r}: {error}") from error
+        self._table: KeyTable | None = None
+
+    def process(self, batch: Batch) -> Batch | None:
+        table = self._begun(batch.arrow.schema)
+        rows, window = self._windowed.rows_in_time(batch)
+        keys, partition = [batch.column(name) for name in self._on], batch.partition
+        if rows is not None:
+            keys, partition = [key.take(pa.array(rows)) for key in keys], partition.take(rows)
+        slots, new = table.find_or_insert(keys, partition, *self._windowed.key_part(window))
+        came = np.flatnonzero(new)
+        if not len(came):
+            return None
+        slots = slots.take(came)
+        table.values["window"][slots] = window.take(came)
+        # Of several new rows of a key the one that is written last stays: the first, from back to front.
+        first = np.empty(int(slots.max()) + 1, np.int64)
+        first[slots[::-1]] = came[::-1]
+        passed = came.compress(first.take(slots) == came)
+        origin = passed if rows is None else rows.take(passed)
+        taken = batch.arrow if len(origin) == len(batch) else batch.arrow.take(pa.array(origin))
+        return batch.emit(dict(zip(taken.schema.names, taken.columns, strict=True)), origin)
+
+    def _begun(self, rows: pa.Schema) -> KeyTable:
+        if self._table is None:
+            keys = {name: rows.field(name).type for name in self._on}
+            self._table = KeyTable(self._step, keys, {"window": np.int64}, self._windowed.key_parts)
+        return self._table
+
+    def on_punctuation(self, p: Punctuation) -> None:
+        if self._windowed.advance(p) and self._table is not None:
+            live = self._table.live
+            closed = self._windowed.closed.take(self._table.partition.take(live))
+            done = live.compress(self._table.values["window"].take(live) <= closed)
+            self._table.delete(done, for_good=True)
+
+    def take_late(self) -> dict[int, int]:
+        """How many rows of each partition were late, of those of which that is news."""
+        return self._windowed.clock.take_late()
+
+    # Partitions that come and go.
+
+    def get_partition_state(self, pid: int) -> Iterator[Any]:
+        none = np.zeros(0, np.int64)
+        keys = None if self._table is None else self._table.keys_piece(none)["keys"]
+        yield {"clock": self._windowed.clock.get(pid), "rows": keys}
+        if self._table is not None:
+            yield from self._table.pieces(pid)
+
+    def install_partition_state(self, pid: int, state: Any) -> None:
+        if "clock" in state:
+            self._windowed.install(pid, state["clock"])
+            if state["rows"] is not None:
+                self._begun(state["rows"].schema)
+        else:
+            assert self._table is not None
+            self._table.install(pid, state)
+
+    def drop_partition(self, pid: int) -> None:
+        if self._table is not None:
+            self._table.drop(pid)
+        self._windowed.drop(pid)
+
+    def partition_info(self) -> dict[int, int]:
+        return {} if self._table is None else self._table.sizes()
+
+
+def _on(parameters: Mapping[str, Any], key_columns: tuple[str, ...]) -> tuple[str, ...]:
+    on = parameters.get("on", key_columns)
+    on = (on,) if isinstance(on, str) else tuple(on)
+    if not on or not set(key_columns) <= set(on):
+        raise ColumnError(
+            f"rows that are equal in {', '.join(on) or 'nothing'} may be in different partitions, because the exchange "
+            f"is by {', '.join(key_columns)}. Let `on` have these columns too, or exchange by fewer"
+        )
+    return on

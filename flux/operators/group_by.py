@@ -1,0 +1,141 @@
+"""GroupBy: aggregates of all rows of a key so far.
+
+It keeps every key it has seen, for ever: for keys without end use a `TimeWindow`, which forgets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from flux.batch import Batch
+from flux.columns import ColumnError
+from flux.errors import OperatorError, PlanError
+from flux.operator import Context, PooledOperator
+from flux.operators.aggregates import Aggregate, Kept, asked_for, numbers_of
+from flux.operators.grouping import group_by_slot, unknown_parameters
+from flux.operators.keys import KeyTable, check_keys
+from flux.operators.ordering import in_order, order_numbers
+from flux.punctuation import Punctuation
+
+__all__ = ["GroupBy"]
+
+_PARAMETERS = ("aggregates", "emit")
+_EMIT = ("rows", "watermarks")
+
+
+class GroupBy(PooledOperator):
+    """For each key, aggregates of all its rows so far.
+
+    Parameters of `apply`: `aggregates`, see `flux.operators.aggregates`; those that need all values are not to be had
+    here. The key is that of the exchange before it; nulls are a key like any other, and all NaN are one.
+
+    With `emit="rows"`, which is the default, each input row emits one row: the key columns and the aggregates of the
+    key's rows up to this one, with it. With `emit="watermarks"` nothing is emitted for a row; at each watermark, and at
+    the end of the stream, each key that has had a row since the last one emits its aggregates, in the order of keys.
+
+    Rows are added one after the other in row order, so sums of floats are those of a loop over the rows.
+    """
+
+    def output_for(self, parameters: Mapping[str, Any], key_columns: tuple[str, ...], rows: Any) -> Any:
+        unknown_parameters("GroupBy", list(parameters), _PARAMETERS)
+        aggregates, _ = _settings(parameters)
+        fields = check_keys(key_columns, rows)
+        return pa.schema([*fields, *(pa.field(each.name, each.type_for(rows)) for each in aggregates)])
+
+    def open(self, context: Context) -> None:
+        self._step, self._key = context.step, context.key_columns
+        unknown_parameters(context.step, list(context.parameters), _PARAMETERS)
+        try:
+            self._aggregates, self._emit = _settings(context.parameters)
+        except ColumnError as error:
+            raise PlanError(f"step {context.step!r}: {error}") from error
+        if not self._key:
+            raise PlanError(f"step {context.step!r}: GroupBy groups by its exchange's columns. Put one before it")
+        self._schema: pa.Schema | None = None
+
+    def _begin(self, rows: pa.Schema) -> None:
+        """Make what keeps rows of this schema."""
+        try:
+            for aggregate in self._aggregates:
+                aggregate.type_for(rows)
+        except ColumnError as error:
+            raise OperatorError(str(error), self._step) from error
+        names = dict.fromkeys([*self._key, *(column for each in self._aggregates for column in each.columns)])
+        self._schema = pa.schema([rows.field(name) for name in names])
+        self._kept = Kept(self._aggregates, rows, self._step)
+        keys = {name: rows.field(name).type for name in self._key}
+        self._table = KeyTable(self._step, keys, {"changed": np.bool_, **self._kept.fields})
+
+    def process(self, batch: Batch) -> Batch | None:
+        if self._schema is None:
+            self._begin(batch.arrow.schema)
+        keys = [batch.column(name) for name in self._key]
+        slots, new = self._table.find_or_insert(keys, batch.partition)
+        values = self._table.values
+        if new.any():
+            self._kept.begin(values, slots.compress(new))
+            values["changed"][slots.compress(new)] = False
+        columns = {name: numbers_of(batch.column(name)) for name in self._kept.columns}
+        if self._emit == "watermarks":
+            self._kept.add(values, slots, columns)
+            values["changed"][slots] = True
+            return None
+        behind = self._kept.running(values, group_by_slot(slots), columns)
+        return batch.emit(dict(zip(self._key, keys, strict=True)) | self._told(behind))
+
+    def _told(self, behind: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
+        return {each.name: self._kept.told(each, behind) for each in self._aggregates}
+
+    def on_punctuation(self, p: Punctuation) -> tuple[Mapping[str, Any], Any] | None:
+        if self._schema is None or self._emit == "rows" or p.kind not in ("watermark", "end"):
+            return None
+        values, slots = self._table.values, self._table.live
+        slots = slots.compress(values["changed"].take(slots))
+        partition = self._table.partition.take(slots)
+        if p.partitions is not None:
+            chosen = np.isin(partition, list(p.partitions))
+            slots, partition = slots.compress(chosen), partition.compress(chosen)
+        if not len(slots):
+            return None
+        values["changed"][slots] = False
+        keys = self._table.keys_of(slots)
+        order = in_order([numbers for column in keys for numbers in order_numbers(column)])
+        columns = {name: key.take(pa.array(order)) for name, key in zip(self._key, keys, strict=True)}
+        kept = {name: values[name].take(slots.take(order)) for name in self._kept.fields}
+        return columns | self._told(kept), partition.take(order)
+
+    # Partitions that come and go.
+
+    def get_partition_state(self, pid: int) -> Any:
+        return None if self._schema is None else self._pieces(pid)
+
+    def _pieces(self, pid: int) -> Iterator[Any]:
+        assert self._schema is not None
+        yield {"rows": self._schema.empty_table()}
+        yield from self._table.pieces(pid)
+
+    def install_partition_state(self, pid: int, state: Any) -> None:
+        if "rows" in state:
+            if self._schema is None:
+                self._begin(state["rows"].schema)
+        else:
+            self._kept.installed(self._table.values, self._table.install(pid, state))
+
+    def drop_partition(self, pid: int) -> None:
+        if self._schema is not None:
+            self._table.drop(pid)
+
+    def partition_info(self) -> dict[int, int]:
+        return {} if self._schema is None else self._table.sizes()
+
+
+def _settings(parameters: Mapping[str, Any]) -> tuple[tuple[Aggregate, ...], str]:
+    emit = parameters.get("emit", "rows")
+    if emit not in _EMIT:
+        raise ColumnError(f"emit is {' or '.join(map(repr, _EMIT))}; came {emit!r}")
+    return asked_for(parameters.get("aggregates"), values_kept=False), emit

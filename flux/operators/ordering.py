@@ -1,0 +1,119 @@
+"""Orders: how rows are put in the order of their keys, which is the same in every copy, whatever slots the keys have.
+
+Each column becomes whole numbers that stand in the order of its values: ascending, with NaN behind all other floats and
+nulls behind everything. If the numbers of all columns fit in 32 bits, they are sorted by radix, 16 bits at a time; if
+they and a row's place fit in one word, the words are sorted. Both are several times faster than sorting by columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+__all__ = ["begins_of", "in_order", "order_numbers", "rank_within"]
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+_WORD_BITS = 64
+_DIGIT_BITS = 16
+_LEAST = np.int64(-(2**63))
+
+
+def order_numbers(column: Any) -> list[Ints]:
+    """Return columns of numbers, the most significant first, that stand in the order of an Arrow column's values.
+
+    >>> [numbers.tolist() for numbers in order_numbers(pa.array(["b", "a", None]))]
+    [[0, 0, 1], [1, 0, 0]]
+    """
+    if column.null_count:
+        is_null = column.is_null().to_numpy(zero_copy_only=False)
+        numbers = np.zeros(len(column), np.int64)
+        if not is_null.all():
+            numbers[~is_null] = order_numbers(column.drop_null())[0]
+        return [is_null.astype(np.int64), numbers]
+    kind = column.type
+    if pa.types.is_temporal(kind):
+        column = column.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
+    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_boolean(column.type):
+        return [_ascending(column.to_numpy(zero_copy_only=False))]
+    encoded = column.dictionary_encode()
+    places = pc.sort_indices(encoded.dictionary).to_numpy()
+    rank = np.empty(len(places), np.int64)
+    rank[places] = np.arange(len(places))
+    return [rank.take(encoded.indices.to_numpy())]
+
+
+def _ascending(values: npt.NDArray[Any]) -> Ints:
+    """Return numbers in the order of numbers of any type."""
+    if values.dtype == np.uint64:
+        return values.view(np.int64) ^ _LEAST
+    if values.dtype.kind != "f":
+        return values.astype(np.int64, copy=False)
+    wide = values.astype(np.float64) + 0.0
+    wide[np.isnan(wide)] = np.nan
+    bits = wide.view(np.int64)
+    # Negative floats grow as their bits shrink.
+    return bits ^ ((bits >> np.int64(63)) & np.int64(2**63 - 1))
+
+
+def in_order(columns: Sequence[Ints]) -> Ints:
+    """Return the places of the rows in ascending order by the columns, the first being the most significant.
+
+    Rows that agree in all of them keep their order.
+
+    >>> in_order([np.array([2, 1, 2]), np.array([5, 9, 4])]).tolist()
+    [1, 2, 0]
+    """
+    count = len(columns[0])
+    if count < 2:
+        return np.arange(count)
+    least = [int(column.min()) for column in columns]
+    bits = [(int(column.max()) - low).bit_length() for column, low in zip(columns, least, strict=True)]
+    place_bits = (count - 1).bit_length()
+    if sum(bits) + place_bits > _WORD_BITS:
+        return np.lexsort(tuple(reversed(columns)))
+    words = np.zeros(count, np.uint64)
+    for column, low, width in zip(columns, least, bits, strict=True):
+        words <<= np.uint64(width)
+        # Differences wrap around to what they are without a sign.
+        words |= (column - np.int64(low)).view(np.uint64)
+    if sum(bits) <= 2 * _DIGIT_BITS:
+        return _by_radix(words, sum(bits))
+    words <<= np.uint64(place_bits)
+    words |= np.arange(count, dtype=np.uint64)
+    words.sort()
+    words &= np.uint64((1 << place_bits) - 1)
+    return words.view(np.int64)
+
+
+def _by_radix(words: npt.NDArray[np.uint64], bits: int) -> Ints:
+    """Return the places of words in ascending order; numpy sorts 16 bits by radix if it is to be stable."""
+    order = np.argsort(words.astype(np.uint16), kind="stable")
+    if bits > _DIGIT_BITS:
+        high = (words >> np.uint64(_DIGIT_BITS)).astype(np.uint16)
+        order = order.take(np.argsort(high.take(order), kind="stable"))
+    return order
+
+
+def begins_of(columns: Sequence[npt.NDArray[Any]]) -> Ints:
+    """Return where, of rows in order, each run of equal ones begins."""
+    if not len(columns[0]):
+        return np.zeros(0, np.int64)
+    differs = np.zeros(len(columns[0]), np.bool_)
+    differs[0] = True
+    for column in columns:
+        differs[1:] |= column[1:] != column[:-1]
+    return np.flatnonzero(differs)
+
+
+def rank_within(begins: Ints, count: int) -> tuple[Ints, Ints]:
+    """Return the run of each of `count` rows, and its place in it, if runs begin there."""
+    sizes = np.diff(begins, append=count)
+    run = np.repeat(np.arange(len(begins)), sizes)
+    return run, np.arange(count) - begins.take(run)

@@ -1,0 +1,334 @@
+"""Windows of event time: aggregates of the rows of each key that happened within a stretch of time.
+
+Theory. Time is cut into *panes*, the greatest that every window is made of whole ones: a tumbling window is one pane, a
+sliding one `size / gcd(size, slide)`. What is kept is by key and pane, and each row is added to one pane, however many
+windows it is in. A window is told when the watermark has passed its end: what its panes keep is then put together, from
+the oldest to the newest. A pane goes when its last window has been told.
+
+Windows are counted: window k begins at ``k * slide``, and `closed` is the last that the watermark has passed. Rows are
+not looked at one small batch at a time: until a window closes nothing is told, so they wait for each other, which makes
+many watermarks cheap.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from flux.batch import Batch
+from flux.columns import ColumnError, arrow_of
+from flux.errors import OperatorError, PlanError
+from flux.event_time import FARTHEST_MS, milliseconds, window_type
+from flux.operator import Context, PooledOperator
+from flux.operators.aggregates import Aggregate, Kept, asked_for, numbers_of
+from flux.operators.grouping import unknown_parameters
+from flux.operators.keys import KeyTable, check_keys
+from flux.operators.ordering import begins_of, in_order, order_numbers, rank_within
+from flux.operators.timed import Clock, check_time_column, instants_of
+from flux.operators.value_log import ValueLog
+from flux.punctuation import Punctuation
+
+__all__ = ["TimeWindow"]
+
+_PARAMETERS = ("time", "size_ms", "slide_ms", "aggregates")
+_WAIT_ROWS = 32_768  # So many rows are added at once, if they may wait.
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """What `apply(TimeWindow, ...)` says."""
+
+    time: str
+    size_ms: int
+    slide_ms: int
+    aggregates: tuple[Aggregate, ...]
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, Any]) -> _Settings:
+        time, size = parameters.get("time"), parameters.get("size_ms")
+        slide = parameters.get("slide_ms")
+        if not isinstance(time, str):
+            raise ColumnError(f"time is the column that tells event time, such as time='ts'; came {time!r}")
+        for name, value in (("size_ms", size), ("slide_ms", size if slide is None else slide)):
+            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= FARTHEST_MS // 4:
+                raise ColumnError(f"{name} is a whole number of milliseconds, at least 1; came {value!r}")
+        assert isinstance(size, int)
+        slide = size if slide is None else slide
+        if slide > size:
+            raise ColumnError(f"slide_ms={slide} is longer than size_ms={size}: rows in between would be in no window")
+        return cls(time, size, slide, asked_for(parameters.get("aggregates"), values_kept=True))
+
+    @property
+    def pane_ms(self) -> int:
+        return math.gcd(self.size_ms, self.slide_ms)
+
+    def last_passed(self, watermark: Ints) -> Ints:
+        """The last window that ends at or before the watermark."""
+        passed: Ints = (watermark - self.size_ms) // self.slide_ms
+        return passed
+
+    def windows_of(self, pane: Ints) -> tuple[Ints, Ints]:
+        """The first and the last window that a pane is in."""
+        begins = pane * self.pane_ms
+        return (begins - self.size_ms) // self.slide_ms + 1, begins // self.slide_ms
+
+
+class TimeWindow(PooledOperator):
+    """For each key, aggregates of the rows in each window of event time.
+
+    >>> import flux
+    >>> flow = flux.Dataflow("orders")
+    >>> rows = [("a", 100, 5.0), ("a", 900, 2.5), ("b", 950, 1.0), ("a", 1_200, 4.0)]
+    >>> table = flux.sources.Table([dict(zip(("shop", "ts", "amount"), row)) for row in rows])
+    >>> orders = flow.source(table, event_time="ts", lateness_ms=100).exchange("shop", partitions=4)
+    >>> aggregates = {"orders": "count", "total": ("sum", "amount")}
+    >>> orders.apply(TimeWindow, time="ts", size_ms=1_000, aggregates=aggregates).sink(flux.sinks.Collect())
+    >>> flow.run(sites=2).table.sort_by("shop").to_pylist()[0]
+    {'shop': 'a', 'window_start': 0, 'window_end': 1000, 'orders': 2, 'total': 7.5}
+
+    Parameters of `apply`: `time`, the column that tells event time (as `event_time` of the source does); `size_ms`, and
+    `slide_ms` if windows overlap; `aggregates`, see `flux.operators.aggregates`. The key is that of the exchange before
+    it; nulls are a key like any other, and all NaN are one.
+
+    Windows begin at multiples of `slide_ms` and last `size_ms`, without their end. When a watermark has reached the end
+    of a window, it is told: for each key with a row in it the key columns, `window_start`, `window_end` and the
+    aggregates, by window and then by key. At the end of the stream all are told. A window without rows is not.
+
+    A row that comes when the last of its windows has been told is late: it is dropped and counted (`report.late`), and
+    so is one without event time. A row that is late for some of its windows counts in the others.
+
+    Sums of floats are added in row order, within a pane; those of a sliding window are the sums of its panes, from the
+    oldest to the newest. So they are the same whatever the batches.
+    """
+
+    def output_for(self, parameters: Mapping[str, Any], key_columns: tuple[str, ...], rows: Any) -> Any:
+        unknown_parameters("TimeWindow", list(parameters), _PARAMETERS)
+        settings = _Settings.of(parameters)
+        check_time_column(settings.time, rows)
+        end = window_type(rows.field(settings.time).type)
+        fields = check_keys(key_columns, rows)
+        fields += [pa.field("window_start", end), pa.field("window_end", end)]
+        return pa.schema([*fields, *(pa.field(each.name, each.type_for(rows)) for each in settings.aggregates)])
+
+    def open(self, context: Context) -> None:
+        self._step, self._key = context.step, context.key_columns
+        unknown_parameters(context.step, list(context.parameters), _PARAMETERS)
+        try:
+            self._settings = _Settings.of(context.parameters)
+        except ColumnError as error:
+            raise PlanError(f"step {context.step!r}: {error}") from error
+        if not self._key:
+            raise PlanError(f"step {context.step!r}: TimeWindow groups by its exchange's columns. Put one before it")
+        # The columns that are looked at; the others need not be kept.
+        looked_at = (column for each in self._settings.aggregates for column in each.columns)
+        self._needed = list(dict.fromkeys([*self._key, self._settings.time, *looked_at]))
+        self._clock = Clock(context.partitions)
+        self._closed = self._settings.last_passed(self._clock.watermark)
+        self._schema: pa.Schema | None = None
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_partition: list[npt.NDArray[np.uint16]] = []
+        self._waiting_rows = 0
+
+    # Rows.
+
+    def process(self, batch: Batch) -> Batch | None:
+        if self._schema is None:
+            instants_of(batch, self._settings.time, self._step)
+            self._begin(batch.arrow.select(self._needed).schema)
+        self._waiting.append(batch.arrow.select(self._needed))
+        self._waiting_partition.append(batch.partition)
+        self._waiting_rows += len(batch)
+        if self._waiting_rows >= _WAIT_ROWS:
+            self._add_waiting()
+        return None
+
+    def _begin(self, schema: pa.Schema) -> None:
+        """Make what keeps rows of this schema."""
+        aggregates = self._settings.aggregates
+        try:
+            for aggregate in aggregates:
+                aggregate.type_for(schema)
+        except ColumnError as error:
+            raise OperatorError(str(error), self._step) from error
+        self._schema = schema
+        self._kept = Kept(aggregates, schema, self._step)
+        keys = {name: schema.field(name).type for name in self._key}
+        self._table = KeyTable(self._step, keys, {"pane": np.int64, **self._kept.fields}, further=1)
+        logged = dict.fromkeys(column for each in aggregates if each.needs_values for column in each.columns)
+        self._log = ValueLog(list(logged))
+
+    def _add_waiting(self) -> None:
+        if not self._waiting_rows:
+            return
+        several = len(self._waiting) > 1
+        rows = pa.concat_batches(self._waiting) if several else self._waiting[0]
+        partition = np.concatenate(self._waiting_partition) if several else self._waiting_partition[0]
+        self._waiting, self._waiting_partition, self._waiting_rows = [], [], 0
+        self._add(rows, partition)
+
+    def _add(self, rows: pa.RecordBatch, partition: npt.NDArray[np.uint16]) -> None:
+        settings = self._settings
+        instants, missing = milliseconds(rows.column(settings.time))
+        pane = instants // settings.pane_ms
+        last = pane if settings.slide_ms == settings.pane_ms else instants // settings.slide_ms
+        late = last <= self._closed.take(partition)
+        if missing is not None:
+            late |= missing
+        if late.any():
+            self._clock.count_late(partition.compress(late))
+            chosen = np.flatnonzero(~late)
+            rows, pane, partition = rows.take(pa.array(chosen)), pane.take(chosen), partition.take(chosen)
+        if not rows.num_rows:
+            return
+        slots, new = self._table.find_or_insert([rows.column(name) for name in self._key], partition, pane)
+        values = self._table.values
+        if new.any():
+            fresh = slots.compress(new)
+            values["pane"][fresh] = pane.compress(new)
+            self._kept.begin(values, fresh)
+        self._kept.add(values, slots, {name: numbers_of(rows.column(name)) for name in self._kept.columns})
+        self._log.add(slots, {name: rows.column(name) for name in rows.schema.names})
+
+    # Time.
+
+    def on_punctuation(self, p: Punctuation) -> tuple[Mapping[str, Any], Any] | None:
+        if not self._clock.advance(p):
+            return None
+        before, after = self._closed, self._settings.last_passed(self._clock.watermark)
+        if np.array_equal(before, after):
+            return None
+        self._add_waiting()
+        self._closed = after
+        return None if self._schema is None else self._tell(before, after)
+
+    def _tell(self, before: Ints, after: Ints) -> tuple[Mapping[str, Any], Any] | None:
+        """Return the windows that `after` closes and `before` did not, by window and key; forget what they need."""
+        live = self._table.live
+        values, pid = self._table.values, self._table.partition.take(live)
+        first, last = self._settings.windows_of(values["pane"].take(live))
+        closed = after.take(pid)
+        begin = np.maximum(first, before.take(pid) + 1)
+        windows = np.minimum(last, closed) - begin + 1
+        due = np.flatnonzero(windows > 0)
+        told = self._told(live.take(due), begin.take(due), windows.take(due)) if len(due) else None
+        done = live.compress(last <= closed)
+        if len(done):
+            self._table.delete(done, for_good=True)
+            is_kept = np.ones(len(values["pane"]), np.bool_)
+            is_kept[done] = False
+            self._log.keep(is_kept)
+        return told
+
+    def _told(self, slots: Ints, begin: Ints, windows: Ints) -> tuple[Mapping[str, Any], Any]:
+        """Return the windows `begin` to ``begin + windows - 1`` of each of these slots, by window and key."""
+        numbers = [each for column in self._table.keys_of(slots) for each in order_numbers(column)]
+        if self._settings.pane_ms == self._settings.size_ms:
+            order = in_order([begin, *numbers])
+            slots, group = slots.take(order), np.arange(len(order))
+            values = {name: self._table.values[name].take(slots) for name in self._kept.fields}
+            columns = self._columns(slots, begin.take(order), values, slots, group)
+            return columns, self._table.partition.take(slots)
+        return self._put_together(slots, begin, windows, numbers)
+
+    def _put_together(
+        self, slots: Ints, begin: Ints, windows: Ints, numbers: list[Ints]
+    ) -> tuple[Mapping[str, Any], Any]:
+        """Return the same of windows that are made of several panes; `numbers` put the keys of the slots in order."""
+        entry = np.repeat(np.arange(len(slots)), windows)
+        behind = np.arange(len(entry)) - np.repeat(np.cumsum(windows) - windows, windows)
+        window = begin.take(entry) + behind
+        by_key = [window, *(each.take(entry) for each in numbers)]
+        order = in_order([*by_key, self._table.values["pane"].take(slots).take(entry)])
+        entry = entry.take(order)
+        begins = begins_of([each.take(order) for each in by_key])
+        group, rank = rank_within(begins, len(entry))
+        merged = self._merged(slots.take(entry), group, rank)
+        first = slots.take(entry.take(begins))
+        columns = self._columns(first, window.take(order).take(begins), merged, slots.take(entry), group)
+        return columns, self._table.partition.take(first)
+
+    def _merged(self, slots: Ints, group: Ints, rank: Ints) -> Mapping[str, npt.NDArray[Any]]:
+        """Return what the panes of each group keep, put together in their order; `rank` is a pane's place in it."""
+        values = self._table.values
+        is_first = rank == 0
+        merged = {name: values[name].take(slots.compress(is_first)) for name in self._kept.fields}
+        for place in range(1, int(rank.max()) + 1):
+            chosen = rank == place
+            self._kept.merge(merged, group.compress(chosen), values, slots.compress(chosen))
+        return merged
+
+    def _columns(self, first: Ints, window: Ints, merged: Mapping[str, Any], slots: Ints, group: Ints) -> Any:
+        assert self._schema is not None
+        settings = self._settings
+        kind = window_type(self._schema.field(settings.time).type)
+        columns: dict[str, Any] = dict(zip(self._key, self._table.keys_of(first), strict=True))
+        starts = window * settings.slide_ms
+        columns["window_start"] = pa.array(starts).cast(kind)
+        columns["window_end"] = pa.array(starts + settings.size_ms).cast(kind)
+        logged = self._log.grouped(slots, group, len(first))
+        for each in settings.aggregates:
+            if each.what == "quantile":
+                columns[each.name] = logged.quantile(each.columns[0], each.detail)
+            elif callable(each.what):
+                found = logged.apply(each.what, each.columns)
+                columns[each.name] = arrow_of(found, pa.field(each.name, each.detail))
+            else:
+                columns[each.name] = self._kept.told(each, merged)
+        return columns
+
+    def take_late(self) -> dict[int, int]:
+        """How many rows of each partition were late, of those of which that is news."""
+        return self._clock.take_late()
+
+    # Partitions that come and go.
+
+    def get_partition_state(self, pid: int) -> Any:
+        self._add_waiting()
+        return self._pieces(pid)
+
+    def _pieces(self, pid: int) -> Iterator[Any]:
+        schema = None if self._schema is None else self._schema.empty_table()
+        yield {"clock": self._clock.get(pid), "rows": schema}
+        if self._schema is None:
+            return
+        yield from self._table.pieces(pid)
+        for logged, table in self._log.pieces(self._table.slots_of(pid)):
+            distinct, at = np.unique(logged, return_inverse=True)
+            yield {**self._table.keys_piece(distinct), "at": at, "logged": table}
+
+    def install_partition_state(self, pid: int, state: Any) -> None:
+        if "clock" in state:
+            self._add_waiting()
+            self._clock.install(pid, state["clock"])
+            self._closed = self._settings.last_passed(self._clock.watermark)
+            if state["rows"] is not None and self._schema is None:
+                self._begin(state["rows"].schema)
+            return
+        if "logged" in state:
+            slots = self._table.install_keys(pid, state)
+            table = state["logged"]
+            columns = {name: table.column(name).combine_chunks() for name in table.schema.names}
+            self._log.add(slots.take(state["at"]), columns)
+        else:
+            self._kept.installed(self._table.values, self._table.install(pid, state))
+
+    def drop_partition(self, pid: int) -> None:
+        self._add_waiting()
+        if self._schema is not None:
+            dropped = self._table.drop(pid)
+            is_kept = np.ones(len(self._table.partition), np.bool_)
+            is_kept[dropped] = False
+            self._log.keep(is_kept)
+        self._clock.drop(pid)
+        self._closed = self._settings.last_passed(self._clock.watermark)
+
+    def partition_info(self) -> dict[int, int]:
+        return {} if self._schema is None else self._table.sizes()

@@ -1,0 +1,315 @@
+"""TopK: the rows of each key that are first by some column.
+
+Theory. Rows that may be among the first are kept as they are, in the order in which they came. Now and then those that
+are not are thrown out: rows are ordered by key and rank, and the first k of each key stay. The last of these is the
+key's *bar*; a row that does not pass it need not be kept at all, and after a while few do. What is among the first does
+not depend on when that is done.
+
+Rows are ranked by whole numbers that stand in the order of the column's values (`order_numbers`), less being better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from flux.batch import Batch
+from flux.columns import ColumnError
+from flux.errors import OperatorError, PlanError
+from flux.operator import Context, PooledOperator
+from flux.operators.grouping import unknown_parameters
+from flux.operators.keys import KeyTable, check_keys, piece_slices
+from flux.operators.ordering import begins_of, in_order, order_numbers, rank_within
+from flux.operators.timed import Windowed
+from flux.punctuation import Punctuation
+
+__all__ = ["TopK"]
+
+_PARAMETERS = ("k", "by", "largest", "time", "size_ms")
+_RANK = "rank"
+_PRUNE_FROM_ROWS = 16_384
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+class TopK(PooledOperator):
+    """For each key, the `k` rows with the greatest value of a column.
+
+    Parameters of `apply`: `k`; `by`, the column of numbers, dates or times; `largest=False` for the least values. The
+    key is that of the exchange before it. Of rows with equal values the earlier is first. A row whose value is null or
+    NaN has no rank and is left out.
+
+    Emits whole input rows with a further column `rank`, from 1 on. Without `time`: at each watermark, and at the end of
+    the stream, all k rows of each key of which they are not the same rows as when they were last told, in the order of
+    keys, and by rank. With `time`, the column that tells event time, and `size_ms`: those of each window, which begin
+    at multiples of `size_ms`, once the watermark has passed its end, by window, key and rank. Then a row that comes
+    after that is late: it is dropped and counted (`report.late`), and so is a row without event time.
+
+    To rank keys by an aggregate, put a `TimeWindow` before it, exchange by ``window_start``, and give ``time=
+    "window_start"`` and the same `size_ms`.
+    """
+
+    def output_for(self, parameters: Mapping[str, Any], key_columns: tuple[str, ...], rows: Any) -> Any:
+        unknown_parameters("TopK", list(parameters), _PARAMETERS)
+        _, by, _ = _settings(parameters)
+        check_keys(key_columns, rows)
+        Windowed.check(parameters, rows)
+        if by not in rows.names or not _is_ranked(rows.field(by).type):
+            came = rows.field(by).type if by in rows.names else f"only {', '.join(rows.names)}"
+            raise ColumnError(f"by={by!r} is to be a column of numbers, dates or times; came {came}")
+        return pa.schema([*rows, pa.field(_RANK, pa.int64())])
+
+    def open(self, context: Context) -> None:
+        self._step, self._key = context.step, context.key_columns
+        unknown_parameters(context.step, list(context.parameters), _PARAMETERS)
+        try:
+            self._k, self._by, self._largest = _settings(context.parameters)
+            self._windowed = Windowed(context)
+        except ColumnError as error:
+            raise PlanError(f"step {context.step!r}: {error}") from error
+        if not self._key:
+            raise PlanError(f"step {context.step!r}: TopK ranks by its exchange's columns. Put one before it")
+        self._schema: pa.Schema | None = None
+
+    def _begin(self, rows: pa.Schema) -> None:
+        """Make what keeps rows of this schema."""
+        if not _is_ranked(rows.field(self._by).type):
+            raise OperatorError(f"column {self._by!r} is {rows.field(self._by).type}; it cannot be ranked", self._step)
+        self._schema = rows
+        keys = {name: rows.field(name).type for name in self._key}
+        values = {"window": np.int64, "bar": np.int64, "full": np.bool_}
+        self._table = KeyTable(self._step, keys, values, self._windowed.key_parts)
+        self._held = _Held(rows)
+        self._prune_at = _PRUNE_FROM_ROWS
+
+    # Rows.
+
+    def process(self, batch: Batch) -> Batch | None:
+        if self._schema is None:
+            self._begin(batch.arrow.schema)
+        rows, window = self._windowed.rows_in_time(batch)
+        best, ranked = self._ranked(batch.column(self._by))
+        arrow, partition = batch.arrow, batch.partition
+        if rows is not None or ranked is not None:
+            whole = np.arange(len(batch)) if rows is None else rows
+            keep = np.ones(len(whole), np.bool_) if ranked is None else ranked.take(whole)
+            chosen, window = whole.compress(keep), window.compress(keep)
+            arrow, partition, best = arrow.take(pa.array(chosen)), partition.take(chosen), best.take(chosen)
+        if arrow.num_rows:
+            self._add(arrow, partition, window, best)
+        return None
+
+    def _ranked(self, column: Any) -> tuple[Ints, Bools | None]:
+        """Return numbers by which rows are ranked, less being better, and which rows have a rank; None if all have."""
+        ranked: Bools | None = None
+        if column.null_count:
+            ranked = column.is_valid().to_numpy(zero_copy_only=False)
+        if pa.types.is_floating(column.type):
+            has_value = column.is_nan().fill_null(True).to_numpy(zero_copy_only=False)
+            if has_value.any():
+                ranked = ~has_value if ranked is None else ranked & ~has_value
+        best = order_numbers(column)[-1]
+        return ~best if self._largest else best, ranked
+
+    def _add(self, rows: pa.RecordBatch, partition: npt.NDArray[np.uint16], window: Ints, best: Ints) -> None:
+        keys = [rows.column(name) for name in self._key]
+        slots, new = self._table.find_or_insert(keys, partition, *self._windowed.key_part(window))
+        values = self._table.values
+        if new.any():
+            fresh = slots.compress(new)
+            values["window"][fresh] = window.compress(new)
+            values["full"][fresh] = False
+        may_be_first = ~values["full"].take(slots) | (best < values["bar"].take(slots))
+        if not may_be_first.all():
+            chosen = np.flatnonzero(may_be_first)
+            rows, slots, best = rows.take(pa.array(chosen)), slots.take(chosen), best.take(chosen)
+        self._held.add(slots, best, np.zeros(len(slots), np.bool_), rows)
+        if len(self._held) >= self._prune_at:
+            self._prune()
+            self._prune_at = max(_PRUNE_FROM_ROWS, 2 * len(self._held))
+
+    def _prune(self) -> None:
+        """Keep the first k rows of each key, and set its bar."""
+        slots, best = self._held.slots, self._held.best
+        order = in_order([slots, best])
+        _, rank = rank_within(begins_of([slots.take(order)]), len(order))
+        last = order.compress(rank == self._k - 1)
+        self._table.values["bar"][slots.take(last)] = best.take(last)
+        self._table.values["full"][slots.take(last)] = True
+        self._held.keep(np.sort(order.compress(rank < self._k)))
+
+    # Time.
+
+    def on_punctuation(self, p: Punctuation) -> tuple[Mapping[str, Any], Any] | None:
+        closes = self._windowed.advance(p)
+        if self._schema is None or p.kind not in ("watermark", "end"):
+            return None
+        if self._windowed.time is not None:
+            return self._close() if closes else None
+        return self._tell_news(p)
+
+    def _close(self) -> tuple[Mapping[str, Any], Any] | None:
+        """Return the first rows of the windows that are closed now, and forget them."""
+        live = self._table.live
+        closed = self._windowed.closed.take(self._table.partition.take(live))
+        due = live.compress(self._table.values["window"].take(live) <= closed)
+        if not len(due):
+            return None
+        is_due = np.zeros(len(self._table.partition), np.bool_)
+        is_due[due] = True
+        self._prune()
+        told = self._told(np.flatnonzero(is_due.take(self._held.slots)))
+        self._held.keep(np.flatnonzero(~is_due.take(self._held.slots)))
+        self._table.delete(due, for_good=True)
+        return told
+
+    def _tell_news(self, p: Punctuation) -> tuple[Mapping[str, Any], Any] | None:
+        """Return the first rows of the keys of which they have not been told as they are now."""
+        partition = self._table.partition
+        news = self._held.slots.compress(~self._held.told)
+        if p.partitions is not None:
+            news = news.compress(np.isin(partition.take(news), list(p.partitions)))
+        if not len(news):
+            return None
+        self._prune()
+        is_news = np.zeros(len(partition), np.bool_)
+        is_news[news] = True
+        # A row that has been thrown out again is none.
+        still = self._held.slots.compress(~self._held.told & is_news.take(self._held.slots))
+        is_news[:] = False
+        is_news[still] = True
+        rows = np.flatnonzero(is_news.take(self._held.slots))
+        self._held.told[rows] = True
+        return self._told(rows) if len(rows) else None
+
+    def _told(self, rows: Ints) -> tuple[Mapping[str, Any], Any]:
+        """Return these rows, which are all first ones of their keys, by window, key and rank."""
+        slots, best = self._held.slots.take(rows), self._held.best.take(rows)
+        numbers = [each for column in self._table.keys_of(slots) for each in order_numbers(column)]
+        order = in_order([self._table.values["window"].take(slots), *numbers, best])
+        slots = slots.take(order)
+        _, rank = rank_within(begins_of([slots]), len(slots))
+        taken = self._held.rows.take(pa.array(rows.take(order)))
+        columns = dict(zip(taken.schema.names, taken.columns, strict=True))
+        return columns | {_RANK: rank + 1}, self._table.partition.take(slots)
+
+    def take_late(self) -> dict[int, int]:
+        """How many rows of each partition were late, of those of which that is news."""
+        return self._windowed.clock.take_late()
+
+    # Partitions that come and go.
+
+    def get_partition_state(self, pid: int) -> Iterator[Any]:
+        schema = None if self._schema is None else self._schema.empty_table()
+        yield {"clock": self._windowed.clock.get(pid), "rows": schema}
+        if self._schema is None:
+            return
+        yield from self._table.pieces(pid)
+        is_here = np.zeros(len(self._table.partition), np.bool_)
+        is_here[self._table.slots_of(pid)] = True
+        for part in self._held.pieces(np.flatnonzero(is_here.take(self._held.slots))):
+            distinct, at = np.unique(part.slots, return_inverse=True)
+            piece = {**self._table.keys_piece(distinct), "at": at, "best": part.best, "told": part.told}
+            yield {**piece, "held": pa.Table.from_batches([part.rows])}
+
+    def install_partition_state(self, pid: int, state: Any) -> None:
+        if "clock" in state:
+            self._windowed.install(pid, state["clock"])
+            if state["rows"] is not None and self._schema is None:
+                self._begin(state["rows"].schema)
+        elif "held" in state:
+            slots = self._table.install_keys(pid, state).take(state["at"])
+            for rows in state["held"].combine_chunks().to_batches():
+                self._held.add(slots, state["best"], state["told"].copy(), rows)
+        else:
+            self._table.install(pid, state)
+
+    def drop_partition(self, pid: int) -> None:
+        if self._schema is not None:
+            dropped = np.zeros(len(self._table.partition), np.bool_)
+            dropped[self._table.drop(pid)] = True
+            self._held.keep(np.flatnonzero(~dropped.take(self._held.slots)))
+        self._windowed.drop(pid)
+
+    def partition_info(self) -> dict[int, int]:
+        return {} if self._schema is None else self._table.sizes()
+
+
+class _Held:
+    """Rows that may be among the first, in the order in which they came; `told` are those that have been emitted."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._parts: list[tuple[Ints, Ints, Bools, pa.RecordBatch]] = []
+        self._rows = 0
+        self._schema = schema
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def add(self, slots: Ints, best: Ints, told: Bools, rows: pa.RecordBatch) -> None:
+        """Hold further rows."""
+        if len(slots):
+            self._parts.append((slots, best, told, rows))
+            self._rows += len(slots)
+
+    def _whole(self) -> tuple[Ints, Ints, Bools, pa.RecordBatch]:
+        if not self._parts:
+            none = np.zeros(0, np.int64)
+            return none, none, np.zeros(0, np.bool_), pa.RecordBatch.from_pylist([], self._schema)
+        if len(self._parts) > 1:
+            slots, best, told, rows = zip(*self._parts, strict=True)
+            arrays = (np.concatenate(slots), np.concatenate(best), np.concatenate(told))
+            self._parts = [(*arrays, pa.concat_batches(rows))]
+        return self._parts[0]
+
+    @property
+    def slots(self) -> Ints:
+        return self._whole()[0]
+
+    @property
+    def best(self) -> Ints:
+        return self._whole()[1]
+
+    @property
+    def told(self) -> Bools:
+        return self._whole()[2]
+
+    @property
+    def rows(self) -> pa.RecordBatch:
+        return self._whole()[3]
+
+    def keep(self, places: Ints) -> None:
+        """Forget all rows but those at these places, which ascend."""
+        if len(places) < self._rows:
+            self._parts, self._rows = [self._at(places)], len(places)
+
+    def pieces(self, places: Ints) -> Iterator[_Held]:
+        """Yield the rows at these places, some at a time."""
+        bytes_each = 24 + self.rows.nbytes // max(1, self._rows)
+        for some in piece_slices(len(places), bytes_each):
+            part = _Held(self._schema)
+            part.add(*self._at(places[some]))
+            yield part
+
+    def _at(self, places: Ints) -> tuple[Ints, Ints, Bools, pa.RecordBatch]:
+        slots, best, told, rows = self._whole()
+        return slots.take(places), best.take(places), told.take(places), rows.take(pa.array(places))
+
+
+def _settings(parameters: Mapping[str, Any]) -> tuple[int, str, bool]:
+    k, by, largest = parameters.get("k"), parameters.get("by"), parameters.get("largest", True)
+    if not isinstance(k, int) or isinstance(k, bool) or k < 1:
+        raise ColumnError(f"k is how many rows are told of each key, at least 1; came {k!r}")
+    if not isinstance(by, str) or not isinstance(largest, bool):
+        raise ColumnError(f"by is the column that ranks rows, and largest is True or False; came {by!r}, {largest!r}")
+    return k, by, largest
+
+
+def _is_ranked(kind: Any) -> bool:
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    return bool(is_number or (pa.types.is_temporal(kind) and not pa.types.is_interval(kind)))

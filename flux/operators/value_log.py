@@ -1,0 +1,148 @@
+"""Value log: rows that are kept whole, in the order in which they came, each with the slot of its key.
+
+For what cannot be told from a few numbers: quantiles, and functions of the user's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from flux.columns import numpy_of
+from flux.operators.aggregates import numbers_of
+from flux.operators.keys import piece_slices
+from flux.operators.ordering import in_order
+
+__all__ = ["Grouped", "ValueLog"]
+
+Ints = npt.NDArray[np.int64]
+
+_LARGE_GROUP = 24  # From so many values on, to sort each group by itself is faster than to sort all together.
+
+
+class ValueLog:
+    """The values of some columns, row by row."""
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        self._names = tuple(columns)
+        self._slots: list[Ints] = []
+        self._chunks: dict[str, list[Any]] = {name: [] for name in columns}
+
+    def add(self, slots: Ints, columns: Mapping[str, Any]) -> None:
+        """Keep further rows; `columns` are Arrow arrays."""
+        if self._names and len(slots):
+            self._slots.append(slots)
+            for name in self._names:
+                self._chunks[name].append(columns[name])
+
+    def _whole(self) -> tuple[Ints, dict[str, Any]]:
+        """All rows as one column each."""
+        if len(self._slots) > 1:
+            self._slots = [np.concatenate(self._slots)]
+            self._chunks = {name: [pa.concat_arrays(chunks)] for name, chunks in self._chunks.items()}
+        if not self._slots:
+            return np.zeros(0, np.int64), {}
+        return self._slots[0], {name: chunks[0] for name, chunks in self._chunks.items()}
+
+    def grouped(self, slots: Ints, groups: Ints, count: int) -> Grouped:
+        """Return the rows of `count` groups; slots[i] is of groups[i], and a slot may be of several groups."""
+        logged, columns = self._whole()
+        if not columns:
+            return Grouped({}, np.zeros(0, np.int64), np.zeros(count + 1, np.int64))
+        row, group = _rows_and_groups(logged, slots, groups)
+        order = in_order([group])
+        places = pa.array(row.take(order))
+        begins = np.concatenate([[0], np.cumsum(np.bincount(group, minlength=count))])
+        return Grouped({name: column.take(places) for name, column in columns.items()}, group.take(order), begins)
+
+    def keep(self, is_kept: npt.NDArray[np.bool_]) -> None:
+        """Forget the rows of all slots but those for which it holds."""
+        logged, columns = self._whole()
+        chosen = is_kept.take(logged)
+        if not chosen.all():
+            places = pa.array(np.flatnonzero(chosen))
+            self._slots = [logged.compress(chosen)]
+            self._chunks = {name: [column.take(places)] for name, column in columns.items()}
+
+    def pieces(self, slots: Ints) -> Iterator[tuple[Ints, Any]]:
+        """Yield the rows of these slots, some at a time: the slot of each, and a table of their values."""
+        logged, columns = self._whole()
+        chosen = np.flatnonzero(np.isin(logged, slots))
+        if not len(chosen):
+            return
+        bytes_each = sum(column.nbytes for column in columns.values()) // max(1, len(logged)) + 8
+        for some in piece_slices(len(chosen), bytes_each):
+            places = chosen[some]
+            taken = {name: column.take(pa.array(places)) for name, column in columns.items()}
+            yield logged.take(places), pa.table(taken)
+
+
+def _sorted_within(values: npt.NDArray[np.float64], group: Ints, begins: Ints, sizes: Ints) -> npt.NDArray[np.float64]:
+    """Return the values of each group in ascending order, NaN last; equal ones are all the same, once -0.0 is 0.0."""
+    if len(values) < _LARGE_GROUP * len(sizes):
+        by_value = np.argsort(values)
+        return values.take(by_value.take(in_order([group.take(by_value)])))
+    for start, stop in zip(begins.tolist(), (begins + sizes).tolist(), strict=True):
+        values[start:stop].sort()
+    return values
+
+
+def _rows_and_groups(logged: Ints, slots: Ints, groups: Ints) -> tuple[Ints, Ints]:
+    """Return the rows whose slots are among these, as often as they are, and the group of each; rows ascend."""
+    times_of = np.zeros(int(max(logged.max(), slots.max())) + 1, np.int64)
+    np.add.at(times_of, slots, 1)
+    group_of = np.zeros(len(times_of), np.int64)
+    if int(times_of.max()) == 1:
+        group_of[slots] = groups
+        row = np.flatnonzero(times_of.take(logged))
+        return row, group_of.take(logged.take(row))
+    groups = groups.take(in_order([slots]))
+    first_of = np.cumsum(times_of) - times_of
+    times = times_of.take(logged)
+    row = np.repeat(np.arange(len(logged)), times)
+    behind = np.arange(len(row)) - np.repeat(np.cumsum(times) - times, times)
+    return row, groups.take(first_of.take(logged).repeat(times) + behind)
+
+
+class Grouped:
+    """Rows by group: those of group i are from begins[i] to begins[i + 1], in the order in which they came."""
+
+    def __init__(self, columns: Mapping[str, Any], group: Ints, begins: Ints) -> None:
+        self._columns, self._group, self._begins = columns, group, begins
+
+    def apply(self, function: Any, names: Sequence[str]) -> list[Any]:
+        """Return what a function makes of each group's columns, as numpy arrays."""
+        columns = [self._columns[name] for name in names]
+        ends = self._begins.tolist()
+        return [
+            function(*(numpy_of(column.slice(start, stop - start)) for column in columns))
+            for start, stop in pairwise(ends)
+        ]
+
+    @np.errstate(invalid="ignore", over="ignore")
+    def quantile(self, name: str, fraction: float) -> Any:
+        """Return the quantile of a column in each group, between two values in proportion; null without values."""
+        column = self._columns[name]
+        x, valid = numbers_of(column)
+        group = self._group if valid is None else self._group.compress(valid)
+        sizes = np.bincount(group, minlength=len(self._begins) - 1)
+        begins = np.cumsum(sizes) - sizes
+        values = _sorted_within(x.astype(np.float64) + 0.0, group, begins, sizes)
+        place = fraction * np.maximum(sizes - 1, 0)
+        below = np.floor(place).astype(np.int64)
+        above = np.minimum(below + 1, np.maximum(sizes - 1, 0))
+        if not len(values):
+            return pa.nulls(len(sizes), pa.float64())
+        at = np.minimum(begins, len(values) - 1)
+        low, high = values.take(at + below, mode="clip"), values.take(at + above, mode="clip")
+        part = place - below
+        told = np.where(part == 0, low, low + (high - low) * part)
+        # NaN stands behind all others, and makes the quantile NaN wherever it is.
+        last = values.take(at + np.maximum(sizes - 1, 0), mode="clip")
+        told[np.isnan(last)] = np.nan
+        return pa.array(told, mask=sizes == 0)

@@ -1,0 +1,276 @@
+"""Playing: one operator, run in this process over the same input in different ways.
+
+What comes in is fixed: numbered rows and punctuations. A *way* is what a run of Flux would decide: where batches are
+cut, which partitions share a site, and when a partition goes to another one, as the bytes that would go over the wire.
+The output must not depend on it.
+
+While it runs, the input is watched, which nobody may write to, and so is what was emitted: that is on its way, and who
+emitted it must not write to it either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from types import GeneratorType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..batch import Batch
+from ..columns import numpy_of
+from ..errors import FluxError, PlanError
+from ..hashing import partition_of
+from ..hosting import Hosted, host
+from ..operator import KeyedOperator, OperatorStep, output_of
+from ..plain import plain_batch
+from ..punctuation import Punctuation
+from ..wire.transfer import Arrival, items
+from ..wire.values import Spoken
+
+__all__ = ["Given", "Mutated", "Output", "Subject", "Way", "play", "ship"]
+
+_CHUNK_BYTES = 1_000  # Small, so that what moves is cut everywhere.
+_PLACE = (1, 0)  # The stage and step that the operator would be in a flow.
+
+
+class Mutated(FluxError):
+    """An operator wrote to what is not its own."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The operator, and where it stands."""
+
+    factory: Callable[[], Any]
+    key: tuple[str, ...]
+    parameters: dict[str, Any]
+    partitions: int
+    name: str
+
+    def step(self, schema: Any) -> OperatorStep:
+        # No rows came, and nobody has said what they are like: then an operator is not asked what it makes of them.
+        output = output_of(self.factory, self.parameters, self.key, schema if schema.names else None)
+        return OperatorStep(self.factory, self.parameters, self.name, self.key, self.partitions, 0, output)
+
+
+@dataclass(frozen=True)
+class Given:
+    """The input: rows and punctuations, each with the number of its place."""
+
+    rows: pa.RecordBatch
+    sn: npt.NDArray[np.int64]
+    marks: tuple[Punctuation, ...]
+
+    @classmethod
+    def of(cls, events: Sequence[Any], schema: Any = None) -> Given:
+        """Dicts, which are rows, and punctuations, in order; they are numbered from 1."""
+        rows = [event for event in events if not isinstance(event, Punctuation)]
+        numbers = [i for i, event in enumerate(events, 1) if not isinstance(event, Punctuation)]
+        marks = [replace(e, sn=i) for i, e in enumerate(events, 1) if isinstance(e, Punctuation)]
+        table = pa.Table.from_pylist(rows, schema) if rows or schema is not None else pa.table({})
+        batch = plain_batch(
+            pa.RecordBatch.from_struct_array(table.to_struct_array().combine_chunks()) if rows else table
+        )
+        return cls(batch, np.array(numbers, np.int64), tuple(marks))
+
+    def partition(self, key: tuple[str, ...], partitions: int) -> npt.NDArray[np.uint16]:
+        if not len(self.sn):
+            return np.zeros(0, np.uint16)
+        return partition_of([self.rows.column(name) for name in key], partitions)
+
+
+@dataclass(frozen=True)
+class Way:
+    """How it is run. Batches are cut behind the numbers in `cuts`, and where a punctuation stands in any case.
+
+    `moves` are (number, partition): behind that number the partition goes to the other of two sites. With `sites` of 2,
+    half of the partitions are on the second from the start. With `reads` the state is taken and thrown away.
+    """
+
+    cuts: frozenset[int] = frozenset()
+    moves: tuple[tuple[int, int], ...] = ()
+    sites: int = 1
+    reads: bool = False
+
+
+@dataclass(frozen=True)
+class Output:
+    """A row that came out: in which place it stands, and its values."""
+
+    sn: int
+    sub: int
+    partition: int
+    values: dict[str, Any]
+
+    def text(self) -> str:
+        """All of it, so that values that differ in anything differ here; a float has all its digits."""
+        return repr(self)
+
+
+def play(subject: Subject, given: Given, way: Way) -> list[Output]:
+    """Run the operator over the input in one way; everything that it emits, in order."""
+    return _Player(subject, given, way).play()
+
+
+class _Player:
+    def __init__(self, subject: Subject, given: Given, way: Way) -> None:
+        self._given, self._way = given, way
+        step = replace(subject.step(given.rows.schema), factory=watched(subject.factory))
+        self._sites: list[Hosted] = [host(step), host(step)]
+        self._at = {pid: pid % way.sites for pid in range(subject.partitions)}
+        for number, site in enumerate(self._sites):
+            site.open([pid for pid, at in self._at.items() if at == number])
+        self._partition = given.partition(subject.key, subject.partitions)
+        self._emitted: list[tuple[Batch, bytes]] = []
+
+    def play(self) -> list[Output]:
+        last = int(max([*self._given.sn[-1:], *(mark.sn for mark in self._given.marks)], default=0))
+        marks = {mark.sn: mark for mark in self._given.marks}
+        moves = dict.fromkeys(number for number, _ in self._way.moves)
+        after = 0
+        for upto in sorted({*self._way.cuts, *marks, *(sn - 1 for sn in marks), *moves, last}):
+            self._process(after, upto)
+            if upto in marks:
+                self._punctuate(marks[upto])
+            for number, pid in self._way.moves:
+                if number == upto:
+                    self._move(pid)
+            after = upto
+        outputs = list(self._outputs())
+        for site in self._sites:
+            site.close()
+        return outputs
+
+    def _process(self, after: int, upto: int) -> None:
+        start, stop = np.searchsorted(self._given.sn, (after, upto), side="right")
+        held = np.array([self._at[int(pid)] for pid in self._partition[start:stop]], np.int64)
+        for number, site in enumerate(self._sites):
+            chosen = start + np.flatnonzero(held == number)
+            if len(chosen):
+                # Taken rows are in memory of their own, which can be written to, as that of rows that were merged.
+                arrow = pc.take(self._given.rows, pa.array(chosen))
+                self._keep(site.process(Batch(arrow, self._given.sn[chosen], None, self._partition[chosen])))
+
+    def _punctuate(self, mark: Punctuation) -> None:
+        for number, site in enumerate(self._sites):
+            held = frozenset(pid for pid, at in self._at.items() if at == number)
+            if held:
+                self._keep(site.punctuate(replace(mark, partitions=held)))
+
+    def _move(self, pid: int) -> None:
+        old = self._at[pid]
+        if self._way.reads:
+            _values(self._sites[old], pid)
+            return
+        ship(self._sites[old], pid, self._sites[1 - old])
+        self._sites[old].drop_partition(pid)
+        self._at[pid] = 1 - old
+
+    def _keep(self, emitted: Batch | None) -> None:
+        if emitted is not None:
+            self._emitted.append((emitted, _bytes_of(emitted.arrow)))
+
+    def _outputs(self) -> Iterator[Output]:
+        for emitted, as_it_was in self._emitted:
+            if _bytes_of(emitted.arrow) != as_it_was:
+                raise Mutated(
+                    f"what was emitted for row {emitted.sn[0]} was written to afterwards, when it was on its way: it "
+                    f"now says {emitted.arrow.to_pylist()[:3]}. Emit a copy of an array that you go on writing to"
+                )
+        found = [output for emitted, _ in self._emitted for output in _rows_of(emitted)]
+        yield from sorted(found, key=lambda output: (output.sn, output.sub, output.partition))
+
+
+def _rows_of(emitted: Batch) -> Iterator[Output]:
+    sub = np.zeros(len(emitted), np.uint64) if emitted.sub is None else emitted.sub
+    hidden = zip(emitted.sn.tolist(), sub.tolist(), emitted.partition.tolist(), strict=True)
+    for (sn, place, pid), values in zip(hidden, emitted.arrow.to_pylist(), strict=True):
+        yield Output(sn, place, pid, values)
+
+
+def _bytes_of(arrow: Any) -> bytes:
+    """What is in a batch now."""
+    copied: bytes = arrow.serialize().to_pybytes()
+    return copied
+
+
+# --- a partition goes from one site to another ------------------------------------------------------------
+
+
+def ship(donor: Hosted, pid: int, receiver: Hosted) -> None:
+    """Give a copy of a partition to another site, as the bytes that would go over the wire."""
+    receiver.init_trans(pid)
+    arrival = Arrival()
+    for chunk in _values(donor, pid):
+        arrival.take(chunk)
+    for piece in arrival.values({_PLACE: receiver.words}):
+        receiver.install_partition_state(pid, piece)
+    receiver.end_trans(pid)
+
+
+def _values(donor: Hosted, pid: int) -> list[bytes]:
+    """The state of a partition as chunks of bytes."""
+    donor.init_trans(pid)
+    state = donor.get_partition_state(pid)
+    pieces: Iterable[Any] = state if isinstance(state, GeneratorType) else [state]
+    spoken = (Spoken(*_PLACE, piece, donor.words) for piece in pieces)
+    whole = b"".join(bytes(part) for parts in items(spoken, f"step {donor.step.name!r}") for part in parts)
+    donor.end_trans(pid)
+    return [whole[start : start + _CHUNK_BYTES] for start in range(0, len(whole), _CHUNK_BYTES)]
+
+
+# --- who writes to his input --------------------------------------------------------------------------------
+
+
+def watched(factory: Callable[[], Any]) -> Callable[[], Any]:
+    """What makes the same operator, of which `process` is watched; a `KeyedOperator` gets rows of its own anyway."""
+    if isinstance(factory, type):
+        return factory if issubclass(factory, KeyedOperator) else _watched_class(factory)
+    made = type(factory())
+    if issubclass(made, KeyedOperator):
+        return factory
+    cls = _watched_class(made)
+
+    def watching() -> Any:
+        instance = factory()
+        instance.__class__ = cls
+        return instance
+
+    watching.__name__ = getattr(factory, "__name__", repr(factory))
+    return watching
+
+
+def _watched_class(cls: type[Any]) -> type[Any]:
+    process = getattr(cls, "process", None)
+    if process is None:
+        raise PlanError(
+            f"{cls.__name__} is no operator: it has no process(self, batch). Derive it from one, or wrap it"
+        )
+
+    def watching(self: Any, batch: Batch) -> Any:
+        arrow, hidden = _bytes_of(batch.arrow), [batch.sn.tobytes(), batch.partition.tobytes()]
+        emitted = process(self, batch)
+        changed = _bytes_of(batch.arrow) != arrow or [batch.sn.tobytes(), batch.partition.tobytes()] != hidden
+        columns = [name for name, values in batch._columns.items() if _differ(values, numpy_of(batch.column(name)))]
+        if changed or columns:
+            raise Mutated(
+                f"process wrote to its input{f', column {columns[0]!r}' if columns else ''}: other copies may still "
+                "need it. Copy a column before you change it: values = batch['column'].copy()"
+            )
+        return emitted
+
+    # `user_code` is what an error names: the operator's own method.
+    attributes = {"process": watching, "user_code": property(lambda self: process), "__module__": cls.__module__}
+    if hasattr(cls, "user_code"):
+        del attributes["user_code"]
+    return type(cls.__name__, (cls,), {**attributes, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__})
+
+
+def _differ(one: Any, other: Any) -> bool:
+    if one.dtype == object:
+        return bool(repr(one.tolist()) != repr(other.tolist()))
+    return bool(np.ma.getdata(one).tobytes() != np.ma.getdata(other).tobytes())

@@ -1,0 +1,196 @@
+"""Wrapping: an operator of a class that knows nothing of Flux.
+
+`wrap` makes an `Operator` of any class that takes a row at a time and can say and take its state: one instance for each
+partition. What bytewax's logics need beside that is in `flux.wrapping_bytewax`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from flux.batch import Batch
+from flux.errors import OperatorError, PlanError
+from flux.operator import Context, Operator
+from flux.punctuation import Punctuation
+
+__all__ = ["RowWise", "wrap"]
+
+_PROCESS = ("update", "process", "process_row", "on_row", "handle", "__call__")
+_GET_STATE = ("getState", "get_state", "state", "snapshot")
+_INSTALL_STATE = ("installState", "install_state", "setState", "set_state", "restore", "load_state")
+
+Method = str | Callable[..., Any] | None
+
+
+class RowWise(Operator):
+    """An operator that makes dicts of rows, one row after the other."""
+
+    def _emit(self, batch: Batch, outputs: list[Any], origin: list[int]) -> Batch | None:
+        """What `outputs` are as columns; `origin[i]` is the row that the i-th stems from."""
+        if not outputs:
+            return None
+        return batch.emit(_columns_of(outputs, batch.output, lambda i: self._at(batch, origin[i])), origin)
+
+    def _at(self, batch: Batch, row: int) -> dict[str, Any]:
+        return {"partition": int(batch.partition[row]), "row": int(batch.sn[row])}
+
+
+def _columns_of(outputs: list[Any], schema: Any, at: Callable[[int], dict[str, Any]]) -> dict[str, list[Any]]:
+    first = outputs[0]
+    names = list(schema.names if schema is not None else first if isinstance(first, Mapping) else ())
+    for i, output in enumerate(outputs):
+        if not isinstance(output, Mapping) or set(output) != set(names):
+            raise OperatorError(
+                f"it returned {output!r:.200}; expected None, a dict or an iterable of dicts, with the keys "
+                f"{', '.join(names) or 'of the output'}. Return these, or declare them: wrap(..., output={{...}})",
+                **at(i),
+            )
+    return {name: [output[name] for output in outputs] for name in names}
+
+
+def as_dicts(returned: Any) -> Iterable[Any]:
+    """What a row-wise method may return, as an iterable: None, a dict, or an iterable of dicts."""
+    if returned is None:
+        return ()
+    return (returned,) if isinstance(returned, Mapping | str | bytes) or not hasattr(returned, "__iter__") else returned
+
+
+def wrap(
+    existing: Callable[..., Any],
+    process: Method = None,
+    get_state: Method = None,
+    install_state: Method = None,
+    *,
+    at_end: Method = None,
+    output: Any = None,
+    state_types: tuple[type[Any], ...] = (),
+    encode_state: Callable[[Any], Any] | None = None,
+    decode_state: Callable[[Any], Any] | None = None,
+) -> type[Operator]:
+    """Make an operator of `existing`, a class (or what makes instances of one) that knows nothing of Flux.
+
+    `process` gets a row as a dict and returns None, a dict or an iterable of dicts. `get_state` returns the state of an
+    instance and `install_state` takes it, in another one. Each is the name of a method, or a function whose first
+    argument is the instance; left out, the usual names are looked for. `at_end`, if given, is called without arguments
+    at the end of the stream and returns what `process` may return. There is one instance for each partition, made with
+    the parameters of `apply`. For the rest see `flux.operator`.
+
+    >>> class Average:
+    ...     def __init__(self):
+    ...         self.count, self.total = 0, 0
+    ...     def update(self, row):
+    ...         self.count, self.total = self.count + 1, self.total + row["v"]
+    ...         return {"mean": self.total / self.count}
+    ...     def getState(self):
+    ...         return [self.count, self.total]
+    ...     def installState(self, state):
+    ...         self.count, self.total = state
+    >>> wrap(Average, output={"mean": "float64"}).__name__
+    'Average'
+    """
+    name = getattr(existing, "__name__", repr(existing))
+    if not callable(existing):
+        raise PlanError(f"wrap takes a class, or what makes its instances; got {existing!r:.100}")
+    of = existing if isinstance(existing, type) else _made(existing, name)
+    calls = {
+        "_process": _method(of, name, "process", process, _PROCESS),
+        "_get": _method(of, name, "get_state", get_state, _GET_STATE),
+        "_install": _method(of, name, "install_state", install_state, _INSTALL_STATE),
+        "_at_end": None if at_end is None else _method(of, name, "at_end", at_end, ()),
+    }
+    attributes: dict[str, Any] = {"_calls": calls, "_existing": staticmethod(existing), "output": output}
+    attributes |= {"state_types": state_types, "__module__": getattr(existing, "__module__", __name__)}
+    hooks = {"encode_state": encode_state, "decode_state": decode_state}
+    attributes |= {name: staticmethod(hook) for name, hook in hooks.items() if hook is not None}
+    return type(name, (_Wrapped,), {**attributes, "__doc__": f"{name}, run by Flux."})
+
+
+class _Wrapped(RowWise):
+    """An instance of somebody's class; a subclass for each call of `wrap` says which."""
+
+    _existing: Callable[..., Any]
+    _calls: dict[str, Callable[..., Any] | None]
+
+    def open(self, context: Context) -> None:
+        self._wrapped = self._existing(**context.parameters)
+
+    @property
+    def user_code(self) -> Callable[..., Any] | None:
+        """What to blame for an error in `process`."""
+        return self._calls["_process"]
+
+    def process(self, batch: Batch) -> Batch | None:
+        update, wrapped, names = self._calls["_process"], self._wrapped, batch.arrow.schema.names
+        assert update is not None
+        outputs: list[Any] = []
+        origin: list[int] = []
+        for place, row in enumerate(batch.rows()):
+            before = len(outputs)
+            outputs.extend(as_dicts(update(wrapped, dict(zip(names, row, strict=True)))))
+            origin.extend([place] * (len(outputs) - before))
+        return self._emit(batch, outputs, origin)
+
+    def on_punctuation(self, p: Punctuation) -> Mapping[str, Any] | None:
+        finish = self._calls["_at_end"]
+        if p.kind != "end" or finish is None:
+            return None
+        outputs = list(as_dicts(finish(self._wrapped)))
+        return _columns_of(outputs, None, lambda i: {"row": p.sn}) if outputs else None
+
+    def get_state(self) -> Any:
+        get = self._calls["_get"]
+        assert get is not None
+        return get(self._wrapped)
+
+    def install_state(self, state: Any) -> None:
+        install = self._calls["_install"]
+        assert install is not None
+        install(self._wrapped, state)
+
+
+def _method(of: Any, name: str, what: str, given: Method, usual: tuple[str, ...]) -> Callable[..., Any]:
+    """What to call with an instance and perhaps a value."""
+    if given is not None and not isinstance(given, str):
+        if not callable(given):
+            raise PlanError(
+                f"wrap({name}, {what}=...): expected the name of a method or a function, got {given!r:.100}"
+            )
+        return given
+    found = [given] if given is not None else list(usual)
+    kind = of if isinstance(of, type) else type(of)
+    for each in found:
+        # Every class can be called, to make an instance; whether instances can is written in one of its bases.
+        if any(each in vars(base) for base in kind.__mro__) and callable(function := getattr(kind, each)):
+            return _calling(each, function)
+    has = [each for each in dir(kind) if not each.startswith("_") and callable(getattr(kind, each, None))]
+    looked = f"has no method {given!r}" if given is not None else f"has none of the methods {', '.join(usual)}"
+    raise PlanError(
+        f"wrap({name}): it {looked}; it has {', '.join(has) or 'no methods'}. Say which to call, as in wrap({name}, "
+        f'{what}="{has[0] if has else "method"}"), or give a function of the instance: {_EXAMPLES[what]}'
+    )
+
+
+def _calling(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    # A plain function of the class is called as it is, so that errors name it; anything else as Python would.
+    if hasattr(function, "__code__") and not hasattr(function, "__self__"):
+        return function
+    return lambda instance, *values: getattr(instance, name)(*values)
+
+
+_EXAMPLES = {
+    "process": "process=lambda it, row: {...}",
+    "get_state": "get_state=vars, if an instance is its attributes, or get_state=lambda it: None, if it has no state",
+    "install_state": "install_state=lambda it, state: vars(it).update(state)",
+    "at_end": "at_end=lambda it: [{...}]",
+}
+
+
+def _made(existing: Callable[..., Any], name: str) -> Any:
+    try:
+        return existing()
+    except Exception as error:
+        raise PlanError(
+            f"wrap({name}): called to see what it makes, it raised {type(error).__name__}: {error}. Give a class, or a "
+            "function that makes an instance without arguments"
+        ) from error

@@ -1,0 +1,266 @@
+"""Wrapping for bytewax: its `StatefulLogic` and `StatefulBatchLogic` builders, run unchanged by Flux.
+
+A builder makes the logic of one key, of nothing or of a snapshot: that is `install_state`, and `snapshot()` is
+`get_state`, for each key. bytewax is not imported here; a logic is whatever has its methods.
+
+What bytewax leaves to chance must be certain here, because two copies do the same:
+
+- A `StatefulBatchLogic` is given one row at a time: where batches are cut is nobody's business.
+- Time is that of the stream, `flux.stream_time()`: what the last clock punctuation said, 1970 before the first.
+  `on_notify` is called when that has passed `notify_at`: at a clock punctuation, or behind the row that asked for it,
+  once each time. With ``time="watermark"`` watermarks tell the time instead.
+- A logic that reads bytewax's own system clock is refused when the plan is made. `EventClock` takes a `now_getter`:
+  give it `flux.stream_time`, or a function that always returns the same.
+- `on_eof` is called at the end of the stream, key after key, in the order in which keys came.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Any, Literal
+
+from flux.batch import Batch
+from flux.errors import OperatorError, PlanError
+from flux.hosting import NAN, keys_of
+from flux.operator import Context, Operator
+from flux.punctuation import Punctuation
+from flux.wrapping import RowWise
+
+__all__ = ["stream_time", "wrap_bytewax"]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_PIECE_KEYS = 4_096
+_now = _EPOCH  # Of the operator that is at work.
+_LOOKED_DEEP = 4
+# What bytewax's own logics return from `snapshot`, beside values of the user's.
+_SNAPSHOTS = {
+    "bytewax.operators": ("_CollectState", "_JoinState"),
+    "bytewax.operators.windowing": (
+        "WindowMetadata",
+        "_EventClockState",
+        "_SessionWindowerState",
+        "_SlidingWindowerState",
+        "_WindowSnapshot",
+    ),
+}
+
+Key = tuple[Any, ...]
+
+
+def stream_time() -> datetime:
+    """The time of the stream in UTC, the same in every copy: what the last clock punctuation said.
+
+    It is 1970 before the first one, and outside an operator.
+
+    >>> stream_time().year
+    1970
+    """
+    return _now
+
+
+def wrap_bytewax(
+    builder: Callable[[Any], Any],
+    *,
+    value: str | Callable[[dict[str, Any]], Any] | None = None,
+    emit: Callable[[Key, Any], Mapping[str, Any] | None] | None = None,
+    output: Any = None,
+    time: Literal["clock", "watermark"] = "clock",
+    state_types: tuple[type[Any], ...] = (),
+    encode_state: Callable[[Any], Any] | None = None,
+    decode_state: Callable[[Any], Any] | None = None,
+) -> type[Operator]:
+    """Make an operator of a builder of bytewax's logics, `StatefulLogic` or `StatefulBatchLogic`.
+
+    The columns of the exchange are the key. `value` says what a logic is given of a row: the name of a column, or a
+    function of the row as a dict; left out, that dict. `emit(key, value)` makes a row, or None, of what it emits; left
+    out, a dict is put beside the columns of the key, and any other value too, as the column `value`. Snapshots may hold
+    what state of any operator may (see `flux.operator`); those of bytewax's own logics need not be named.
+    """
+    name = getattr(builder, "__qualname__", type(builder).__name__).replace(".<locals>", "")
+    logic = _probed(builder, name)
+    if time not in ("clock", "watermark"):
+        raise PlanError(f"wrap_bytewax({name}): time is 'clock' or 'watermark', got {time!r}")
+    if value is not None and not isinstance(value, str) and not callable(value):
+        raise PlanError(
+            f"wrap_bytewax({name}): value is the name of a column or a function of a row, got {value!r:.100}"
+        )
+    known = {kind for module, names in _SNAPSHOTS.items() for kind in _loaded(module, names)}
+    attributes: dict[str, Any] = {
+        "_builder": staticmethod(builder),
+        "_value": staticmethod(value) if callable(value) else value,
+        "_emitting": None if emit is None else staticmethod(emit),
+        "_method": "on_item" if hasattr(logic, "on_item") else "on_batch",
+        "_time": time,
+        "output": output,
+        "state_types": (*state_types, *sorted(known - set(state_types), key=lambda kind: kind.__qualname__)),
+    }
+    hooks = {"encode_state": encode_state, "decode_state": decode_state}
+    attributes |= {name: staticmethod(hook) for name, hook in hooks.items() if hook is not None}
+    return type(name, (_Logics,), {**attributes, "__doc__": f"{name} of bytewax, run by Flux."})
+
+
+def _loaded(module: str, names: tuple[str, ...]) -> list[type[Any]]:
+    """Classes of a module, if somebody has imported it."""
+    loaded = sys.modules.get(module)
+    return [getattr(loaded, name) for name in names if hasattr(loaded, name)]
+
+
+def _probed(builder: Callable[[Any], Any], name: str) -> Any:
+    """The logic of a key that is not there, to see what it can do."""
+    try:
+        logic = builder(None)
+    except Exception as error:
+        raise PlanError(
+            f"wrap_bytewax({name}): builder(None) must return the logic of a new key; it raised "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    missing = [what for what in ("snapshot",) if not hasattr(logic, what)]
+    if not hasattr(logic, "on_item") and not hasattr(logic, "on_batch"):
+        missing.append("on_item (StatefulLogic) or on_batch (StatefulBatchLogic)")
+    if missing:
+        raise PlanError(
+            f"wrap_bytewax({name}): builder(None) returned {type(logic).__name__}, which has no "
+            f"{' and no '.join(missing)}. Give the function that bytewax's `stateful` or `stateful_batch` takes as "
+            "builder"
+        )
+    where = _system_clock(logic, _LOOKED_DEEP)
+    if where is not None:
+        raise PlanError(
+            f"wrap_bytewax({name}): {where} reads the system's clock, and two copies would read different times. Use "
+            "EventClock(..., now_getter=flux.stream_time), or give the logic this now_getter: it returns the time that "
+            "the stream says, the same in every copy"
+        )
+    return logic
+
+
+def _system_clock(value: Any, deep: int) -> str | None:
+    """Which of bytewax's parts of a logic, if any, was given bytewax's own `now_getter`."""
+    getter = getattr(value, "now_getter", None)
+    if getter is not None and str(getattr(getter, "__module__", "")).partition(".")[0] == "bytewax":
+        return type(value).__name__
+    if not deep or not hasattr(value, "__dict__"):
+        return None
+    parts = [part for part in vars(value).values() if type(part).__module__.partition(".")[0] == "bytewax"]
+    return next((found for part in parts if (found := _system_clock(part, deep - 1)) is not None), None)
+
+
+class _Logics(RowWise):
+    """The logics of a partition's keys; a subclass for each call of `wrap_bytewax` says which."""
+
+    _builder: Callable[[Any], Any]
+    _value: Any
+    _emitting: Any
+    _method: str
+    _time: str
+
+    def open(self, context: Context) -> None:
+        self._columns = context.key_columns
+        if not self._columns:
+            raise PlanError(f"step {context.step!r}: a logic has a key. Put exchange(columns) in front of it")
+        self._logics: dict[Key, Any] = {}
+        self._due: dict[Key, datetime] = {}  # When logics want to be notified.
+        self._now = _EPOCH
+
+    @property
+    def user_code(self) -> Callable[..., Any]:
+        """What to blame for an error in `process`."""
+        return getattr(type(next(iter(self._logics.values()), None)), self._method, self._builder)
+
+    def process(self, batch: Batch) -> Batch | None:
+        self._set_time()
+        names = batch.arrow.schema.names
+        keys = keys_of([batch.column(name) for name in self._columns])
+        outputs: list[Any] = []
+        origin: list[int] = []
+        for place, (key, row) in enumerate(zip(keys, batch.rows(), strict=True)):
+            value = self._given(dict(zip(names, row, strict=True)))
+            before = len(outputs)
+            outputs += self._called(key, self._method, [value] if self._method == "on_batch" else value)
+            if (due := self._due.get(key)) is not None and due <= self._now:
+                outputs += self._called(key, "on_notify")
+            origin.extend([place] * (len(outputs) - before))
+        return self._emit(batch, outputs, origin)
+
+    def on_punctuation(self, p: Punctuation) -> Mapping[str, Any] | None:
+        outputs: list[Any] = []
+        if p.kind == self._time and p.value is not None:
+            self._now = max(self._now, _EPOCH + timedelta(milliseconds=p.value))
+            self._set_time()
+            # Logics are asked in the order in which their time comes; those of one time in that of their keys.
+            due = sorted((item for item in self._due.items() if item[1] <= self._now), key=lambda item: item[1])
+            for key, _ in due:
+                outputs += self._called(key, "on_notify")
+        elif p.kind == "end":
+            self._set_time()
+            for key in list(self._logics):
+                outputs += self._called(key, "on_eof")
+        if not outputs:
+            return None
+        names = list(outputs[0])
+        return {name: [output[name] for output in outputs] for name in names}
+
+    def _set_time(self) -> None:
+        global _now
+        _now = self._now
+
+    def _given(self, row: dict[str, Any]) -> Any:
+        if self._value is None:
+            return row
+        return row[self._value] if isinstance(self._value, str) else self._value(row)
+
+    def _called(self, key: Key, what: str, *values: Any) -> list[Any]:
+        """Call a method of a key's logic; what it emits. A logic that is done is forgotten."""
+        logic = self._logics.get(key)
+        if logic is None:
+            logic = self._logics[key] = self._builder(None)
+        method = getattr(logic, what, None)
+        if method is None:
+            return []  # A logic need not care for notifications and ends.
+        returned = method(*values)
+        try:
+            emitted, is_done = returned
+        except (TypeError, ValueError):
+            raise OperatorError(
+                f"{type(logic).__name__}.{what} returned {returned!r:.200}; expected a tuple of what to emit and "
+                "whether the logic is done: ([...], False)"
+            ) from None
+        if is_done:
+            del self._logics[key]
+            self._due.pop(key, None)
+        else:
+            self._note_due(key, logic)
+        rows = [self._row(key, value) for value in emitted]
+        return [row for row in rows if row is not None]
+
+    def _note_due(self, key: Key, logic: Any) -> None:
+        notify_at = getattr(logic, "notify_at", None)
+        due = notify_at() if notify_at is not None else None
+        if due is not None:
+            self._due[key] = due
+        else:
+            self._due.pop(key, None)
+
+    def _row(self, key: Key, value: Any) -> Any:
+        if self._emitting is not None:
+            return self._emitting(key, value)
+        columns = dict(zip(self._columns, key, strict=True))
+        return columns | dict(value) if isinstance(value, Mapping) else columns | {"value": value}
+
+    def get_state(self) -> Iterator[Any]:
+        yield self._now
+        entries = iter(self._logics.items())
+        while some := [[list(key), logic.snapshot()] for key, logic in islice(entries, _PIECE_KEYS)]:
+            yield some
+
+    def install_state(self, state: Any) -> None:
+        if isinstance(state, datetime):
+            self._now = state
+            return
+        self._set_time()
+        for cells, snapshot in state:
+            key = tuple(NAN if cell != cell else cell for cell in cells)
+            logic = self._logics[key] = self._builder(snapshot)
+            self._note_due(key, logic)

@@ -1,0 +1,282 @@
+"""TimeWindow against a plain loop and against pandas: any batching, any moves, out-of-order and late rows."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from feeding import PARTITIONS, opened, step_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plain_aggregates import aggregated, alike
+from timeline import Sites, Timeline, cut_places, played
+
+from flux.batch import Batch
+from flux.errors import OperatorError, PlanError
+from flux.event_time import EventTime
+from flux.operators import TimeWindow
+from flux.punctuation import Punctuation
+
+Row = tuple[Any, Any, Any]  # key, ts, x
+MOVES = st.lists(st.integers(0, PARTITIONS - 1), max_size=12)
+FLOATS = st.floats(-1e6, 1e6) | st.sampled_from([0.1, -0.0, math.inf, -math.inf, math.nan])
+INTS = st.integers(-9, 9) | st.integers(-(2**63), 2**63 - 1)
+
+
+def spread(x: Any) -> float:
+    """A function of a user's own, of values that may be masked."""
+    with np.errstate(invalid="ignore"):
+        return float(np.ma.max(x) - np.ma.min(x)) if np.ma.count(x) else -1.0
+
+
+AGGREGATES = {
+    "rows": "count",
+    "n": ("count", "x"),
+    "total": ("sum", "x"),
+    "least": ("min", "x"),
+    "most": ("max", "x"),
+    "mean": ("avg", "x"),
+    "var": ("variance", "x"),
+    "median": ("quantile", "x", 0.5),
+    "p90": ("quantile", "x", 0.9),
+    "spread": (spread, "x", "float64"),
+}
+
+
+def schema_of(key: Any, x: Any) -> pa.Schema:
+    return pa.schema([("k", key), ("ts", pa.int64()), ("x", x)])
+
+
+def batch_of(rows: list[Row], schema: pa.Schema) -> pa.RecordBatch:
+    columns = [pa.array([row[i] for row in rows], field.type) for i, field in enumerate(schema)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def rows_of(keys: st.SearchStrategy[Any], values: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Row]]:
+    instants = st.none() | st.integers(-30, 120)
+    return st.lists(st.tuples(keys, instants, st.none() | values), max_size=50)
+
+
+def plain(rows: list[Row], told: EventTime, size: int, slide: int) -> tuple[list[tuple[int, Any, int, list[Any]]], int]:
+    """What each window holds when it is told, as (sn, key, start, values), and how many rows were late."""
+    held: dict[tuple[int, Any], list[Any]] = {}
+    found, late, watermark, sn = [], 0, -math.inf, 0
+
+    def tell(upto: float) -> None:
+        for start, key in [place for place in held if place[0] + size <= upto]:
+            found.append((sn, key, start, held.pop((start, key))))
+
+    for key, ts, x in rows:
+        sn += 1
+        key = "nan" if key != key else key
+        starts = [] if ts is None else [k * slide for k in range((ts - size) // slide + 1, ts // slide + 1)]
+        is_open = [start for start in starts if start + size > watermark]
+        late += not is_open
+        for start in is_open:
+            held.setdefault((start, key), []).append(x)
+        reached = None if ts is None else (ts - told.lateness_ms) // told.every_ms * told.every_ms
+        if reached is not None and reached > watermark:
+            watermark, sn = reached, sn + 1
+            tell(watermark)
+    sn += 1
+    tell(math.inf)
+    return found, late
+
+
+def by_place(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    return sorted(rows, key=lambda row: (row[0], row[2], repr(row[1])))
+
+
+def check(rows: list[Row], schema: pa.Schema, size: int, slide: int | None, data: st.DataObject) -> None:
+    told = EventTime(column="ts", lateness_ms=data.draw(st.integers(0, 20)), every_ms=data.draw(st.integers(1, 30)))
+    timeline = Timeline.of(batch_of(rows, schema), ("k",), told)
+    step = step_of(TimeWindow, schema, ("k",), time="ts", size_ms=size, slide_ms=slide, aggregates=AGGREGATES)
+    found, late = played(step, timeline)
+    windows, late_rows = plain(rows, told, size, slide or size)
+    assert late == late_rows
+    flat = [(sn, "nan" if row[0] != row[0] else row[0], *row[1:]) for sn, row in found]
+    assert len(flat) == len(windows)
+    for got, (sn, key, start, values) in zip(by_place(flat), by_place(windows), strict=True):
+        assert got[:4] == (sn, key, start, start + size)
+        expected = aggregated(values)
+        assert all(alike(a, b) for a, b in zip(got[4:], expected, strict=True)), (got[4:], expected)
+    cuts, moves = data.draw(cut_places(len(rows))), data.draw(MOVES)
+    assert repr(played(step, timeline, cuts, moves)) == repr((found, late))
+
+
+@settings(deadline=None, max_examples=60)
+@given(rows_of(st.sampled_from([1, 2, 3, None]), FLOATS), st.integers(1, 40), st.data())
+def test_tumbling_windows_of_floats_are_those_of_a_plain_loop(rows: list[Row], size: int, data: st.DataObject) -> None:
+    check(rows, schema_of(pa.int32(), pa.float64()), size, None, data)
+
+
+@settings(deadline=None, max_examples=60)
+@given(rows_of(st.sampled_from(["", "a", "bb", None]), INTS), st.integers(1, 40), st.data())
+def test_sliding_windows_of_integers_are_those_of_a_plain_loop(rows: list[Row], size: int, data: st.DataObject) -> None:
+    # Sums that 64 bits cannot hold are an error, which is another test's.
+    rows = [(k, ts, None if x is None else x // max(1, len(rows))) for k, ts, x in rows]
+    check(rows, schema_of(pa.string(), pa.int64()), size, data.draw(st.integers(1, size)), data)
+
+
+@settings(deadline=None, max_examples=30)
+@given(rows_of(st.sampled_from([0.0, -0.0, 1.5, math.nan, None]), st.floats(-9, 9)), st.integers(1, 40), st.data())
+def test_sliding_windows_of_floats_are_those_of_a_plain_loop(rows: list[Row], size: int, data: st.DataObject) -> None:
+    check(rows, schema_of(pa.float64(), pa.float64()), size, data.draw(st.integers(1, size)), data)
+
+
+def test_a_sum_of_floats_is_that_of_a_loop_over_the_rows_to_the_bit() -> None:
+    x = np.random.default_rng(1).standard_normal(5_000) * 10.0 ** np.random.default_rng(2).integers(-9, 9, 5_000)
+    schema = schema_of(pa.int32(), pa.float64())
+    rows = pa.record_batch([pa.array([1] * 5_000, pa.int32()), pa.array([0] * 5_000), pa.array(x)], schema=schema)
+    step = step_of(TimeWindow, schema, ("k",), time="ts", size_ms=9, aggregates={"s": ("sum", "x")})
+    total = 0.0
+    for value in x.tolist():
+        total += value
+    for cuts in ([], [1, 2, 777], list(range(0, 5_000, 13))):
+        [(_, (*_, found))], _ = played(step, Timeline.of(rows, ("k",), None), cuts)
+        assert found == total
+
+
+@pytest.mark.parametrize("keys", [1, 700, 20_000])
+def test_windows_are_those_of_pandas(keys: int) -> None:
+    rng = np.random.default_rng(keys)
+    count = 20_000
+    key = np.arange(count) if keys == count else rng.integers(0, keys, count)
+    frame = pd.DataFrame({"k": key, "ts": rng.integers(0, 1_000, count), "x": rng.integers(-50, 50, count)})
+    frame["start"] = frame.ts // 100 * 100
+    grouped = frame.groupby(["start", "k"])["x"]
+    expected = grouped.agg(["count", "sum", "min", "max", "mean", "var"]).reset_index()
+    expected["q"] = grouped.quantile(0.25).to_numpy()
+    rows = pa.RecordBatch.from_pandas(frame[["k", "ts", "x"]], preserve_index=False)
+    aggregates = {"c": "count", "s": ("sum", "x"), "mn": ("min", "x"), "mx": ("max", "x"), "m": ("avg", "x")}
+    aggregates |= {"v": ("variance", "x"), "q": ("quantile", "x", 0.25)}
+    step = step_of(TimeWindow, rows.schema, ("k",), time="ts", size_ms=100, aggregates=aggregates)
+    timeline = Timeline.of(rows, ("k",), EventTime(column="ts", lateness_ms=1_000))
+    found, late = played(step, timeline, list(range(0, count, 999)), [0, 3, 1])
+    assert late == 0
+    got = sorted((row[1], row[0], *row[3:]) for _, row in found)
+    assert len(got) == len(expected)
+    np.testing.assert_allclose(np.array(got, np.float64), expected.to_numpy(np.float64), rtol=1e-9, atol=1e-9)
+
+
+def test_output_goes_by_window_and_then_by_key_within_a_partition() -> None:
+    rows = [(k, ts, 1) for ts in (15, 5, 25) for k in ("b", None, "a", "c")]
+    schema = schema_of(pa.string(), pa.int64())
+    hosted = opened(step_of(TimeWindow, schema, ("k",), time="ts", size_ms=10, aggregates={"n": "count"}))
+    hosted.process(Batch(batch_of(rows, schema), np.arange(len(rows)), None, np.zeros(len(rows), np.uint16)))
+    out = hosted.punctuate(Punctuation(99, "end"))
+    assert out is not None
+    keys = [(row["window_start"], row["k"]) for row in out.arrow.to_pylist()]
+    assert keys == [(start, k) for start in (0, 10, 20) for k in ("a", "b", "c", None)]
+    assert out.sn.tolist() == [99] * 12
+
+
+def test_a_watermark_tells_each_partition_by_itself() -> None:
+    schema = schema_of(pa.int32(), pa.int64())
+    hosted = opened(step_of(TimeWindow, schema, ("k",), time="ts", size_ms=10, aggregates={"n": "count"}))
+    rows = batch_of([(0, 1, 1), (1, 1, 1)], schema)
+    hosted.process(Batch(rows, np.arange(2), None, np.array([0, 1], np.uint16)))
+    first = hosted.punctuate(Punctuation(3, "watermark", 10, frozenset({0})))
+    assert first is not None and first.partition.tolist() == [0]
+    # A row of the partition whose time has come is late; one of the other is not.
+    hosted.process(Batch(rows, np.arange(4, 6), None, np.array([0, 1], np.uint16)))
+    second = hosted.punctuate(Punctuation(7, "watermark", 10, frozenset({1})))
+    assert second is not None and (second.partition.tolist(), second.arrow.to_pylist()[0]["n"]) == ([1], 2)
+    assert hosted.take_late() == {0: 1} and hosted.take_late() == {}
+
+
+def test_late_rows_are_counted_once_wherever_their_partition_lives() -> None:
+    schema = schema_of(pa.int32(), pa.int64())
+    step = step_of(TimeWindow, schema, ("k",), time="ts", size_ms=10, aggregates={"n": "count"})
+    rows = batch_of([(1, 50, 0), (1, 3, 0), (1, None, 0), (1, 4, 0), (1, 51, 0)], schema)
+    timeline = Timeline.of(rows, ("k",), EventTime(column="ts", every_ms=1))
+    sites = Sites(step)
+    pid = int(timeline.partition[0])
+    for piece in timeline.pieces([1, 2, 3, 4]):
+        sites.give(piece)
+        sites.move(pid)
+    assert sites.late == {pid: 3}
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.timestamp("ms"), pa.timestamp("us", "UTC"), pa.timestamp("s"), pa.timestamp("ns"), pa.date32()]
+)
+def test_windows_of_instants_are_instants(kind: Any) -> None:
+    schema = pa.schema([("k", pa.int32()), ("ts", kind)])
+    day = 86_400_000
+    at = pa.array([day, 2 * day - 1, 2 * day], pa.timestamp("ms")).cast(kind, safe=False)
+    rows = pa.record_batch([pa.array([1, 1, 1], pa.int32()), at], schema=schema)
+    step = step_of(TimeWindow, schema, ("k",), time="ts", size_ms=day, aggregates={"n": "count"})
+    found, _ = played(step, Timeline.of(rows, ("k",), EventTime(column="ts")))
+    starts = [row[1].timestamp() if row[1].tzinfo else (row[1] - pd.Timestamp(0)).total_seconds() for _, row in found]
+    assert starts == [day / 1000, 2 * day / 1000]
+    assert step.output.field("window_start").type == pa.timestamp("ms", getattr(kind, "tz", None))
+
+
+@pytest.mark.parametrize("kind", [pa.uint64(), pa.int8(), pa.bool_(), pa.float32(), pa.timestamp("us"), pa.date32()])
+def test_extremes_have_the_type_of_their_column(kind: Any) -> None:
+    width = pa.int32() if kind.bit_width == 32 and not pa.types.is_floating(kind) else pa.int64()
+    x = pa.array([0, 1, None], width).cast(kind) if not pa.types.is_boolean(kind) else pa.array([False, True, None])
+    rows = pa.record_batch({"k": pa.array([1, 1, 1]), "ts": pa.array([1, 2, 3]), "x": x})
+    aggregates = {"least": ("min", "x"), "most": ("max", "x")}
+    step = step_of(TimeWindow, rows.schema, ("k",), time="ts", size_ms=10, aggregates=aggregates)
+    assert [step.output.field(name).type for name in aggregates] == [kind, kind]
+    [(_, row)], _ = played(step, Timeline.of(rows, ("k",), None), [1, 2], [0, 1, 2, 3])
+    assert list(row[3:]) == x.to_pylist()[:2]
+
+
+@pytest.mark.parametrize("value", [2**63 - 1, -(2**63)])
+def test_a_sum_beyond_64_bits_is_an_error_and_its_mean_is_right(value: int) -> None:
+    rows = pa.record_batch({"k": [1] * 3, "ts": [1] * 3, "x": [value] * 3})
+    parameters: dict[str, Any] = {"time": "ts", "size_ms": 10}
+    mean = step_of(TimeWindow, rows.schema, ("k",), aggregates={"m": ("avg", "x")}, **parameters)
+    [(_, row)], _ = played(mean, Timeline.of(rows, ("k",), None), [1, 2], [0, 1, 2, 3])
+    assert row[3] == float(3 * value) / 3
+    total = step_of(TimeWindow, rows.schema, ("k",), aggregates={"s": ("sum", "x")}, **parameters)
+    with pytest.raises(OperatorError, match="does not fit in 64 bits"):
+        played(total, Timeline.of(rows, ("k",), None))
+
+
+def test_a_function_may_be_of_several_columns() -> None:
+    def vwap(price: Any, volume: Any) -> float:
+        return float((price * volume).sum() / volume.sum())
+
+    rows = pa.record_batch({"k": ["x", "x", "y"], "ts": [1, 2, 3], "p": [10.0, 20.0, 7.0], "v": [1, 3, 5]})
+    aggregates = {"vwap": (vwap, ("p", "v"), "float64")}
+    step = step_of(TimeWindow, rows.schema, ("k",), time="ts", size_ms=10, aggregates=aggregates)
+    found, _ = played(step, Timeline.of(rows, ("k",), None))
+    assert {row[0]: row[3] for _, row in found} == {"x": 17.5, "y": 7.0}
+
+
+GOOD: dict[str, Any] = {"time": "ts", "size_ms": 10, "aggregates": {"n": "count"}}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"time": "when"}, "'when'"),
+        ({"time": "k"}, "is string; expected timestamps"),
+        ({"time": None}, "time is the column"),
+        ({"size_ms": 0}, "size_ms is a whole number"),
+        ({"size_ms": 1.5}, "size_ms is a whole number"),
+        ({"slide_ms": 11}, "rows in between would be in no window"),
+        ({"aggregates": {}}, "aggregates is a dict"),
+        ({"aggregates": {"s": ("sum", "nope")}}, "no column 'nope'"),
+        ({"aggregates": {"s": ("sum", "k")}}, "no sum of 'k', which is string"),
+        ({"aggregates": {"s": "sum"}}, "aggregate 's': expected"),
+        ({"aggregates": {"q": ("quantile", "x", 2)}}, "aggregate 'q': expected"),
+        ({"aggregates": {"k": "count"}}, "k"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_refused_with_the_plan(wrong: dict[str, Any], text: str) -> None:
+    with pytest.raises(PlanError, match=text):
+        step_of(TimeWindow, schema_of(pa.string(), pa.int64()), ("k",), **(GOOD | wrong))
+
+
+def test_a_misspelt_parameter_is_refused_with_the_plan() -> None:
+    with pytest.raises(PlanError, match="unknown parameters size"):
+        step_of(TimeWindow, schema_of(pa.string(), pa.int64()), ("k",), size=3, **GOOD)

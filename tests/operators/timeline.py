@@ -1,0 +1,119 @@
+"""Rows and watermarks as an ingress numbers them, given to operators on two sites in any batches; shared by the tests.
+
+What comes out is (sn, row), in the order in which an egress would have it, with all floats as they are to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from types import GeneratorType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from feeding import PARTITIONS, opened
+from hypothesis import strategies as st
+
+from flux.batch import Batch
+from flux.event_time import EventTime
+from flux.hashing import partition_of
+from flux.hosting import Hosted
+from flux.operator import OperatorStep
+from flux.punctuation import Punctuation
+from flux.site.watermarks import Watermarks, numbered
+from flux.wire.state import decode, encode
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Rows with their numbers and partitions, and the marks among them, ending with the end of the stream."""
+
+    rows: pa.RecordBatch
+    sn: Any
+    partition: Any
+    marks: tuple[Punctuation, ...]
+
+    @classmethod
+    def of(cls, rows: pa.RecordBatch, key: Sequence[str], told: EventTime | None, *, ends: bool = True) -> Timeline:
+        found = () if told is None else Watermarks({0: told}, {}).behind(0, rows, 0)
+        marks = [Punctuation(sn, "watermark", value) for sn, value in found]
+        if ends:
+            marks.append(Punctuation(rows.num_rows + len(found) + 1, "end"))
+        partition = partition_of([rows.column(name) for name in key], PARTITIONS)
+        return cls(rows, numbered(0, rows.num_rows, found), partition, tuple(marks))
+
+    def pieces(self, cuts: Sequence[int]) -> list[Batch | Punctuation]:
+        """The rows cut there and at the marks, and the marks."""
+        ends = sorted({*cuts, *(int(np.searchsorted(self.sn, mark.sn)) for mark in self.marks), self.rows.num_rows})
+        marks, pieces, start = list(self.marks), [], 0
+        for stop in [0, *ends]:
+            if stop > start:
+                rows = self.rows.slice(start, stop - start)
+                pieces.append(Batch(rows, self.sn[start:stop], None, self.partition[start:stop]))
+            start = max(start, stop)
+            while marks and (start == self.rows.num_rows or marks[0].sn < self.sn[start]):
+                pieces.append(marks.pop(0))
+        return pieces
+
+
+def cut_places(rows: int) -> st.SearchStrategy[list[int]]:
+    return st.lists(st.integers(0, rows), max_size=8) | st.just(list(range(rows)))
+
+
+def moved(old: Hosted, new: Hosted, pid: int) -> None:
+    """Take a partition from one site to another, as bytes."""
+    old.init_trans(pid)
+    state = old.get_partition_state(pid)
+    pieces = list(state) if isinstance(state, GeneratorType) else [state]
+    packed = [encode(piece, "test") for piece in pieces]
+    old.end_trans(pid)
+    old.drop_partition(pid)
+    new.init_trans(pid)
+    for piece in packed:
+        new.install_partition_state(pid, decode(piece))
+    new.end_trans(pid)
+
+
+class Sites:
+    """Two sites that share the partitions of one step."""
+
+    def __init__(self, step: OperatorStep) -> None:
+        self.sites = [opened(step, [0, 1]), opened(step, [2, 3])]
+        self.at = {0: 0, 1: 0, 2: 1, 3: 1}
+        self.late: dict[int, int] = {}
+
+    def give(self, piece: Batch | Punctuation) -> list[Batch]:
+        found = []
+        for number, site in enumerate(self.sites):
+            held = frozenset(pid for pid, at in self.at.items() if at == number)
+            if isinstance(piece, Punctuation):
+                out = site.punctuate(replace(piece, partitions=held))
+            else:
+                out = site.process(piece.take(np.flatnonzero(np.isin(piece.partition, sorted(held)))))
+            if out is not None:
+                found.append(out)
+            for pid, total in site.take_late().items():
+                self.late[pid] = max(total, self.late.get(pid, 0))
+        return found
+
+    def move(self, pid: int) -> None:
+        old, self.at[pid] = self.at[pid], 1 - self.at[pid]
+        moved(self.sites[old], self.sites[self.at[pid]], pid)
+
+
+def played(
+    step: OperatorStep, timeline: Timeline, cuts: Sequence[int] = (), moves: Sequence[int] = ()
+) -> tuple[list[tuple[int, tuple[Any, ...]]], int]:
+    """Return the output as (sn, row), and how many rows were late; `moves[i]` moves behind piece i."""
+    sites = Sites(step)
+    found: list[Batch] = []
+    for i, piece in enumerate(timeline.pieces(cuts)):
+        found += sites.give(piece)
+        if i < len(moves):
+            sites.move(moves[i])
+    if not found:
+        return [], sum(sites.late.values())
+    whole = Batch.concat(found).ordered()
+    rows = [tuple(row.values()) for row in whole.arrow.to_pylist()]
+    return list(zip(whole.sn.tolist(), rows, strict=True)), sum(sites.late.values())

@@ -1,0 +1,224 @@
+"""Operators with a fault each, which `check_operator` must find; and some without."""
+
+# ruff: noqa: RUF012 - operators declare `output` as users do, without ClassVar.
+
+from __future__ import annotations
+
+import random
+import time
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+
+import flux
+
+
+class Totals(flux.Operator):
+    """Sound: a running total for each word, and the number of words at each punctuation."""
+
+    output = {"word": "string", "total": "float64"}
+
+    def open(self, context: Any) -> None:
+        self.totals: dict[str, float] = {}
+
+    def process(self, batch: Any) -> Any:
+        totals = []
+        for row in batch.rows():
+            self.totals[row.word] = self.totals.get(row.word, 0.0) + row.value
+            totals.append(self.totals[row.word])
+        return batch.emit({"word": batch.column("word"), "total": totals})
+
+    def on_punctuation(self, p: Any) -> Any:
+        return {"word": [p.kind], "total": [float(len(self.totals))]}
+
+    def get_state(self) -> Any:
+        return self.totals
+
+    def install_state(self, state: Any) -> None:
+        self.totals.update(state)
+
+
+class Forgetful(Totals):
+    """Keeps the last word, and does not say so."""
+
+    last = ""
+
+    def process(self, batch: Any) -> Any:
+        out = []
+        for row in batch.rows():
+            out.append(1.0 if row.word == self.last else 0.0)
+            self.last = row.word
+        return batch.emit({"word": batch.column("word"), "total": out})
+
+
+class Destructive(Totals):
+    """Its state is gone when it has been asked for."""
+
+    def get_state(self) -> Any:
+        state, self.totals = self.totals, {}
+        return state
+
+
+class Batchy(Totals):
+    def process(self, batch: Any) -> Any:
+        return batch.emit({"word": batch.column("word"), "total": [float(len(batch))] * len(batch)})
+
+
+class Hourly(Totals):
+    """Depends on the hour only, so that one would not notice for long."""
+
+    def process(self, batch: Any) -> Any:
+        return batch.emit({"word": batch.column("word"), "total": [float(datetime.now().hour)] * len(batch)})
+
+
+class Slow(flux.KeyedOperator):
+    output = {"late": "bool"}
+
+    def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
+        return time.time() // 100, [{"late": time.time() > 1_750_000_000}]
+
+
+class Lucky(Totals):
+    def process(self, batch: Any) -> Any:
+        return batch.emit({"word": batch.column("word"), "total": [random.random() for _ in range(len(batch))]})
+
+
+class Unordered(flux.KeyedOperator):
+    """Emits what it has seen in the order of a set."""
+
+    output = {"seen": "string"}
+
+    def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
+        seen = (state or set()) | {row.word, row.word[::-1]}
+        return seen, [{"seen": " ".join(seen)}]
+
+
+class Vandal(flux.Operator):
+    """Doubles its input in place."""
+
+    output = {"value": "float64"}
+
+    def process(self, batch: Any) -> Any:
+        values = np.frombuffer(batch.column("value").buffers()[1], np.float64)
+        values *= 2
+        return batch.emit({"value": values[: len(batch)].copy()})
+
+
+class Reusing(flux.Operator):
+    """Emits an array that it writes to again."""
+
+    output = {"value": "float64"}
+
+    def open(self, context: Any) -> None:
+        self.buffer = np.zeros(1_000)
+
+    def process(self, batch: Any) -> Any:
+        self.buffer[: len(batch)] = batch["value"]
+        return batch.emit({"value": self.buffer[: len(batch)]})
+
+    def get_state(self) -> Any:
+        return None
+
+
+class Summing(Totals):
+    """Adds up a batch first, and tells the total at punctuations."""
+
+    total = 0.0
+
+    def process(self, batch: Any) -> Any:
+        self.total += float(np.sum(batch["value"]))
+
+    def on_punctuation(self, p: Any) -> Any:
+        return {"word": [p.kind], "total": [self.total]}
+
+    def get_state(self) -> Any:
+        return self.total
+
+    def install_state(self, state: Any) -> None:
+        self.total = state
+
+
+class Raising(Totals):
+    def process(self, batch: Any) -> Any:
+        for row in batch.rows():
+            if row.value > 50:
+                raise ValueError("too large")
+        return super().process(batch)
+
+
+class Secret:
+    def __repr__(self) -> str:
+        return "a secret"
+
+
+class Closed(flux.KeyedOperator):
+    """Keeps what cannot be moved."""
+
+    output = {"n": "int64"}
+
+    def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
+        return {"inside": [Secret()]}, None
+
+
+class Mixing(flux.PooledOperator):
+    """Counts rows of all partitions together."""
+
+    output = {"n": "int64"}
+
+    def open(self, context: Any) -> None:
+        self.n = 0
+
+    def process(self, batch: Any) -> Any:
+        counts = self.n + np.arange(1, len(batch) + 1)
+        self.n += len(batch)
+        return batch.emit({"n": counts})
+
+    def get_partition_state(self, pid: int) -> Any:
+        return self.n
+
+    def install_partition_state(self, pid: int, state: Any) -> None:
+        self.n = state
+
+    def drop_partition(self, pid: int) -> None:
+        pass
+
+
+class Existing:
+    """Somebody's class, with a sound state."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, int] = {}
+
+    def update(self, row: dict[str, Any]) -> dict[str, Any]:
+        self.seen[row["word"]] = self.seen.get(row["word"], 0) + 1
+        return {"word": row["word"], "n": self.seen[row["word"]]}
+
+    def getState(self) -> Any:
+        return self.seen
+
+    def installState(self, state: Any) -> None:
+        self.seen = state
+
+
+Wrapped = flux.wrap(Existing)
+
+
+class Logic:
+    """A logic as bytewax has them."""
+
+    def __init__(self, snapshot: int | None) -> None:
+        self.n = snapshot or 0
+
+    def on_item(self, value: Any) -> Any:
+        self.n += 1
+        return [{"n": self.n}], self.n == 3
+
+    def on_eof(self) -> Any:
+        return [{"n": -self.n}], True
+
+    def snapshot(self) -> int:
+        return self.n
+
+
+WrappedLogic = flux.wrap_bytewax(Logic)

@@ -1,0 +1,143 @@
+"""check_operator passes sound operators of every form, and finds each of a set of faults, with a story one can read."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import strategies as st
+
+import flux
+from flux.errors import PlanError
+from flux.testing import Fault, check_operator
+
+from . import faulty
+
+ROWS = st.lists(
+    st.fixed_dictionaries({"word": st.sampled_from(["to", "be", "or", "not"]), "value": st.floats(0, 100)}), max_size=12
+)
+
+
+@pytest.mark.parametrize("operator", [faulty.Totals, faulty.Wrapped, faulty.WrappedLogic])
+def test_a_sound_operator_passes(operator: Any) -> None:
+    checked = check_operator(operator, rows=ROWS, key="word", examples=25)
+    assert checked.claims == ("repeats", "clock", "batching", "round trip", "hash order")
+    assert checked.not_checked == {}
+
+
+def test_a_strategy_for_one_row_will_do_and_so_will_a_factory() -> None:
+    row = st.fixed_dictionaries({"word": st.text(max_size=3), "value": st.integers(0, 9).map(float)})
+    checked = check_operator(lambda: faulty.Totals(), rows=row, key="word", examples=20)
+    assert "cannot be imported by a name" in checked.not_checked["hash order"]
+
+
+@pytest.mark.parametrize("operator", [flux.operators.Sessions, flux.operators.CountWindow])
+def test_operators_of_the_library_pass(operator: Any) -> None:
+    packet = st.fixed_dictionaries(
+        {
+            "src": st.integers(0, 2),
+            "dst": st.integers(0, 2),
+            "data": st.sampled_from([b"S\x01", b"S\x02", b"E\x00", b"x\x00"]).map(lambda head: head.ljust(32, b".")),
+            "ts": st.integers(0, 1_000),
+            "app": st.integers(0, 2),
+            "dur": st.integers(0, 99),
+        }
+    )
+    columns = [("src", "int32"), ("dst", "int32"), ("data", pa.binary(32)), ("ts", "int64")]
+    schema = pa.schema([*columns, ("app", "int32"), ("dur", "int64")])
+    parameters = {"history": 2, "slide": 1} if operator is flux.operators.CountWindow else {}
+    key = ("app", "src") if parameters else ("src", "dst")
+    checked = check_operator(
+        operator, st.lists(packet, max_size=15), key=key, parameters=parameters, schema=schema, examples=25
+    )
+    assert "hash order" in checked.claims
+
+
+# By operator: the claim, what is said, a part of the advice, and how many events the smallest input has.
+FAULTS: dict[Any, tuple[str, str, str, int]] = {
+    faulty.Forgetful: (
+        "round trip",
+        "does not come back from its state as it was",
+        "Let get_state return everything",
+        3,
+    ),
+    faulty.Destructive: ("round trip", "does not come back from its state as it was", "get_state itself changes", 2),
+    faulty.Batchy: ("batching", "depends on where batches are cut", "only boundaries one may see are punctuations", 3),
+    faulty.Hourly: ("clock", "depends on the time of day", r"reads the clock at .*faulty.py:\d+ \(datetime.now\)", 2),
+    faulty.Slow: ("clock", "depends on the time of day", r"faulty.py:\d+ \(time.time\)", 2),
+    faulty.Lucky: ("repeats", "gives different output each time it is run", "must not draw random numbers", 2),
+    faulty.Unordered: ("hash order", r"depends on the order of a set or on hash\(\)", r"sorted\(some_set\)", 3),
+    faulty.Vandal: ("input", "writes to what is not its own", "process wrote to its input", 2),
+    faulty.Reusing: ("input", "writes to what is not its own", "written to afterwards, when it was on its way", 4),
+    faulty.Summing: ("floats", "sums floating-point numbers by batch", "differ in their last digits", 4),
+    faulty.Raising: ("raises", "raises", "ValueError: too large", 2),
+    faulty.Closed: ("raises", "raises", r"a secret of type Secret, at the state of key .*\['inside'\]\[0\], cannot", 2),
+    faulty.Mixing: ("round trip", "does not come back from its state as it was", "What it means", 3),
+}
+
+
+@functools.cache
+def fault_of(operator: Any) -> Fault:
+    with pytest.raises(Fault) as caught:
+        check_operator(operator, rows=ROWS, key="word", examples=40)
+    return caught.value
+
+
+@pytest.mark.parametrize("operator", FAULTS)
+def test_a_planted_fault_is_found_and_told_with_a_small_example(operator: Any) -> None:
+    claim, says, advice, events = FAULTS[operator]
+    fault = fault_of(operator)
+    text = str(fault)
+    assert fault.claim == claim, text
+    assert re.match(rf"{operator.__name__} {says}\.\n\nThe input, in order:\n", text), text
+    assert re.search(advice, text), text
+    told = text.split("The input, in order:\n")[1].split("\n\n")[0].splitlines()
+    assert len(told) <= events, text
+    assert told[-1].endswith("-- end")
+
+
+def test_a_whole_story_reads_like_this() -> None:
+    story = str(fault_of(faulty.Batchy)).splitlines()
+    assert story[:13] == [
+        "Batchy depends on where batches are cut.",
+        "",
+        "The input, in order:",
+        "     1  {'value': 0.0, 'word': 'to'}",
+        "     2  {'value': 0.0, 'word': 'to'}",
+        "     3  -- end",
+        "",
+        "One way:   [1 to 2] end",
+        "The other: [1] [2] end",
+        "",
+        "First difference, output number 1:",
+        "    one way:   {'word': 'to', 'total': 2.0}, of input 1",
+        "    the other: {'word': 'to', 'total': 1.0}, of input 1",
+    ]
+    assert story[14].startswith("What it means: ") and story[15].startswith("What to do: ")
+    # What hypothesis has to say does not come between.
+    assert not getattr(fault_of(faulty.Batchy), "__notes__", [])
+
+
+def test_punctuations_are_part_of_the_input_and_watermarks_are_near_event_time() -> None:
+    seen: set[str] = set()
+    values: set[int] = set()
+
+    class Marks(faulty.Totals):
+        def on_punctuation(self, p: Any) -> Any:
+            seen.add(p.kind)
+            values.update({p.value} if p.kind == "watermark" else ())
+
+    rows = st.lists(st.just({"word": "a", "value": 1.0, "ts": 77_000}), min_size=1)
+    check_operator(Marks, rows=rows, key="word", event_time="ts", examples=40)
+    assert seen == {"watermark", "clock", "batch", "end"}
+    assert any(abs(value - 77_000) <= 5 for value in values)
+
+
+def test_a_column_that_is_not_there_is_said() -> None:
+    with pytest.raises(PlanError, match=r"say which of the columns value, word are the key, as in key='value'"):
+        check_operator(faulty.Totals, rows=ROWS.filter(len))
+    with pytest.raises(PlanError, match="the rows have no column nowhere; they have value, word"):
+        check_operator(faulty.Totals, rows=ROWS, key="nowhere")

@@ -1,0 +1,204 @@
+"""bytewax's own logics, run by Flux unchanged, give what bytewax gives: when keys move, and through kills."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import flux
+from flux.errors import OperatorError, PlanError
+from flux.punctuation import Punctuation
+from tests.runtime.waiting import wait_until
+
+from .bytewax_flows import CASES, START, Case, Row, builder_of, by_bytewax, by_key, op, win
+from .moving_about import emitted
+
+SHOWN = ["fold", "stateful map", "join", "sliding windows", "session windows"]
+
+
+def wrapped(case: Case) -> Any:
+    return flux.wrap_bytewax(builder_of(case), value=case.value, emit=case.emit, output=case.output)
+
+
+def some_rows(count: int, seed: int = 0) -> list[Row]:
+    """Keys of their own pace, times that go to and fro, some of them late."""
+    draw = random.Random(seed)
+    times = (n // 3 + draw.choice((0, 0, 1, 2, 6, -9)) for n in range(count))
+    return [{"k": draw.choice("abcdefgh"), "v": draw.randrange(10), "ts": ts} for ts in times]
+
+
+@pytest.mark.parametrize("name", CASES)
+@settings(max_examples=25, deadline=None)
+@given(count=st.integers(1, 60), seed=st.integers(0, 99), moves=st.lists(st.integers(0, 59), max_size=6))
+def test_a_logic_gives_what_bytewax_gives_wherever_its_keys_move(
+    name: str, count: int, seed: int, moves: list[int]
+) -> None:
+    rows = some_rows(count, seed)
+    got = emitted(wrapped(CASES[name]), rows, key=("k",), moves=moves)
+    assert by_key(got) == by_bytewax(CASES[name], rows)
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_a_logic_gives_what_bytewax_gives_through_kills(name: str) -> None:
+    rows = some_rows(400, seed=7)
+    flow = flux.Dataflow("bytewax")
+    events = flow.source(flux.sources.Table(rows, rate=400, batch_rows=5))
+    events.exchange("k", partitions=6).apply(wrapped(CASES[name])).sink(flux.sinks.Collect())
+    with flow.start(sites=3, standby=1) as run:
+        # A fold says nothing before the end.
+        wait_until(lambda: run.status().inputs >= 100, "a quarter of the rows has come in")
+        run.kill("site-2")
+        report = run.wait()
+    assert len(report.failures) == 1
+    assert by_key(report.table.to_pylist()) == by_bytewax(CASES[name], rows)
+
+
+# What bytewax leaves to the clock.
+
+
+class Reminder:
+    """Says `late` when two seconds of the stream have gone by without a row of its key."""
+
+    def __init__(self, last: datetime | None) -> None:
+        self.last = last or flux.stream_time()
+
+    def on_item(self, row: Row) -> tuple[list[Row], bool]:
+        self.last = flux.stream_time()
+        return [{"what": "row", "at": str(self.last.time())}], False
+
+    def on_notify(self) -> tuple[list[Row], bool]:
+        return [{"what": "late", "at": str(flux.stream_time().time())}], True
+
+    def notify_at(self) -> datetime:
+        return self.last + timedelta(seconds=2)
+
+    def snapshot(self) -> datetime:
+        return self.last
+
+
+def events(*what: str | int) -> list[Any]:
+    """Rows of these keys, and the clock at these seconds."""
+    return [{"k": each} if isinstance(each, str) else Punctuation(0, "clock", 1_000 * each) for each in what]
+
+
+@pytest.mark.parametrize("moves", [[], [0], [1, 3], [2, 4, 5]])
+def test_the_clock_of_the_stream_drives_notifications(moves: list[int]) -> None:
+    given = events("a", 1, "b", 2, "b", 3, 9, "a", 10)
+    got = emitted(flux.wrap_bytewax(Reminder), given, key=("k",), moves=moves)
+    assert [(row["k"], row["what"], row["at"]) for row in got] == [
+        ("a", "row", "00:00:00"),
+        ("b", "row", "00:00:01"),
+        ("a", "late", "00:00:02"),
+        ("b", "row", "00:00:02"),
+        ("b", "late", "00:00:09"),
+        ("a", "row", "00:00:09"),
+    ]
+
+
+def test_watermarks_may_tell_the_time_instead() -> None:
+    given = [{"k": "a"}, Punctuation(0, "clock", 9_000), Punctuation(0, "watermark", 5_000)]
+    got = emitted(flux.wrap_bytewax(Reminder, time="watermark"), given, key=("k",))
+    assert [row["at"] for row in got] == ["00:00:00", "00:00:05"]
+
+
+def test_windows_close_when_the_stream_says_that_time_has_passed() -> None:
+    clock: Any = win.EventClock(lambda row: START, timedelta(seconds=5), now_getter=flux.stream_time)
+    case = Case(
+        lambda up: win.collect_window(
+            "c", up, clock, win.TumblingWindower(align_to=START, length=timedelta(seconds=10))
+        ),
+        lambda key, event: {"kind": event[1]},
+        {"kind": "string"},
+    )
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    seconds = int((START - epoch).total_seconds())
+    given = [Punctuation(0, "clock", seconds * 1_000), {"k": "a"}, *events(seconds + 14), *events(seconds + 15)]
+    kept = [row["kind"] for row in emitted(wrapped(case), given[:3], key=("k",), ends=False)]
+    closed = [row["kind"] for row in emitted(wrapped(case), given, key=("k",), ends=False)]
+    assert (kept, closed) == ([], ["E", "M"])
+
+
+@pytest.mark.parametrize(
+    ("build", "who"),
+    [
+        (lambda up: win.collect_window("c", up, win.SystemClock(), _tumbling()), "_SystemClockLogic"),
+        (
+            lambda up: win.collect_window("c", up, win.EventClock(lambda r: START, timedelta()), _tumbling()),
+            "_EventClockLogic",
+        ),
+        (lambda up: op.collect("c", up, timedelta(seconds=1), 3), "_CollectLogic"),
+    ],
+)
+def test_a_logic_that_reads_the_systems_clock_is_refused(build: Any, who: str) -> None:
+    with pytest.raises(PlanError, match=f"{who} reads the system's clock.*now_getter=flux.stream_time"):
+        wrapped(Case(build, lambda key, value: None, {}))
+
+
+def _tumbling() -> Any:
+    return win.TumblingWindower(align_to=START, length=timedelta(seconds=10))
+
+
+# What is emitted, and what goes wrong.
+
+
+class Counting:
+    def __init__(self, seen: int | None) -> None:
+        self.seen = seen or 0
+
+    def on_batch(self, values: Sequence[Any]) -> tuple[list[Any], bool]:
+        assert len(values) == 1, "where batches are cut is nobody's business"
+        self.seen += 1
+        return [self.seen], self.seen == 3
+
+    def snapshot(self) -> int:
+        return self.seen
+
+
+def test_a_logic_that_is_done_is_forgotten_and_begins_anew() -> None:
+    got = emitted(flux.wrap_bytewax(Counting), events("a", "a", "b", "a", "a"), key=("k",), moves=[1, 3])
+    assert [(row["k"], row["value"]) for row in got] == [("a", 1), ("a", 2), ("b", 1), ("a", 3), ("a", 1)]
+
+
+def test_a_logic_is_given_a_column_or_what_a_function_makes_of_a_row() -> None:
+    class Echo(Counting):
+        def on_batch(self, values: Sequence[Any]) -> tuple[list[Any], bool]:
+            return list(values), False
+
+    rows = [{"k": "a", "v": 7}]
+    for value, gives in (("v", {"value": 7}), (lambda row: {"twice": 2 * row["v"]}, {"twice": 14}), (None, {"v": 7})):
+        assert emitted(flux.wrap_bytewax(Echo, value=value), rows, key=("k",)) == [{"k": "a"} | gives]
+
+
+@pytest.mark.parametrize(
+    ("builder", "says"),
+    [
+        (lambda snapshot: 7, "returned int, which has no snapshot and no on_item"),
+        (lambda: None, "must return the logic of a new key; it raised TypeError"),
+        (lambda snapshot: 1 / 0, "it raised ZeroDivisionError"),
+    ],
+)
+def test_what_builds_no_logic_is_a_plan_error(builder: Any, says: str) -> None:
+    with pytest.raises(PlanError, match=says):
+        flux.wrap_bytewax(builder)
+
+
+def test_what_a_logic_must_return_is_said() -> None:
+    class Wrong(Counting):
+        def on_batch(self, values: Sequence[Any]) -> Any:
+            return [1]
+
+    with pytest.raises(OperatorError, match=r"Wrong.on_batch returned \[1\]; expected a tuple"):
+        emitted(flux.wrap_bytewax(Wrong), events("a"), key=("k",))
+
+
+def test_flux_does_not_import_bytewax() -> None:
+    look = "import flux, sys; flux.wrap_bytewax; print('bytewax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", look], check=True, capture_output=True, text=True).stdout == "False\n"

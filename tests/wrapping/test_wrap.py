@@ -1,0 +1,159 @@
+"""Classes that know nothing of Flux, run by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import flux
+from flux.errors import OperatorError, PlanError, StateError
+
+from .moving_about import emitted
+
+ROWS = [{"k": n % 5, "v": n} for n in range(40)]
+
+
+class Totals:
+    """The usual names: they need not be said."""
+
+    def __init__(self, start: int = 0) -> None:
+        self.start = start
+        self.totals: dict[int, int] = {}
+
+    def update(self, row: dict[str, int]) -> dict[str, int]:
+        total = self.totals[row["k"]] = self.totals.get(row["k"], self.start) + row["v"]
+        return {"k": row["k"], "total": total}
+
+    def getState(self) -> dict[int, int]:
+        return self.totals
+
+    def installState(self, state: dict[int, int]) -> None:
+        self.totals.update(state)
+
+
+def totals(start: int = 0) -> list[dict[str, int]]:
+    plain = Totals(start)
+    return [plain.update(row) for row in ROWS]
+
+
+@pytest.mark.parametrize("moves", [[], [3], [0, 7, 8, 30]])
+def test_the_usual_methods_are_found(moves: list[int]) -> None:
+    assert emitted(flux.wrap(Totals), ROWS, key=("k",), moves=moves) == totals()
+
+
+def test_parameters_reach_the_constructor() -> None:
+    assert emitted(flux.wrap(Totals), ROWS, key=("k",), start=7) == totals(7)
+
+
+def test_a_wrapped_class_survives_a_kill() -> None:
+    flow = flux.Dataflow("wrapped")
+    operator = flux.wrap(Totals, output={"k": "int64", "total": "int64"})
+    flow.source(flux.sources.Table(ROWS, rate=80)).exchange("k", partitions=4).apply(operator, start=1).sink(
+        flux.sinks.Collect()
+    )
+    with flow.start(sites=2, standby=1) as run:
+        run.wait_for_output(5)
+        run.kill("site-1")
+        assert run.wait().table.to_pylist() == totals(1)
+
+
+@dataclass
+class Seen:
+    values: set[int]
+
+
+class Odd:
+    """Other names, state of a class, and outputs of every kind."""
+
+    def __init__(self) -> None:
+        self.seen = Seen(set())
+
+    def look(self, row: dict[str, int]) -> Any:
+        is_new = row["v"] % 7 not in self.seen.values
+        self.seen.values.add(row["v"] % 7)
+        return ({"v": row["v"]} for _ in range(2)) if is_new else None
+
+    def all(self) -> Iterator[dict[str, int]]:
+        yield from ({"v": -v} for v in sorted(self.seen.values))
+
+
+@pytest.mark.parametrize("moves", [[], [2, 5, 6]])
+def test_methods_may_be_named_or_functions_and_classes_in_the_state_are_named(moves: list[int]) -> None:
+    operator = flux.wrap(
+        Odd,
+        process="look",
+        get_state=vars,
+        install_state=lambda it, state: vars(it).update(state),
+        at_end="all",
+        state_types=(Seen,),
+    )
+    rows = [{"k": 1, "v": v} for v in (1, 8, 2, 1, 9, 3, 2)]
+    got = [row["v"] for row in emitted(operator, rows, key=("k",), moves=moves)]
+    assert got == [1, 1, 2, 2, 3, 3, -1, -2, -3]
+
+
+def test_what_makes_instances_may_be_wrapped_too() -> None:
+    assert emitted(flux.wrap(lambda: Totals(3)), ROWS, key=("k",)) == totals(3)
+
+
+def test_an_instance_that_can_be_called_is_called() -> None:
+    class Twice:
+        def __call__(self, row: dict[str, int]) -> dict[str, int]:
+            return {"v": 2 * row["v"]}
+
+    operator = flux.wrap(Twice, get_state=lambda it: None, install_state=lambda it, state: None)
+    assert [row["v"] for row in emitted(operator, ROWS, key=("k",))] == [2 * row["v"] for row in ROWS]
+
+
+class Mute:
+    def say(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("wrapping", "says"),
+    [
+        (lambda: flux.wrap(Mute), r'wrap\(Mute\): it has none of the methods update, .*it has say\..*process="say"'),
+        (lambda: flux.wrap(Mute, process="speak"), r"it has no method 'speak'; it has say"),
+        (lambda: flux.wrap(Mute, process="say"), "none of the methods getState, .*get_state=vars"),
+        (lambda: flux.wrap(Odd, process="look", get_state=vars), "none of the methods installState.*vars"),
+        (lambda: flux.wrap(Totals, process=7), "expected the name of a method or a function, got 7"),  # type: ignore[arg-type]
+        (lambda: flux.wrap("Totals"), "wrap takes a class"),  # type: ignore[arg-type]
+        (lambda: flux.wrap(lambda: 1 / 0), "it raised ZeroDivisionError"),
+    ],
+)
+def test_what_does_not_fit_is_a_plan_error_that_says_what_to_do(wrapping: Any, says: str) -> None:
+    with pytest.raises(PlanError, match=says):
+        wrapping()
+
+
+def test_an_error_names_the_method_of_the_class_and_the_row() -> None:
+    class Raising(Totals):
+        def update(self, row: dict[str, int]) -> dict[str, int]:
+            if row["v"] == 3:
+                raise ValueError("three")
+            return super().update(row)
+
+    with pytest.raises(
+        OperatorError, match=r"Raising.update \(.*test_wrap.py:\d+\) raised ValueError: three.*'v': 3"
+    ) as caught:
+        emitted(flux.wrap(Raising), ROWS, key=("k",))
+    assert caught.value.row == 4
+
+
+@pytest.mark.parametrize("returned", ["text", 7, [1, 2], [{"k": 1}, {"other": 2}]])
+def test_what_is_no_row_is_refused(returned: Any) -> None:
+    class Wrong(Totals):
+        def update(self, row: dict[str, int]) -> Any:
+            return returned
+
+    with pytest.raises(OperatorError, match="expected None, a dict or an iterable of dicts") as caught:
+        emitted(flux.wrap(Wrong), ROWS, key=("k",))
+    assert caught.value.row is not None
+
+
+def test_state_that_cannot_be_moved_is_named() -> None:
+    with pytest.raises(StateError, match=r"Seen.*at \['seen'\].*state_types = \(Seen,\)"):
+        emitted(flux.wrap(Odd, process="look", get_state=vars, install_state=setattr), ROWS, key=("k",), moves=[1])
