@@ -86,8 +86,8 @@ class Join(PooledOperator):
 
     **When a row is forgotten.** With a number, when a row of its partition has come that is more than `within` behind
     it. With a column, when a watermark W has passed, for rows whose value is below W - bound; a late row, itself below
-    W, is still matched with all that is kept. Without watermarks on the stream rows are kept until its end. W counts as
-    the column is stored: a timestamp in its own unit since the epoch.
+    W, is still matched with all that is kept. Without watermarks (`flow.source(..., event_time=...)`) rows are kept
+    until the stream ends. Watermarks are instants in milliseconds, and so are numbers in the column then.
     """
 
     def __init__(self) -> None:
@@ -188,7 +188,7 @@ class Join(PooledOperator):
 
     def on_punctuation(self, p: Punctuation) -> None:
         if p.kind == "watermark" and p.value is not None and self._joined.column is not None:
-            floor = p.value - self._joined.bound
+            floor = self._joined.instant(p.value) - self._joined.bound
             held = slice(None) if p.partitions is None else sorted(p.partitions)
             self._floor[held] = np.maximum(self._floor[held], floor)
 

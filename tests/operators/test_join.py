@@ -187,6 +187,15 @@ def test_a_watermark_lets_rows_be_forgotten_and_a_late_row_still_finds_what_is_k
     assert tuples(out) == [(1, 16, 1, 3, 12)]
 
 
+@pytest.mark.parametrize(("unit", "in_second"), [("s", 1), ("ms", 1_000), ("us", 1_000_000)])
+def test_a_watermark_is_in_milliseconds_whatever_the_unit_of_the_column(unit: str, in_second: int) -> None:
+    side = pa.schema([("k", pa.int64()), ("at", pa.timestamp(unit))])
+    joined = Joined.of(side, side, "k", {"at": timedelta(seconds=5)}, "_right")
+    hosted: Any = opened(OperatorStep(Join, {"joined": joined}, "Join", joined.ours, PARTITIONS, 0, joined.output))
+    hosted.punctuate(Punctuation(1, "watermark", 20_000))
+    assert hosted._instance._floor.tolist() == [15 * in_second] * PARTITIONS
+
+
 def test_what_a_watermark_has_passed_stays_passed_when_a_partition_moves() -> None:
     joined = joined_of(pa.int64(), {"ts": 5})
     old, new = opened(step_of(joined)), opened(step_of(joined), [])
