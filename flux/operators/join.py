@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from flux.batch import Batch
 from flux.errors import PlanError
+from flux.event_time import in_unit_of
 from flux.hashing import hash_rows
 from flux.operator import Context, PooledOperator, Punctuation
 from flux.operators.joining import Joined, times_of
@@ -86,8 +87,8 @@ class Join(PooledOperator):
 
     **When a row is forgotten.** With a number, when a row of its partition has come that is more than `within` behind
     it. With a column, when a watermark W has passed, for rows whose value is below W - bound; a late row, itself below
-    W, is still matched with all that is kept. Without watermarks (`flow.source(..., event_time=...)`) rows are kept
-    until the stream ends. Watermarks are instants in milliseconds, and so are numbers in the column then.
+    W, is still matched with all that is kept. Without watermarks on the stream rows are kept until its end. W is
+    event time, in milliseconds: a column of numbers, if it is to be forgotten by, counts them too.
     """
 
     def __init__(self) -> None:
@@ -188,7 +189,8 @@ class Join(PooledOperator):
 
     def on_punctuation(self, p: Punctuation) -> None:
         if p.kind == "watermark" and p.value is not None and self._joined.column is not None:
-            floor = self._joined.instant(p.value) - self._joined.bound
+            kind = self._joined.sides[0].field(self._joined.column).type
+            floor = max(in_unit_of(kind, p.value) - self._joined.bound, _LEAST)
             held = slice(None) if p.partitions is None else sorted(p.partitions)
             self._floor[held] = np.maximum(self._floor[held], floor)
 

@@ -74,13 +74,6 @@ class Joined:
         kinds = [self.sides[side].field(self.keys(side)[0]).type for side in (0, 1)]
         return bool(kinds[0] == kinds[1] and pa.types.is_integer(kinds[0]))
 
-    def instant(self, ms: int) -> int:
-        """A time in milliseconds, as watermarks tell it, in the numbers in which `column` is kept; not later."""
-        assert self.column is not None
-        unit_ns = _unit_ns(self.sides[0].field(self.column).type)
-        instant = ms if unit_ns is None else ms * _UNIT_NS["ms"] // unit_ns
-        return min(max(instant, -(2**62)), 2**62)  # Within 64 bits, also when the bound is taken off.
-
     def distance(self, a: Any, b: Any) -> Any:
         """How far values of `column` are apart, as `bound` counts."""
         if a.dtype.kind == "f":
