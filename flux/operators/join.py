@@ -10,7 +10,7 @@ only find candidates; where two keys may share one, the keys themselves are comp
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -36,10 +36,9 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Rows of one side, in the order of their hashes and, among equals, as they came: `seq` counts that."""
+    """Rows of one side, in the order of their hashes and, among equals, as they came."""
 
     hashed: npt.NDArray[np.uint64]
-    seq: Ints
     sn: Ints
     when: npt.NDArray[Any]  # The column of times; with a bound on rows, the sequence numbers.
     partition: npt.NDArray[np.uint16]
@@ -51,16 +50,11 @@ class _Run:
     def take(self, indices: Ints) -> _Run:
         return _Run(
             self.hashed[indices],
-            self.seq[indices],
             self.sn[indices],
             self.when[indices],
             self.partition[indices],
             self.rows.take(pa.array(indices)),
         )
-
-    def behind(self, count: int) -> _Run:
-        """The same, counted behind `count` rows that came before."""
-        return replace(self, seq=self.seq + count)
 
     def where(self, mask: npt.NDArray[np.bool_]) -> _Run:
         return self if mask.all() else self.take(np.flatnonzero(mask))
@@ -70,7 +64,6 @@ class _Run:
         """One run out of several, the oldest first."""
         whole = _Run(
             np.concatenate([run.hashed for run in runs]),
-            np.concatenate([run.seq for run in runs]),
             np.concatenate([run.sn for run in runs]),
             np.concatenate([run.when for run in runs]),
             np.concatenate([run.partition for run in runs]),
@@ -99,8 +92,7 @@ class Join(PooledOperator):
     """
 
     def __init__(self) -> None:
-        self._runs: tuple[list[_Run], list[_Run]] = ([], [])
-        self._seq = 0
+        self._runs: tuple[list[_Run], list[_Run]] = ([], [])  # Of each side, the oldest first.
 
     def open(self, context: Context) -> None:
         joined = context.parameters.get("joined")
@@ -130,12 +122,9 @@ class Join(PooledOperator):
     def _keep(self, new: _News) -> None:
         if not len(new.run):
             return
-        run = new.run.behind(self._seq)
-        self._seq += len(run)
         if self._joined.rows is not None:
-            reached = run.sn - self._joined.rows
-            np.maximum.at(self._floor, run.partition, reached)
-        self._add(new.side, run)
+            np.maximum.at(self._floor, new.run.partition, new.run.sn - self._joined.rows)
+        self._add(new.side, new.run)
 
     def _add(self, side: int, run: _Run) -> None:
         runs = self._runs[side]
@@ -164,10 +153,9 @@ class Join(PooledOperator):
         if len(asking) and not self._joined.hash_is_exact:
             same = self._have_equal_keys(probe, asking, run, asked)
             asking, asked = asking[same], asked[same]
-        seq = run.seq[asked] if place is None else run.seq[asked] + self._seq
         mine, theirs = probe.run.rows.take(pa.array(asking)), run.rows.take(pa.array(asked))
         left, right = (theirs, mine) if probe.side else (mine, theirs)
-        return _Pairs(probe.place[asking], seq, left, right)
+        return _Pairs(probe.place[asking], left, right)
 
     def _is_near(self, probe: _Run, asking: Ints, run: _Run, asked: Ints) -> npt.NDArray[np.bool_]:
         joined = self._joined
@@ -190,7 +178,8 @@ class Join(PooledOperator):
         if not found:
             return None
         place = np.concatenate([pairs.place for pairs in found])
-        order = np.lexsort((np.concatenate([pairs.seq for pairs in found]), place))
+        # What is found of one row is in order: the runs are, and in each of them its equals are.
+        order = np.argsort(place, kind="stable")
         left, right = (pa.concat_batches(parts) for parts in zip(*((p.left, p.right) for p in found), strict=True))
         joined, indices = self._joined, pa.array(order)
         columns = [left.column(name) for name in joined.sides[0].names]
@@ -201,7 +190,7 @@ class Join(PooledOperator):
     def on_punctuation(self, p: Punctuation) -> None:
         if p.kind == "watermark" and p.value is not None and self._joined.column is not None:
             kind = self._joined.sides[0].field(self._joined.column).type
-            floor = in_unit_of(kind, p.value) - self._joined.bound
+            floor = max(in_unit_of(kind, p.value) - self._joined.bound, _LEAST)
             held = slice(None) if p.partitions is None else sorted(p.partitions)
             self._floor[held] = np.maximum(self._floor[held], floor)
 
@@ -218,7 +207,6 @@ class Join(PooledOperator):
             if not own:
                 continue
             whole = _Run.merged(own)
-            whole = whole.take(np.argsort(whole.seq, kind="stable"))
             for start in range(0, len(whole), _PIECE_ROWS):
                 rows = pa.Table.from_batches([whole.rows.slice(start, _PIECE_ROWS)])
                 yield {"side": side, "rows": rows, "sn": whole.sn[start : start + _PIECE_ROWS]}
@@ -228,11 +216,8 @@ class Join(PooledOperator):
             self._floor[pid] = state["floor"]
             return
         rows = state["rows"].combine_chunks().to_batches()[0]
-        self._keep_installed(state["side"], rows, np.asarray(state["sn"]), pid)
-
-    def _keep_installed(self, side: int, rows: pa.RecordBatch, sn: Ints, pid: int) -> None:
-        run = _run_of(self._joined, rows, sn, np.full(len(sn), pid, np.uint16), side).behind(self._seq)
-        self._seq += len(run)
+        side, partition = state["side"], np.full(len(rows), pid, np.uint16)
+        run, _ = _run_of(self._joined, rows, np.asarray(state["sn"]), partition, side)
         self._add(side, run)
 
     def drop_partition(self, pid: int) -> None:
@@ -273,22 +258,24 @@ class _News:
                 usable &= ~np.isnan(column.to_numpy(zero_copy_only=False))
         if not usable.all():
             rows, place = rows.filter(pa.array(usable)), place[usable]
-        run = _run_of(joined, rows, batch.sn[place], batch.partition[place], side)
-        return cls(side, place[run.seq], run)
+        run, order = _run_of(joined, rows, batch.sn[place], batch.partition[place], side)
+        return cls(side, place[order], run)
 
 
 @dataclass(frozen=True, slots=True)
 class _Pairs:
-    """Pairs: the place of the row at which each comes out, the order among those of one row, and both rows."""
+    """Pairs: the place of the row at which each comes out, and both rows."""
 
     place: Ints
-    seq: Ints
     left: pa.RecordBatch
     right: pa.RecordBatch
 
 
-def _run_of(joined: Joined, rows: pa.RecordBatch, sn: Ints, partition: npt.NDArray[np.uint16], side: int) -> _Run:
-    """A run of rows as they came, counted from 0. Sorted, they are also looked up faster: neighbours have been read."""
+def _run_of(
+    joined: Joined, rows: pa.RecordBatch, sn: Ints, partition: npt.NDArray[np.uint16], side: int
+) -> tuple[_Run, Ints]:
+    """A run of rows, and which of them each was. Sorted, they are also looked up faster: neighbours were just read."""
     hashed = hash_rows([rows.column(name) for name in joined.keys(side)])
     when = sn if joined.column is None else times_of(rows.column(joined.column)).to_numpy(zero_copy_only=False)
-    return _Run(hashed, np.arange(len(sn)), sn, when, partition, rows).take(np.argsort(hashed, kind="stable"))
+    order = np.argsort(hashed, kind="stable")
+    return _Run(hashed, sn, when, partition, rows).take(order), order

@@ -137,13 +137,18 @@ def _bound(kind: Any, column: str, bound: Any) -> Any:
         if isinstance(bound, int | float) and not isinstance(bound, bool) and bound >= 0:
             return float(bound) if pa.types.is_floating(kind) else int(bound)
         raise PlanError(f"join(within=...): {column!r} is {kind}, so its bound is a number from 0 on; got {bound!r}")
-    unit = None
-    if pa.types.is_timestamp(kind) or pa.types.is_duration(kind) or pa.types.is_time(kind):
-        unit = _UNIT_NS[kind.unit]
-    elif pa.types.is_date(kind):
-        unit = 86_400 * _UNIT_NS["s"] if kind.bit_width == 32 else _UNIT_NS["ms"]
+    unit = _unit_ns(kind)
     if unit is None:
         raise PlanError(f"join(within=...): {column!r} is {kind}; nearness is known of numbers, dates and times")
     if not isinstance(bound, datetime.timedelta) or bound < datetime.timedelta(0):
         raise PlanError(f"join(within=...): {column!r} is {kind}, so its bound is a timedelta from 0 on; got {bound!r}")
     return (bound // datetime.timedelta(microseconds=1)) * 1_000 // unit
+
+
+def _unit_ns(kind: Any) -> int | None:
+    """In what times of a type are counted; None for numbers."""
+    if pa.types.is_timestamp(kind) or pa.types.is_duration(kind) or pa.types.is_time(kind):
+        return _UNIT_NS[kind.unit]
+    if pa.types.is_date(kind):
+        return 86_400 * _UNIT_NS["s"] if kind.bit_width == 32 else _UNIT_NS["ms"]
+    return None

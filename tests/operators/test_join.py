@@ -200,6 +200,25 @@ def test_a_watermark_is_in_milliseconds_whatever_the_unit_of_the_column(unit: st
     assert [row[2] for row in tuples(out)] == [1]
 
 
+def test_what_a_watermark_has_passed_stays_passed_when_a_partition_moves() -> None:
+    joined = joined_of(pa.int64(), {"ts": 5})
+    old, new = opened(step_of(joined)), opened(step_of(joined), [])
+    old.punctuate(Punctuation(1, "watermark", 20))
+    late = batch_of(joined, [(0, 1, 3)], 2)
+    move(old, new, int(late.partition[0]))
+    new.process(late)
+    assert new.process(batch_of(joined, [(1, 1, 3)], 3)) is None
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.lists(st.tuples(st.integers(0, 1), KEYS["text"][1], TIMES), max_size=40), st.data())
+def test_keys_that_share_a_hash_are_told_apart(events: list[Event], data: st.DataObject) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("flux.operators.join.hash_rows", lambda columns: np.zeros(len(columns[0]), np.uint64))
+        found = outputs(joined_of(pa.string(), 10), events, data.draw(cuts(len(events))), [])
+    assert shown(found) == shown(plain(events, 10, 10))
+
+
 def test_more_pairs_of_one_row_than_can_be_kept_in_order_are_an_error_that_says_so() -> None:
     joined = joined_of(pa.int64(), 10**6)
     hosted = opened(step_of(joined))
