@@ -28,21 +28,23 @@ OUTPUT = pa.schema([("app", "int32"), ("src", "int32"), ("max_dur", "int64"), ("
 Row = tuple[int, int, bytes, int]
 
 
-def packets(rows: int, seed: int = 0, batch_rows: int = 32_768) -> list[Any]:
+def packets(
+    rows: int, seed: int = 0, batch_rows: int = 32_768, sources: int = SOURCES, destinations: int = DESTINATIONS
+) -> list[Any]:
     """Return `rows` packets as record batches; the rows depend on `seed` alone, not on the batches.
 
     Pairs are drawn evenly. The packets of a pair are start, end, start, end, and so on, so that half of all
     rows are starts and every end ends a session.
     """
     draw = np.random.default_rng(seed)
-    pair = draw.integers(0, SOURCES * DESTINATIONS, rows)
+    pair = draw.integers(0, sources * destinations, rows)
     data = draw.integers(0, 256, (rows, PAYLOAD_BYTES), np.uint8)
     data[:, 0] = np.where(_earlier_of_same(pair) % 2 == 0, ord("S"), ord("E"))
     data[:, 1] = draw.integers(0, APPLICATIONS, rows)
     ts = np.cumsum(draw.integers(1, 100, rows))
     columns = [
-        pa.array((pair // DESTINATIONS).astype(np.int32)),
-        pa.array((pair % DESTINATIONS).astype(np.int32)),
+        pa.array((pair // destinations).astype(np.int32)),
+        pa.array((pair % destinations).astype(np.int32)),
         pa.FixedSizeBinaryArray.from_buffers(pa.binary(PAYLOAD_BYTES), rows, [None, pa.py_buffer(data)]),
         pa.array(ts),
     ]

@@ -291,7 +291,8 @@ def punctuated(arrow: Any, sn: int, partition: Partitions, level: int, output: A
     np.minimum(index, MAX_OUTPUTS_PER_ROW - 1, out=index)
     sub = index.astype(np.uint64) << np.uint64(max(_TOP_FIELD - _FIELD_BITS * level, 0))
     rows = Batch(arrow, np.full(len(index), sn, np.int64), sub, partition, level, output, step)
-    return rows.ordered()
+    # What `ordered` would do; but these are many, and an index has 16 bits, which numpy sorts by radix.
+    return rows.take(grouped.take(np.argsort(index.take(grouped).astype(np.uint16), kind="stable")))
 
 
 def _index_among_equals(values: Any, always: bool = False) -> Any:

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from .errors import PlanError
 
-__all__ = ["FARTHEST_MS", "EventTime", "is_event_time", "milliseconds", "window_type"]
+__all__ = ["FARTHEST_MS", "EventTime", "in_unit_of", "is_event_time", "milliseconds", "window_type"]
 
 # No instant is further from 0: so a window's ends never leave 64 bits. It is the year 36 million.
 FARTHEST_MS = 2**60
@@ -93,6 +93,20 @@ def milliseconds(column: Any) -> tuple[Instants, Bools | None]:
     if len(whole) and (int(whole.min()) < -farthest or int(whole.max()) > farthest):
         whole = np.clip(whole, -farthest, farthest)
     return (whole if factor == 1 else whole * factor), missing
+
+
+def in_unit_of(kind: Any, instant_ms: int) -> int:
+    """Return an instant as a column of this type counts it, rounded down; other columns count milliseconds.
+
+    >>> in_unit_of(pa.timestamp("s"), 1_999), in_unit_of(pa.timestamp("us"), 2), in_unit_of(pa.int64(), 7)
+    (1, 2000, 7)
+    """
+    if pa.types.is_date32(kind):
+        return instant_ms // _DAY_MS
+    if pa.types.is_timestamp(kind):
+        whole = instant_ms * _PER_MS.get(kind.unit, 1) // (1_000 if kind.unit == "s" else 1)
+        return max(-(2**63), min(whole, 2**63 - 1))
+    return instant_ms
 
 
 def window_type(kind: Any) -> Any:

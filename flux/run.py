@@ -76,18 +76,12 @@ class Run:
         if record is not None:
             _make_directory(Path(record))
         self.directory = _run_directory()
-        self._surroundings = Surroundings(
-            plan=plan,
-            directory=self.directory,
-            run=self.directory.name,
-            secret=new_secret(),
-            record=None if record is None else Path(record),
-        )
+        self._surroundings = self._surround(None if record is None else Path(record))
         self._program: Program | None = None
         self._entry: Path | None = None
         try:
             self._launch()
-            self._await(lambda heard: heard.started_at is not None, _START_TIMEOUT_S, "start")
+            self._await_start()
             for source in self._sources:
                 source.start()
             self._register()
@@ -95,8 +89,27 @@ class Run:
             self.stop()
             raise
 
+    # Where the sites are is another's to say: see flux.spark.Cluster.
+
+    def _surround(self, record: Path | None) -> Surroundings:
+        return Surroundings(
+            plan=self._plan, directory=self.directory, run=self.directory.name, secret=new_secret(), record=record
+        )
+
+    def _listen(self, name: str) -> socket.socket:
+        return address.listen(self._surroundings.address(name))
+
+    def _make_program(self, listener: socket.socket, spawner: Spawner) -> Program:
+        ends = (CONTROLLER, INGRESS, EGRESS)
+        names = (*ends, *self._plan.site_names)
+        return Program(
+            self._surroundings, self._sinks, listener, spawner, names, frozenset(ends), partial(answer, self)
+        )
+
+    def _await_start(self) -> None:
+        self._await(lambda heard: heard.started_at is not None, _START_TIMEOUT_S, "start")
+
     def _launch(self) -> None:
-        surroundings = self._surroundings
         for sink in self._sinks:
             if isinstance(sink, Collect):
                 sink.open(self.directory)
@@ -107,23 +120,14 @@ class Run:
             source.bind(place)
             self._bound.append(source)
         # The spawner keeps it open: who connects while the controller is down is served by the next one.
-        with address.listen(surroundings.address(CONTROLLER)) as controller:
+        with self._listen(CONTROLLER) as controller:
             spawner = Spawner(lambda name, incarnation: self._make(name, incarnation, controller), self._clean_up)
         try:
-            listener = address.listen(surroundings.address("program"))
+            listener = self._listen("program")
         except BaseException:
             spawner.close()
             raise
-        names = (CONTROLLER, INGRESS, EGRESS, *self._plan.site_names)
-        self._program = Program(
-            surroundings,
-            self._sinks,
-            listener,
-            spawner,
-            names,
-            frozenset({CONTROLLER, INGRESS, EGRESS}),
-            partial(answer, self),
-        )
+        self._program = self._make_program(listener, spawner)
 
     def _register(self) -> None:
         """Let commands find this run; it does not depend on them."""

@@ -345,6 +345,7 @@ class Stream:
                 "sink of its own, or unite them with a.union(b) before one"
             )
         sink.order = order
+        sink.expect(self._schema)
         self._flow._end(Ending(tails=self._tails, order=order, name=type(sink).__name__), sink, self._schema)
 
     # What cannot be.

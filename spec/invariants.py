@@ -399,6 +399,12 @@ class WithinBounds(Checker):
         machine = process.node.machines[work.stage if isinstance(work, Consume) else 0]
         if isinstance(machine, Egress):
             return
+        view = process.node.view
+        assert view is not None
+        building = {(standby.stage, standby.node) for standby in view.standby}
+        others = [dest for dest in machine.prod.buffer.coming if (view.edges[dest[0]][1], dest[1]) not in building]
+        if others:
+            raise self.violated(f"{process.name} keeps more for {others}, to whom no copy is on its way")
         crowded = self._crowded(process, machine.prod)
         if crowded and all(run.upto <= work.after for run in machine.prod.buffer.runs):
             raise self.violated(f"{process.name} begins {work} and keeps {crowded}")

@@ -302,3 +302,15 @@ def test_concat_keeps_rows_and_their_places() -> None:
     joined = Batch.concat([batch({"n": [1, 2]}), batch({"n": [3]}, sub=[9])])
     assert joined["n"].tolist() == [1, 2, 3]
     assert joined.sub is not None and joined.sub.tolist() == [0, 0, 9]
+
+
+def test_a_punctuation_may_cause_any_number_of_rows_and_each_partition_keeps_its_order() -> None:
+    count = 70_000
+    arrow = pa.record_batch({"n": np.arange(2 * count)})
+    out = punctuated(arrow, 7, np.repeat(np.array([3, 1], np.uint16), count), level=0)
+    assert set(out.sn.tolist()) == {7}
+    for partition, first in ((3, 0), (1, count)):
+        assert out["n"][out.partition == partition].tolist() == list(range(first, first + count))
+    sub = out.sub
+    assert sub is not None
+    assert (np.diff((sub >> FIELD[0]).astype(np.int64)) >= 0).all()

@@ -96,7 +96,9 @@ def spark_session() -> Any:
     """A small local Spark that keeps quiet."""
     from pyspark.sql import SparkSession
 
-    import flux.spark  # noqa: F401  It sets which Python Spark's workers use.
+    import flux.spark  # It sets which Python Spark's workers use.
+
+    flux.spark.check_java()
 
     checkpoints = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     spark = (

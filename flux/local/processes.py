@@ -149,6 +149,10 @@ class Processes:
         self._present[name] = process
         return process
 
+    def enter(self, process: Process) -> None:
+        """Take in one that nobody here has started."""
+        self._present[process.name] = process
+
     def next_site(self) -> str:
         """The name of a further site: the numbering continues."""
         return f"site-{1 + sum(process.is_site for process in self)}"

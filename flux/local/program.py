@@ -198,6 +198,10 @@ class Program:
         finally:
             over.set()
             link.close()
+            self._left(link)
+
+    def _left(self, link: Link) -> None:
+        """The connection is over. Of the processes that the spawner has forked, it tells itself when they end."""
 
     def _why_refused(self, peer: str) -> str | None:
         with self.changed:

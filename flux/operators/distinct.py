@@ -80,7 +80,8 @@ class Distinct(PooledOperator):
         if self._windowed.advance(p) and self._table is not None:
             live = self._table.live
             closed = self._windowed.closed.take(self._table.partition.take(live))
-            self._table.delete(live.compress(self._table.values["window"].take(live) <= closed))
+            done = live.compress(self._table.values["window"].take(live) <= closed)
+            self._table.delete(done, for_good=True)
 
     def take_late(self) -> dict[int, int]:
         """How many rows of each partition were late, of those of which that is news."""

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from flux.batch import Batch
 from flux.errors import PlanError
+from flux.event_time import in_unit_of
 from flux.hashing import hash_rows
 from flux.operator import Context, PooledOperator, Punctuation
 from flux.operators.joining import Joined, times_of
@@ -93,8 +94,8 @@ class Join(PooledOperator):
 
     **When a row is forgotten.** With a number, when a row of its partition has come that is more than `within` behind
     it. With a column, when a watermark W has passed, for rows whose value is below W - bound; a late row, itself below
-    W, is still matched with all that is kept. Without watermarks on the stream rows are kept until its end. W counts as
-    the column is stored: a timestamp in its own unit since the epoch.
+    W, is still matched with all that is kept. Without watermarks on the stream rows are kept until its end. W is
+    event time, in milliseconds: a column of numbers, if it is to be forgotten by, counts them too.
     """
 
     def __init__(self) -> None:
@@ -199,7 +200,8 @@ class Join(PooledOperator):
 
     def on_punctuation(self, p: Punctuation) -> None:
         if p.kind == "watermark" and p.value is not None and self._joined.column is not None:
-            floor = p.value - self._joined.bound
+            kind = self._joined.sides[0].field(self._joined.column).type
+            floor = in_unit_of(kind, p.value) - self._joined.bound
             held = slice(None) if p.partitions is None else sorted(p.partitions)
             self._floor[held] = np.maximum(self._floor[held], floor)
 

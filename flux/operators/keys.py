@@ -81,9 +81,9 @@ class KeyTable:
         self._compact_if_worthwhile()
         return self._table.find_or_insert(self._encoded(columns, further), partition)
 
-    def delete(self, slots: Slots) -> None:
-        """Delete the keys of these slots."""
-        self._table.delete(slots)
+    def delete(self, slots: Slots, for_good: bool = False) -> None:
+        """Delete the keys of these slots; see `Table.delete`."""
+        self._table.delete(slots, for_good)
 
     def slots_of(self, pid: int) -> Slots:
         """The slots of a partition's keys."""

@@ -94,7 +94,7 @@ class Table:
         A key that is new and comes several times in a batch is new in all of its rows. Values of new keys are
         left over from others, and are for the caller to set.
         """
-        self._sweep_if_worthwhile()
+        self._sweep_if_worthwhile(_DEAD_PER_LIVE)
         words = self._pack.pack(columns)
         hashed = _hash(words)
         slots = self._probe(words, hashed)
@@ -109,9 +109,11 @@ class Table:
             self._partition[fresh] = partition.compress(new)
         return slots, new
 
-    def delete(self, slots: Slots) -> None:
-        """Delete the keys of these slots."""
+    def delete(self, slots: Slots, for_good: bool = False) -> None:
+        """Delete the keys of these slots; if they are not to come back, sweep them out before they are many."""
         self._live[slots] = False
+        if for_good:
+            self._sweep_if_worthwhile(1)
 
     def _probe(self, words: list[Words], hashed: Words) -> Slots:
         """Return the slots of keys, also of deleted ones; 0 where there is none."""
@@ -196,12 +198,12 @@ class Table:
         self._next += count - len(reused)
         return np.concatenate([reused, np.arange(first, self._next)])
 
-    def _sweep_if_worthwhile(self) -> None:
+    def _sweep_if_worthwhile(self, dead_per_live: int) -> None:
         in_use = self._next - 1 - len(self._free)
         if in_use < _SWEEP_FROM:
             return
         live = len(self)
-        if in_use - live <= _DEAD_PER_LIVE * live:
+        if in_use - live <= dead_per_live * live:
             return
         self._reindex()
 

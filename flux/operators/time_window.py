@@ -221,32 +221,38 @@ class TimeWindow(PooledOperator):
         told = self._told(live.take(due), begin.take(due), windows.take(due)) if len(due) else None
         done = live.compress(last <= closed)
         if len(done):
-            self._table.delete(done)
+            self._table.delete(done, for_good=True)
             is_kept = np.ones(len(values["pane"]), np.bool_)
             is_kept[done] = False
             self._log.keep(is_kept)
         return told
 
     def _told(self, slots: Ints, begin: Ints, windows: Ints) -> tuple[Mapping[str, Any], Any]:
-        """Return the windows `begin` to ``begin + windows - 1`` of each of these slots, put together by key."""
+        """Return the windows `begin` to ``begin + windows - 1`` of each of these slots, by window and key."""
         numbers = [each for column in self._table.keys_of(slots) for each in order_numbers(column)]
-        pane = self._table.values["pane"].take(slots)
-        if int(windows.max()) > 1:
-            entry = np.repeat(np.arange(len(slots)), windows)
-            behind = np.arange(len(entry)) - np.repeat(np.cumsum(windows) - windows, windows)
-            window = begin.take(entry) + behind
-        else:
-            entry, window = np.arange(len(slots)), begin
+        if self._settings.pane_ms == self._settings.size_ms:
+            order = in_order([begin, *numbers])
+            slots, group = slots.take(order), np.arange(len(order))
+            values = {name: self._table.values[name].take(slots) for name in self._kept.fields}
+            columns = self._columns(slots, begin.take(order), values, slots, group)
+            return columns, self._table.partition.take(slots)
+        return self._put_together(slots, begin, windows, numbers)
+
+    def _put_together(
+        self, slots: Ints, begin: Ints, windows: Ints, numbers: list[Ints]
+    ) -> tuple[Mapping[str, Any], Any]:
+        """Return the same of windows that are made of several panes; `numbers` put the keys of the slots in order."""
+        entry = np.repeat(np.arange(len(slots)), windows)
+        behind = np.arange(len(entry)) - np.repeat(np.cumsum(windows) - windows, windows)
+        window = begin.take(entry) + behind
         by_key = [window, *(each.take(entry) for each in numbers)]
-        is_whole = self._settings.pane_ms == self._settings.size_ms
-        order = in_order(by_key if is_whole else [*by_key, pane.take(entry)])
+        order = in_order([*by_key, self._table.values["pane"].take(slots).take(entry)])
         entry = entry.take(order)
         begins = begins_of([each.take(order) for each in by_key])
         group, rank = rank_within(begins, len(entry))
         merged = self._merged(slots.take(entry), group, rank)
         first = slots.take(entry.take(begins))
-        window = window.take(order).take(begins)
-        columns = self._columns(first, window, merged, slots.take(entry), group)
+        columns = self._columns(first, window.take(order).take(begins), merged, slots.take(entry), group)
         return columns, self._table.partition.take(first)
 
     def _merged(self, slots: Ints, group: Ints, rank: Ints) -> Mapping[str, npt.NDArray[Any]]:

@@ -165,7 +165,7 @@ class TopK(PooledOperator):
         self._prune()
         told = self._told(np.flatnonzero(is_due.take(self._held.slots)))
         self._held.keep(np.flatnonzero(~is_due.take(self._held.slots)))
-        self._table.delete(due)
+        self._table.delete(due, for_good=True)
         return told
 
     def _tell_news(self, p: Punctuation) -> tuple[Mapping[str, Any], Any] | None:

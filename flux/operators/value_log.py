@@ -22,6 +22,8 @@ __all__ = ["Grouped", "ValueLog"]
 
 Ints = npt.NDArray[np.int64]
 
+_LARGE_GROUP = 24  # From so many values on, to sort each group by itself is faster than to sort all together.
+
 
 class ValueLog:
     """The values of some columns, row by row."""
@@ -80,6 +82,16 @@ class ValueLog:
             yield logged.take(places), pa.table(taken)
 
 
+def _sorted_within(values: npt.NDArray[np.float64], group: Ints, begins: Ints, sizes: Ints) -> npt.NDArray[np.float64]:
+    """Return the values of each group in ascending order, NaN last; equal ones are all the same, once -0.0 is 0.0."""
+    if len(values) < _LARGE_GROUP * len(sizes):
+        by_value = np.argsort(values)
+        return values.take(by_value.take(in_order([group.take(by_value)])))
+    for start, stop in zip(begins.tolist(), (begins + sizes).tolist(), strict=True):
+        values[start:stop].sort()
+    return values
+
+
 def _rows_and_groups(logged: Ints, slots: Ints, groups: Ints) -> tuple[Ints, Ints]:
     """Return the rows whose slots are among these, as often as they are, and the group of each; rows ascend."""
     times_of = np.zeros(int(max(logged.max(), slots.max())) + 1, np.int64)
@@ -118,12 +130,9 @@ class Grouped:
         column = self._columns[name]
         x, valid = numbers_of(column)
         group = self._group if valid is None else self._group.compress(valid)
-        # By value, with NaN last, and then by group; equal values are all the same, once -0.0 is 0.0.
-        values = x.astype(np.float64) + 0.0
-        by_value = np.argsort(values)
-        values = values.take(by_value.take(in_order([group.take(by_value)])))
         sizes = np.bincount(group, minlength=len(self._begins) - 1)
         begins = np.cumsum(sizes) - sizes
+        values = _sorted_within(x.astype(np.float64) + 0.0, group, begins, sizes)
         place = fraction * np.maximum(sizes - 1, 0)
         below = np.floor(place).astype(np.int64)
         above = np.minimum(below + 1, np.maximum(sizes - 1, 0))

@@ -22,6 +22,9 @@ class Sink:
     blocks: bool = False
     flush_every_s: float | None = None
 
+    def expect(self, schema: pa.Schema | None) -> None:
+        """Hear which columns the stream has, as the plan is made; None: nobody said. `PlanError` if it will not do."""
+
     def open(self, directory: Path) -> int | None:
         """Make ready for rows; `directory` is the run's own. Return the last `upto` of a write that is durable, or 0.
 
@@ -36,6 +39,9 @@ class Sink:
 
     def flush(self) -> None:
         """Let readers see what was written, if `write` alone does not."""
+
+    def interrupt(self) -> None:
+        """The run stops: a `write` that waits for something need not wait longer, and may raise. From any thread."""
 
     def close(self) -> None:
         """Finish: the stream has ended; nothing is written after it. It may be called again by another egress."""

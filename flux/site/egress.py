@@ -83,6 +83,7 @@ class EgressProcess(Shell):
     def last_words(self) -> dict[str, Any]:
         for outlet in self._outlets:
             if outlet.progress is not None:
+                outlet.sink.interrupt()
                 try:
                     outlet.flush()
                 except Exception as error:

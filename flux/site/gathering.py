@@ -42,6 +42,8 @@ class Gathering:
         first = await self._next()
         if isinstance(first, Exception):
             raise first
+        if first.marks:
+            return first  # Rows before and behind a mark are not put together.
         gathered, rows = [first], first.rows.num_rows
         wait_until = trio.current_time() + self._admission.linger_s
         while rows < self._admission.piece_rows and not self._admission.is_idle:
@@ -50,7 +52,7 @@ class Gathering:
                     more = await self._next()
             except (trio.TooSlowError, StopAsyncIteration):
                 break
-            if isinstance(more, Exception) or rows + more.rows.num_rows > self._admission.piece_rows:
+            if isinstance(more, Exception) or more.marks or rows + more.rows.num_rows > self._admission.piece_rows:
                 self._rest = more
                 break
             gathered.append(more)

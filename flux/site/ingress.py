@@ -17,8 +17,10 @@ import time
 import zlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
+import msgpack
 import numpy as np
 import pyarrow as pa
 import trio
@@ -214,11 +216,9 @@ class IngressProcess(Shell):
     async def _number_on(self, numbering: Numbering, intake: Intake) -> None:
         with self._blaming(intake):
             while (batch := await intake.next(self._piece_rows)) is not None:
-                if batch.rows.num_rows:
-                    async with self._numbers_one:
-                        await self._number(numbering, intake, batch)
-                elif batch.received is not None:
-                    batch.received()
+                number = self._number if batch.rows.num_rows else self._number_marks
+                async with self._numbers_one:
+                    await number(numbering, intake, batch)
             async with self._numbers_one:
                 await self._mark_end(numbering, intake)
 
@@ -228,6 +228,19 @@ class IngressProcess(Shell):
         if value is not None:
             await self._pulled.receive()
             self._tell_mark(numbering.mark("watermark", value, when=time.monotonic()), "watermark", value)
+
+    async def _number_marks(self, numbering: Numbering, intake: Intake, batch: SourceBatch) -> None:
+        """Give each punctuation of a source its number; of those that have theirs from the last ingress, none."""
+        offset, behind = intake.offset
+        if behind == 0 and batch.offset is not None and msgpack.packb(batch.offset) == msgpack.packb(offset):
+            batch = replace(batch, marks=())
+        for nth, (kind, value) in enumerate(batch.marks, start=1):
+            await self._pulled.receive()
+            if nth == len(batch.marks) and batch.offset is not None:
+                intake.offset = (batch.offset, 0)
+            sn = numbering.mark(kind, value, when=time.monotonic(), source=intake.number, offset=intake.offset)
+            self._tell_mark(sn, kind, value)
+        self._note_received(numbering.upto, batch)
 
     async def _number(self, numbering: Numbering, intake: Intake, batch: SourceBatch) -> None:
         after = await self._room()

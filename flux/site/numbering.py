@@ -69,6 +69,11 @@ class Span:
         """How many rows have their numbers here."""
         return 0 if self.mark is not None else self.upto - self.after - len(self.marks)
 
+    @property
+    def is_of_its_source(self) -> bool:
+        """Whether it was the source that gave it: a punctuation may be the ingress's own."""
+        return self.mark is None or self.offset is not None
+
     def numbers(self) -> npt.NDArray[np.int64]:
         """The numbers of the rows."""
         return numbered(self.after, self.rows, self.marks)
@@ -102,7 +107,7 @@ class _Live:
     """A span that is not wholly released: where it ends, and where its record begins in the file."""
 
     upto: int
-    source: int | None  # None for a punctuation.
+    source: int | None  # None for a punctuation of the ingress itself.
     offset: Any
     rows: int
     shed: int
@@ -173,9 +178,15 @@ class Numbering:
         span = Span(after=self.upto, upto=upto, offset=offset, when=when, digest=digest, kept=body, source=source)
         self._write(replace(span, marks=marks, reached=reached))
 
-    def mark(self, kind: str, value: int | None = None, *, when: float) -> int:
-        """Write down a punctuation; it takes one number, which is returned."""
-        self._write(Span(after=self.upto, upto=self.upto + 1, offset=None, when=when, mark=kind, value=value))
+    def mark(self, kind: str, value: int | None = None, *, when: float, source: int = 0, offset: Any = None) -> int:
+        """Write down a punctuation; it takes one number, which is returned.
+
+        `offset` is where `source` stands behind it, if it is the source's own.
+        """
+        span = Span(
+            after=self.upto, upto=self.upto + 1, offset=offset, when=when, mark=kind, value=value, source=source
+        )
+        self._write(span)
         return self.upto
 
     def leave_out(self, count: int, offset: Any, *, when: float, source: int = 0) -> None:
@@ -205,18 +216,18 @@ class Numbering:
         elif span.mark is None:
             record = [_ROWS, *shared, span.source, span.digest, span.kept, span.marks, span.reached]
         else:
-            record = [_MARK, *shared, span.mark, span.value]
+            record = [_MARK, *shared, span.source, span.mark, span.value]
         self._add(span, self._journal.append(msgpack.packb(record)))
 
     def _add(self, span: Span, position: int) -> None:
         assert span.after == self.upto < span.upto + span.shed, f"{span} does not follow {self.upto}"
         self.upto = span.upto
-        if span.mark is None:
+        if span.is_of_its_source:
             self.offsets[span.source] = span.offset
         self.ended = self.ended or span.mark == "end"
         self.rows += span.rows
         self.shed += span.shed
-        source = None if span.mark is not None else span.source
+        source = span.source if span.is_of_its_source else None
         if span.reached is not None:
             self.reached[span.source] = span.reached
         self._live.append(_Live(span.upto, source, span.offset, span.rows, span.shed, span.reached, position))
@@ -269,11 +280,10 @@ class Numbering:
 
 
 def _span(kind: str, fields: list[Any]) -> Span:
-    after, upto, offset, when, *rest = fields
+    after, upto, offset, when, source, *rest = fields
     if kind == _MARK:
         mark, value = rest
-        return Span(after=after, upto=upto, offset=offset, when=when, mark=mark, value=value)
-    source, *rest = rest
+        return Span(after=after, upto=upto, offset=offset, when=when, mark=mark, value=value, source=source)
     if kind == _SHED:
         return Span(after=after, upto=upto, offset=offset, when=when, shed=rest[0], source=source)
     digest, kept, plain, reached = rest

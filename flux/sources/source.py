@@ -18,14 +18,20 @@ class SourceBatch:
     """Rows as they come from a source; `received` is called once every live copy has received them all.
 
     `offset` says where the source stands behind them, as a small value of msgpack types.
+
+    A batch without rows may have `marks`: punctuations, as (kind, value), that stand in the stream where it comes. It
+    has an offset of its own, so that an ingress which dies behind the rows before it gives them once it is back. It may
+    give all but the last of them twice.
     """
 
     rows: pa.RecordBatch
     received: Callable[[], None] | None = None
     offset: Any = None
+    marks: tuple[tuple[str, int | None], ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", plain_batch(self.rows))
+        assert not (self.marks and self.rows.num_rows), "marks come in a batch of their own, behind the rows"
 
 
 @dataclass(frozen=True)

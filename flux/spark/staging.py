@@ -12,8 +12,10 @@ again by its successor; that they keep their numbers is the ingress's own journa
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
+import math
 import os
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from io import FileIO
@@ -81,12 +83,19 @@ class Staging:
         """Answer tasks, commits, aborts and the end of the query, until cancelled."""
         await trio.serve_listeners(self._converse, list(listeners))
 
-    async def committed(self) -> AsyncGenerator[CommittedBatch, None]:
-        """Yield committed batches in order until the query has ended; raise `FluxError` if it failed."""
+    async def committed(self, tick_s: float | None = None) -> AsyncGenerator[CommittedBatch | None, None]:
+        """Yield committed batches in order until the query has ended; raise `FluxError` if it failed.
+
+        With `tick_s`, yield None whenever none has come for so long.
+        """
         for batch in self._left_over:
             yield batch
-        async for batch in self._published:
-            yield batch
+        with contextlib.suppress(trio.EndOfChannel):
+            while True:
+                came = None
+                with trio.move_on_after(math.inf if tick_s is None else tick_s):
+                    came = await self._published.receive()
+                yield came
         error = self._shelf.error(self._run)
         if error is not None:
             raise FluxError(error)

@@ -12,6 +12,7 @@ recovery and Flux's meet at one point: what was not received is sent again under
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import secrets
 import socket
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,13 @@ from flux.errors import FluxError, PlanError
 from flux.plain import ColumnError, plain_schema
 from flux.sources import Source, SourceBatch, SourceContext
 from flux.spark.frames import HANDSHAKE_TIMEOUT_S
+from flux.spark.session import activate, driver_host, register
 from flux.spark.staging import CommittedBatch, Staging
+from flux.spark.times import Times, watermarked
 
 __all__ = ["Stream"]
+
+log = logging.getLogger("flux.spark")
 
 LISTEN_BACKLOG = 128
 SECRET_BYTES = 32
@@ -42,12 +47,44 @@ STOP_TIMEOUT_S = 5.0
 RETRY_PAUSE_S = 0.2
 
 # Spark takes the Python of its workers from here when a session is made. If flux.spark is imported earlier, this
-# is enough; if later, `_prepare` corrects it for a local session.
+# is enough; if later, `register` corrects it for a local session.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 # Six times Spark's default costs Spark less for each row, and the ingress has nothing to put together.
 ARROW_ROWS_WANTED = 64 * 1024
+# Spark's timers of processing time fire with the next micro-batch; one without rows every second is often enough.
+TICK_S = 1.0
+
+
+@dataclass(slots=True)
+class Place:
+    """Where the stream stands: its offset. So many rows of a micro-batch, and so many boundaries behind them."""
+
+    batch_id: int = -1
+    rows: int = 0
+    boundaries: int = 1
+    times: Any = None
+
+    @classmethod
+    def of(cls, plain: Any) -> Place:
+        """What `plain` was; None is the beginning."""
+        return cls() if plain is None else cls(*plain)
+
+    @property
+    def plain(self) -> list[Any]:
+        """The offset in msgpack types."""
+        return [self.batch_id, self.rows, self.boundaries, self.times]
+
+    def is_behind(self, committed: CommittedBatch) -> bool:
+        """Whether all of a micro-batch, its boundary too, has been given."""
+        return (committed.batch_id, 0) < (self.batch_id, self.boundaries)
+
+    def enter(self, committed: CommittedBatch) -> int:
+        """Go on with a micro-batch; returns how many of its rows have been given."""
+        if committed.batch_id != self.batch_id:
+            self.batch_id, self.rows, self.boundaries = committed.batch_id, 0, 0
+        return self.rows
 
 
 class Stream(Source):
@@ -57,7 +94,12 @@ class Stream(Source):
     there now is read and then the stream ends. `checkpoint` is Spark's checkpoint location; without one the
     query begins anew in each run. `types` replaces Arrow types that Spark cannot say, for example
     ``{"data": pa.binary(32)}`` for binary values that are all 32 bytes long; a value that does not fit ends
-    the run.
+    the run. A query that fails ends the run, unless it has `restarts` left: then it is started again from its
+    checkpoint, and neither loses nor repeats a row.
+
+    Behind each micro-batch stand its boundary, the clock, and the watermark if ``df.withWatermark(...)`` asks for one:
+    Spark's own operators (`flux.spark.stateful_processor`) go by them. While nothing comes, an empty micro-batch every
+    `tick_s` seconds lets the clock go on, as Spark does; not with ``availableNow`` or ``once``, where the stream ends.
 
     While the query starts, ``spark.sql.execution.arrow.maxRecordsPerBatch`` is raised to 64 Ki rows, unless the
     session has a value of its own for it.
@@ -74,27 +116,35 @@ class Stream(Source):
         checkpoint: str | os.PathLike[str] | None = None,
         *,
         types: Mapping[str, pa.DataType] | None = None,
+        tick_s: float | None = TICK_S,
+        restarts: int = 0,
     ) -> None:
         if not getattr(df, "isStreaming", False):
             raise PlanError(
                 "flux.spark.Stream: a streaming DataFrame (from spark.readStream) was expected, "
-                f"{_described(df)} came; for one that is not streaming use flux.sources.Table(df.toArrow())"
+                f"{_described(df)} came; for one that is not streaming use flux.spark.Frame(df)"
             )
         if trigger is not None and not isinstance(trigger, Mapping):
             raise PlanError(
                 "flux.spark.Stream: trigger must be the keywords of DataStreamWriter.trigger, such as "
                 f'{{"processingTime": "1 second"}}; it is {trigger!r}'
             )
+        if isinstance(restarts, bool) or not isinstance(restarts, int) or restarts < 0:
+            raise PlanError(f"flux.spark.Stream: restarts counts how often; it is {restarts!r}")
+        self._restarts = restarts
         self._df = df
         self._trigger = dict(trigger) if trigger is not None else {"availableNow": True}
         self._checkpoint = os.fspath(checkpoint) if checkpoint is not None else None
         self.schema = _arrow_schema(df, types or {})
+        self._watermarked = watermarked(df)
+        self._tick_s = None if self._trigger.keys() & {"availableNow", "once"} else tick_s
         self._listener: socket.socket | None = None
         self._secret = b""
         self._directory = Path()
         self._address = ""
         self._query: Any = None
         self._stopping = threading.Event()
+        self._changing = threading.Lock()  # Of who starts or stops the query.
         self._waiter: threading.Thread | None = None
 
     @property
@@ -111,11 +161,12 @@ class Stream(Source):
                 "flux.spark.Stream: this stream is in use by a run that has not ended, whose query would be stopped. "
                 "Wait for that run or leave its `with` block; flows that run at the same time need a Stream each"
             )
+        host = driver_host(self._df.sparkSession.sparkContext)
         listener = socket.socket()
-        listener.bind(("127.0.0.1", 0))
+        listener.bind((host, 0))
         listener.listen(LISTEN_BACKLOG)
         self._listener = listener
-        self._address = f"127.0.0.1:{listener.getsockname()[1]}"
+        self._address = f"{host}:{listener.getsockname()[1]}"
         self._secret = secrets.token_bytes(SECRET_BYTES)
         self._directory = directory
 
@@ -129,8 +180,16 @@ class Stream(Source):
         """Start the streaming query, and a thread that tells the ingress how it ended."""
         if self._listener is None:
             raise FluxError("flux.spark.Stream: start was called before bind; a run calls both, in order")
-        _prepare(self._df.sparkSession)
+        register(self._df.sparkSession)
         checkpoint = self._checkpoint or tempfile.mkdtemp(prefix="checkpoint-", dir=self._directory)
+        self._query = self._begin(checkpoint)
+        self._stopping.clear()
+        self._waiter = threading.Thread(
+            target=self._mind, args=(self._query, checkpoint), name="flux-spark-end", daemon=True
+        )
+        self._waiter.start()
+
+    def _begin(self, checkpoint: str) -> Any:
         writer = (
             self._df.writeStream.format("flux")
             .option("address", self._address)
@@ -139,17 +198,13 @@ class Stream(Source):
             .trigger(**self._trigger)
         )
         with _large_arrow_batches(self._df.sparkSession):
-            self._query = writer.start()
-        self._stopping.clear()
-        self._waiter = threading.Thread(
-            target=self._tell_the_end, args=(self._query,), name="flux-spark-end", daemon=True
-        )
-        self._waiter.start()
+            return writer.start()
 
     def stop(self) -> None:
         """Stop the query if it still runs, and close the socket. May be called at any time, more than once."""
         self._stopping.set()
-        query, self._query = self._query, None
+        with self._changing:
+            query, self._query = self._query, None
         # Closed first: the ingress holds the socket too. If it is gone, we and Spark's commit are refused at once.
         self.release()
         if query is not None and query.isActive:
@@ -161,15 +216,34 @@ class Stream(Source):
             self._waiter.join()
             self._waiter = None
 
-    def _tell_the_end(self, query: Any) -> None:
-        """Wait for the query to end, then tell the ingress, with the reason if it failed."""
-        error = None
+    def _mind(self, query: Any, checkpoint: str) -> None:
+        """Wait for the query to end; start it again if it failed and may be; then tell the ingress."""
+        left = self._restarts
+        while (error := self._how_it_ended(query)) is not None and left > 0:
+            left -= 1
+            log.warning("%s; it is started again from its checkpoint", error)
+            with self._changing:
+                if self._stopping.is_set():
+                    return
+                try:
+                    activate(self._df.sparkSession)
+                    query = self._query = self._begin(checkpoint)
+                except Exception as failure:
+                    error = f"flux.spark.Stream: the Spark query could not be started again: {_reason(failure)}"
+                    break
+        self._tell_the_end(error)
+
+    def _how_it_ended(self, query: Any) -> str | None:
+        """None: all that there is was read. Else why it failed."""
         try:
             query.awaitTermination()
         except Exception as failure:
             # A query that was told to stop may well fail of it.
             if not self._stopping.is_set():
-                error = f"flux.spark.Stream: the Spark query failed: {_reason(failure)}"
+                return f"flux.spark.Stream: the Spark query failed: {_reason(failure)}"
+        return None
+
+    def _tell_the_end(self, error: str | None) -> None:
         # An ingress that was killed is restarted by the run, and must hear of the end too. The run is over when
         # the socket is closed, which refuses us, or when `stop` was called.
         while not self._tell({"do": "end", "error": error}, HANDSHAKE_TIMEOUT_S):
@@ -197,6 +271,8 @@ class Stream(Source):
         """
         if self._listener is None:
             raise FluxError("flux.spark.Stream: batches was asked for before bind; a run calls both, in order")
+        place = Place.of(after)
+        times = Times(*self._watermarked, place.times)
         staging = Staging(context.directory, self._secret)
         # A copy of its own, which `stop` in the user's program does not close even where there was no fork.
         listener = trio.SocketListener(trio.socket.from_stdlib_socket(self._listener.dup()))
@@ -209,30 +285,39 @@ class Stream(Source):
         # Not a nursery: an async generator may be left at a yield, and a nursery must not be.
         trio.lowlevel.spawn_system_task(serve, name="flux.spark staging")
         try:
-            async with contextlib.aclosing(staging.committed()) as arriving:
+            async with contextlib.aclosing(staging.committed(self._tick_s)) as arriving:
                 async for committed in arriving:
-                    for batch in self._source_batches(committed, after):
+                    if committed is None:
+                        yield self._boundary(place, times)
+                        continue
+                    for batch in self._source_batches(committed, place, times):
                         yield batch
         finally:
             serving.cancel()
 
-    def _source_batches(self, committed: CommittedBatch, after: Any) -> Iterator[SourceBatch]:
-        """Yield the rows of a micro-batch; the last record batch, or nobody, says that all were received."""
-        done_rows = _done_rows(committed, after)
-        last: SourceBatch | None = None
+    def _source_batches(self, committed: CommittedBatch, place: Place, times: Times) -> Iterator[SourceBatch]:
+        """Yield what is behind `place` of a micro-batch; its boundary, or nobody, says that all was received."""
+        if place.is_behind(committed):
+            # An ingress may die between noting that all copies have a batch and saying so here.
+            committed.done()
+            return
+        done_rows = place.enter(committed)
         position = 0
         for rows in committed.batches():
             rest = rows.slice(max(0, done_rows - position))
             position += rows.num_rows
-            if not rest.num_rows:
-                continue
-            if last is not None:
-                yield last
-            last = SourceBatch(self._as_declared(rest), offset=[committed.batch_id, position])
-        if last is None:
-            committed.done()
-        else:
-            yield replace(last, received=committed.done)
+            if rest.num_rows:
+                rest = self._as_declared(rest)
+                times.see(rest)
+                place.rows, place.times = position, times.plain
+                yield SourceBatch(rest, offset=place.plain)
+        yield replace(self._boundary(place, times), received=committed.done)
+
+    def _boundary(self, place: Place, times: Times) -> SourceBatch:
+        """The end of a micro-batch; also of one without rows."""
+        marks = times.marks(place.batch_id)
+        place.boundaries, place.times = place.boundaries + 1, times.plain
+        return SourceBatch(pa.RecordBatch.from_pylist([], self.schema), offset=place.plain, marks=marks)
 
     def _as_declared(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         columns = []
@@ -245,17 +330,6 @@ class Stream(Source):
                     f"{column.type} that does not fit: {error}; correct `types`"
                 ) from error
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
-
-
-def _done_rows(committed: CommittedBatch, after: Any) -> int:
-    """How many rows of a micro-batch are behind us, if we go on behind the offset `after`."""
-    if after is None:
-        return 0
-    batch_id, rows = after
-    if committed.batch_id == batch_id:
-        return int(rows)
-    # An ingress may die between noting that all copies have a batch and saying so here.
-    return committed.rows if committed.batch_id < batch_id else 0
 
 
 def _arrow_schema(df: Any, types: Mapping[str, pa.DataType]) -> pa.Schema:
@@ -278,23 +352,6 @@ def _arrow_schema(df: Any, types: Mapping[str, pa.DataType]) -> pa.Schema:
         raise PlanError(f"flux.spark.Stream: {error}") from error
 
 
-def _prepare(spark: Any) -> None:
-    """Make the format "flux" known to the session."""
-    from pyspark import SparkContext, cloudpickle
-
-    from flux.spark import frames, writer
-
-    # By value, executors need msgpack and pyarrow but not Flux. It also spares each commit, which Spark runs in a
-    # new process, the import of all of Flux: as long as a whole small micro-batch takes.
-    cloudpickle.register_pickle_by_value(frames)
-    cloudpickle.register_pickle_by_value(writer)
-    context = SparkContext._active_spark_context
-    if context is not None and context.master.startswith("local") and context.pythonExec == "python3":
-        # Nobody chose that Python: it is Spark's default, and may be another one than ours, without pyarrow.
-        context.pythonExec = sys.executable
-    spark.dataSource.register(writer.FluxSink)
-
-
 @contextlib.contextmanager
 def _large_arrow_batches(spark: Any) -> Iterator[None]:
     """Raise the size of Arrow batches for a query started meanwhile; a query keeps the settings of its start."""
@@ -310,7 +367,9 @@ def _large_arrow_batches(spark: Any) -> Iterator[None]:
 
 def _reason(failure: Exception) -> str:
     """Return in one line why a query failed; Spark's text is a page with plans and stack traces."""
-    text = str(failure).split("=== Streaming Query ===")[0].split("\n\nJVM stacktrace:")[0]
+    text = str(failure)
+    for rest in ("=== Streaming Query ===", "\n\nJVM stacktrace:", "\n\tat "):
+        text = text.split(rest)[0]
     lines = [line for line in text.splitlines() if line.strip()]
     if "Traceback (most recent call last):" in text:
         # Of a Python traceback the last line that is not indented is the error itself.

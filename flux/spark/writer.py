@@ -37,11 +37,22 @@ DEAD_PEER_S = 60
 
 
 class FluxSink(DataSource):  # type: ignore[misc]  # pyspark is untyped here
-    """`df.writeStream.format("flux")`; options `address` (host:port of the ingress) and `secret` (hex)."""
+    """The format "flux". To write: options `address` (host:port of the ingress) and `secret` (hex); to read: `path`."""
 
     @classmethod
     def name(cls) -> str:
         return FORMAT
+
+    def schema(self) -> Any:
+        from flux.spark.reader import schema_of
+
+        return schema_of(self.options)
+
+    def streamReader(self, schema: Any) -> Any:
+        # Not above: whoever commits a micro-batch need not have it.
+        from flux.spark.reader import OutletReader
+
+        return OutletReader(self.options, schema)
 
     def streamWriter(self, schema: Any, overwrite: bool) -> StagingWriter:
         return StagingWriter(self.options)

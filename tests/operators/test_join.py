@@ -187,6 +187,19 @@ def test_a_watermark_lets_rows_be_forgotten_and_a_late_row_still_finds_what_is_k
     assert tuples(out) == [(1, 16, 1, 3, 12)]
 
 
+@pytest.mark.parametrize(("unit", "per_s"), [("s", 1), ("ms", 1_000), ("us", 10**6), ("ns", 10**9)])
+def test_a_watermark_is_in_milliseconds_whatever_the_unit_of_the_column(unit: str, per_s: int) -> None:
+    instants = [
+        schema.set(schema.get_field_index("ts"), pa.field("ts", pa.timestamp(unit))) for schema in schemas(pa.int64())
+    ]
+    joined = Joined.of(*instants, {"k": "id"}, {"ts": timedelta(seconds=5)}, "_right")
+    hosted = opened(step_of(joined))
+    hosted.process(batch_of(joined, [(0, 1, 10 * per_s), (0, 1, 16 * per_s)], 0))
+    hosted.punctuate(Punctuation(2, "watermark", 20_000))
+    out = hosted.process(batch_of(joined, [(1, 1, 12 * per_s)], 3))
+    assert [row[2] for row in tuples(out)] == [1]
+
+
 def test_more_pairs_of_one_row_than_can_be_kept_in_order_are_an_error_that_says_so() -> None:
     joined = joined_of(pa.int64(), 10**6)
     hosted = opened(step_of(joined))

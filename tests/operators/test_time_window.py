@@ -280,3 +280,13 @@ def test_what_cannot_be_asked_for_is_refused_with_the_plan(wrong: dict[str, Any]
 def test_a_misspelt_parameter_is_refused_with_the_plan() -> None:
     with pytest.raises(PlanError, match="unknown parameters size"):
         step_of(TimeWindow, schema_of(pa.string(), pa.int64()), ("k",), size=3, **GOOD)
+
+
+def test_more_keys_of_a_partition_than_sub_can_count_are_told_in_order() -> None:
+    count = 70_000
+    keys = np.random.default_rng(1).permutation(count)
+    rows = pa.record_batch({"k": keys, "ts": np.zeros(count, np.int64)})
+    hosted = opened(step_of(TimeWindow, rows.schema, ("k",), time="ts", size_ms=10, aggregates={"n": "count"}))
+    hosted.process(Batch(rows, np.arange(count), None, np.zeros(count, np.uint16)))
+    out = hosted.punctuate(Punctuation(count, "end"))
+    assert out is not None and np.array_equal(out["k"], np.arange(count))

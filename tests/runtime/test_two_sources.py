@@ -8,6 +8,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from flux.wire.secret import new_secret
 from .waiting import DEADLINE_S
 
 SITES = ("site-1", "site-2")
+EVERYBODY = "everybody"
 EDGES = 3
 EVERY_CHANNEL = (Block(producers=(0,), consumers=(0, 1, 2)),)
 
@@ -130,9 +132,11 @@ async def live(process: Played, acks: list[tuple[str, int, int]], *, crash: bool
             nursery.start_soon(process._guarded_loop)
             process._nursery = nursery
             await trio.testing.wait_all_tasks_blocked()
-            for site, edge, rows in acks:
-                copy = process.copies[site]
-                process.acknowledge(site, edge, min(copy.acked[edge] + rows, copy.upto[edge]))
+            for who, which, rows in acks:
+                everyone = who == EVERYBODY  # Only what all have acknowledged on all edges is released.
+                for site, edge in product(SITES if everyone else [who], range(EDGES) if everyone else [which]):
+                    copy = process.copies[site]
+                    process.acknowledge(site, edge, min(copy.acked[edge] + rows, copy.upto[edge]))
                 await trio.testing.wait_all_tasks_blocked()
             while not crash and not process.errors and not process._machine.ended:
                 for site, copy in process.copies.items():
@@ -145,7 +149,9 @@ async def live(process: Played, acks: list[tuple[str, int, int]], *, crash: bool
 
 
 LIVES = st.lists(
-    st.lists(st.tuples(st.sampled_from(SITES), st.integers(0, EDGES - 1), st.integers(0, 30)), max_size=8),
+    st.lists(
+        st.tuples(st.sampled_from([*SITES, EVERYBODY]), st.integers(0, EDGES - 1), st.integers(0, 30)), max_size=8
+    ),
     min_size=1,
     max_size=4,
 )

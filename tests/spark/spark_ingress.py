@@ -49,6 +49,7 @@ class Ingress:
     async def _take(self, staging: Staging) -> None:
         try:
             async for committed in staging.committed():
+                assert committed is not None
                 batches = list(committed.batches())
                 with self._changed:
                     self.taken.append((committed.batch_id, pa.Table.from_batches(batches)))

@@ -73,7 +73,8 @@ class Consumer:
                     self.ends.append(sum(rows.num_rows for rows in self.batches))
                     if self._received:
                         batch.received()
-                self.has_rows.set()
+                if batch.rows.num_rows:
+                    self.has_rows.set()
         except Exception as error:
             self.error = error
 
@@ -272,14 +273,10 @@ async def _count_in_fork(stream: Stream, directory: Path) -> int:
 
 
 def test_an_ingress_that_comes_back_hears_of_the_end(spark: Any, folder: Path, tmp_path: Path) -> None:
-    class EndedQuery:
-        def awaitTermination(self) -> None:
-            return
-
     stream = Stream(read(spark, folder))
     stream.bind(tmp_path)
     assert stream._listener is not None
-    teller = threading.Thread(target=stream._tell_the_end, args=(EndedQuery(),))
+    teller = threading.Thread(target=stream._tell_the_end, args=(None,))
     stream._stopping.clear()
     teller.start()
     # The first ingress dies before it answers.
@@ -348,7 +345,7 @@ def test_columns_with_names_of_flux_or_the_same_name_are_refused(spark: Any, fol
 
 
 def test_only_a_streaming_dataframe_is_taken(spark: Any) -> None:
-    with pytest.raises(PlanError, match=r"one that is not streaming came; .* flux\.sources\.Table"):
+    with pytest.raises(PlanError, match=r"one that is not streaming came; .* flux\.spark\.Frame"):
         Stream(spark.range(3))
     with pytest.raises(PlanError, match=r"a builtins\.list came"):
         Stream([1])

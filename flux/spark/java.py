@@ -1,0 +1,35 @@
+"""Java: Spark needs one. Whoever starts Spark asks here first, and gets one line instead of a stack trace."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from flux.errors import FluxError
+
+__all__ = ["check_java"]
+
+LEAST = 17
+_INSTALL = (
+    "Install it (Debian, Ubuntu: apt install openjdk-17-jre-headless; macOS: brew install openjdk@17), or set JAVA_HOME"
+)
+_TIMEOUT_S = 60.0
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+
+
+def check_java() -> int:
+    """Return the version of the Java that Spark will run, or raise `FluxError` with what to install."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None or not os.access(java, os.X_OK):
+        where = f"in JAVA_HOME={home}" if home else "on the PATH, and JAVA_HOME is not set"
+        raise FluxError(f"Spark needs Java {LEAST} or later, and there is none {where}. {_INSTALL}")
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False).stderr
+    found = _VERSION.search(said)
+    if found is None or int(found[1]) < LEAST:
+        came = f"version {found[1]}" if found else f"{said.strip()[:100]!r}"
+        raise FluxError(f"Spark needs Java {LEAST} or later, and {java} is {came}. {_INSTALL}")
+    return int(found[1])

@@ -1,0 +1,36 @@
+"""Batch: a DataFrame that is not streaming as a source, and a result as a DataFrame.
+
+Both go through the memory of the program that holds the Spark session, as Arrow. A DataFrame that is larger than it is
+read as a stream: `flux.spark.Stream` with the trigger ``availableNow``, which is its default.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flux.errors import PlanError
+from flux.report import Report
+from flux.sources import Table
+
+__all__ = ["Frame", "to_dataframe"]
+
+
+class Frame(Table):
+    """The rows of a static DataFrame, read when the source is made. Else it is a `flux.sources.Table`.
+
+    events = flow.source(flux.spark.Frame(spark.read.parquet(path)))
+    """
+
+    def __init__(self, df: Any, rate: float | None = None, batch_rows: int | None = None) -> None:
+        if getattr(df, "isStreaming", None) is not False:
+            what = "a streaming one" if hasattr(df, "isStreaming") else f"a {type(df).__name__}"
+            raise PlanError(
+                f"flux.spark.Frame: a Spark DataFrame that is not streaming was expected, {what} came; for a streaming "
+                "one use flux.spark.Stream(df), for other data flux.sources.Table"
+            )
+        super().__init__(df.toArrow(), rate, batch_rows)
+
+
+def to_dataframe(report: Report, spark: Any) -> Any:
+    """Return what a run with `flux.sinks.Collect()` gave as a DataFrame of this session."""
+    return spark.createDataFrame(report.table)

@@ -1,0 +1,143 @@
+"""The cases in which Spark and Flux are compared: an operator of Spark's, how Spark runs it, and how Flux does.
+
+What Spark makes of the rows below is recorded in `recorded/`, with the clock and the watermark of each micro-batch::
+
+    python tests/spark/cases.py [name ...]        # records anew; needs Java and a minute
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import processors as p
+from traces import MicroBatch, Query, from_plain, to_plain
+
+from flux.spark import pandas_with_state, stateful_processor
+
+RECORDED = Path(__file__).parent / "recorded"
+INITIAL = [("a", 100), ("z", 5), ("a", 7)]
+
+# One list to a micro-batch: id, value, second of event time. The watermark is ten seconds behind.
+INPUTS = [
+    [("b", 1, 1), ("a", 2, 2), ("a", 3, 1), ("c", 0, 11)],
+    [("a", 2, 20), ("b", 5, 21), ("a", -1, 22), ("a", 4, 0), ("g", 1, 12)],
+    [("f", 1, 40), ("a", 9, 13), ("d", 7, 41)],
+    [("a", 1, 60), ("a", 1, 60), ("b", 2, 61), ("e", 4, 12), ("e", 3, 13)],
+]
+
+
+@dataclass(frozen=True)
+class Case:
+    """`spark` applies the operator to a DataFrame that is grouped by id; `flux` makes the operator for Flux."""
+
+    spark: Callable[[Any, Any], Any]
+    flux: Callable[[], type]
+    batches: int = len(INPUTS)
+    # Processing time goes on while nothing comes: Spark runs micro-batches without rows until the query is stopped.
+    is_endless: bool = False
+
+
+def transformed(cls: Any, mode: str = "None") -> Callable[[Any, Any], Any]:
+    return lambda grouped, spark: grouped.transformWithState(cls(), cls.OUTPUT, "Update", mode)
+
+
+def with_initial_state(grouped: Any, spark: Any) -> Any:
+    initial = spark.createDataFrame(INITIAL, "id string, amount long").groupBy("id")
+    return grouped.transformWithState(p.Balances(), p.Balances.OUTPUT, "Update", "None", initial)
+
+
+def in_pandas(grouped: Any, spark: Any) -> Any:
+    return grouped.transformWithStateInPandas(p.Averages(), p.Averages.OUTPUT, "Update", "None")
+
+
+def with_group_state(*arguments: Any) -> Callable[[Any, Any], Any]:
+    return lambda grouped, spark: grouped.applyInPandasWithState(*arguments)
+
+
+SESSIONS = (p.sessions, p.SESSIONS_OUTPUT, p.SESSIONS_STATE, "update", "EventTimeTimeout")
+ABSENCES = (p.absences, p.ABSENCES_OUTPUT, p.ABSENCES_STATE, "update", "ProcessingTimeTimeout")
+
+CASES = {
+    "value": Case(
+        transformed(p.RunningCount), lambda: stateful_processor(p.RunningCount, p.RunningCount.OUTPUT, "Update")
+    ),
+    "list": Case(
+        transformed(p.LastReadings), lambda: stateful_processor(p.LastReadings, p.LastReadings.OUTPUT, "Update")
+    ),
+    "map": Case(transformed(p.WordCounts), lambda: stateful_processor(p.WordCounts, p.WordCounts.OUTPUT, "Update")),
+    "event_timers": Case(
+        transformed(p.EventTimers, "EventTime"),
+        lambda: stateful_processor(p.EventTimers, p.EventTimers.OUTPUT, "Update", "EventTime", event_time="ts"),
+        batches=5,
+    ),
+    "processing_timers": Case(
+        transformed(p.ProcessingTimers, "ProcessingTime"),
+        lambda: stateful_processor(p.ProcessingTimers(), p.ProcessingTimers.OUTPUT, "Update", "ProcessingTime"),
+        batches=5,
+        is_endless=True,
+    ),
+    "time_to_live": Case(
+        transformed(p.Forgetful, "ProcessingTime"),
+        lambda: stateful_processor(p.Forgetful, p.Forgetful.OUTPUT, "Update", "ProcessingTime"),
+        is_endless=True,
+    ),
+    "initial_state": Case(
+        with_initial_state,
+        lambda: stateful_processor(
+            p.Balances,
+            p.Balances.OUTPUT,
+            "Update",
+            initialState=[{"id": key, "amount": amount} for key, amount in INITIAL],
+        ),
+    ),
+    "pandas": Case(in_pandas, lambda: stateful_processor(p.Averages, p.Averages.OUTPUT, "Update", rows="pandas")),
+    "group_state_event_time": Case(
+        with_group_state(*SESSIONS), lambda: pandas_with_state(*SESSIONS, event_time="ts"), batches=5
+    ),
+    "group_state_processing_time": Case(
+        with_group_state(*ABSENCES), lambda: pandas_with_state(*ABSENCES), batches=5, is_endless=True
+    ),
+}
+
+
+def inputs() -> list[Any]:
+    """The rows of each micro-batch."""
+    return [[(key, value, p.at(second)) for key, value, second in rows] for rows in INPUTS]
+
+
+def start(spark: Any, name: str, folder: Path) -> Query:
+    """Start the query of a case."""
+    case = CASES[name]
+    trigger: dict[str, Any] = {"processingTime": "0 seconds"} if case.is_endless else {"availableNow": True}
+    return Query(folder / name, inputs()).start(spark, lambda df: case.spark(df.groupBy("id"), spark), trigger)
+
+
+def recorded(name: str) -> list[MicroBatch]:
+    """What Spark made of a case when it was recorded."""
+    return [from_plain(batch) for batch in json.loads((RECORDED / f"{name}.json").read_text())]
+
+
+def record(names: list[str]) -> None:
+    """Run the cases in Spark and write down what it makes of them."""
+    from session import new_session
+
+    spark = new_session()
+    with tempfile.TemporaryDirectory() as folder:
+        for name in names:
+            trace = start(spark, name, Path(folder)).trace(CASES[name].batches)
+            path = RECORDED / f"{name}.json"
+            path.write_text("[\n" + ",\n".join(json.dumps(to_plain(batch)) for batch in trace) + "\n]\n")
+            print(f"{name}: {len(trace)} micro-batches, {sum(len(batch.output) for batch in trace)} rows", flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    record(sys.argv[1:] or list(CASES))

@@ -1,0 +1,32 @@
+"""The Spark session of the tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+_STATE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+
+def new_session() -> Any:
+    """A session for small streams: two partitions, nothing on the screen, little written for each micro-batch."""
+    import processors
+    from pyspark import cloudpickle
+    from pyspark.sql import SparkSession
+
+    import flux.spark  # noqa: F401  # sets PYSPARK_PYTHON, which a session reads when it is made
+
+    # Spark's workers cannot import what lies in the folder of the tests.
+    cloudpickle.register_pickle_by_value(processors)
+    return (
+        SparkSession.builder.master("local[2,4]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.log.level", "OFF")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.streaming.checkpoint.fileChecksum.enabled", "false")
+        .config("spark.sql.streaming.checkpointFileManagerClass", _CHECKPOINTS)
+        .config("spark.sql.streaming.stateStore.providerClass", _STATE)  # `transformWithState` needs it.
+        .getOrCreate()
+    )

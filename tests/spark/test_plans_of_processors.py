@@ -1,0 +1,187 @@
+"""What cannot be supported is refused when the plan is made, and an error in a processor says where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import processors as p
+import pyarrow as pa
+import pytest
+from pyspark.sql import Row
+from pyspark.sql.streaming import StatefulProcessor
+
+import flux
+from flux.errors import OperatorError, PlanError
+from flux.operator import output_of
+from flux.spark import MicroBatches, pandas_with_state, stateful_processor
+from flux.spark.handle import Declarations, Handle
+from flux.spark.timers import Timers
+
+
+class Doing(StatefulProcessor):  # type: ignore[misc]  # pyspark is untyped here
+    """Does in `init` and for its rows what it is told to."""
+
+    def __init__(self, in_init: Any = None, for_rows: Any = None) -> None:
+        self.in_init, self.for_rows = in_init, for_rows
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        self.state = self.in_init(handle) if self.in_init else None
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        yield self.for_rows(self, key, rows)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"processor": dict}, "StatefulProcessor"),
+        ({"processor": object()}, "StatefulProcessor"),
+        ({"outputMode": "Complete"}, "'append' or 'update' in any case, got 'Complete'; Complete needs all keys"),
+        ({"timeMode": "Wall"}, "timeMode is 'none' or 'processingtime' or 'eventtime'"),
+        ({"timeMode": "EventTime"}, "event_time"),
+        ({"event_time": "ts"}, "event_time"),
+        ({"outputStructType": 5}, "StructType"),
+        ({"outputStructType": "id strang"}, "'strang'"),
+        ({"rows": "arrow"}, "'rows' or 'pandas'"),
+        ({"eventTimeColumnName": "x"}, "the output has"),
+        ({"initialState": 5}, "initialState"),
+        ({"processor": Doing(lambda h: h.getValueState("s", "x int", 100))}, 'needs timeMode="ProcessingTime"'),
+        (
+            {"processor": Doing(lambda h: h.getValueState("s", "x int", -1)), "timeMode": "ProcessingTime"},
+            "milliseconds above 0",
+        ),
+        ({"processor": Doing(lambda h: h.getMapState("s", "x array<int>", "y int"))}, "cannot be keys"),
+        ({"processor": Doing(lambda h: [h.getValueState("s", "x int") for _ in "ab"])}, "twice"),
+        ({"processor": Doing(lambda h: h.registerTimer(5))}, "init raised RuntimeError"),
+        ({"processor": Doing(lambda h: 1 / 0)}, "init raised ZeroDivisionError"),
+    ],
+)
+def test_a_processor_that_cannot_run_is_refused(arguments: dict[str, Any], said: str) -> None:
+    given = {"processor": p.RunningCount, "outputStructType": "id string", **arguments}
+    with pytest.raises(PlanError, match="stateful_processor") as caught:
+        stateful_processor(**given)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"func": 5}, "a function"),
+        ({"outputMode": "complete"}, "'append' or 'update'"),
+        ({"timeoutConf": "Soon"}, "ProcessingTimeTimeout"),
+        ({"timeoutConf": "EventTimeTimeout"}, "event_time"),
+        ({"stateStructType": "n"}, "stateStructType"),
+    ],
+)
+def test_a_function_that_cannot_run_is_refused(arguments: dict[str, Any], said: str) -> None:
+    given = {"func": p.absences, "outputStructType": "id string", "stateStructType": "n long", **arguments}
+    with pytest.raises(PlanError, match="pandas_with_state") as caught:
+        pandas_with_state(**given)
+    assert said in str(caught.value)
+
+
+def test_columns_that_are_not_in_the_input_are_refused_with_the_plan() -> None:
+    rows = pa.schema({"id": pa.string(), "name": pa.string()})
+    timed = stateful_processor(p.EventTimers, p.EventTimers.OUTPUT, "Update", "EventTime", event_time="ts")
+    with pytest.raises(PlanError, match="event_time is 'ts', but the columns are id, name"):
+        output_of(timed, {}, ("id",), rows)
+    named = stateful_processor(p.EventTimers, p.EventTimers.OUTPUT, "Update", "EventTime", event_time="name")
+    with pytest.raises(PlanError, match="holds string"):
+        output_of(named, {}, ("id",), rows)
+    initial = stateful_processor(p.Balances, p.Balances.OUTPUT, initialState=[{"name": "x"}])
+    with pytest.raises(PlanError, match="initialState has the columns name"):
+        output_of(initial, {}, ("id",), rows)
+    with pytest.raises(PlanError, match="no parameters"):
+        output_of(initial, {"x": 1}, ("id",), rows)
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        (lambda handle: handle.getValueState("x", "x int"), "outside of init"),
+        (lambda handle: handle.deleteIfExists("x"), "outside of init"),
+        (lambda handle: handle.registerTimer(1), "no key"),
+    ],
+)
+def test_the_handle_refuses_what_sparks_refuses(what: Any, said: str) -> None:
+    handle = Handle(Declarations("it", "processingtime"), {}, Timers(lambda key: key), 0)
+    handle.seal()
+    with pytest.raises(RuntimeError, match=said):
+        what(handle)
+
+
+def test_timers_need_a_time_mode() -> None:
+    handle = Handle(Declarations("it", "none"), {}, Timers(lambda key: key), 0)
+    handle.key = ("x",)
+    with pytest.raises(RuntimeError, match="timeMode"):
+        handle.registerTimer(1)
+
+
+def run(processor: Any, **arguments: Any) -> flux.Report:
+    flow = flux.Dataflow("doing")
+    source = MicroBatches(flux.sources.Table([{"id": "a", "n": n} for n in range(4)]), rows=2)
+    operator = stateful_processor(processor, "id string, n long", **arguments)
+    flow.source(source).exchange("id", partitions=2).apply(operator).sink(flux.sinks.Collect())
+    return flow.run(sites=2)
+
+
+def test_an_error_in_a_processor_names_the_line_the_key_and_the_micro_batch() -> None:
+    def fail(self: Any, key: Any, rows: Any) -> Any:
+        if next(rows).n == 2:
+            raise KeyError("no such thing")
+        return Row(id="a", n=1)
+
+    with pytest.raises(OperatorError) as caught:
+        run(Doing(for_rows=fail))
+    told = str(caught.value)
+    assert "step 'Doing'" in told
+    assert "Doing.handleInputRows (" in told and "test_plans_of_processors.py" in told
+    assert "KeyError: 'no such thing'; the key was ('a',), in micro-batch 1 of its partition" in told
+
+
+def test_an_output_that_is_no_row_is_shown() -> None:
+    with pytest.raises(OperatorError, match=r"a pyspark.sql.Row with the names id, n was expected.*\('a', 1\) came"):
+        run(Doing(for_rows=lambda self, key, rows: ("a", 1)))
+
+
+def test_fields_are_taken_by_name_and_missing_ones_are_null() -> None:
+    report = run(Doing(for_rows=lambda self, key, rows: Row(n=sum(row.n for row in rows), other=1)))
+    assert report.table.to_pylist() == [{"id": None, "n": 1}, {"id": None, "n": 5}]
+
+
+def test_without_boundaries_all_rows_are_one_micro_batch_as_in_sparks_batch_mode() -> None:
+    flow = flux.Dataflow("one batch")
+    operator = stateful_processor(
+        Doing(for_rows=lambda self, key, rows: Row(id="a", n=len(list(rows)))), "id string, n long"
+    )
+    source = flux.sources.Table([{"id": "a", "n": n} for n in range(4)], batch_rows=1)
+    flow.source(source).exchange("id", partitions=2).apply(operator).sink(flux.sinks.Collect())
+    assert flow.run(sites=2).table.to_pylist() == [{"id": "a", "n": 4}]
+
+
+def test_event_time_without_a_watermark_is_an_error_that_says_how_to_get_one() -> None:
+    flow = flux.Dataflow("no watermark")
+    source = MicroBatches(flux.sources.Table([{"id": "a", "ts": 1}]))
+    operator = stateful_processor(Doing(), "id string", timeMode="EventTime", event_time="ts")
+    flow.source(source).exchange("id", partitions=2).apply(operator).sink(flux.sinks.Collect())
+    with pytest.raises(OperatorError, match=r"writes no watermark.*withWatermark\('ts'.*MicroBatches"):
+        flow.run(sites=2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"source": 5}, "a source"),
+        ({"source": object.__new__(flux.spark.Stream)}, "micro-batches of its own"),
+        ({"rows": 0}, "rows"),
+        ({"event_time": "x"}, "'x'"),
+        ({"event_time": "id"}, "holds string"),
+        ({"delay": "soon"}, "10 seconds"),
+    ],
+)
+def test_micro_batches_refuse_what_they_cannot_cut(arguments: dict[str, Any], said: str) -> None:
+    given = {"source": flux.sources.Table([{"id": "a", "n": 1}]), **arguments}
+    with pytest.raises(PlanError, match=said):
+        MicroBatches(**given)

@@ -1,0 +1,149 @@
+"""Spark's own operators, unchanged, under Flux: what they emit is what Spark emits for the same micro-batches.
+
+`recorded/` has Spark's micro-batches and outputs; `cases.py` says how they were made. Here Flux gets the same rows,
+clocks and watermarks. `test_spark_does_what_was_recorded` lets Spark itself do it again.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cases import CASES, recorded, start
+from replaying import Replayed, outputs, rows_of
+from traces import INPUT, MicroBatch, comparable
+
+import flux
+from flux.batch import Batch
+from flux.hashing import partition_of
+from flux.hosting import Hosted, host
+from flux.operator import OperatorStep, Punctuation, output_of
+from flux.wire.state import decode, encode
+
+PARTITIONS = 4
+# Real Spark runs these in the tests, one of each kind of time; the others are compared with what was recorded.
+RUN_IN_SPARK = ("event_timers", "time_to_live", "group_state_event_time")
+
+
+def expected(trace: list[MicroBatch]) -> list[str]:
+    return comparable([row for batch in trace for row in batch.output])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_flux_emits_what_spark_emits(name: str) -> None:
+    trace = recorded(name)
+    assert comparable(outputs(CASES[name].flux(), trace)) == expected(trace)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("seed", range(3))
+def test_it_does_not_depend_on_batches_nor_on_moves(name: str, seed: int) -> None:
+    """In this process: two sites that share the partitions, which move about anywhere, also within a micro-batch."""
+    trace = recorded(name)
+    assert comparable(emitted(CASES[name].flux(), trace, random.Random(seed))) == expected(trace)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_micro_batch_emits_its_own_rows(name: str) -> None:
+    trace = recorded(name)
+    by_batch: list[list[Any]] = []
+    emitted(CASES[name].flux(), trace, random.Random(1), by_batch)
+    assert [comparable(rows) for rows in by_batch[: len(trace)]] == [comparable(batch.output) for batch in trace]
+
+
+def test_a_kill_in_the_middle_changes_nothing() -> None:
+    trace = recorded("processing_timers")
+    flow = flux.Dataflow("killed")
+    operator = CASES["processing_timers"].flux()
+    source = flow.source(Replayed(trace, pause_s=0.3))
+    source.exchange("id", partitions=PARTITIONS).apply(operator).sink(flux.sinks.Collect())
+    with flow.start(sites=2, standby=1) as run:
+        run.wait_for_output(len(trace[0].output))
+        run.kill("site-1")
+        run.kill("ingress")
+        report = run.wait()
+    assert comparable([tuple(row.values()) for row in report.table.to_pylist()]) == expected(trace)
+    assert {failure.site for failure in report.failures} == {"site-1", "ingress"}
+
+
+@pytest.mark.parametrize("name", RUN_IN_SPARK)
+def test_spark_does_what_was_recorded(spark: Any, queries: Any, name: str) -> None:
+    """The clock is never the same, so what Spark does now is compared with what Flux makes of it now."""
+    trace = queries[name].trace(CASES[name].batches)
+    assert comparable(emitted(CASES[name].flux(), trace, random.Random(0))) == expected(trace)
+    if not CASES[name].is_endless:
+        assert expected(trace) == expected(recorded(name))
+
+
+@pytest.fixture(scope="module")
+def queries(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder: Path = tmp_path_factory.mktemp("queries")
+    return {name: start(spark, name, folder) for name in RUN_IN_SPARK}
+
+
+def emitted(operator: Any, trace: list[MicroBatch], rng: random.Random, by_batch: Any = None) -> list[tuple[Any, ...]]:
+    """What the operator emits on two sites, with rows cut anyhow and partitions that move now and then."""
+    step = OperatorStep(operator, {}, "step", ("id",), PARTITIONS, 0, output_of(operator, {}, ("id",), INPUT))
+    sites = [opened(step, [0, 1]), opened(step, [2, 3])]
+    at = {0: 0, 1: 0, 2: 1, 3: 1}
+    found: list[tuple[Any, ...]] = []
+    sn = 0
+
+    def punctuate(kind: str, value: int | None) -> list[tuple[Any, ...]]:
+        nonlocal sn
+        sn += 1
+        caused = []
+        for number, site in enumerate(sites):
+            held = frozenset(pid for pid, where in at.items() if where == number)
+            out = site.punctuate(Punctuation(sn, kind, value, held))
+            caused += [] if out is None else [tuple(row.values()) for row in out.arrow.to_pylist()]
+        return caused
+
+    for number, batch in enumerate(trace):
+        rows = rows_of(batch)
+        start = 0
+        while start < rows.num_rows:
+            stop = min(rows.num_rows, start + rng.randint(1, 3))
+            feed(sites, at, rows.slice(start, stop - start), sn + 1)
+            sn, start = sn + stop - start, stop
+            move(sites, at, rng)
+        if number + 1 < len(trace):
+            punctuate("watermark", trace[number + 1].watermark_ms)
+        punctuate("clock", batch.clock_ms)
+        move(sites, at, rng)
+        caused = punctuate("batch", number)
+        found += caused
+        if by_batch is not None:
+            by_batch.append(caused)
+    return found + punctuate("end", None)
+
+
+def opened(step: OperatorStep, held: list[int]) -> Hosted:
+    hosted = host(step)
+    hosted.open(held)
+    return hosted
+
+
+def feed(sites: list[Hosted], at: dict[int, int], rows: Any, first_sn: int) -> None:
+    partition = partition_of([rows.column("id")], PARTITIONS)
+    sn = np.arange(first_sn, first_sn + rows.num_rows)
+    for number, site in enumerate(sites):
+        ours = np.flatnonzero([at[pid] == number for pid in partition.tolist()])
+        if len(ours):
+            assert site.process(Batch(rows.take(ours), sn[ours], None, partition[ours])) is None
+
+
+def move(sites: list[Hosted], at: dict[int, int], rng: random.Random) -> None:
+    """Now and then a partition moves to the other site, as bytes."""
+    if rng.random() < 0.5:
+        return
+    pid = rng.randrange(PARTITIONS)
+    donor, other = sites[at[pid]], sites[1 - at[pid]]
+    packed = [encode(piece, "a test") for piece in donor.get_partition_state(pid)]
+    donor.drop_partition(pid)
+    for piece in packed:
+        other.install_partition_state(pid, decode(piece))
+    at[pid] = 1 - at[pid]

@@ -1,0 +1,131 @@
+"""`spark.readStream.format("flux")` with a real Spark: a dataflow's output as a stream, and as its checkpoint says."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from spark_ingress import DEADLINE_S
+
+import flux
+from flux.spark.stream import _reason
+
+ROWS = 5_000
+
+
+class Counted(flux.KeyedOperator):
+    output = pa.schema(
+        {
+            "k": pa.int64(),
+            "count": pa.uint32(),
+            "name": pa.string(),
+            "at": pa.timestamp("us", tz="UTC"),
+            "data": pa.binary(3),
+        }
+    )
+
+    def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
+        count = (state or 0) + 1
+        at = datetime.fromtimestamp(count, UTC)
+        return count, [{"k": row.k, "count": count, "name": str(row.k), "at": at, "data": b"abc"}]
+
+
+def start(outlet: Path, **settings: Any) -> Any:
+    """Start a dataflow that counts, with its output for Spark."""
+    flow = flux.Dataflow("counted")
+    events = flow.source(flux.sources.Table(pa.table({"k": [n % 7 for n in range(ROWS)]}), batch_rows=500))
+    events.exchange("k", partitions=4).apply(Counted).sink(flux.spark.Outlet(outlet, **settings))
+    return flow.start(sites=2)
+
+
+def expected() -> list[tuple[int, int]]:
+    return sorted((n % 7, n // 7 + 1) for n in range(ROWS))
+
+
+def frame(spark: Any, outlet: Path, **options: Any) -> Any:
+    flux.spark.register(spark)
+    reader = spark.readStream.format("flux").option("path", str(outlet))
+    for name, value in options.items():
+        reader = reader.option(name, value)
+    return reader.load()
+
+
+def query(df: Any, folder: Path, **trigger: Any) -> Any:
+    writer = df.writeStream.format("parquet").option("path", str(folder / "table"))
+    return writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(**trigger).start()
+
+
+def to_its_end(df: Any, folder: Path) -> Any:
+    """Run a query until it ends by itself, and return it; from its checkpoint again where Spark was too slow.
+
+    Spark gives a process of its own 10 s to start, which it may not do on a machine that is busy with tests.
+    """
+    deadline = time.monotonic() + 10 * DEADLINE_S
+    while True:
+        reading = query(df, folder, availableNow=True)
+        try:
+            assert reading.awaitTermination(10 * DEADLINE_S)
+            return reading
+        except Exception as error:
+            if "failed to connect back" not in str(error) or time.monotonic() > deadline:
+                raise
+
+
+def counted(spark: Any, folder: Path) -> list[tuple[int, int]]:
+    rows = spark.read.parquet(str(folder / "table")).select("k", "count").collect()
+    return sorted((row["k"], row["count"]) for row in rows)
+
+
+def test_a_query_reads_the_output_to_its_end_while_it_comes(spark: Any, tmp_path: Path) -> None:
+    with start(tmp_path / "outlet", max_rows=1_000) as run:
+        df = frame(spark, tmp_path / "outlet", maxRowsPerTrigger=900, until="end")
+        assert df.dtypes == [
+            ("k", "bigint"),
+            ("count", "bigint"),
+            ("name", "string"),
+            ("at", "timestamp"),
+            ("data", "binary"),
+        ]
+        reading = to_its_end(df, tmp_path)
+        assert run.wait(timeout=10 * DEADLINE_S).outputs == ROWS
+    assert counted(spark, tmp_path) == expected()
+    assert max(progress["numInputRows"] for progress in reading.recentProgress) <= 900
+    row = spark.read.parquet(str(tmp_path / "table")).where("k = 3 and count = 5").first()
+    assert (row["name"], bytes(row["data"]), row["at"].timestamp()) == ("3", b"abc", 5.0)
+
+
+def test_a_query_that_is_restarted_goes_on_from_its_checkpoint(spark: Any, tmp_path: Path) -> None:
+    with start(tmp_path / "outlet", segment_bytes=20_000) as run:
+        run.wait(timeout=10 * DEADLINE_S)
+    first, deadline = None, time.monotonic() + 10 * DEADLINE_S
+    df = frame(spark, tmp_path / "outlet", maxRowsPerTrigger=1_000)
+    while first is None or first.lastProgress is None or first.lastProgress["batchId"] < 1:
+        if first is None or not first.isActive:  # Too slow, as above.
+            first = query(df, tmp_path, processingTime="0 seconds")
+        assert time.monotonic() < deadline, first.exception()
+        time.sleep(0.05)
+    first.stop()
+    segments = len(list((tmp_path / "outlet").glob("*.rows")))
+    to_its_end(frame(spark, tmp_path / "outlet"), tmp_path)
+    assert counted(spark, tmp_path) == expected()
+    assert len(list((tmp_path / "outlet").glob("*.rows"))) <= segments
+
+
+def test_a_query_that_waits_for_rows_can_be_stopped(spark: Any, tmp_path: Path) -> None:
+    flow = flux.Dataflow("silent")
+    quiet = flow.source(flux.sources.Generator(lambda offset, count: {"k": [1]}, rate=0.01, batch_rows=1))
+    quiet.exchange("k", partitions=2).apply(Counted).sink(flux.spark.Outlet(tmp_path / "outlet"))
+    with flow.start(sites=2):
+        waiting = query(frame(spark, tmp_path / "outlet", until="end"), tmp_path, availableNow=True)
+        waiting.stop()
+        assert not waiting.isActive
+
+
+def test_a_directory_that_is_no_outlet_is_said_in_one_line(spark: Any, tmp_path: Path) -> None:
+    with pytest.raises(Exception) as raised:  # which class it is, is Spark's affair
+        frame(spark, tmp_path)
+    assert _reason(raised.value).startswith(f'FileNotFoundError: format("flux"): {tmp_path} is no outlet of a dataflow')
