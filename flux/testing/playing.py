@@ -71,11 +71,8 @@ class Given:
         rows = [event for event in events if not isinstance(event, Punctuation)]
         numbers = [i for i, event in enumerate(events, 1) if not isinstance(event, Punctuation)]
         marks = [replace(e, sn=i) for i, e in enumerate(events, 1) if isinstance(e, Punctuation)]
-        table = pa.Table.from_pylist(rows, schema) if rows or schema is not None else pa.table({})
-        batch = plain_batch(
-            pa.RecordBatch.from_struct_array(table.to_struct_array().combine_chunks()) if rows else table
-        )
-        return cls(batch, np.array(numbers, np.int64), tuple(marks))
+        batch = pa.RecordBatch.from_pylist(rows, schema) if rows or schema is not None else pa.record_batch({})
+        return cls(plain_batch(batch), np.array(numbers, np.int64), tuple(marks))
 
     def partition(self, key: tuple[str, ...], partitions: int) -> npt.NDArray[np.uint16]:
         if not len(self.sn):

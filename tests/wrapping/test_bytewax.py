@@ -36,7 +36,7 @@ def some_rows(count: int, seed: int = 0) -> list[Row]:
 
 
 @pytest.mark.parametrize("name", CASES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(count=st.integers(1, 60), seed=st.integers(0, 99), moves=st.lists(st.integers(0, 59), max_size=6))
 def test_a_logic_gives_what_bytewax_gives_wherever_its_keys_move(
     name: str, count: int, seed: int, moves: list[int]
