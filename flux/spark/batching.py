@@ -147,7 +147,7 @@ class BatchOperator(PooledOperator):
         batches = []
         if any(np.isin(partition, pids).any() for _, partition in self._pending):
             batches.append(self._batch(pids))
-        if self.waits_for_watermark and any(held.coming_ms > held.late_ms for held in map(self._partition, pids)):
+        while self.waits_for_watermark and any(held.coming_ms > held.late_ms for held in map(self._partition, pids)):
             batches.append(self._batch(pids))
         return batches
 
@@ -157,7 +157,7 @@ class BatchOperator(PooledOperator):
             return None
         arrow, partition = rows
         if self.event_time is not None:
-            late = is_late(arrow.column(self.event_time), 0)
+            late = np.zeros(len(partition), np.bool_)
             limits = {pid: self._held[pid].late_ms for pid in pids}
             for limit in set(limits.values()):
                 ours = np.isin(partition, [pid for pid in pids if limits[pid] == limit])
