@@ -20,12 +20,12 @@ def python_blocks(text: str) -> list[str]:
     return [textwrap.dedent(block) for block in found]
 
 
-def test_both_examples_run_as_printed(
+def test_the_examples_run_as_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     blocks = python_blocks(README.read_text())
-    assert len(blocks) == 2
+    assert len(blocks) == 4
     names: dict[str, Any] = {"__name__": "readme"}
     for block in blocks:
         exec(compile(block, str(README), "exec"), names)
@@ -36,6 +36,7 @@ def test_both_examples_run_as_printed(
     ]
     assert printed[1].startswith("30000 rows;") and "site-2" in printed[1]
     assert (tmp_path / "run.png").stat().st_size > 0
+    assert printed[-1].endswith("pairs") and int(printed[-1].split()[0]) > 0
 
 
 def test_code_that_is_meant_to_be_run_is_marked_as_python() -> None:
