@@ -28,15 +28,13 @@ def executor_of(pid: int) -> int | None:
     return None
 
 
-def workers_of(executor: int) -> list[int]:
-    """The Python workers of an executor, which the daemon that it started has forked."""
-    return [pid for pid in _processes() if parent_of(parent_of(pid)) == executor and b"python" in _command(pid)]
-
-
-def kill(pid: int) -> float:
-    """SIGKILL; returns the moment, by the monotonic clock."""
+def kill_executor_of(pid: int) -> float:
+    """SIGKILL the executor that the process is a descendant of; returns the moment, by the monotonic clock."""
+    executor = executor_of(pid)
+    if executor is None:
+        raise RuntimeError(f"process {pid} is a descendant of no executor")
     at = time.monotonic()
-    os.kill(pid, signal.SIGKILL)
+    os.kill(executor, signal.SIGKILL)
     return at
 
 
@@ -47,10 +45,6 @@ def wait_until(holds: Callable[[], bool], what: str, timeout_s: float = 300.0) -
         if time.monotonic() > deadline:
             raise TimeoutError(f"waited {timeout_s:g} s for {what}")
         time.sleep(0.02)
-
-
-def _processes() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
 def _command(pid: int) -> bytes:

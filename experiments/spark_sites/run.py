@@ -26,7 +26,7 @@ from experiments import dmz, results
 from flux.report import output_gap
 
 from .exactly_once import Kill, Pipeline, ends, sites
-from .executors import executor_of, kill, wait_until
+from .executors import executor_of, kill_executor_of, wait_until
 
 WINDOW_S = 2.0
 LASTS_S = 400.0  # At most.
@@ -108,8 +108,9 @@ def _kill_one(run: Any, began: float) -> dict[str, Any]:
     ]
     victim = next(process for process in there if process.copies)
     before = {process.name for process in there}
+    descendants = all(executor_of(process.pid) is not None for process in there)
     quiet_s = output_gap(run.output_log(), time.monotonic() - began - WINDOW_S, WINDOW_S)
-    at_s = kill(executor_of(victim.pid) or 0) - began
+    at_s = kill_executor_of(victim.pid) - began
     log = run.output_log
     wait_until(lambda: log()[-1][0] > at_s + WINDOW_S, "the output behind the kill")
     gap_s = output_gap(log(), at_s, WINDOW_S)
@@ -118,7 +119,7 @@ def _kill_one(run: Any, began: float) -> dict[str, Any]:
     fresh = _fresh(run, before)[0]
     return {
         "victim": victim.name,
-        "descendants": all(executor_of(process.pid) is not None for process in there),
+        "descendants": descendants,
         "gap_s": gap_s,
         "without_kill_s": quiet_s,
         "fresh": fresh.name,
@@ -150,7 +151,7 @@ def exactly_once(spark: Any, rows: int, said: Any) -> dict[str, Any]:
 
 def _kill_executor(pipeline: Pipeline) -> None:
     [first] = [process for process in pipeline.run.status().processes if process.name == "site-1"]
-    kill(executor_of(first.pid) or 0)
+    kill_executor_of(first.pid)
     wait_until(lambda: not _is_up(pipeline, "site-1"), "the site to be missed")
     wait_until(lambda: pipeline.run.status().whole, "the copies of site-1 to be rebuilt")
 
