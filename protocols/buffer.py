@@ -39,7 +39,7 @@ class Buffer(Machine):
 
     def full(self) -> bool:
         """Whether the pool is used up. The last run put may exceed the bound: it cannot be cut."""
-        if self.rows < self.bound_rows or not self.allowed:
+        if not self.allowed:
             return self.rows >= self.bound_rows
         return any(self.kept_for(dest) >= self.allowed.get(dest, self.bound_rows) for dest in self.floors)
 
@@ -47,13 +47,6 @@ class Buffer(Machine):
         """Rows that `dest` has not acknowledged; they cannot be dropped without it."""
         floor = self.floors[dest]
         return sum([run.rows for run in self.runs if run.upto > floor])
-
-    def spare(self) -> list[Run]:
-        """Runs that nobody needs but those to whom a copy comes, or who catch up: they are not wanted soon."""
-        if not self.allowed:
-            return []
-        needed = min([floor for dest, floor in self.floors.items() if dest not in self.allowed], default=0)
-        return [run for run in self.runs if run.upto <= needed]
 
     @property
     def newest(self) -> Position:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from ..protocols.buffer import Buffer
-from ..protocols.messages import Block, Data, Frame
+from ..protocols.messages import Block, Data, Frame, Run
 from ..wire.fan import rows_in
 from ..wire.rows import Rows
 
@@ -59,6 +59,14 @@ def _cuts(message: Data, firsts: Sequence[int]) -> Iterator[int]:
         rows += len(body)
 
 
+def spare(buffer: Buffer) -> list[Run]:
+    """Runs that nobody needs but those to whom a copy comes, or who catch up: they are not wanted soon."""
+    if not buffer.allowed:
+        return []
+    needed = min([floor for dest, floor in buffer.floors.items() if dest not in buffer.allowed], default=0)
+    return [run for run in buffer.runs if run.upto <= needed]
+
+
 class Spilling:
     """Rows that are not wanted soon and are more than a pool: in files in `directory`."""
 
@@ -73,7 +81,7 @@ class Spilling:
             self._is_full = False
         elif buffer.rows > buffer.bound_rows:
             kept = sum(len(rows) for run in buffer.runs for rows in rows_in(run.body) if not rows.spilled)
-            self._write([rows for run in buffer.spare() for rows in rows_in(run.body)], kept - buffer.bound_rows)
+            self._write([rows for run in spare(buffer) for rows in rows_in(run.body)], kept - buffer.bound_rows)
 
     def relieve_frames(self, pending: Iterable[Sequence[Frame]], pool_rows: int) -> None:
         """Write what has come for a copy that catches up, but for what it takes next."""

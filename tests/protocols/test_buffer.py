@@ -250,12 +250,3 @@ def test_nothing_is_kept_for_a_copy_whose_site_has_died() -> None:
     buffer = coming(16)
     buffer.ack_all(B)
     assert (buffer.rows, buffer.allowed) == (0, {})
-
-
-def test_runs_that_only_a_copy_on_its_way_needs_are_spare() -> None:
-    buffer = coming(3)
-    buffer.put(run(3, 4))
-    assert buffer.spare() == [run(0, 1), run(1, 2), run(2, 3)]
-    assert pair().spare() == []
-    buffer.ack_all(A)
-    assert buffer.spare() == []  # Nobody else is there to say that he has them.

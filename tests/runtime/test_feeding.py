@@ -14,7 +14,7 @@ from flux.protocols.buffer import Buffer
 from flux.protocols.messages import Block, Data, Frame, Run
 from flux.punctuation import Punctuation
 from flux.site import feeding
-from flux.site.feeding import PIECE_ROWS, Spilling, pieces
+from flux.site.feeding import PIECE_ROWS, Spilling, pieces, spare
 from flux.wire.rows import SN, Rows
 
 DONOR, STANDBY = (0, "site-1"), (0, "site-3")
@@ -175,3 +175,18 @@ def test_a_full_disk_is_told_once_and_rows_stay_in_memory(monkeypatch: pytest.Mo
     spilling.relieve(Buffer(POOL_ROWS))  # That copy is there; there may be room for the next one.
     spilling.relieve(buffer)
     assert in_memory(buffer) == [6, 7, 8, 9]
+
+
+def test_runs_that_only_a_copy_on_its_way_needs_are_spare() -> None:
+    buffer = Buffer(bound_rows=2, coming_rows=8)
+    buffer.entitle(DONOR)
+    assert spare(buffer) == []
+    buffer.entitle(STANDBY)
+    buffer.expect(frozenset({STANDBY}))
+    runs = [Run(after=sn, upto=sn + 1, rows=1, body=None) for sn in range(4)]
+    for run in runs:
+        buffer.put(run)
+    buffer.ack(DONOR, 3)
+    assert spare(buffer) == runs[:3]
+    buffer.ack_all(DONOR)
+    assert spare(buffer) == []  # Nobody else is there to say that he has them.
