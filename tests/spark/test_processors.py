@@ -81,7 +81,10 @@ def test_spark_does_what_was_recorded(spark: Any, queries: Any, name: str) -> No
 @pytest.fixture(scope="module")
 def queries(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder: Path = tmp_path_factory.mktemp("queries")
-    return {name: start(spark, name, folder) for name in RUN_IN_SPARK}
+    started = {name: start(spark, name, folder) for name in RUN_IN_SPARK}
+    yield started
+    for query in started.values():
+        query.query.stop()  # One that failed must not keep Spark busy for the tests that follow.
 
 
 def emitted(operator: Any, trace: list[MicroBatch], rng: random.Random, by_batch: Any = None) -> list[tuple[Any, ...]]:

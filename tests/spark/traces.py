@@ -106,8 +106,8 @@ class Query:
             if not self.query.isActive and len(self.outputs) < batches:
                 self.query = self._writer.start()  # It goes on where it was.
             threading.Event().wait(0.05)
-        assert len(self.outputs) >= batches, f"Spark ran {len(self.outputs)} of {batches} micro-batches"
         self.query.stop()
+        assert len(self.outputs) >= batches, f"Spark ran {len(self.outputs)} of {batches} micro-batches"
         return [self._told(number) for number in range(len(self.outputs)) if number in self.outputs]
 
     def _told(self, number: int) -> MicroBatch:
