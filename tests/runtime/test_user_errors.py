@@ -163,8 +163,9 @@ def lose_a_site(operator: Any) -> None:
 @case(
     flux.StateError,
     "step 'Mine', stage 1, partition ",
-    "of type lock cannot be moved to another site",
-    "State is made of None, bool, int",
+    "of type lock, at the state of key (",
+    "cannot be moved to another site",
+    "Else give the operator static methods encode_state",
 )
 def state_that_cannot_be_moved(tmp_path: Path) -> None:
     lose_a_site(keyed(lambda key, row, state: (threading.Lock(), [{"k": row.k}])))
