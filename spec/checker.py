@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from flux.protocols.messages import Attach, Consume, Data, Move, PeerMessage, Pull, Stop, View
+from flux.protocols.messages import Ack, Attach, Consume, Data, Move, PeerMessage, Pull, Stop, View
 
 from .dataflow import OperatorState, Row, Scenario
 
@@ -31,6 +31,9 @@ class Checker:
 
     def delivered(self, process: Process, data: Data) -> None:
         """A frame is about to be delivered to `process`."""
+
+    def acknowledging(self, process: Process, ack: Ack) -> None:
+        """An ack is about to be delivered to `process`; when it has been, it is `heard`."""
 
     def given(self, process: Process, work: Consume | Pull) -> None:
         """`process` has been told to begin a piece of work."""
@@ -80,7 +83,7 @@ class Watch:
 
         self.attached, self.stopped = who("attached"), who("stopped")
         self.delivered, self.given = who("delivered"), who("given")
-        self.answered = who("answered")
+        self.answered, self.acknowledging = who("answered"), who("acknowledging")
         self.heard, self.consumed, self.installed = who("heard"), who("consumed"), who("installed")
         self.consumed_as_plain = [
             c.consumed

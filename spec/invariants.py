@@ -17,11 +17,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import product
 
+from flux.protocols.buffer import Buffer
 from flux.protocols.egress import Egress
 from flux.protocols.fh_cons import FhCons
 from flux.protocols.fh_prod import FhProd
 from flux.protocols.ingress import Ingress
-from flux.protocols.messages import Attach, Block, Consume, Data, PeerMessage, Pull, Stop, View
+from flux.protocols.messages import Ack, Attach, Block, Consume, Data, PeerMessage, Pull, Stop, View
 from flux.protocols.pooler import Pooler
 
 from .checker import Checker as Checker
@@ -390,10 +391,30 @@ class WithinBounds(Checker):
     """Fig. 3.4, rule 8: nobody begins work when his pool is full, but for who is behind what the pool holds.
 
     He takes what he needs to come after, and no frame that begins beyond it. The pool is full when it keeps the bound
-    for any consumer. For one to which a copy is on its way more may be kept, and until he has caught up.
+    for any consumer. For one to which a copy is on its way more may be kept, and until he has caught up: with each ack
+    less, by half of what he has taken, at least (rule 31).
     """
 
     claim = "buffers within their bound"
+
+    def __init__(self) -> None:
+        self._allowed: int | None = None  # What may be kept for who acknowledges now, before it is heard,
+        self._kept = 0  # and what is.
+
+    def acknowledging(self, process: Process, ack: Ack) -> None:
+        buffer, dest = _buffer_for(process, ack), (ack.edge, ack.sender)
+        self._allowed = None
+        if buffer is not None and dest in buffer.allowed and dest not in buffer.coming:
+            self._allowed, self._kept = buffer.allowed[dest], buffer.kept_for(dest)
+
+    def heard(self, process: Process, message: PeerMessage) -> None:
+        if self._allowed is None or type(message) is not Ack:
+            return
+        buffer, dest = _buffer_for(process, message), (message.edge, message.sender)
+        assert buffer is not None
+        allowed = buffer.allowed.get(dest)  # None: it has caught up.
+        if allowed is not None and 2 * (self._allowed - allowed) < self._kept - buffer.kept_for(dest):
+            raise self.violated(f"{process.name} may keep {allowed} rows for {dest[1]}, which catches up")
 
     def given(self, process: Process, work: Consume | Pull) -> None:
         machine = process.node.machines[work.stage if isinstance(work, Consume) else 0]
@@ -420,6 +441,15 @@ class WithinBounds(Checker):
             if kept >= (bound if more is None or dest not in prod.buffer.allowed else more):
                 return f"{kept} rows for {dest[1]}"
         return ""
+
+
+def _buffer_for(process: Process, ack: Ack) -> Buffer | None:
+    """What an ack tells of."""
+    view = process.node.view
+    if view is None or not 0 <= ack.edge < len(view.edges):
+        return None
+    machine = process.node.machines.get(view.edges[ack.edge][0])
+    return None if machine is None or isinstance(machine, Egress) else machine.prod.buffer
 
 
 CHECKERS: tuple[type[Checker], ...] = (

@@ -103,6 +103,9 @@ class Process:
         if type(message) is Data:
             for check in self.watch.delivered:
                 check(self, message)
+        elif type(message) is Ack:
+            for check in self.watch.acknowledging:
+                check(self, message)
         try:
             effects = self.node.step(message)
         except Fenced:
