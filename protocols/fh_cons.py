@@ -143,7 +143,9 @@ class FhCons(Machine):
     def _within_a_step(self, cohort: int) -> Position:
         """How far one step takes the cohort: a copy that has much to catch up with must not keep others waiting."""
         upto = self.frontier(cohort)
-        return upto if self.step_most is None else min(upto, self.cohorts[cohort].consumed + self.step_most)
+        if self.step_most is None or self.unordered:  # An unordered stage takes whole frames.
+            return upto
+        return min(upto, self.cohorts[cohort].consumed + self.step_most)
 
     def has_early(self, cohort: int) -> bool:
         """Whether rows are here that may be consumed before the frontier reaches them.

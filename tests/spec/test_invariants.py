@@ -394,7 +394,7 @@ CASES = (
     Case(remove_the_holder_of_a_last_copy, LastCopyStays, A_DOUBT, only=True, tale=_DOUBTED),
     Case(hear_frames_of_the_dead, FencedIsMute, small_worlds.PAIRS_ONE_BATCH, only=True),
     Case(wait_for_a_copy_on_its_way, NoPause, SPARE_AND_TIGHT),
-    Case(keep_more_for_ever, BuffersDrain, SPARE_SITE, only=True),
+    Case(keep_more_for_ever, BuffersDrain, SPARE_SITE),
     Case(work_with_a_full_pool, WithinBounds, TIGHT_PAIR, only=True),
 )
 
