@@ -41,11 +41,13 @@ def make_status(name: str, heard: Heard, processes: Processes) -> Status:
     now = time.monotonic()
     started_at = heard.started_at or now
     p50_ms, p99_ms = latency_ms(heard.history.inputs, heard.history.outputs, started_at, now)
+    # The controller may not have noticed yet that a site is gone, and take its copies for live ones.
+    unnoticed = any(process.is_site and process.gone and process.node in heard.copies for process in processes)
     return Status(
         name=name,
         t_s=now - started_at,
         processes=[_process_status(process, heard) for process in processes],
-        whole=heard.whole,
+        whole=heard.whole and not unnoticed,
         inputs=heard.history.input_rows,
         outputs=heard.outputs,
         input_rate=rate(heard.history.inputs, started_at, now),

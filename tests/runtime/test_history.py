@@ -8,8 +8,8 @@ import pytest
 
 from flux.local.heard import Heard, Moved
 from flux.local.history import INTERVAL_S, RECENT_S, SETTLED_MAX, History
-from flux.local.processes import Process
-from flux.local.reporting import failures_of, settle_failures
+from flux.local.processes import Process, Processes
+from flux.local.reporting import failures_of, make_status, settle_failures
 from flux.report import LogEntry, build_timeline
 
 STARTED_AT = 1_000.0
@@ -146,3 +146,13 @@ def test_what_a_death_needs_that_is_not_settled_is_kept() -> None:
     heard.whole_at.append(STARTED_AT + 1_001)
     [failure] = failures_of(heard)
     assert (failure.recovered_after_s, failure.bytes_moved) == (991.0, 7)
+
+
+def test_pairs_are_not_whole_while_nobody_knows_that_a_site_is_gone() -> None:
+    heard, processes = Heard(started_at=STARTED_AT, whole=True, copies={"site-1": 8, "site-2": 8}), Processes()
+    processes.begin("site-1")
+    assert make_status("a flow", heard, processes).whole
+    processes.live("site-1").gone_at = STARTED_AT + 1.0
+    assert not make_status("a flow", heard, processes).whole
+    heard.copies = {"site-2": 8, "site-3": 8}  # What the controller says when it knows, and has mended it.
+    assert make_status("a flow", heard, processes).whole

@@ -68,7 +68,8 @@ class Consumer:
     async def _consume(self, stream: Stream, directory: Path) -> None:
         try:
             async for batch in stream.batches(SourceContext(directory)):
-                self.batches.append(batch.rows)
+                if batch.rows.num_rows:  # Boundaries of micro-batches have none.
+                    self.batches.append(batch.rows)
                 if batch.received is not None:
                     self.ends.append(sum(rows.num_rows for rows in self.batches))
                     if self._received:
