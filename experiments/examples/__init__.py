@@ -1,0 +1,1 @@
+"""Small dataflows to read first; each is one file and runs by itself."""
