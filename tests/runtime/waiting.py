@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 def wait_until(holds: Callable[[], bool], what: str) -> None:
