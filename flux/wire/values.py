@@ -194,7 +194,9 @@ def _class_of(kind: Any, whose: str) -> _Class:
     if isinstance(kind, type) and issubclass(kind, Enum):
         return _Class(kind, ())
     bases = kind.__mro__[:-1] if isinstance(kind, type) else ()
-    if bases and all(base.__flags__ & _HEAP_TYPE and "__slots__" not in vars(base) for base in bases):
+    # Empty slots, as those of abc.ABC and typing.Generic, hold nothing; what is needed is that instances have a dict.
+    has_dict = bool(bases) and kind.__dictoffset__ != 0
+    if has_dict and all(base.__flags__ & _HEAP_TYPE and not vars(base).get("__slots__") for base in bases):
         return _Class(kind, None)
     raise PlanError(
         f"{whose}: state_types holds dataclasses, named tuples, enums and classes whose instances are their "

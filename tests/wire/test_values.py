@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import abc
 import enum
 import math
 from collections import Counter, OrderedDict, defaultdict, deque
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, time, timedelta, timezone
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 from zoneinfo import ZoneInfo
 
 import msgpack
@@ -28,6 +29,9 @@ from flux.wire.transfer import Arrival, items
 from flux.wire.values import PLAIN, Spoken, Vocabulary
 
 WHOSE = "step 'Visits'"
+
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -149,6 +153,18 @@ def test_a_counter_a_model_and_numbers_of_any_size_come_back() -> None:
     assert got["n"] == [2**200, -(2**64), 2**64]
     assert got["t"] == time(1, tzinfo=UTC)
     assert math.isnan(returned(Decimal("NaN")))
+
+
+class Learner(abc.ABC, Generic[T]):
+    """What it is derived from has slots, and nothing in them."""
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+
+
+def test_a_class_may_be_derived_from_abstract_and_generic_ones() -> None:
+    got = returned(Learner(0.5), Vocabulary((Learner,)))
+    assert type(got) is Learner and got.rate == 0.5
 
 
 def test_an_hour_that_comes_twice_is_told_apart() -> None:
