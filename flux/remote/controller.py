@@ -49,7 +49,8 @@ class RemoteController(ControllerProcess):
         """Live until the stream has ended, or the run has failed."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(super().run)
-            if self.leader.over:
+            was_over = self.leader.over
+            if was_over:
                 await trio.sleep(RETURN_S)
             while not self.leader.over:
                 await trio.sleep(_LOOK_EVERY_S)
@@ -57,11 +58,16 @@ class RemoteController(ControllerProcess):
             if error is None:
                 replace_file(self._ended, b"", fsync=True)
             with trio.move_on_after(_FAREWELL_S):
-                while len(self.leader.links) > 1:  # Its own is among them.
+                # Its own is among them. Who is just connecting anew must find somebody to send it home.
+                while len(self.leader.links) > 1 or not (was_over or self._all_told()):
                     await trio.sleep(_LOOK_EVERY_S)
             nursery.cancel_scope.cancel()
         if error is not None:
             raise error
+
+    def _all_told(self) -> bool:
+        view = self.machine.view
+        return all(node in self.leader.told for node in view.nodes if view.alive(node))
 
     async def _find_program(self) -> socket.socket:
         """It is here."""

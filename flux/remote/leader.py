@@ -32,6 +32,7 @@ class Leader:
         self.heard = Heard(ended=ended, sinks=[Taken() for _ in range(sinks)])
         self.links: dict[str, Link] = {}
         self.drained: set[str] = set()
+        self.told: set[str] = set()  # To stop.
         self._name = name
 
     @property
@@ -145,6 +146,7 @@ class Leader:
     def _stop(self, link: Link) -> None:
         if link.peer != CONTROLLER:
             link.send({"kind": "stop", "status": self.status_code})
+            self.told.add(link.peer)
 
     def _process(self, node: str) -> ProcessStatus:
         name, _, incarnation = node.partition(".")

@@ -249,7 +249,7 @@ def test_a_peer_that_takes_everything_at_once_does_not_keep_the_loop_from_others
             nursery.start_soon(others)
             nursery.start_soon(link.write)
             await link.drain()
-            assert len(turns_of_others) >= 5
+            assert len(turns_of_others) > 1  # How often depends on how fast the machine is.
             nursery.cancel_scope.cancel()
         link.close()
         theirs.close()
