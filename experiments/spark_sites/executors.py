@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 BACKEND = b"CoarseGrainedExecutorBackend"
 
@@ -36,6 +37,12 @@ def kill_executor_of(pid: int) -> float:
     at = time.monotonic()
     os.kill(executor, signal.SIGKILL)
     return at
+
+
+def active_jobs(spark: Any) -> list[int]:
+    """The jobs that Spark has not ended. It hears of its own doings by a queue, so that is waited for first."""
+    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+    return list(spark.sparkContext.statusTracker().getActiveJobsIds())
 
 
 def wait_until(holds: Callable[[], bool], what: str, timeout_s: float = 300.0) -> None:

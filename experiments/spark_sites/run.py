@@ -26,7 +26,7 @@ from experiments import dmz, results
 from flux.report import output_gap
 
 from .exactly_once import Kill, Pipeline, ends, sites
-from .executors import executor_of, kill_executor_of, wait_until
+from .executors import active_jobs, executor_of, kill_executor_of, wait_until
 
 WINDOW_S = 2.0
 LASTS_S = 400.0  # At most.
@@ -96,7 +96,7 @@ def executor(spark: Any, kills: int, rate: float) -> dict[str, Any]:
         "gap_s": results.spread([row["gap_s"] for row in taken]),
         "descendants": all(row["descendants"] for row in taken),
         "standby": all(row["standby"] for row in taken),
-        "tasks_left": len(spark.sparkContext.statusTracker().getActiveJobsIds()),
+        "tasks_left": len(active_jobs(spark)),
         "kills": taken,
     }
 
@@ -145,7 +145,7 @@ def exactly_once(spark: Any, rows: int, said: Any) -> dict[str, Any]:
         "exact": pipeline.is_exact(table),
         "rows": table.num_rows,
         "killed": ", ".join([*killed, *(what for what, _ in kills)]),
-        "tasks_left": len(spark.sparkContext.statusTracker().getActiveJobsIds()),
+        "tasks_left": len(active_jobs(spark)),
     }
 
 

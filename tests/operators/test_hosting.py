@@ -266,7 +266,7 @@ def test_a_generator_of_no_pieces_moves_a_partition_too(count: int) -> None:
 
 
 def test_states_of_many_keys_move_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flux.hosting._PIECE_KEYS", 3)
+    monkeypatch.setattr("flux.hosting.per_key._PIECE_KEYS", 3)
     step = step_of(RunningByKey, SCHEMA, ("k",))
     here, there = opened(step), opened(step, [])
     rows = batch_of([(k, 1) for k in range(10)], SCHEMA, [2] * 10)

@@ -14,6 +14,7 @@ import pytest
 
 import flux
 from experiments import dmz
+from experiments.spark_sites.executors import active_jobs
 from flux.errors import FluxError, PlanError
 
 PATIENCE_S = 300.0
@@ -22,10 +23,6 @@ PATIENCE_S = 300.0
 def packets(rows: int) -> tuple[list[Any], pa.Table]:
     batches = dmz.packets(rows, batch_rows=500, sources=20, destinations=5)
     return batches, dmz.plain_table(batches)
-
-
-def jobs_of(spark: Any) -> list[int]:
-    return list(spark.sparkContext.statusTracker().getActiveJobsIds())
 
 
 def site_threads() -> list[str]:
@@ -47,7 +44,7 @@ def test_sites_are_tasks_and_one_that_is_killed_is_replaced_by_spark(spark: Any)
         sites = [process for process in run.status().processes if process.name.startswith("site-")]
         assert [site.name for site in sites] == ["site-1", "site-2"]
         assert all(is_descendant(site.pid or 0, os.getpid()) for site in sites)
-        assert len(jobs_of(spark)) == 2
+        assert len(active_jobs(spark)) == 2
         late = {"what": "join", "index": 1, "attempt": -1, "pid": 1, "host": "here", "executor": 1}
         assert "comes behind a later one" in run._answer(late)["error"]["message"]  # type: ignore[attr-defined]
 
@@ -56,7 +53,7 @@ def test_sites_are_tasks_and_one_that_is_killed_is_replaced_by_spark(spark: Any)
         report = run.wait(timeout=PATIENCE_S)
     assert report.table is not None and report.table.equals(expected)
     assert [failure.site for failure in report.failures] == ["site-1"]
-    assert jobs_of(spark) == [] and site_threads() == []
+    assert active_jobs(spark) == [] and site_threads() == []
 
 
 def test_stopping_a_run_in_its_middle_leaves_no_task(spark: Any) -> None:
@@ -65,7 +62,7 @@ def test_stopping_a_run_in_its_middle_leaves_no_task(spark: Any) -> None:
         run = cluster.start(dmz.flow(flux.sources.Table(batches, rate=500), partitions=4))
         run.wait_for_output(1, timeout=PATIENCE_S)
         pids = [process.pid for process in run.status().processes if process.name.startswith("site-")]
-    assert jobs_of(spark) == [] and site_threads() == []
+    assert active_jobs(spark) == [] and site_threads() == []
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
@@ -76,7 +73,7 @@ def test_too_few_cores_are_said_and_nothing_is_left_waiting(spark: Any) -> None:
         pytest.raises(FluxError, match=r"of 3 sites have come within 5 s\. Each needs a core .* has 2 in all"),
     ):
         cluster.start(dmz.flow(batches, partitions=4))
-    assert jobs_of(spark) == [] and site_threads() == []
+    assert active_jobs(spark) == [] and site_threads() == []
 
 
 def test_an_operator_that_executors_cannot_import_is_named_in_one_line(
@@ -92,7 +89,7 @@ def test_an_operator_that_executors_cannot_import_is_named_in_one_line(
         cluster.start(flow)
     message = "a site could not be started on an executor: ModuleNotFoundError: No module named 'only_here'"
     assert str(raised.value) == f"flux.spark.Cluster: {message}"
-    assert jobs_of(spark) == [] and site_threads() == []
+    assert active_jobs(spark) == [] and site_threads() == []
 
 
 def test_an_operator_that_cannot_be_carried_is_named(spark: Any) -> None:

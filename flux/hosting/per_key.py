@@ -1,0 +1,180 @@
+"""Runs a `KeyedOperator`: one instance, which is given the state of a key with each of its rows."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from ..batch import Batch
+from ..blame import innermost, place_of
+from ..errors import FluxError, OperatorError, PlanError, StateError
+from ..operator import KeyedOperator, OperatorStep, Punctuation
+from ..timers import Timers
+from .hosted import RAISED, Hosted
+
+NAN = float("nan")
+_PIECE_KEYS = 8_192  # Of one piece of state: read, sent and installed in a few milliseconds.
+
+
+class PerKey(Hosted):
+    """A `KeyedOperator`: one instance, and a dict of states by key for each partition."""
+
+    def __init__(self, step: OperatorStep, state_in_memory: bool = True) -> None:
+        super().__init__(step, state_in_memory)
+        if not step.key_columns:
+            raise PlanError(
+                f"step {step.name!r}: a KeyedOperator needs the columns of its key. Put "
+                'exchange("column", ...) by hash or range in front of it'
+            )
+        self._states: dict[int, dict[tuple[Any, ...], Any]] = {}
+        self._key_schema: Any = None
+        self._instance: Any = None
+        self._timers: Timers | None = None  # None if it has no use for them.
+
+    def open(self, partitions_held: Iterable[int]) -> None:
+        self._instance = self._new(None)
+        if type(self._instance).on_timer is not KeyedOperator.on_timer:
+            self._timers = self._instance._timers = Timers()
+        self._call(None, None, self._instance.open, self.step.context())
+        self._states = {pid: {} for pid in partitions_held}
+
+    def process(self, batch: Batch) -> Batch | None:
+        if len(batch) == 0:
+            return None
+        batch = self._ours(batch)
+        columns = [batch.column(name) for name in self.step.key_columns]
+        self._key_schema = pa.schema(zip(self.step.key_columns, (c.type for c in columns), strict=True))
+        keys = keys_of(columns)
+        on_tuple, states, timers = self._instance.on_tuple, self._states, self._timers
+        assert states.keys() >= set(batch.partition.tolist()), f"step {self.step.name!r}: not held here"
+        outputs: list[Mapping[str, Any]] = []
+        origin: list[int] = []
+        place = 0
+
+        def each_row() -> None:
+            nonlocal place
+            each = zip(keys, batch.untold_rows(), batch.partition.tolist(), strict=True)
+            for place, (key, row, pid) in enumerate(each):
+                held = states[pid]
+                if timers is not None:
+                    timers.look_at(pid, key)
+                state, emitted = on_tuple(key, row, held.get(key))
+                if state is None:
+                    held.pop(key, None)
+                else:
+                    held[key] = state
+                if emitted is not None:
+                    before = len(outputs)
+                    outputs.extend(emitted)
+                    origin.extend([place] * (len(outputs) - before))
+
+        try:
+            each_row()
+        except FluxError:
+            raise
+        except RAISED as error:
+            if innermost(error) is each_row.__code__:
+                error = TypeError(f"expected (state, outputs), with an iterable of dicts or None as outputs; {error}")
+            raise self._raised(error, on_tuple, None, batch.slice(place, place + 1)) from error
+        finally:
+            if timers is not None:
+                timers.look_away()
+        if not outputs:
+            return None
+        columns_emitted = self._columns_of(outputs, on_tuple, batch.partition.take(origin), batch.sn.take(origin))
+        emitted = batch.emit(columns_emitted, origin)
+        assert emitted is not None
+        self._pin(emitted.arrow.schema)
+        return emitted.ordered()
+
+    def _columns_of(self, outputs: list[Any], function: Any, partitions: Any, sns: Any) -> dict[str, list[Any]]:
+        """Return rows as columns; the i-th stems from partitions[i] and sns[i], should it be none."""
+        first = list(outputs[0]) if isinstance(outputs[0], Mapping) else []
+        names = first if self._output is None else self._output.names
+        expected = set(names)
+        for i, output in enumerate(outputs):
+            # To ask an abstract class takes longer than all the rest.
+            if (type(output) is not dict and not isinstance(output, Mapping)) or output.keys() != expected:
+                raise OperatorError(
+                    f"{place_of(function)} emitted {output!r:.200}; expected an iterable of "
+                    f"dicts with the keys {', '.join(names)}. Return (state, [{{...}}, ...])",
+                    self.step.name,
+                    int(partitions[i]),
+                    int(sns[i]),
+                )
+        return {name: [output[name] for output in outputs] for name in names}
+
+    def punctuate(self, p: Punctuation) -> Batch | None:
+        if self._timers is None:
+            return None
+        on_timer = self._instance.on_timer
+        outputs, where = self._call(None, None, self._timers.fire, p, self._states, on_timer)
+        return self._caused(
+            [(self._columns_of(outputs, on_timer, where, [p.sn] * len(where)), where)] if where else [], p
+        )
+
+    def close(self) -> None:
+        self._states.clear()
+        self._call(None, None, self._instance.close)
+
+    def get_partition_state(self, pid: int) -> Any:
+        held = self._states[pid]
+        if self._timers is not None:
+            held = self._timers.states_with(pid, held)
+        if not held:
+            return None
+        return self._piece(pid, list(held.items())) if len(held) <= _PIECE_KEYS else self._pieces_of(pid, held)
+
+    def _pieces_of(self, pid: int, held: dict[tuple[Any, ...], Any]) -> Iterator[Any]:
+        entries = iter(held.items())
+        while some := list(itertools.islice(entries, _PIECE_KEYS)):
+            yield self._piece(pid, some)
+
+    def _piece(self, pid: int, entries: list[tuple[tuple[Any, ...], Any]]) -> Any:
+        keys, states = zip(*entries, strict=True)
+        # An Arrow table, because a key may hold what msgpack does not know: a date, a decimal.
+        columns = [list(column) for column in zip(*keys, strict=True)]
+        piece = {"keys": pa.table(columns, schema=self._key_schema), "states": list(states)}
+        return piece if self._timers is None else piece | {"timers": self._timers.get(pid, keys)}
+
+    def install_partition_state(self, pid: int, state: Any) -> None:
+        held = self._states.setdefault(pid, {})
+        if state is None:
+            return
+        table = state["keys"]
+        if tuple(table.schema.names) != self.step.key_columns:
+            raise StateError(
+                f"step {self.step.name!r}: partition {pid} comes with states by "
+                f"{', '.join(table.schema.names)}; here they are kept by {', '.join(self.step.key_columns)}. "
+                "Both sites must run the same flow"
+            )
+        self._key_schema = table.schema
+        keys = keys_of(table.columns)
+        held.update((key, kept) for key, kept in zip(keys, state["states"], strict=True) if kept is not None)
+        if self._timers is not None:
+            self._timers.install(pid, keys, state["timers"])
+
+    def init_trans(self, pid: int) -> None:
+        self._tell(pid, self._instance, "init_trans")
+
+    def end_trans(self, pid: int) -> None:
+        self._tell(pid, self._instance, "end_trans")
+
+    def drop_partition(self, pid: int) -> None:
+        self._states.pop(pid, None)
+        if self._timers is not None:
+            self._timers.drop(pid)
+
+
+def keys_of(columns: list[Any]) -> list[tuple[Any, ...]]:
+    """Return each row's key. All NaN are one key, as to the hash; to Python they must be one object."""
+    values = []
+    for column in columns:
+        cells = column.to_pylist()
+        if pa.types.is_floating(column.type):
+            cells = [NAN if cell != cell else cell for cell in cells]
+        values.append(cells)
+    return list(zip(*values, strict=True))
