@@ -30,7 +30,9 @@ from flux.event_time import EventTime
 from flux.hashing import partition_of
 from flux.hosting import host
 from flux.operator import OperatorStep, output_of
-from flux.operators import Distinct, GroupBy, TimeWindow, TopK
+from flux.operators import Distinct, GroupBy, Join, TimeWindow, TopK
+from flux.operators.joining import Joined
+from flux.plan.sides import SIDE
 from flux.punctuation import Punctuation
 from flux.site.watermarks import Watermarks, numbered
 
@@ -115,6 +117,20 @@ def first_by_numpy(c: Columns) -> Any:
     return pd.DataFrame({"w": c["ts"][chosen] // WINDOW_MS, "k": c["k"][chosen], "x": c["x"][chosen]})
 
 
+def both_sides(rows: int, keys: int) -> Columns:
+    """Rows of two streams by turns, as a stage that joins them gets them: widened, and marked with their side."""
+    c = columns_of(rows, keys)
+    wide = {f"{side}.{name}": c[name] for side in (0, 1) for name in ("k", "ts", "xn"[side])}
+    return {SIDE: (np.arange(rows) % 2).astype(np.int8), "k": c["k"], "ts": c["ts"]} | wide
+
+
+def pairs_by_pandas(c: Columns) -> Any:
+    left = pd.DataFrame({"k": c["k"], "ts": c["ts"], "x": c["0.x"]})[c[SIDE] == 0]
+    right = pd.DataFrame({"k": c["k"], "ts": c["ts"], "n": c["1.n"]})[c[SIDE] == 1]
+    pairs = left.merge(right, on="k", suffixes=("", "_right"))
+    return pairs[(pairs.ts - pairs.ts_right).abs() <= WINDOW_MS]
+
+
 def distinct_by_pandas(c: Columns) -> Any:
     frame = pd.DataFrame({"k": c["k"], "ts": c["ts"], "x": c["x"], "n": c["n"]})
     return frame.drop_duplicates("k")
@@ -123,6 +139,8 @@ def distinct_by_pandas(c: Columns) -> Any:
 AGGREGATES = {"s": ("sum", "x"), "c": ("count", "x"), "m": ("max", "n")}
 TIMED: dict[str, Any] = {"time": "ts", "size_ms": WINDOW_MS}
 WINDOW = TIMED | {"aggregates": AGGREGATES}
+SIDES = tuple(pa.schema({"k": "int64", "ts": "int64"} | last) for last in ({"x": "float64"}, {"n": "int64"}))
+JOINED = Joined.of(*SIDES, on="k", within={"ts": WINDOW_MS}, suffix="_right")
 TOLD = ("window_start", "k", "s", "c", "m")
 CASES = (
     Case("tumbling, 1,000 keys", TimeWindow, "k", WINDOW, lambda n: columns_of(n, 1_000), windows_by_pandas, TOLD),
@@ -175,6 +193,15 @@ CASES = (
         lambda n: columns_of(n, 1_000),
         first_by_numpy,
         ("window_start", "k", "x"),
+    ),
+    Case(
+        "join, within 10 s",
+        Join,
+        "k",
+        {"joined": JOINED},
+        lambda n: both_sides(n, n // 10),
+        pairs_by_pandas,
+        ("k", "ts", "x", "ts_right", "n"),
     ),
     Case(
         "distinct",

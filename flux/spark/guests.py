@@ -69,11 +69,8 @@ class GuestProgram(Program):
 
     def admit(self, coming: Coming) -> Guest | None:
         """The guest with its name, from any thread; None if it should try on another executor."""
-        crowd = self._crowd(coming)
-        if crowd and self._turned_away[coming.index] < CROWDED_MAX and self._has_free_executor():
-            self._turned_away[coming.index] += 1
-            return None
-        return self._in_thread(lambda: self._admit(coming, crowd))
+        executors = self._executors()
+        return self._in_thread(lambda: self._admit(coming, executors))
 
     def guest_at(self, index: int) -> Guest | None:
         """The last that came for a place."""
@@ -95,26 +92,19 @@ class GuestProgram(Program):
         guests = [process for process in self.processes if isinstance(process, Guest)]
         return [guest for guest in guests if index is None or guest.coming.index == index]
 
-    def _crowd(self, coming: Coming) -> list[str]:
-        """Who is on the same executor: one death would be the death of both."""
-        with self.changed:
-            others = [guest for guest in self._guests() if not guest.gone and guest.coming.index != coming.index]
-            return [guest.name for guest in others if guest.coming.where == coming.where]
-
-    def _has_free_executor(self) -> bool:
-        with self.changed:
-            taken = {guest.coming.where for guest in self._guests() if not guest.gone}
-        return self._executors() > len(taken)
-
     # In the thread.
 
-    def _admit(self, coming: Coming, crowd: list[str]) -> Guest:
+    def _admit(self, coming: Coming, executors: int) -> Guest | None:
         with self.changed:
             earlier = self._guests(coming.index)
             if any(guest.coming.attempt >= coming.attempt for guest in earlier):
                 raise FluxError(f"attempt {coming.attempt} at site {coming.index} comes behind a later one")
             if self._stopping:
                 raise FluxError("the run is over")
+            crowd = self._crowd(coming)
+            if crowd and self._turned_away[coming.index] < CROWDED_MAX and self._has_free(executors):
+                self._turned_away[coming.index] += 1
+                return None
             guest = Guest(self._free_name(), pid=coming.pid, coming=coming, say=self._tell)
             guest.stderr.handed_over()  # What it writes is in its executor's log.
             self.processes.enter(guest)
@@ -127,6 +117,15 @@ class GuestProgram(Program):
                 self._log(logging.WARNING, text, node=guest.name)
             self.changed.notify_all()
             return guest
+
+    def _crowd(self, coming: Coming) -> list[str]:
+        """Who is on the same executor: one death would be the death of both."""
+        others = [guest for guest in self._guests() if not guest.gone and guest.coming.index != coming.index]
+        return [guest.name for guest in others if guest.coming.where == coming.where]
+
+    def _has_free(self, executors: int) -> bool:
+        """Whether one of so many executors has no site."""
+        return executors > len({guest.coming.where for guest in self._guests() if not guest.gone})
 
     def _free_name(self) -> str:
         taken = {process.name for process in self.processes}
