@@ -41,9 +41,11 @@ format: venv
 bench: venv
 	$(BIN)/python -m experiments.bench
 
-# Every kind of process killed at every crash point, in one long run and some short ones; hosts whose cables are pulled.
+# Every kind of process killed at every crash point, in one long run and some short ones; hosts whose cables are pulled;
+# executors of Spark clusters.
 matrix: venv
-	$(BIN)/python -m pytest -m "gauntlet or not gauntlet" tests/runtime/test_matrix.py tests/runtime/test_hosts.py
+	$(BIN)/python -m pytest -m "gauntlet or not gauntlet" tests/runtime/test_matrix.py tests/runtime/test_hosts.py \
+		tests/spark/test_executors.py tests/spark/test_standalone.py
 
 # Random faults for MINUTES, the output checked as it comes.
 MINUTES ?= 10

@@ -6,27 +6,21 @@ the same partition, it is those rows, not bad luck: a third copy would die of th
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from ..errors import OperatorError
 from ..plan import Plan
-from ..site.at_work import SUFFIX, Job, last_job
+from ..site.at_work import Job
 from .processes import Process
 
 
 class PostMortem:
-    """The deaths of a run whose processes note in `directory` what they are at."""
+    """The deaths of a run whose sites note what they are at."""
 
-    def __init__(self, plan: Plan, directory: Path) -> None:
+    def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._directory = directory
         self._jobs: dict[str, Job] = {}
 
-    def examine(self, process: Process) -> OperatorError | None:
-        """The error, if this site died of what another had died of."""
-        job = last_job(self._directory / f"{process.name}{SUFFIX}")
-        if job is None:
-            return None
+    def examine(self, process: Process, job: Job) -> OperatorError | None:
+        """The error, if this site died of what another had died of; it was busy with `job`."""
         before = next((name for name, other in self._jobs.items() if other.overlaps(job)), None)
         self._jobs[process.name] = job
         if before is None:

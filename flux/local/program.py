@@ -22,6 +22,7 @@ from ..controller.divergence import Divergence
 from ..errors import DataLost, FluxError, alone, from_dict
 from ..plan.plan import CONTROLLER, EGRESS, INGRESS
 from ..sinks import Collect, Sink
+from ..site.at_work import SUFFIX, Job, last_job
 from ..site.surroundings import Surroundings
 from ..wire import frames
 from ..wire.asking import COMMAND
@@ -39,11 +40,12 @@ T = TypeVar("T")
 log = logging.getLogger("flux")
 
 _LAST_WORDS_S = 5.0
-_POST_MORTEM_S = 0.3  # In this time the system has told how a process ended.
 
 
 class Program:
     """The thread that hears the processes of one run, and has those started again that are named in `restarts`."""
+
+    _post_mortem_s = 0.3  # In this time the system has told how a process ended.
 
     def __init__(
         self,
@@ -69,7 +71,7 @@ class Program:
         self._links: dict[str, Link] = {}  # By the names of processes, not of nodes.
         self._over: dict[str, trio.Event] = {}  # Set when nothing more can come on the link.
         self._divergence = Divergence(surroundings.plan)
-        self._post_mortem = PostMortem(surroundings.plan, surroundings.directory)
+        self._post_mortem = PostMortem(surroundings.plan)
         self._stopping = False
         self._token: trio.lowlevel.TrioToken | None = None
         self._up = threading.Event()
@@ -270,8 +272,8 @@ class Program:
         self.heard.deaths.append(process)
         if CONTROLLER in self._links:
             self._links[CONTROLLER].send({"kind": "dead", "node": process.node})
-        if process.is_site and process.killed_at is None and (poison := self._post_mortem.examine(process)):
-            self._fail(poison)
+        if process.is_site:
+            self._examine(process, last_job(self._surroundings.directory / f"{process.name}{SUFFIX}"))
         if self.heard.started_at is None:
             how = process.how_it_ended()
             self._fail(FluxError(f"{process.name} ended before the run had started, with {how}"))
@@ -296,9 +298,14 @@ class Program:
             )
             self._supervisor.start(process.name)
 
+    def _examine(self, process: Process, job: Job | None) -> None:
+        """End the run if its input kills the sites that work on it."""
+        if job is not None and process.killed_at is None and (poison := self._post_mortem.examine(process, job)):
+            self._fail(poison)
+
     async def _fail_when_the_dead_are_known(self, error: BaseException) -> None:
         """Both copies are gone; why may be known in a moment."""
-        await trio.sleep(_POST_MORTEM_S)
+        await trio.sleep(self._post_mortem_s)
         with self.changed:
             self._fail(error)
             self.changed.notify_all()

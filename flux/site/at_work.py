@@ -1,8 +1,8 @@
-"""At work: what a site's operator is busy with, in a file that outlives the process.
+"""At work: what a site's operator is busy with, in memory that outlives the process.
 
 An operator may kill its process: a bug in native code, or more memory than there is. Its other copy is given the same
 rows and dies of them too. To tell that from bad luck, a site notes what it is about to work on; whoever finds it dead
-reads it. The file is mapped into memory: a note costs no call into the system.
+reads it. The note is a file, or pages shared with a parent; mapped into memory, it costs no call into the system.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from ..disk import disk_error
 
 _HEAD = struct.Struct("<qqqq")  # Whether it is at work, the stage, after, upto.
 _PARTITIONS_BYTES = 65_536 // 8
+_NOTE_BYTES = _HEAD.size + _PARTITIONS_BYTES
 SUFFIX = ".work"
 
 
@@ -35,17 +36,27 @@ class Job:
         return same and self.after < other.upto and other.after < self.upto
 
 
-class AtWork:
-    """The note of the site that works in `path`."""
+def note_in(path: Path) -> mmap.mmap:
+    """A note in a file."""
+    try:
+        with path.open("w+b") as file:
+            # Room is taken now: a page for which the disk has none would kill the process when it is written.
+            os.posix_fallocate(file.fileno(), 0, _NOTE_BYTES)
+            return mmap.mmap(file.fileno(), 0)
+    except OSError as error:
+        raise disk_error("the site's note of its work", path, error, "Nothing was processed yet") from error
 
-    def __init__(self, path: Path) -> None:
-        try:
-            with path.open("w+b") as file:
-                # Room is taken now: a page for which the disk has none would kill the process when it is written.
-                os.posix_fallocate(file.fileno(), 0, _HEAD.size + _PARTITIONS_BYTES)
-                self._map = mmap.mmap(file.fileno(), 0)
-        except OSError as error:
-            raise disk_error("the site's note of its work", path, error, "Nothing was processed yet") from error
+
+def shared_note() -> mmap.mmap:
+    """A note that this process shares with those it forks."""
+    return mmap.mmap(-1, _NOTE_BYTES)
+
+
+class AtWork:
+    """What the operator of a site is busy with, written to a note."""
+
+    def __init__(self, note: mmap.mmap) -> None:
+        self._map = note
         self._noted: frozenset[int] = frozenset()
 
     def begin(self, job: Job) -> None:
@@ -64,13 +75,16 @@ class AtWork:
 
 
 def last_job(path: Path) -> Job | None:
-    """What the site that worked in `path` was busy with when it died; None if with nothing."""
+    """What the site whose note is in `path` was busy with when it died; None if with nothing."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
         return None
-    if len(content) < _HEAD.size + _PARTITIONS_BYTES:
-        return None
+    return job_of(content) if len(content) == _NOTE_BYTES else None
+
+
+def job_of(content: bytes) -> Job | None:
+    """What is in a note."""
     busy, stage, after, upto = _HEAD.unpack_from(content)
     if not busy:
         return None

@@ -8,6 +8,7 @@ vectorised step. Punctuations cut the batch: rows before it, the punctuation, ro
 from __future__ import annotations
 
 import logging
+import mmap
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -30,7 +31,7 @@ from ..wire.link import Link
 from ..wire.rows import PARTITION, SN, SUB, Channels, Rows
 from ..wire.transfer import Arrival, Whose
 from ..wire.values import Vocabulary
-from .at_work import SUFFIX, AtWork, Job
+from .at_work import SUFFIX, AtWork, Job, note_in
 from .digests import Digests, Skips
 from .feeding import COMING_TIMES
 from .inputs import Inputs
@@ -45,9 +46,9 @@ _STEP_MIN = 4_096  # Positions that an operator takes in one step, however small
 
 
 class Worker(Shell):
-    """The process of site `name`."""
+    """The process of site `name`; `note` is where it notes what it works on, its own file unless given."""
 
-    def __init__(self, surroundings: Surroundings, name: str) -> None:
+    def __init__(self, surroundings: Surroundings, name: str, note: mmap.mmap | None = None) -> None:
         plan = surroundings.plan
         stages = plan.stages
         super().__init__(surroundings, Node(name, [_pooler(name, stage, plan.pool_rows) for stage in stages]))
@@ -55,7 +56,7 @@ class Worker(Shell):
         self._words: dict[tuple[int, int], Vocabulary] = {}  # Of which their states are made, by stage and step.
         self._inputs = {stage: Inputs(plan, stage, self.table) for stage in stages}
         self._digests = {stage: Digests(plan.partitions(stage)) for stage in stages}
-        self._at_work = AtWork(surroundings.directory / f"{name}{SUFFIX}")
+        self._at_work = AtWork(note or note_in(surroundings.directory / f"{name}{SUFFIX}"))
         self._snapshots = {stage: Snapshots() for stage in stages}
         self._installing = Installing()
         self._receiving = Receiving()

@@ -31,7 +31,7 @@ from ..site.surroundings import Surroundings
 from ..sources import Source
 from ..wire import address
 from ..wire.secret import new_secret
-from .guests import GuestProgram, coming_of
+from .guests import GuestProgram, coming_of, death_of
 from .jobs import Jobs
 from .session import driver_host, register
 from .site import Posting, TcpSurroundings
@@ -173,9 +173,12 @@ class _SparkRun(Run):
         return GuestProgram(*settings, executors=partial(_executors, self._context))
 
     def _answer(self, header: dict[str, Any]) -> dict[str, Any]:
-        if header.get("what") != "join":
+        if header.get("what") not in ("join", "died"):
             return answer(self, header)
         try:
+            if header["what"] == "died":
+                self._guests.tell_death(*death_of(header))
+                return {"kind": "answer", "answer": {}}
             guest = self._guests.admit(coming_of(header))
             return {"kind": "answer", "answer": {"name": None if guest is None else guest.name}}
         except FluxError as error:

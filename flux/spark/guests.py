@@ -20,6 +20,7 @@ import trio
 from ..errors import FluxError
 from ..local.processes import Process
 from ..local.program import Program
+from ..site.at_work import Job
 from ..wire.link import Link
 
 CROWDED_MAX = 20  # So often a site is sent to another executor before it is taken where it is.
@@ -62,6 +63,8 @@ class Guest(Process):
 class GuestProgram(Program):
     """The program's end of a run whose sites are guests; `executors` counts those that could have one."""
 
+    _post_mortem_s = 3.0  # In this time a task has told how its site ended, if the executor lives.
+
     def __init__(self, *settings: Any, executors: Callable[[], int]) -> None:
         self._executors = executors
         self._turned_away: Counter[int] = Counter()
@@ -71,6 +74,10 @@ class GuestProgram(Program):
         """The guest with its name, from any thread; None if it should try on another executor."""
         executors = self._executors()
         return self._in_thread(lambda: self._admit(coming, executors))
+
+    def tell_death(self, index: int, attempt: int, status: int, job: Job | None) -> None:
+        """A task has found its site dead; from any thread."""
+        self._in_thread(lambda: self._note_death(index, attempt, status, job))
 
     def guest_at(self, index: int) -> Guest | None:
         """The last that came for a place."""
@@ -117,6 +124,14 @@ class GuestProgram(Program):
                 self._log(logging.WARNING, text, node=guest.name)
             self.changed.notify_all()
             return guest
+
+    def _note_death(self, index: int, attempt: int, status: int, job: Job | None) -> None:
+        with self.changed:
+            for guest in self._guests(index):
+                if guest.coming.attempt == attempt:
+                    guest.exited = status
+                    self._examine(guest, job)
+                    self.changed.notify_all()
 
     def _crowd(self, coming: Coming) -> list[str]:
         """Who is on the same executor: one death would be the death of both."""
@@ -182,3 +197,20 @@ def coming_of(header: dict[str, Any]) -> Coming:
     if not isinstance(host, str) or not all(type(number) is int for number in numbers.values()):
         raise FluxError(f"a site that joins says index, attempt, pid, host and executor, not {header!r:.200}")
     return Coming(host=host, **numbers)  # type: ignore[arg-type]
+
+
+def death_of(header: dict[str, Any]) -> tuple[int, int, int, Job | None]:
+    """What a task said of its site's death, checked: index, attempt, status, and what the site was busy with."""
+    numbers = [header.get(name) for name in ("index", "attempt", "status")]
+    job = header.get("job")
+    if not all(type(number) is int for number in numbers):
+        raise FluxError(f"a site that has died has an index, attempt and status, not {header!r:.200}")
+    return (*numbers, None if job is None else _job_of(job))  # type: ignore[return-value]
+
+
+def _job_of(job: Any) -> Job:
+    try:
+        stage, after, upto, partitions = job
+        return Job(stage=int(stage), after=int(after), upto=int(upto), partitions=frozenset(map(int, partitions)))
+    except (TypeError, ValueError):
+        raise FluxError(f"a site works on [stage, after, upto, partitions], not {job!r:.200}") from None

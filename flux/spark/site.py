@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import mmap
 import os
 import shutil
 import signal
@@ -29,6 +30,7 @@ from ..errors import FluxError
 from ..local.launcher import live
 from ..plan import Plan
 from ..plan.plan import CONTROLLER
+from ..site.at_work import Job, job_of, shared_note
 from ..site.shell import leave
 from ..site.surroundings import Surroundings
 from ..site.worker import Worker
@@ -75,18 +77,29 @@ class Posting:
         attempt = TaskContext.get().taskAttemptId()
         # From the nearest on; before the fork, so that all are still there.
         ancestors = [os.getpid(), *_parents_of(os.getpid(), _ANCESTORS - 1)]
+        note = shared_note()
         pid = os.fork()
         if pid == 0:
-            _become(self, attempt, ancestors)
+            _become(self, attempt, ancestors, note)
         _, status = os.waitpid(pid, 0)
-        yield os.waitstatus_to_exitcode(status)
+        exited = os.waitstatus_to_exitcode(status)
+        if exited < 0:
+            self._tell_death(attempt, exited, job_of(note[:]))
+        yield exited
+
+    def _tell_death(self, attempt: int, status: int, job: Job | None) -> None:
+        """A signal has killed the site, and what it was busy with may be why."""
+        at = None if job is None else [job.stage, job.after, job.upto, sorted(job.partitions)]
+        with contextlib.suppress(FluxError):  # The run may be over.
+            own = command(self.secret)
+            ask(self.program, own, "died", _ASK_TIMEOUT_S, index=self.index, attempt=attempt, status=status, job=at)
 
 
 class Site(Worker):
     """A site that the program kills by a message: it may be on another machine."""
 
-    def __init__(self, surroundings: Surroundings, name: str, ancestors: list[int]) -> None:
-        super().__init__(surroundings, name)
+    def __init__(self, surroundings: Surroundings, name: str, ancestors: list[int], note: mmap.mmap) -> None:
+        super().__init__(surroundings, name, note)
         self._ancestors = ancestors
 
     def start(self, nursery: trio.Nursery) -> None:
@@ -99,7 +112,7 @@ class Site(Worker):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _become(posting: Posting, attempt: int, ancestors: list[int]) -> NoReturn:
+def _become(posting: Posting, attempt: int, ancestors: list[int], note: mmap.mmap) -> NoReturn:
     """In the forked process: let go of what is the task's, join, and live as a site."""
     try:
         # Also when its loop is held up by an operator, it does not outlive the task.
@@ -108,7 +121,7 @@ def _become(posting: Posting, attempt: int, ancestors: list[int]) -> NoReturn:
         watched = [os.pidfd_open(pid) for pid in ancestors if pid > 1]
         if os.getppid() != ancestors[0]:
             leave(1)  # It died before it could have told.
-        site = _joined(posting, attempt, ancestors[-1], watched)
+        site = _joined(posting, attempt, ancestors[-1], watched, note)
         live(lambda: site, watched[0], os.dup(_STDERR))
     except FluxError as error:
         sys.stderr.write(f"flux: site {posting.index}: {error}\n")
@@ -118,7 +131,7 @@ def _become(posting: Posting, attempt: int, ancestors: list[int]) -> NoReturn:
         leave(1)  # Whatever happens, this process must not go on as a second task.
 
 
-def _joined(posting: Posting, attempt: int, executor: int, watched: list[int]) -> Site:
+def _joined(posting: Posting, attempt: int, executor: int, watched: list[int], note: mmap.mmap) -> Site:
     details = {"index": posting.index, "attempt": attempt, "host": socket.gethostname(), "executor": executor}
     own = command(posting.secret)
     joined = ask(posting.program, own, "join", _ASK_TIMEOUT_S, pid=os.getpid(), **details)
@@ -135,7 +148,7 @@ def _joined(posting: Posting, attempt: int, executor: int, watched: list[int]) -
         here=f"tcp:{_own_host(posting.program)}:0",
     )
     try:
-        return Site(surroundings, joined["name"], watched[1:])  # The first is watched by whoever runs it.
+        return Site(surroundings, joined["name"], watched[1:], note)  # The first is watched by whoever runs it.
     finally:
         # What it has open there it keeps; nobody could clean up behind a site that is killed.
         shutil.rmtree(directory, ignore_errors=True)

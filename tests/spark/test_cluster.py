@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import types
@@ -15,7 +16,7 @@ import pytest
 import flux
 from experiments import dmz
 from experiments.spark_sites.executors import active_jobs
-from flux.errors import FluxError, PlanError
+from flux.errors import FluxError, OperatorError, PlanError
 
 PATIENCE_S = 300.0
 
@@ -73,6 +74,28 @@ def test_too_few_cores_are_said_and_nothing_is_left_waiting(spark: Any) -> None:
         pytest.raises(FluxError, match=r"of 3 sites have come within 5 s\. Each needs a core .* has 2 in all"),
     ):
         cluster.start(dmz.flow(batches, partitions=4))
+    assert active_jobs(spark) == [] and site_threads() == []
+
+
+def test_a_row_that_kills_each_site_that_works_on_it_is_named(spark: Any) -> None:
+    # As by a bug in native code. A class of the test's own is carried by value.
+    class Deadly(flux.KeyedOperator):
+        output = {"n": "int64"}  # noqa: RUF012
+
+        def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
+            if row.n == 700:
+                os.kill(os.getpid(), signal.SIGSEGV)
+            return None, [{"n": row.n}]
+
+    numbers = [{"k": n % 10, "n": n} for n in range(2_000)]
+    flow = flux.Dataflow("deadly")
+    stream = flow.source(flux.sources.Table(numbers, rate=2_000)).exchange("k", partitions=4).apply(Deadly)
+    stream.sink(flux.sinks.Null())
+    with flux.spark.Cluster(spark, sites=2, patience_s=PATIENCE_S) as cluster, pytest.raises(FluxError) as raised:
+        cluster.start(flow).wait(timeout=PATIENCE_S)
+    said = str(raised.value)
+    assert isinstance(raised.value, OperatorError) and "both died while they worked on rows" in said
+    assert f"with signal {int(signal.SIGSEGV)}" in said
     assert active_jobs(spark) == [] and site_threads() == []
 
 
