@@ -75,7 +75,7 @@ def session(impatient: bool = False) -> Any:
 
     builder = SparkSession.builder.master(MASTER).config("spark.ui.enabled", "false").config("spark.log.level", "OFF")
     if impatient:
-        builder = builder.config("spark.executor.heartbeatInterval", "1s").config("spark.network.timeout", "5s")
+        builder = builder.config("spark.executor.heartbeatInterval", "2s").config("spark.network.timeout", "20s")
         builder = builder.config("spark.network.timeoutInterval", "1s")
     return builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import signal
 import socket
 import subprocess
 from collections import Counter
@@ -114,6 +115,28 @@ def test_a_site_that_reaches_nobody_any_more_ends(processes: Processes) -> None:
         processes.kill(name)
     assert site.wait(DEADLINE_S) == FENCED
     assert "neither the controller nor any other process for 1 s" in processes.logs()
+
+
+def test_a_site_that_comes_back_to_its_controller_at_the_end_is_sent_home(processes: Processes, tmp_path: Path) -> None:
+    for name in ("controller", "site-a", "site-b"):
+        processes.start(name)
+    wait_until(lambda: {("site-1", 1), ("site-2", 1)} <= processes.up(), "the sites that hold partitions did not come")
+    for name in ("site-c", "ingress", "egress"):
+        processes.start(name)
+    processes.advance(100)
+    standby = processes.running["site-c"]
+    standby.send_signal(signal.SIGSTOP)
+    (tmp_path / "enough").touch()
+    processes.kill("controller")
+    processes.start("controller")
+    for name in ("site-a", "site-b", "ingress", "egress"):
+        assert processes.running[name].wait(DEADLINE_S) == 0, f"{name}: {processes.logs()}"
+    # It has not heard of the standby yet, but the view says that there is one.
+    with pytest.raises(subprocess.TimeoutExpired):
+        processes.running["controller"].wait(0.5)
+    standby.send_signal(signal.SIGCONT)
+    for name in ("site-c", "controller"):
+        assert processes.running[name].wait(DEADLINE_S) == 0, f"{name}: {processes.logs()}"
 
 
 def test_commands_ask_the_controller(processes: Processes, capsys: pytest.CaptureFixture[str]) -> None:
