@@ -37,10 +37,10 @@ def test_a_killed_executor_is_a_killed_site_and_nothing_is_lost() -> None:
 
 def test_who_does_not_answer_is_replaced_and_does_no_harm_when_it_wakes_up() -> None:
     figures = experiment("stopped")
-    site, executor = figures["kills"]
+    site, _ = figures["kills"]
     assert figures["exact"] and figures["tasks_left"] == 0
     # The site of a silent executor lives: it is drained when Spark has started another, or dies with the executor.
-    assert figures["failures"] in ([site["victim"]], [site["victim"], executor["victim"]])
+    assert site["victim"] in figures["failures"]
 
 
 def test_exactly_once_end_to_end_with_sites_on_executors() -> None:
