@@ -201,8 +201,10 @@ def use_batch(batch: pa.RecordBatch) -> None:
             column.to_pylist()
             pc.take(column, backwards)
             column.equals(column)
-        except (pa.ArrowException, ValueError, ArithmeticError):
-            continue  # A wrong value, or a type without this operation: an error like any other.
+        except (pa.ArrowException, ValueError, ArithmeticError, LookupError):
+            # A wrong value, a type without this operation, or a time zone that this machine does not know (a peer may
+            # have newer ones): an error like any other.
+            continue
     part.serialize()
 
 
