@@ -97,11 +97,15 @@ class Journal:
         try:
             fresh.unlink(missing_ok=True)
             fd = _open_locked(fresh)
-            append(fd, head, 0)
-            append(fd, os.pread(self._fd, self.size - keep_from, keep_from), len(head))
-            if self._fsync:
-                os.fsync(fd)
-            fresh.rename(self.path)
+            try:
+                append(fd, head, 0)
+                append(fd, os.pread(self._fd, self.size - keep_from, keep_from), len(head))
+                if self._fsync:
+                    os.fsync(fd)
+                fresh.rename(self.path)
+            except OSError:
+                os.close(fd)
+                raise
             if self._fsync:
                 sync_directory(self.path.parent)
         except OSError as error:

@@ -24,8 +24,9 @@ from ..protocols.machine import Fenced, Refused
 from ..protocols.messages import Closed, Cut, Done, Failed, Hello, Lost, Publish, Resend, Suspected, ToController, View
 from ..site import crash
 from ..site.recording import SUFFIX, Recorder
+from ..site.reports import Reports
 from ..site.shell import leave
-from ..site.surroundings import Surroundings, report_to_program
+from ..site.surroundings import Surroundings
 from ..wire import frames
 from ..wire.codec import from_plain, to_plain
 from ..wire.connections import keep_dialling, let_in
@@ -48,7 +49,7 @@ class ControllerProcess:
 
     def __init__(self, surroundings: Surroundings, listener: socket.socket, incarnation: int = 1) -> None:
         self.surroundings = surroundings
-        self.program = report_to_program()
+        self.program = Reports()
         self._listener = listener
         self._incarnation = incarnation
         self._links: dict[str, Link] = {}
@@ -78,7 +79,7 @@ class ControllerProcess:
             nursery.start_soon(self.program.write)
             nursery.start_soon(self._read_program)
             if self._unusable is not None:
-                self.program.send({"kind": "error", "node": CONTROLLER, "error": self._unusable.to_dict()})
+                self._give_up(self._unusable)
                 return
             nursery.start_soon(accept_loop, self._listener, self._accepted)
             nursery.start_soon(self._listen_to_hearts)
@@ -189,6 +190,8 @@ class ControllerProcess:
     # What it does.
 
     def _step(self, message: ToController) -> None:
+        if self._unusable is not None:
+            return
         before = self.machine.view
         if self._crashes is not None:
             self._crashes.step(message)
@@ -204,7 +207,11 @@ class ControllerProcess:
             self._recorder.record(message, effects)
         for effect in effects if self._crashes is None else self._crashes.along(effects):
             if isinstance(effect, Publish):
-                self._publish(effect)
+                try:
+                    self._publish(effect)
+                except FluxError as error:
+                    self._give_up(error)
+                    return
             elif isinstance(effect, Resend):
                 for view in self._views.behind(effect.after, effect.to):
                     self._send_view(effect.to, view)
@@ -230,6 +237,11 @@ class ControllerProcess:
             self._log(f"{node} is dismissed: {why}")
             link.send({"kind": "fenced", "text": why})
             self._nursery.start_soon(_see_off, link)
+
+    def _give_up(self, error: FluxError) -> None:
+        """A view that cannot be written down must not be sent: whoever leads the run ends it."""
+        self._unusable = error
+        self.program.send({"kind": "error", "node": CONTROLLER, "error": error.to_dict()})
 
     def _publish(self, publish: Publish) -> None:
         self._views.append(publish.view)

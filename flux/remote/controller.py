@@ -16,7 +16,7 @@ from typing import Any
 import trio
 
 from ..controller.process import RETURN_S, ControllerProcess
-from ..disk import replace_file
+from ..disk import disk_error, replace_file
 from ..errors import FluxError, PlanError
 from ..plan.plan import CONTROLLER, EGRESS, INGRESS
 from ..wire import frames
@@ -56,7 +56,7 @@ class RemoteController(ControllerProcess):
                 await trio.sleep(_LOOK_EVERY_S)
             error = self.leader.heard.error
             if error is None:
-                replace_file(self._ended, b"", fsync=True)
+                _write(self._ended, b"")
             with trio.move_on_after(_FAREWELL_S):
                 # Its own is among them. Who is just connecting anew must find somebody to send it home.
                 while len(self.leader.links) > 1 or not (was_over or self._all_told()):
@@ -138,5 +138,12 @@ class RemoteController(ControllerProcess):
 def _run_name(directory: Path) -> str:
     path = directory / _RUN
     if not path.exists():
-        replace_file(path, secrets.token_hex(8).encode(), fsync=True)
+        _write(path, secrets.token_hex(8).encode())
     return path.read_text()
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        replace_file(path, data, fsync=True)
+    except OSError as error:
+        raise disk_error("the controller", path, error, "Output up to now is right") from error

@@ -18,6 +18,7 @@ from ..errors import FluxError
 from ..local.launcher import Runnable
 from ..plan import Policy
 from ..plan.plan import EGRESS, INGRESS
+from ..site.at_work import shared_note
 from ..site.egress import EgressProcess
 from ..site.ingress import IngressProcess
 from ..site.surroundings import LEASE_S, place_of
@@ -62,7 +63,7 @@ class Joining:
             secret=self.own.secret,
             tls=self.own.tls,
             controller=self.controller,
-            here=self.listen or f"tcp:{_own_host(self.controller)}:0",
+            here=self._here(),
             lease_s=self.lease_s,
         )
         if self.role == INGRESS:
@@ -73,7 +74,20 @@ class Joining:
             return IngressProcess(surroundings, flow.sources, joined["incarnation"])
         if self.role == EGRESS:
             return EgressProcess(surroundings, flow.sinks, joined["incarnation"])
-        return Worker(surroundings, joined["name"])
+        # Whoever starts it again does not read what it notes; others here may have a site of the same name.
+        return Worker(surroundings, joined["name"], shared_note())
+
+    def _here(self) -> str:
+        """Where the others reach this process."""
+        if self.listen is None:
+            return f"tcp:{_own_host(self.controller)}:0"
+        if address.is_wildcard(self.listen):
+            port = self.listen.rpartition(":")[2]
+            raise FluxError(
+                f"--listen {self.listen.removeprefix('tcp:')} is no address at which others reach this machine: they "
+                f"are told it as it is. Give the machine's own, such as {_own_host(self.controller)}:{port}"
+            )
+        return self.listen
 
     def _patiently(self, what: str) -> dict[str, Any]:
         """Ask a controller that may still be on its way: supervisors start processes in any order."""

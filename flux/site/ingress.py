@@ -330,6 +330,11 @@ class IngressProcess(Shell):
                 rows[edge] = Rows.of(out.arrow, out.sn, out.sub, out.partition, partition, among)
         return body_of(self._edges, rows, among)
 
+    def repeat_report(self) -> None:
+        """Totals that nobody was there to hear."""
+        self._shed_told = self._rows_told = 0
+        self._report()
+
     def _report_if_due(self) -> None:
         if time.monotonic() > self._reported_at + _REPORT_EVERY_S:
             self._report()

@@ -50,11 +50,13 @@ from .feeding import Spilling, pieces
 from .heartbeat import Heartbeat
 from .peers import Peers
 from .recording import SUFFIX, Recorder
-from .surroundings import Surroundings, report_to_program
+from .reports import Reports
+from .surroundings import Surroundings
 
 FENCED = 3  # The exit status of a process that was taken for dead.
 _ERROR_MAX_CHARS = 100_000
 _LOAD_EVERY_S = 0.5
+_TABLES_MAX = 256
 
 
 class Shell(Peers):
@@ -66,7 +68,7 @@ class Shell(Peers):
         self.node = node
         self.inbox: deque[Message] = deque()
         self.jobs: deque[Consume] = deque()
-        self.program = report_to_program()
+        self.program = Reports()
         self._working = trio.CancelScope()
         self._wake = trio.Event()
         self._channels: dict[tuple[int, int], Channels] = {}
@@ -240,6 +242,8 @@ class Shell(Peers):
         """The table of a lane's channels, made once: the machine hands out the same tuple each time."""
         known = self._channels.get((id(channels), edge))
         if known is None:
+            if len(self._channels) >= _TABLES_MAX:
+                self._channels.clear()  # Of lanes that are no more, for the most part.
             ends = self.plan.edges[edge]
             known = Channels(channels, self.plan.partitions(ends.producer), self.plan.partitions(ends.consumer))
             self._channels[id(channels), edge] = known  # It keeps the tuple, so the id stays taken.
@@ -297,9 +301,9 @@ class Shell(Peers):
             await self._find_program()
 
     async def _find_program(self) -> None:
-        """Connect to the program that is started in the place of the last; what is said meanwhile waits for it."""
+        """Connect to the program that is started in the place of the last; what must be said meanwhile waits for it."""
         self.program.close()
-        self.program = report_to_program()
+        self.program = Reports(again=True)
         self._nursery.start_soon(self.program.write)
         self.program.connect(await self._find(self.program.peer, self.surroundings.leader))
         if self._failed is not None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from ..plan import Plan
 from ..wire.connections import Identity
-from ..wire.link import Link
 from ..wire.tls import Tls
 
 LEASE_S = 600.0  # Longer than a network is down while somebody mends it: a site that ends takes its copies along.
@@ -37,13 +36,6 @@ class Surroundings:
     def identity(self, name: str) -> Identity:
         """Who the process `name` is to the others."""
         return Identity(name=name, run=self.run, secret=self.secret, tls=self.tls)
-
-
-def report_to_program() -> Link:
-    """A link for reports to the program; its first frame says so, because a controller may take the program's part."""
-    link = Link("program")
-    link.send({"kind": "up"})
-    return link
 
 
 def place_of(directory: Path, kind: str, number: int) -> Path:

@@ -38,6 +38,16 @@ def bound(sock: socket.socket) -> str:
     return f"unix:{name}" if sock.family == socket.AF_UNIX else f"tcp:{name[0]}:{name[1]}"
 
 
+def is_wildcard(address: str) -> bool:
+    """Whether it means every address of a machine: one can listen there, and nobody can connect to it.
+
+    >>> is_wildcard("tcp:0.0.0.0:7000"), is_wildcard("tcp:10.0.0.1:7000"), is_wildcard("unix:/tmp/0.0.0.0")
+    (True, False, False)
+    """
+    family, target = _parse(address)
+    return family != socket.AF_UNIX and target[0] in ("", "0.0.0.0", "::")
+
+
 async def connect(address: str) -> socket.socket:
     """A tuned connection to whoever listens at `address`."""
     family, target = _parse(address)

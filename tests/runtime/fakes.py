@@ -14,7 +14,8 @@ import pyarrow as pa
 import trio
 
 import flux
-from flux.site.surroundings import Surroundings, report_to_program
+from flux.site.reports import Reports
+from flux.site.surroundings import Surroundings
 from flux.wire.connections import dial
 
 ROWS = 200
@@ -27,7 +28,7 @@ class Fake:
         self.surroundings = surroundings
         self.name = name if incarnation == 1 or name == "controller" else f"{name}.{incarnation}"
         self.incarnation = incarnation
-        self.program = report_to_program()
+        self.program = Reports()
 
     def begin(self) -> None:
         """What it does first."""

@@ -167,6 +167,15 @@ def test_a_port_in_use_is_said(processes: Processes, capsys: pytest.CaptureFixtu
     assert f"cannot listen at tcp:{processes.controller}: Address already in use; end the process" in err
 
 
+def test_an_address_that_nobody_can_connect_to_is_refused(
+    processes: Processes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    processes.start("controller")
+    call = ("site", "job:flow", "--controller", processes.controller, "--listen", "0.0.0.0:7123")
+    assert "--listen 0.0.0.0:7123 is no address at which others reach this machine" in (err := said(capsys, 1, *call))
+    assert "such as 127.0.0.1:7123" in err
+
+
 def test_a_run_without_a_secret_is_refused(
     processes: Processes, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -353,6 +353,17 @@ def a_full_disk_for_a_recording(tmp_path: Path) -> None:
     flow_of(batched(lambda batch: None, open=lambda self, context: full_disk(400))).run(record=tmp_path / "recorded")
 
 
+@case(flux.FluxError, "the journal cannot write", "controller.journal", "Make room there")
+def a_full_disk_for_the_journal_of_the_controller(tmp_path: Path) -> None:
+    with flow_of(source=flux.sources.Table(ROWS, rate=100)).start(sites=3) as run:
+        run.wait_for_output(20)
+        [pid] = [process.pid for process in run.status().processes if process.name == "controller"]
+        assert pid is not None
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (10, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+        run.kill("site-1")
+        run.wait(timeout=60)
+
+
 @case(flux.FluxError, "the recording cannot write", "taken: File exists", "choose another path")
 def a_recording_where_a_file_is(tmp_path: Path) -> None:
     (tmp_path / "taken").touch()

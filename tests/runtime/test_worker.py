@@ -10,7 +10,9 @@ import pyarrow as pa
 import pytest
 
 from flux.plan import Plan, Segment
-from flux.protocols.messages import Standby, State
+from flux.protocols.messages import Block, Standby, State
+from flux.site.at_work import shared_note
+from flux.site.reports import Reports
 from flux.site.surroundings import Surroundings
 from flux.site.worker import Worker
 from flux.wire.frames import BadFrame
@@ -23,7 +25,8 @@ def worker(name: str) -> Worker:
     """A site, while a copy of the only partition is on its way from site-1 to site-3."""
     segment = Segment(columns=("n",), partitions=1, availability="pairs", steps=())
     plan = Plan(name="late", segments=(segment,), sites=2, standby=1, pool_rows=1)
-    made = Worker(Surroundings(plan=plan, directory=Path(tempfile.gettempdir()), run="", secret=b""), name)
+    surroundings = Surroundings(plan=plan, directory=Path(tempfile.gettempdir()), run="", secret=b"")
+    made = Worker(surroundings, name, shared_note())
     made._segments[1] = []
     standby = Standby(version=1, stage=1, partition=0, slot=1, node="site-3", donor="site-1")
     made.node.view = replace(plan.view(), number=1, standby=(standby,), versions=1)
@@ -69,3 +72,21 @@ def test_chunks_from_a_donor_that_is_gone_are_forgotten() -> None:
 def test_a_chunk_of_no_copy_is_refused() -> None:
     with pytest.raises(BadFrame, match="expected a chunk of a copy"):
         worker("site-3").take_chunk(Link("site-1"), {"kind": "chunk"}, None)
+
+
+def test_tables_of_lanes_that_are_no_more_are_not_kept() -> None:
+    site = worker("site-1")
+    lanes = [(Block(producers=(0,), consumers=(0,)),) for _ in range(3_000)]
+    made = [site.table(lane, 0) for lane in lanes]
+    assert len(site._channels) <= 256
+    assert site.table(lanes[-1], 0) is made[-1], "what is in use is made once"
+
+
+def test_reports_that_nobody_hears_are_kept_if_they_say_more_than_the_next_one_does() -> None:
+    reports = Reports(again=True)
+    for n in range(1_000):
+        reports.send({"kind": "inputs", "log": [], "total": n})
+        reports.send_batch({"kind": "rows", "total": n}, None)
+    waiting = len(reports._waiting)
+    reports.send({"kind": "log", "node": "site-1", "level": 30, "text": "closed the connection"})
+    assert waiting == 1 and len(reports._waiting) == 2, "that it is there, and what it has to say"
