@@ -7,7 +7,9 @@ has come, the note that the stream has ended: a controller that is started again
 
 from __future__ import annotations
 
+import os
 import secrets
+import signal
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +31,7 @@ from .surroundings import RemoteSurroundings
 _RUN, _ENDED = "run", "ended"
 _FAREWELL_S = 10.0  # Those who were told to stop may have a sink to flush.
 _LOOK_EVERY_S = 0.05
+_KILL_ME = {"killed": CONTROLLER}
 
 
 class RemoteController(ControllerProcess):
@@ -81,8 +84,11 @@ class RemoteController(ControllerProcess):
 
     async def _attend(self, link: Link, first: dict[str, Any], pid: int | None) -> None:
         if first["kind"] == "ask":
-            link.send(await self._answered(first))
+            answer = await self._answered(first)
+            link.send(answer)
             await link.drain()
+            if answer.get("answer") == _KILL_ME:
+                os.kill(os.getpid(), signal.SIGKILL)
         elif first["kind"] == "up":
             await self.leader.serve(link)
         else:
@@ -103,11 +109,13 @@ class RemoteController(ControllerProcess):
             return self._settings
         if what == "join":
             return self._admit(header)
+        if what == "kill":
+            return await self._killed(str(header.get("process")))
         if what == "drain":
             return await self._drained(str(header.get("site")), frames.field(header, "within_s", float))
         raise FluxError(
-            f"a remote run can be asked for status and drain, not for {what!r}: its processes are started and ended "
-            "where they run, with `flux site` and by a signal"
+            f"a remote run can be asked for status, kill and drain, not for {what!r}: its processes are started where "
+            "they run, with `flux site`"
         )
 
     def _admit(self, header: dict[str, Any]) -> dict[str, Any]:
@@ -121,6 +129,22 @@ class RemoteController(ControllerProcess):
         if kind in (INGRESS, EGRESS):
             return {**answer, "name": kind, "incarnation": self._roll.incarnation(kind, view)}
         return {**answer, "name": self._roll.site(header.get("name"), view, self._links), "incarnation": 1}
+
+    async def _killed(self, name: str) -> dict[str, Any]:
+        """Have a process kill itself, as if by SIGKILL from outside; what starts it again is its supervisor's to do."""
+        if name == CONTROLLER:
+            return _KILL_ME
+        node = next((node for node in self.leader.links if name in (node, node.partition(".")[0])), None)
+        if node is None:
+            there = sorted(peer for peer in self.leader.links if peer != CONTROLLER)
+            raise FluxError(f"no process of this run is called {name!r}; there are {', '.join([CONTROLLER, *there])}")
+        link = self.leader.links[node]
+        link.send({"kind": "kill"})
+        with trio.move_on_after(_FAREWELL_S):
+            while self.leader.links.get(node) is link:
+                await trio.sleep(_LOOK_EVERY_S)
+            return {}
+        raise FluxError(f"{name} did not end within {_FAREWELL_S:g} s: it is busy, or stopped")
 
     async def _drained(self, site: str, within_s: float) -> dict[str, Any]:
         view = self.machine.view

@@ -96,7 +96,7 @@ class Posting:
 
 
 class Site(Worker):
-    """A site that the program kills by a message: it may be on another machine."""
+    """A site that ends with those it descends from."""
 
     def __init__(self, surroundings: Surroundings, name: str, ancestors: list[int], note: mmap.mmap) -> None:
         super().__init__(surroundings, name, note)
@@ -106,10 +106,6 @@ class Site(Worker):
         for pidfd in self._ancestors:
             nursery.start_soon(_end_with, pidfd)
         super().start(nursery)
-
-    def hear_program(self, header: dict[str, Any]) -> None:
-        if header["kind"] == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _become(posting: Posting, attempt: int, ancestors: list[int], note: mmap.mmap) -> NoReturn:

@@ -153,7 +153,12 @@ def test_commands_ask_the_controller(processes: Processes, capsys: pytest.Captur
     assert "site-2 is drained" in capsys.readouterr().out
     processes.advance(10)
     assert "no live site is called 'site-9'; the nodes are" in said(capsys, 1, "drain", "site-9", *there)
-    assert "started and ended where they run" in said(capsys, 1, "kill", "site-1", *there)
+    assert "its processes are started where they run" in said(capsys, 1, "add-site", *there)
+    unknown = said(capsys, 1, "kill", "site-9", *there)
+    assert "no process of this run is called 'site-9'; there are controller, egress, ingress, site-1, site-3" in unknown
+    for victim in ("ingress", "egress", "controller"):
+        assert main(["kill", victim, *there]) == 0
+        assert processes.running[victim].wait(DEADLINE_S) == -signal.SIGKILL
 
 
 # What a user can do wrong.
