@@ -70,6 +70,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def session(impatient: bool = False) -> Any:
     """Three executors of one core each; Spark is impatient if it waits seconds, not minutes, for one that is silent."""
+    flux.spark.check_java()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
 

@@ -4,7 +4,7 @@ A row's position is its place in the output: the first row has position 0. Rows 
 position of their first row: ``0000000000000000042.rows`` holds record batches as Arrow serialises them, one behind the
 other, and ``0000000000000000042.index`` one entry of fixed size for each of them. A batch counts when its entry is
 there. Beside the segments are ``outlet.json`` (which run, and the schema), ``committed`` (behind which position Spark
-will never ask again) and, once the stream has ended, ``ended``.
+will never ask again), ``read`` (behind which it has not begun) and, once the stream has ended, ``ended``.
 
 One process writes, the egress (see `outlet`); one query reads and deletes what it has committed (see `reader`). This
 module imports nothing of Flux: a task that reads has no need of the rest.
@@ -24,7 +24,7 @@ from typing import Any
 
 import pyarrow as pa
 
-CLAIM, COMMITTED, ENDED, LOCK = "outlet.json", "committed", "ended", "writer.lock"
+CLAIM, COMMITTED, READ, ENDED, LOCK = "outlet.json", "committed", "read", "ended", "writer.lock"
 ROWS, INDEX = ".rows", ".index"
 DIGITS = 19  # Positions are 64 bits: with as many digits, the order of names is the order of rows.
 
@@ -93,12 +93,27 @@ def write_json(directory: str, name: str, content: dict[str, Any]) -> None:
     fresh = os.path.join(directory, f"{name}.new")
     with open(fresh, "w", encoding="utf-8") as file:
         json.dump(content, file)
+        file.flush()
+        os.fsync(file.fileno())
     os.replace(fresh, os.path.join(directory, name))
 
 
 def committed(directory: str) -> int:
     """The position behind which Spark will not ask again."""
-    noted = read_json(directory, COMMITTED)
+    return _position(directory, COMMITTED)
+
+
+def done(directory: str) -> int:
+    """The position up to which micro-batches of Spark are done with.
+
+    Spark commits a micro-batch when it plans the next one, and plans none before there are rows for it. So what is done
+    with is more than what is committed; but only that may be deleted.
+    """
+    return max(_position(directory, COMMITTED), _position(directory, READ))
+
+
+def _position(directory: str, name: str) -> int:
+    noted = read_json(directory, name)
     return 0 if noted is None else int(noted["rows"])
 
 
@@ -191,7 +206,7 @@ class Shelf:
         for first in sorted(self._entries)[:-1]:
             following = min(other for other in self._entries if other > first)
             if following <= position and self._entries[following]:
-                for suffix in (INDEX, ROWS):
+                for suffix in (ROWS, INDEX):  # By its index a segment is found, should this process be killed between.
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(self.path(first, suffix))
                 del self._entries[first]

@@ -40,8 +40,9 @@ class Outlet(Sink):
         df = spark.readStream.format("flux").option("path", "/data/results").load()
 
     Rows are safe on the disk (fsync) before they count as output. They are deleted in segments of about
-    `segment_bytes` when Spark has committed all of a segment. With `max_rows`, output waits while so many rows are not
-    committed, and with it the whole dataflow and its source. One query reads an outlet.
+    `segment_bytes` when Spark has committed all of a segment. With `max_rows`, output waits while Spark has not done
+    with so many rows, and with it the whole dataflow and its source; up to twice as many may be on the disk. One query
+    reads an outlet.
 
     A directory that holds anything else is an error; with `overwrite`, the output of another run is removed.
     """
@@ -127,7 +128,7 @@ class Outlet(Sink):
         if there and not self._overwrite:
             raise foreign_output(_WHO, self._directory, f"holds {there[0].name!r} already")
         for path in there:
-            if path.name not in (kept.CLAIM, kept.COMMITTED, kept.ENDED) and not _is_ours(path):
+            if path.name not in (kept.CLAIM, kept.COMMITTED, kept.READ, kept.ENDED) and not _is_ours(path):
                 raise PlanError(
                     f"{_WHO}: {self._directory} holds {path.name!r}, which no run of Flux wrote. overwrite=True "
                     "removes only what Flux wrote; choose another directory"
@@ -198,10 +199,10 @@ class Outlet(Sink):
         self._rows, self._upto = entry.end, upto
 
     def _wait_for_room(self) -> None:
-        """Until Spark has committed enough; what the egress holds back, the dataflow does too, up to its source."""
-        while self._max_rows is not None and self._rows - kept.committed(str(self._directory)) >= self._max_rows:
+        """Until Spark is done with enough; what the egress holds back, the dataflow does too, up to its source."""
+        while self._max_rows is not None and self._rows - kept.done(str(self._directory)) >= self._max_rows:
             if self._given_up.wait(_LOOK_EVERY_S):
-                raise FluxError(f"{_WHO}: the run was stopped while the output waited for Spark to commit")
+                raise FluxError(f"{_WHO}: the run was stopped while the output waited for Spark to read it")
 
     def _close_files(self) -> None:
         if self._files is not None:

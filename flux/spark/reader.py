@@ -39,7 +39,7 @@ WIDER = {
     pa.uint64(): pa.decimal128(20, 0),
     pa.float16(): pa.float32(),
 }
-OPTIONS = "path, maxRowsPerTrigger, partitions, until, deliver"
+OPTIONS = ("path", "maxRowsPerTrigger", "partitions", "until", "deliver")
 
 
 @dataclass
@@ -85,6 +85,9 @@ class OutletReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         """As far as there are rows, and the limit allows."""
         self._check(start)
         begin = int(start["rows"])
+        # Micro-batches up to there are in Spark's log of commits; it tells us when there is another one.
+        if begin > kept.done(self.directory):
+            kept.write_json(self.directory, kept.READ, {"rows": begin})
         if self.is_bounded and self.to_the_end:
             self._wait_for_rows_behind(begin)
         self.shelf.look()
@@ -214,10 +217,15 @@ def _claim(directory: str) -> dict[str, Any]:
 
 
 def _directory(options: Mapping[str, str]) -> str:
+    known = {name.lower() for name in OPTIONS}
+    unknown = sorted(name for name in options if name.lower() not in known)
+    if unknown:
+        raise ValueError(f'format("flux"): there is no option {unknown[0]!r} to read; options are {", ".join(OPTIONS)}')
     path = options.get("path")
     if not path:
         raise ValueError(
-            f'format("flux"): to read, give .option("path", directory of a flux.spark.Outlet); options are {OPTIONS}'
+            'format("flux"): to read, give .option("path", directory of a flux.spark.Outlet); '
+            f"options are {', '.join(OPTIONS)}"
         )
     return path.removeprefix("file://").removeprefix("file:")
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from flux.errors import PlanError
+import pyarrow as pa
+
+from flux.errors import FluxError, PlanError
 from flux.report import Report
 from flux.sources import Table
 
@@ -33,4 +35,10 @@ class Frame(Table):
 
 def to_dataframe(report: Report, spark: Any) -> Any:
     """Return what a run with `flux.sinks.Collect()` gave as a DataFrame of this session."""
-    return spark.createDataFrame(report.table)
+    from flux.spark.reader import WIDER
+
+    table = report.table
+    if table is None:
+        raise FluxError("flux.spark.to_dataframe: the run collected nothing: it needs the sink flux.sinks.Collect()")
+    fields = [field.with_type(WIDER.get(field.type, field.type)) for field in table.schema]
+    return spark.createDataFrame(table.cast(pa.schema(fields)))

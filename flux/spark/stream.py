@@ -129,6 +129,7 @@ class Stream(Source):
                 "flux.spark.Stream: trigger must be the keywords of DataStreamWriter.trigger, such as "
                 f'{{"processingTime": "1 second"}}; it is {trigger!r}'
             )
+        _check_trigger(df, trigger or {})
         if isinstance(restarts, bool) or not isinstance(restarts, int) or restarts < 0:
             raise PlanError(f"flux.spark.Stream: restarts counts how often; it is {restarts!r}")
         self._restarts = restarts
@@ -332,16 +333,33 @@ class Stream(Source):
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
+def _check_trigger(df: Any, trigger: Mapping[str, Any]) -> None:
+    """`PlanError` if Spark would not have it: then nothing is started."""
+    if "continuous" in trigger:
+        raise PlanError(
+            "flux.spark.Stream: trigger continuous has no micro-batches, by which rows are handed over; use "
+            '{"processingTime": "0 seconds"}'
+        )
+    if trigger:
+        try:
+            df.writeStream.trigger(**trigger)
+        except Exception as error:
+            raise PlanError(f"flux.spark.Stream: trigger {dict(trigger)!r}: {_reason(error)}") from error
+
+
 def _arrow_schema(df: Any, types: Mapping[str, pa.DataType]) -> pa.Schema:
     """Return the schema of the record batches that Spark will send."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     conf = df.sparkSession.conf
-    schema = to_arrow_schema(
-        df.schema,
-        timezone=conf.get("spark.sql.session.timeZone"),
-        prefers_large_types=conf.get("spark.sql.execution.arrow.useLargeVarTypes") == "true",
-    )
+    try:
+        schema = to_arrow_schema(
+            df.schema,
+            timezone=conf.get("spark.sql.session.timeZone"),
+            prefers_large_types=conf.get("spark.sql.execution.arrow.useLargeVarTypes") == "true",
+        )
+    except Exception as error:
+        raise PlanError(f"flux.spark.Stream: Spark cannot hand a column on: {_reason(error)}") from error
     unknown = sorted(set(types) - set(schema.names))
     if unknown:
         raise PlanError(f"flux.spark.Stream: types names {unknown}, but the columns are {schema.names}")

@@ -54,6 +54,12 @@ class FluxSink(DataSource):  # type: ignore[misc]  # pyspark is untyped here
 
         return OutletReader(self.options, schema)
 
+    def reader(self, schema: Any) -> Any:
+        raise ValueError(
+            'format("flux") is read as a stream: spark.readStream.format("flux"); with trigger(availableNow=True) the '
+            "query ends when it has read what is there"
+        )
+
     def streamWriter(self, schema: Any, overwrite: bool) -> StagingWriter:
         return StagingWriter(self.options)
 

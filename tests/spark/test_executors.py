@@ -31,8 +31,8 @@ def test_a_killed_executor_is_a_killed_site_and_nothing_is_lost() -> None:
     assert figures["exact"] and figures["tasks_left"] == 0
     assert killed["descendants"], "each site's process is a descendant of an executor"
     assert killed["standby"], "the site that Spark starts in its place holds nothing yet"
-    # As a difference within one run: how busy the machine is, is not what is tested.
-    assert killed["gap_s"] < 0.5 + killed["without_kill_s"]
+    # On a busy machine there are gaps without a kill, too.
+    assert killed["gap_s"] < 0.5 + min(killed["without_kill_s"], 0.5)
 
 
 def test_who_does_not_answer_is_replaced_and_does_no_harm_when_it_wakes_up() -> None:

@@ -12,6 +12,8 @@ import pytest
 from spark_ingress import DEADLINE_S
 
 import flux
+from experiments.spark_sites.executors import wait_until
+from flux.spark import kept
 from flux.spark.stream import _reason
 
 ROWS = 5_000
@@ -98,9 +100,19 @@ def test_a_query_reads_the_output_to_its_end_while_it_comes(spark: Any, tmp_path
     assert (row["name"], bytes(row["data"]), row["at"].timestamp()) == ("3", b"abc", 5.0)
 
 
+def test_an_outlet_that_is_full_before_the_query_begins_goes_on(spark: Any, tmp_path: Path) -> None:
+    # The first micro-batch takes all there is. Spark commits it when it plans the next, for which there must be room.
+    with start(tmp_path / "outlet", max_rows=1_000) as run:
+        run.wait_for_output(1_000, timeout=10 * DEADLINE_S)
+        to_its_end(frame(spark, tmp_path / "outlet", until="end"), tmp_path)
+        assert run.wait(timeout=10 * DEADLINE_S).outputs == ROWS
+    assert counted(spark, tmp_path) == expected()
+
+
 def test_a_query_that_is_restarted_goes_on_from_its_checkpoint(spark: Any, tmp_path: Path) -> None:
     with start(tmp_path / "outlet", segment_bytes=20_000) as run:
         run.wait(timeout=10 * DEADLINE_S)
+    segments = len(list((tmp_path / "outlet").glob("*.rows")))
     first, deadline = None, time.monotonic() + 10 * DEADLINE_S
     df = frame(spark, tmp_path / "outlet", maxRowsPerTrigger=1_000)
     while first is None or first.lastProgress is None or first.lastProgress["batchId"] < 1:
@@ -109,10 +121,9 @@ def test_a_query_that_is_restarted_goes_on_from_its_checkpoint(spark: Any, tmp_p
         assert time.monotonic() < deadline, first.exception()
         time.sleep(0.05)
     first.stop()
-    segments = len(list((tmp_path / "outlet").glob("*.rows")))
     to_its_end(frame(spark, tmp_path / "outlet"), tmp_path)
     assert counted(spark, tmp_path) == expected()
-    assert len(list((tmp_path / "outlet").glob("*.rows"))) <= segments
+    assert len(list((tmp_path / "outlet").glob("*.rows"))) < segments, "what is committed is deleted"
 
 
 def test_a_query_that_waits_for_rows_can_be_stopped(spark: Any, tmp_path: Path) -> None:
@@ -121,8 +132,27 @@ def test_a_query_that_waits_for_rows_can_be_stopped(spark: Any, tmp_path: Path) 
     quiet.exchange("k", partitions=2).apply(Counted).sink(flux.spark.Outlet(tmp_path / "outlet"))
     with flow.start(sites=2):
         waiting = query(frame(spark, tmp_path / "outlet", until="end"), tmp_path, availableNow=True)
+        # The first row comes at once, the next in minutes; it has been asked for when the first is done with.
+        wait_until(lambda: kept.done(str(tmp_path / "outlet")) == 1 or not waiting.isActive, "the first row")
+        assert waiting.isActive, waiting.exception()
+        began = time.monotonic()
         waiting.stop()
-        assert not waiting.isActive
+        assert not waiting.isActive and time.monotonic() < began + DEADLINE_S
+
+
+def test_an_option_that_there_is_none_is_named(spark: Any, tmp_path: Path) -> None:
+    with pytest.raises(Exception) as raised:
+        frame(spark, tmp_path, maxRowsPerTriger=5)
+    assert "there is no option 'maxrowspertriger' to read; options are path, maxRows" in _reason(raised.value)
+
+
+def test_an_outlet_is_read_as_a_stream(spark: Any, tmp_path: Path) -> None:
+    with start(tmp_path / "outlet") as run:
+        run.wait(timeout=10 * DEADLINE_S)
+    flux.spark.register(spark)
+    with pytest.raises(Exception) as raised:
+        spark.read.format("flux").option("path", str(tmp_path / "outlet")).load().collect()
+    assert 'format("flux") is read as a stream: spark.readStream' in _reason(raised.value)
 
 
 def test_a_directory_that_is_no_outlet_is_said_in_one_line(spark: Any, tmp_path: Path) -> None:

@@ -352,6 +352,22 @@ def test_only_a_streaming_dataframe_is_taken(spark: Any) -> None:
         Stream([1])
 
 
+@pytest.mark.parametrize(
+    ("trigger", "says"),
+    [
+        ({"every": 5}, "unexpected keyword argument 'every'"),
+        ({"processingTime": "soon"}, "soon"),
+        ({"continuous": "1 second"}, "continuous has no micro-batches"),
+    ],
+)
+def test_a_trigger_that_spark_would_not_have_is_refused_before_anything_is_started(
+    spark: Any, folder: Path, trigger: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(PlanError, match=f"flux.spark.Stream: trigger .*{says}") as raised:
+        Stream(read(spark, folder), trigger=trigger)
+    assert "\n" not in str(raised.value)
+
+
 def test_a_trigger_that_is_no_dict_is_refused(spark: Any, folder: Path) -> None:
     with pytest.raises(PlanError, match=r"trigger must be the keywords .* it is .1 second."):
         Stream(read(spark, folder), trigger="1 second")  # type: ignore[arg-type]

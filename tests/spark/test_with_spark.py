@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import processors as p
+import pyarrow as pa
 import pytest
 from cases import CASES, inputs, recorded
 from traces import INPUT, comparable, stream_of
 
 import flux
-from flux.errors import PlanError
+from flux.errors import FluxError, PlanError
 from flux.spark import Frame, Stream, stateful_processor, to_dataframe
 
 EVENT_TIME = "event_timers"
@@ -37,6 +38,26 @@ def test_a_static_dataframe_is_one_micro_batch_and_the_result_is_a_dataframe(spa
     assert result.columns == ["id", "count", "last", "clock", "watermark"]
     found = {row.id: row["count"] for row in result.collect()}
     assert found == {key: len([row for row in rows if row[0] == key]) for key in {row[0] for row in rows}}
+
+
+def test_a_result_of_types_that_spark_has_not_is_widened(spark: Any) -> None:
+    numbers = pa.table({"k": [1, 2], "n": pa.array([2**32 - 1, None], pa.uint32())})
+    flow = flux.Dataflow("wide")
+    flow.source(flux.sources.Table(numbers)).exchange("k", partitions=2).apply(flux.operators.Distinct).sink(
+        flux.sinks.Collect()
+    )
+    result = to_dataframe(flow.run(sites=2), spark)
+    assert result.dtypes == [("k", "bigint"), ("n", "bigint")]
+    assert [tuple(row) for row in result.orderBy("k").collect()] == [(1, 2**32 - 1), (2, None)]
+
+
+def test_a_result_that_was_not_collected_is_none(spark: Any) -> None:
+    flow = flux.Dataflow("gone")
+    flow.source(flux.sources.Table([{"k": 1}])).exchange("k", partitions=2).apply(flux.operators.Distinct).sink(
+        flux.sinks.Null()
+    )
+    with pytest.raises(FluxError, match=r"collected nothing: it needs the sink flux.sinks.Collect"):
+        to_dataframe(flow.run(sites=2), spark)
 
 
 def test_each_kind_of_dataframe_has_its_source(spark: Any, tmp_path: Path) -> None:
