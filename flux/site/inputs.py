@@ -12,14 +12,8 @@ A stage that is not ordered takes frames whole, also beyond its frontier. Punctu
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
-
-import numpy as np
-import pyarrow as pa
-
-from ..plain import HIDDEN
 from ..plan import Plan
-from ..plan.sides import wide_names
+from ..plan.sides import widened
 from ..protocols.messages import Block, Consume, Frame
 from ..punctuation import Punctuation
 from ..wire.rows import Channels, Rows, merge
@@ -58,15 +52,4 @@ class Inputs:
             self._waiting = {sn: mark for sn, mark in self._waiting.items() if sn > consumed}
 
     def _widened(self, rows: Rows, side: int) -> Rows:
-        if rows.wide is None:
-            return rows
-        count = rows.wide.num_rows
-        arrays: list[Any] = [pa.array(np.full(count, side, np.uint8))]
-        for other, schema in enumerate(self._sides):
-            own = other == side
-            arrays += [
-                rows.wide.column(name) if own else pa.nulls(count, schema.field(name).type) for name in schema.names
-            ]
-        hidden = [name for name in rows.wide.schema.names if name in HIDDEN]
-        arrays += [rows.wide.column(name) for name in hidden]
-        return Rows(pa.RecordBatch.from_arrays(arrays, names=[*wide_names(self._sides), *hidden]), rows.marks)
+        return rows if rows.wide is None else Rows(widened(rows.wide, side, self._sides), rows.marks)
