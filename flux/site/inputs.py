@@ -12,6 +12,7 @@ A stage that is not ordered takes frames whole, also beyond its frontier. Punctu
 from __future__ import annotations
 
 from collections.abc import Callable
+
 from ..plan import Plan
 from ..plan.sides import widened
 from ..protocols.messages import Block, Consume, Frame

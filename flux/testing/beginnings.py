@@ -10,7 +10,6 @@ import random
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -61,8 +60,8 @@ def beginnings(sources: Sequence[Source], count: int, flow: str) -> list[Beginni
     for source in sources:
         if type(source).start is not Source.start:
             raise PlanError(
-                f"simulate: source {type(source).__name__} of {flow!r} begins when a run does, and a simulated world is "
-                "none. Give a flow for testing some of its rows, as flux.sources.Table(rows)"
+                f"simulate: source {type(source).__name__} of {flow!r} begins when a run does, and here is none. Give "
+                "a flow for testing some of its rows, as flux.sources.Table(rows)"
             )
     found = [_beginning(source, count) for source in sources]
     if not any(len(beginning.rows) for beginning in found):
@@ -107,9 +106,9 @@ async def _read(source: Source, count: int, directory: Path) -> Beginning:
 
 def _is_slow(source: Source, came: int, count: int) -> PlanError:
     return PlanError(
-        f"simulate: source {type(source).__name__} gave {came} of the {count} rows that were asked for, then nothing for "
-        f"{PATIENCE_S:g} s, and it did not end. Ask for fewer (rows=...), or give the flow a source that ends, such as "
-        "flux.sources.Table(rows)"
+        f"simulate: source {type(source).__name__} gave {came} of the {count} rows that were asked for, nothing more "
+        f"for {PATIENCE_S:g} s, and it did not end. Ask for fewer (rows=...), or give the flow a source that ends, "
+        "such as flux.sources.Table(rows)"
     )
 
 
@@ -120,40 +119,48 @@ def pulls(found: Sequence[Beginning], rng: random.Random) -> tuple[Pull, ...]:
     """All rows and marks of all sources, in one of the orders in which an ingress may number them."""
     told = {n: each.source.event_time for n, each in enumerate(found) if each.source.event_time is not None}
     watermarks = Watermarks(told, {})
-    waiting = [deque([*_pieces(beginning, rng), None]) for beginning in found]  # None: the source has ended.
+    waiting = [deque(_pieces(beginning, rng)) for beginning in found]
     numbered_so_far: list[Pull] = []
     upto = 0
     while any(waiting):
         number = rng.choice([n for n, pieces in enumerate(waiting) if pieces])
-        pull = _pull(number, waiting[number].popleft(), upto, watermarks, found[number].rows.slice(0, 0))
-        if pull is not None:
+        pull = _pull(number, waiting[number].popleft(), upto, watermarks)
+        if pull.upto > upto:
             numbered_so_far.append(pull)
             upto = pull.upto
     return tuple(numbered_so_far)
 
 
-Piece = pa.RecordBatch | tuple[str, int | None] | None
+@dataclass(frozen=True)
+class _Piece:
+    """What a source gives next: rows, or a mark, or its end."""
+
+    rows: pa.RecordBatch
+    mark: tuple[str, int | None] | None = None
+    is_end: bool = False
 
 
-def _pieces(beginning: Beginning, rng: random.Random) -> Iterator[Piece]:
-    """Rows, cut at random and at the source's own marks, and these marks."""
+def _pieces(beginning: Beginning, rng: random.Random) -> Iterator[_Piece]:
+    """Rows, cut at random and at the source's own marks, these marks, and the end."""
     rows, marks = beginning.rows, beginning.marks
-    some = [rng.randint(0, len(rows)) for _ in range(rng.randint(0, _CUTS_MAX))]
-    for start, end in pairwise(sorted({0, len(rows), *some, *(place for place, _, _ in marks)}, key=int)):
-        yield from ((kind, value) for place, kind, value in marks if place == start == 0)
-        yield rows.slice(start, end - start)
-        yield from ((kind, value) for place, kind, value in marks if place == end)
-    if not len(rows):
-        yield from ((kind, value) for _, kind, value in marks)
+    nothing = rows.slice(0, 0)
+    some = (rng.randint(0, len(rows)) for _ in range(rng.randint(0, _CUTS_MAX)))
+    before = 0
+    for place in sorted({0, len(rows), *some, *(place for place, _, _ in marks)}):
+        if place > before:
+            yield _Piece(rows.slice(before, place - before))
+        yield from (_Piece(nothing, (kind, value)) for at, kind, value in marks if at == place)
+        before = place
+    yield _Piece(nothing, is_end=True)
 
 
-def _pull(number: int, piece: Piece, after: int, watermarks: Watermarks, nothing: pa.RecordBatch) -> Pull | None:
-    if isinstance(piece, pa.RecordBatch):
-        marks = watermarks.behind(number, piece, after)
-        upto = after + len(piece) + len(marks)
-        among = tuple(Punctuation(sn, "watermark", value) for sn, value in marks)
-        return Pull(number, piece, numbered(after, len(piece), marks), among, upto)
-    kind, value = ("watermark", watermarks.end(number)) if piece is None else piece
-    if piece is None and value is None:
-        return None
-    return Pull(number, nothing, numbered(after, 0, ()), (Punctuation(after + 1, kind, value),), after + 1)
+def _pull(number: int, piece: _Piece, after: int, watermarks: Watermarks) -> Pull:
+    """What a piece is when it is numbered behind `after`: as the ingress does it."""
+    count = len(piece.rows)
+    marks: tuple[tuple[int, int], ...] = watermarks.behind(number, piece.rows, after) if count else ()
+    among = tuple(Punctuation(sn, "watermark", value) for sn, value in marks)
+    if piece.mark is not None:
+        among = (Punctuation(after + 1, *piece.mark),)
+    elif piece.is_end and (value := watermarks.end(number)) is not None:
+        among = (Punctuation(after + 1, "watermark", value),)
+    return Pull(number, piece.rows, numbered(after, count, marks), among, after + count + len(among))

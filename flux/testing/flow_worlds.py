@@ -1,9 +1,9 @@
 """Flow worlds: a user's dataflow as the dataflow of a simulated world of `flux.spec`.
 
 Rows are the user's, and so are the operators: they are run as a site runs them, and between any two steps their state
-is what it is on the wire: bytes. A punctuation is a row to every partition, as the end of the stream is in all simulated
-worlds; a partition acts on it when its frontier passes it, once, and passes it on behind what it caused. A stage that
-is not ordered may have it long before.
+is what it is on the wire: bytes. A punctuation is a row to every partition, as the end of the stream is in all
+simulated worlds; a partition acts on it when its frontier passes it, once, and passes it on behind what it caused. A
+stage that is not ordered may have it long before.
 """
 
 from __future__ import annotations
@@ -70,9 +70,7 @@ class Kept(OperatorState):
     waiting: tuple[Punctuation, ...] = ()  # Those that came before the frontier has passed them.
 
     @classmethod
-    def of(
-        cls, seen: int, ends: int, packed: tuple[bytes, ...] | None, waiting: tuple[Punctuation, ...] = ()
-    ) -> Kept:
+    def of(cls, seen: int, ends: int, packed: tuple[bytes, ...] | None, waiting: tuple[Punctuation, ...] = ()) -> Kept:
         kept = cls(seen, ends)
         kept.packed, kept.waiting = packed, waiting
         return kept

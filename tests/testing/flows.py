@@ -140,7 +140,7 @@ def stateless() -> flux.Dataflow:
 
 
 def branches() -> flux.Dataflow:
-    """One stream with several consumers, a union of two of its branches, and three sinks, of which one takes any order."""
+    """One stream with several consumers, a union of two of its branches, and three sinks; one takes any order."""
     flow = flux.Dataflow("branches")
     events = cards(flow)
     totals = events.exchange("card", partitions=3).apply(Running)
