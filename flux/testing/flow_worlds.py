@@ -9,6 +9,7 @@ stage that is not ordered may have it long before.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -30,27 +31,34 @@ from .beginnings import Pull
 
 __all__ = ["Cells", "FlowScenario", "Kept", "plain_outputs"]
 
+Position = tuple[int, int, int, int, int]  # Of a row: all but its value.
+
 _NO_PLAN = Plan(name="none", segments=(), sites=1, standby=0, pool_rows=1)
 
 
 class Cells:
-    """A row of the user's, as a value: equal to another that prints alike."""
+    """A row of the user's, as a value: equal to another that prints alike; the `nth` of those with one position.
 
-    __slots__ = ("arrow", "text")
+    Rows of several partitions that one punctuation caused may have the same position, and so may what becomes of them.
+    Whoever merges keeps them in the order in which they were made.
+    """
 
-    def __init__(self, arrow: pa.RecordBatch, text: str) -> None:
+    __slots__ = ("arrow", "nth", "text")
+
+    def __init__(self, arrow: pa.RecordBatch, text: str, nth: int = 0) -> None:
         self.arrow = arrow  # Of one row.
         self.text = text
+        self.nth = nth
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Cells) and self.text == other.text
+        return isinstance(other, Cells) and (self.nth, self.text) == (other.nth, other.text)
 
     def __lt__(self, other: object) -> bool:
         # What a punctuation or the end of the stream caused has its number, and comes before it.
-        return self.text < other.text if isinstance(other, Cells) else True
+        return (self.nth, self.text) < (other.nth, other.text) if isinstance(other, Cells) else True
 
     def __gt__(self, other: object) -> bool:
-        return self.text > other.text if isinstance(other, Cells) else False
+        return (self.nth, self.text) > (other.nth, other.text) if isinstance(other, Cells) else False
 
     def __hash__(self) -> int:
         return hash(self.text)
@@ -98,7 +106,7 @@ class FlowScenario(Scenario):
     def _given(self, first: Steps, pull: Pull) -> Iterator[Row]:
         if len(pull.rows):
             batch = Batch(pull.rows, pull.sn, None, np.zeros(len(pull.rows), np.uint16))
-            yield from self._sent(0, 0, first.process(batch, INPUT - pull.source))
+            yield from self._sent(0, 0, first.process(batch, INPUT - pull.source), Counter())
         for mark in pull.marks:
             yield from self._passed_on(0, 0, mark)
 
@@ -135,8 +143,8 @@ class FlowScenario(Scenario):
         waiting = tuple(marks[sn] for sn in sorted(marks) if sn > upto)
         return Kept.of(seen, ends, here.closed(), waiting), sorted(out)
 
-    def _sent(self, stage: int, partition: int, taps: Taps) -> Iterator[Row]:
-        """What came out of a stage, as rows on their way to the consumers of all its edges."""
+    def _sent(self, stage: int, partition: int, taps: Taps, ties: Counter[Position]) -> Iterator[Row]:
+        """What came out of a stage, as rows on their way to the consumers of all its edges; `ties` counts them."""
         for number in self.plan_of_flow.outputs(stage):
             edge = self.plan_of_flow.edges[number]
             output = taps.get(edge.tap)
@@ -145,8 +153,9 @@ class FlowScenario(Scenario):
             consumers = edge.route.partition(output.arrow, output.sn, output.sub)
             sub = np.zeros(len(output), np.uint64) if output.sub is None else output.sub
             for i, text in enumerate(_texts(output.arrow)):
-                cells = Cells(output.arrow.slice(i, 1), text)
-                yield Row(int(output.sn[i]), int(sub[i]), number, partition, int(consumers[i]), cells)
+                position = (int(output.sn[i]), int(sub[i]), number, partition, int(consumers[i]))
+                yield Row(*position, Cells(output.arrow.slice(i, 1), text, ties[position]))
+                ties[position] += stage not in self.unordered  # There, in which order they are made means nothing.
 
     def _passed_on(self, stage: int, partition: int, mark: Punctuation) -> Iterator[Row]:
         """A punctuation on its way to all partitions that a stage feeds."""
@@ -164,6 +173,7 @@ class _Segment:
     def __init__(self, scenario: FlowScenario, stage: int, partition: int, packed: tuple[bytes, ...]) -> None:
         self._scenario, self._stage, self._partition = scenario, stage, partition
         self._plan = scenario.plan_of_flow
+        self._ties: Counter[Position] = Counter()  # Rows of one sequence number come in one step, all of them.
         self._steps = Steps(self._plan, stage)
         self._steps.open([] if packed else [partition])
         if packed:
@@ -181,13 +191,16 @@ class _Segment:
             yield from self._processed(rows[:cut])
             rows = rows[cut:]
             own = replace(mark, partitions=frozenset({self._partition}))
-            yield from self._scenario._sent(self._stage, self._partition, self._steps.punctuate(own))
+            yield from self._sent(self._steps.punctuate(own))
             yield from self._scenario._passed_on(self._stage, self._partition, mark)
         yield from self._processed(rows)
 
     def _processed(self, rows: list[Row]) -> Iterator[Row]:
         if rows:
-            yield from self._scenario._sent(self._stage, self._partition, self._steps.process(self._batch(rows)))
+            yield from self._sent(self._steps.process(self._batch(rows)))
+
+    def _sent(self, taps: Taps) -> Iterator[Row]:
+        return self._scenario._sent(self._stage, self._partition, taps, self._ties)
 
     def _batch(self, rows: list[Row]) -> Batch:
         sides = self._plan.segment(self._stage).sides

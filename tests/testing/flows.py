@@ -66,6 +66,31 @@ class Tells(flux.Operator):
         self.rows = state
 
 
+class Totals(flux.Operator):
+    """A running total behind each row, and three rows at each punctuation."""
+
+    output = {"card": "int64", "amount": "float64"}
+
+    def open(self, context: Any) -> None:
+        self.total = 0.0
+
+    def process(self, batch: Any) -> Any:
+        totals = []
+        for row in batch.rows():
+            self.total += row.amount
+            totals.append(self.total)
+        return batch.emit({"card": batch.column("card"), "amount": totals})
+
+    def on_punctuation(self, p: Any) -> Any:
+        return {"card": [1, 2, 3], "amount": [self.total, self.total + 1, self.total + 2]}
+
+    def get_state(self) -> Any:
+        return self.total
+
+    def install_state(self, state: Any) -> None:
+        self.total = state
+
+
 class Silent(flux.KeyedOperator):
     """Tells which cards were silent for so long."""
 
@@ -209,6 +234,16 @@ def punctuated() -> flux.Dataflow:
     return flow
 
 
+def caused() -> flux.Dataflow:
+    """Rows that a watermark caused in one stage meet, in the next one, those that it causes there."""
+    flow = flux.Dataflow("caused")
+    totals = cards(flow, event_time="ts", watermark_every_ms=1_000).select("card", "amount")
+    for _ in range(2):
+        totals = totals.exchange("card", partitions=2).apply(Totals)
+    totals.sink(flux.sinks.Collect())
+    return flow
+
+
 def any_order() -> flux.Dataflow:
     """Stages and a sink that do not wait for the merge; watermarks go by them all the same."""
     flow = flux.Dataflow("any order")
@@ -245,6 +280,7 @@ KINDS: tuple[Callable[[], flux.Dataflow], ...] = (
     joined_windows,
     timers,
     punctuated,
+    caused,
     any_order,
     ranges,
     one_copy,
