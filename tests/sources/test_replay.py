@@ -77,12 +77,14 @@ def test_a_generator_is_paced() -> None:
     times: list[float] = []
 
     async def main() -> None:
+        times.append(trio.current_time())
         async for _ in Generator(counting, rows=100, rate=1000).batches(SourceContext(Path("unused"))):
             times.append(trio.current_time())
 
     # Calls in threads are not seen by a clock that jumps when all tasks wait, so it is not exact here.
     trio.run(main, clock=trio.testing.MockClock(rate=10))
-    assert len(times) == 5 and times[-1] - times[0] >= 0.079
+    # What is late, because others have the processor, is made up for: only the beginning counts.
+    assert len(times) == 6 and times[-1] - times[0] >= 0.079
 
 
 def test_columns_may_come_in_any_order_and_are_cast() -> None:
