@@ -26,7 +26,7 @@ from ..spec.walk import shrink, steps, story
 from ..spec.world import Choice, World
 from .beginnings import Beginning, beginnings, pulls
 from .clocks import LATER_S, NOW_S, Clock
-from .flow_worlds import FlowScenario, plain_outputs
+from .flow_worlds import FlowScenario, plain_outputs, without_order
 
 __all__ = ["Simulated", "simulate"]
 
@@ -37,7 +37,11 @@ _SHOWN_LINES = 30
 
 @dataclass(frozen=True)
 class Simulated:
-    """What was simulated; nothing was found. In `lost` worlds every copy of a partition crashed: they end there."""
+    """What was simulated; nothing was found. In `lost` worlds every copy of a partition crashed: they end there.
+
+    `outputs` are the rows for all sinks in the last world: rows of several sources follow each other in other ways in
+    each, and so less or more may come of them.
+    """
 
     seeds: int
     events: int
@@ -155,6 +159,7 @@ def _walked(scenario: FlowScenario, seed: int, name: str, tell: bool, clock: Clo
     try:
         with clock.at(NOW_S):
             outputs = sum(len(rows) for rows in plain_outputs(scenario))
+            _check_order(scenario, seed, name)
         with clock.at(LATER_S):
             world = World(scenario)
             for choice in steps(world, rng):
@@ -176,6 +181,23 @@ def _walked(scenario: FlowScenario, seed: int, name: str, tell: bool, clock: Clo
     return _Walked(len(done), bool(world.lost), outputs)
 
 
+def _check_order(scenario: FlowScenario, seed: int, name: str) -> None:
+    found = without_order(scenario)
+    if found is None:
+        return
+    one, other = found
+    producer, consumer = scenario.edges[one.edge]
+    raise SimulationFailed(
+        f"{_headline(name, seed)}\n\n"
+        f'Stage {producer} takes rows as they come (order="any"), and makes {one.value} and {other.value} of rows that '
+        f"have the same place in the stream, number {one.sn}. Stage {consumer} takes rows in order, and between these "
+        "there is none: its copies may take them in different orders.\n\n"
+        f"Stages: {'; '.join(_stages(scenario.plan_of_flow))}.\n"
+        "What to do: let the first of them be ordered too, or the second take any order.\n"
+        f"{_again(seed)}"
+    )
+
+
 def _failure(
     scenario: FlowScenario, seed: int, name: str, done: list[Choice], violation: Violated, clock: Clock
 ) -> str:
@@ -189,7 +211,7 @@ def _failure(
             f"Stages: {'; '.join(_stages(scenario.plan_of_flow))}. What happened, as short as it could be made:",
             *_shown(story(scenario, shortest)),
             "",
-            "What it means: what reached a partition, or the sink, is not what a plain run of the operators gives.",
+            "What it means: what reached a partition, or a sink, is not what a plain run of the operators gives.",
             "What to do: the protocol is checked by itself (flux spec check), so look at the operators first: one "
             "whose output depends on where batches are cut, or whose state is not complete, gives this. "
             "flux.testing.check_operator(operator, rows=...) tells which, with a small example.",
