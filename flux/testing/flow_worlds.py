@@ -29,7 +29,7 @@ from ..spec.dataflow import END, OperatorState, Row, Scenario
 from ..wire.state import decode, encode
 from .beginnings import Pull
 
-__all__ = ["Cells", "FlowScenario", "Kept", "plain_outputs", "without_order"]
+__all__ = ["Cells", "FlowScenario", "Kept", "plain_outputs"]
 
 Position = tuple[int, int, int, int, int]  # Of a row: all but its value.
 
@@ -40,7 +40,8 @@ class Cells:
     """A row of the user's, as a value: equal to another that prints alike; the `nth` of those with one position.
 
     Rows of several partitions that one punctuation caused may have the same position, and so may what becomes of them.
-    Whoever merges keeps them in the order in which they were made.
+    Whoever merges keeps them in the order in which they were made; behind a stage that takes rows as they come, that
+    means nothing, and they are in an order of their own.
     """
 
     __slots__ = ("arrow", "nth", "text")
@@ -155,7 +156,7 @@ class FlowScenario(Scenario):
             for i, text in enumerate(_texts(output.arrow)):
                 position = (int(output.sn[i]), int(sub[i]), number, partition, int(consumers[i]))
                 yield Row(*position, Cells(output.arrow.slice(i, 1), text, ties[position]))
-                ties[position] += stage not in self.unordered  # There, in which order they are made means nothing.
+                ties[position] += stage not in self.unordered  # There, which is made first means nothing.
 
     def _passed_on(self, stage: int, partition: int, mark: Punctuation) -> Iterator[Row]:
         """A punctuation on its way to all partitions that a stage feeds."""
@@ -230,28 +231,6 @@ def plain_outputs(scenario: FlowScenario) -> list[list[Row]]:
     """What each sink is given in the plain run, in order."""
     given = [scenario.reference.rows(stage, 0, 0, scenario.last_sn) for stage in scenario.plan_of_flow.sink_stages]
     return [[row for row in rows if isinstance(row.value, Cells)] for rows in given]
-
-
-def without_order(scenario: FlowScenario) -> tuple[Row, Row] | None:
-    """Two rows that an ordered stage may take in either order, if there are any.
-
-    Rows that one punctuation caused in several partitions have the same position, and so have rows of two branches that
-    stem from one row. Behind an ordered stage their descendants are in its order. Behind one that is not they are in
-    the order in which they happened to come, which is another in each copy. (A sink has one copy.)
-    """
-    plan = scenario.plan_of_flow
-    for stage in plan.stages:
-        early = [
-            n for n, edge in enumerate(plan.edges) if edge.consumer == stage and edge.producer in scenario.unordered
-        ]
-        for partition in range(plan.partitions(stage)) if early and stage not in scenario.unordered else ():
-            first: dict[Position, Row] = {}
-            for row in scenario.reference.rows(stage, partition, 0, scenario.last_sn):
-                if row.edge in early and isinstance(row.value, Cells):
-                    other = first.setdefault(row[:5], row)
-                    if other != row:
-                        return other, row
-    return None
 
 
 def _marks(rows: Iterable[Row]) -> Iterator[Punctuation]:

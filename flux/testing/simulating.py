@@ -26,7 +26,7 @@ from ..spec.walk import shrink, steps, story
 from ..spec.world import Choice, World
 from .beginnings import Beginning, beginnings, pulls
 from .clocks import LATER_S, NOW_S, Clock
-from .flow_worlds import FlowScenario, plain_outputs, without_order
+from .flow_worlds import FlowScenario, plain_outputs
 
 __all__ = ["Simulated", "simulate"]
 
@@ -159,7 +159,6 @@ def _walked(scenario: FlowScenario, seed: int, name: str, tell: bool, clock: Clo
     try:
         with clock.at(NOW_S):
             outputs = sum(len(rows) for rows in plain_outputs(scenario))
-            _check_order(scenario, seed, name)
         with clock.at(LATER_S):
             world = World(scenario)
             for choice in steps(world, rng):
@@ -179,23 +178,6 @@ def _walked(scenario: FlowScenario, seed: int, name: str, tell: bool, clock: Clo
         with clock.at(LATER_S):
             print(story(scenario, done))
     return _Walked(len(done), bool(world.lost), outputs)
-
-
-def _check_order(scenario: FlowScenario, seed: int, name: str) -> None:
-    found = without_order(scenario)
-    if found is None:
-        return
-    one, other = found
-    producer, consumer = scenario.edges[one.edge]
-    raise SimulationFailed(
-        f"{_headline(name, seed)}\n\n"
-        f'Stage {producer} takes rows as they come (order="any"), and makes {one.value} and {other.value} of rows that '
-        f"have the same place in the stream, number {one.sn}. Stage {consumer} takes rows in order, and between these "
-        "there is none: its copies may take them in different orders.\n\n"
-        f"Stages: {'; '.join(_stages(scenario.plan_of_flow))}.\n"
-        "What to do: let the first of them be ordered too, or the second take any order.\n"
-        f"{_again(seed)}"
-    )
 
 
 def _failure(

@@ -124,15 +124,6 @@ class Doubles(flux.Operator):
         return batch.emit({"card": batch.column("card"), "twice": batch["amount"] * 2})
 
 
-class Passed(flux.Operator):
-    """Passes rows on."""
-
-    output = {"card": "int64", "twice": "float64"}
-
-    def process(self, batch: Any) -> Any:
-        return batch
-
-
 class Marked(flux.sources.Source):
     """Rows with punctuations of its own among them: a boundary behind each five, and the time."""
 
