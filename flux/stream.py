@@ -99,7 +99,7 @@ class Stream:
     def _step(self, kind: str, made: Any, fn: Callable[[Any], Any], batch: bool, schema: pa.Schema | None) -> Stream:
         if not callable(fn):
             raise PlanError(f"{kind} takes a function of a row, or with batch=True of a flux.Batch; got {fn!r:.200}")
-        name = f"{kind}({getattr(fn, '__name__', type(fn).__name__)})"
+        name = f"{kind}({_name_of(fn)})"
         return self._with_steps(name, partial(made, fn, batch), schema, made.is_one_to_many)
 
     def _with_steps(
@@ -211,7 +211,7 @@ class Stream:
 
     def apply(self, operator: Callable[[], Any], **parameters: Any) -> Stream:
         """Put an operator behind the exchange; `parameters` reach it as `context.parameters`."""
-        name = getattr(operator, "__name__", repr(operator))
+        name = _name_of(operator)
         if not callable(operator):
             raise PlanError(f"apply takes an operator class, got {operator!r}: write apply(Sessions, history=2)")
         root = root_of(self._tails[0])
@@ -377,6 +377,13 @@ class Stream:
         if not name.startswith("select("):
             hint = f'give {name} an `output = {{"column": "type", ...}}`'
         raise PlanError(f"{name} does not say what it emits, so {what}({', '.join(columns)}) cannot be planned: {hint}")
+
+
+def _name_of(made: Any) -> str:
+    """What a step is called by: the same in every process, so nothing with an address in it."""
+    while isinstance(made, partial):
+        made = made.func
+    return str(getattr(made, "__name__", None) or type(made).__name__)
 
 
 def _declared(kind: str, fn: Any, output: Any) -> pa.Schema | None:

@@ -68,7 +68,8 @@ class Scenario:
     site is declared dead and is not; `cuts` of the link between two nodes. `arrivals` are sites that come later. With
     a `slow_start` things may also happen before the first view. With `chunks`, state goes in pieces between what else
     is sent, and all of that may overtake it. `coming_rows` bounds what is kept for a site to which a copy is on its
-    way, if that is not `bound_rows`; `step` how far an operator is taken at once.
+    way, if that is not `bound_rows`; `step` how far an operator is taken at once. Each of the `sinks` is a stage of its
+    own behind all others, and the egress serves them all.
     """
 
     sites: int
@@ -88,6 +89,7 @@ class Scenario:
     unordered: frozenset[int] = frozenset()
     coming_rows: int | None = None
     step: int | None = None
+    sinks: int = 1
 
     # Whether equal states are the same in every respect, so that what follows from one is known of the other.
     knows_states: ClassVar[bool] = True
@@ -111,7 +113,7 @@ class Scenario:
 
     @property
     def stages(self) -> int:
-        """The number of operator stages; the ingress is stage 0, the egress stage `stages` + 1."""
+        """The number of operator stages; the ingress is stage 0, the egress has those behind them."""
         return len(self.copies)
 
     @cached_property
@@ -121,7 +123,7 @@ class Scenario:
     @cached_property
     def plan(self) -> View:
         """The view the controller starts from."""
-        copies = (((INGRESS,),), *self.copies, ((EGRESS,),))
+        copies = (((INGRESS,),), *self.copies, *[((EGRESS,),)] * self.sinks)
         return View(
             number=0,
             nodes=self.nodes,
@@ -295,7 +297,7 @@ class Reference:
         for row in chain.from_iterable(scenario.source):
             sent.setdefault((row.edge, row.consumer), []).append(row)
         self.last_sn = scenario.source[-1][-1].sn
-        for stage in range(1, scenario.stages + 2):
+        for stage in range(1, len(scenario.partitions)):
             edges = scenario.plan.inputs(stage)
             for partition in range(scenario.partitions[stage]):
                 rows = sorted(row for edge in edges for row in sent.get((edge, partition), ()))

@@ -27,7 +27,7 @@ from flux.protocols.pooler import Pooler
 
 from .checker import Checker as Checker
 from .checker import Violated as Violated
-from .dataflow import EGRESS, INGRESS, OperatorState, Row, Scenario, operate
+from .dataflow import EGRESS, INGRESS, OperatorState, Row, Scenario
 from .process import Process, channels_of, is_among
 from .recovery import (
     LastCopyStays,
@@ -129,7 +129,7 @@ class ReplicasIdentical(Checker):
         expected = process.scenario.reference.state(*place, work.upto)
         if not work.ordered:
             early = [row for row in (*process.beyond(place), *rows) if row.sn > work.upto]
-            expected, _ = operate(process.scenario, *place, expected, early, work.upto, work.upto)
+            expected, _ = process.scenario.operate(*place, expected, early, work.upto, work.upto)
         if state != expected:
             raise self.violated(
                 f"{process.name}, stage {work.stage}, partition {partition} is in {state} at "

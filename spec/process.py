@@ -83,10 +83,10 @@ class Process:
         self.through: dict[Place, int] = dict.fromkeys(self.states, 0)
         # In the order in which they came; for an unordered stage that means nothing, and they are sorted.
         self.history: dict[Place, tuple[Row, ...]] = dict.fromkeys(self.states, ())
-        self.ahead: tuple[Ahead, ...] = ()  # Of the sink.
+        self.ahead: dict[int, tuple[Ahead, ...]] = {}  # Of each sink that is, by its stage.
         if last is not None:
             self.states, self.through, self.history = dict(last.states), dict(last.through), dict(last.history)
-            self.ahead = last.ahead
+            self.ahead = dict(last.ahead)
         self.node: Node = Node(name, list(self._machines()), last.node.incarnation + 1 if last is not None else 1)
         self.work: dict[Work, Consume | Pull] = {}  # One piece of work at a time each.
         self.ended = False
@@ -135,7 +135,9 @@ class Process:
                 emitted_upto=rows[-1].sn if rows else 0,
                 body=tuple(rows),
             )
-            self.ahead = work.ahead
+            self.ahead.pop(stage, None)
+            if work.ahead:
+                self.ahead[stage] = work.ahead
             out = self._carry_out(self.node.step(consumed))
         for check in self.watch.answered:
             check(self, stage)
@@ -150,6 +152,7 @@ class Process:
         twin.states = dict(self.states)
         twin.through = dict(self.through)
         twin.history = dict(self.history)
+        twin.ahead = dict(self.ahead)
         twin.feeds = dict(self.feeds)
         return twin
 
@@ -163,7 +166,7 @@ class Process:
             tuple(sorted(self.through.items())),
             tuple(sorted((place, len(rows)) for place, rows in self.history.items())),
             tuple(sorted((place, self.beyond(place)) for place in self.history if place[0] in self.scenario.unordered)),
-            self.ahead,
+            tuple(sorted(self.ahead.items())),
             tuple(sorted(self.feeds.items())),
         )
 
@@ -178,8 +181,8 @@ class Process:
         if self.role == INGRESS:
             yield Ingress(self.name, scenario.bound_rows, self.released, scenario.coming_rows)
         elif self.role == EGRESS:
-            stage = scenario.stages + 1
-            yield Egress(self.name, stage, self.through.get((stage, 0), 0), self.ahead)
+            for stage in range(scenario.stages + 1, len(scenario.partitions)):
+                yield Egress(self.name, stage, self.through.get((stage, 0), 0), self.ahead.get(stage, ()))
         else:
             for stage in range(1, scenario.stages + 1):
                 yield Pooler(self.name, stage, scenario.bound_rows, scenario.coming_rows, scenario.step)

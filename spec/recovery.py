@@ -66,7 +66,7 @@ class SourceFirst(Checker):
 
     def published(self, scenario: Scenario, before: View, view: View) -> None:
         building = Counter(standby.stage for standby in view.standby)
-        lacking = (s for s in range(1, len(view.copies) - 1) if building[s] or _to_be_rebuilt(view, s))
+        lacking = (s for s in range(1, scenario.stages + 1) if building[s] or _to_be_rebuilt(view, s))
         first = next(lacking, len(view.copies))
         if not building[first] and first < len(view.copies) and scenario.at_once:
             raise self.violated(f"nothing is done about the lost copies of stage {first}: {view.copies[first]}")

@@ -1,13 +1,16 @@
-"""Options shared by all tests."""
+"""Options and fixtures shared by all tests."""
 
 from __future__ import annotations
 
 import contextlib
 import resource
+import signal
 from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import settings
+
+DEADLINE_S = 60
 
 # How long an example takes says something about the machine and nothing about the code.
 settings.register_profile("flux", deadline=None)
@@ -20,6 +23,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write what happens into tests/interactions/*.txt instead of comparing; review the diff",
     )
+
+
+@pytest.fixture
+def deadline() -> Iterator[None]:
+    """Processes that do not answer fail the test that waits for them, not the whole suite."""
+
+    def give_up(signum: int, frame: object) -> None:
+        raise TimeoutError(f"the test did not end within {DEADLINE_S} s")
+
+    previous = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, DEADLINE_S)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, previous)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -15,22 +14,8 @@ import pytest
 
 import flux
 
-DEADLINE_S = 60
+pytestmark = pytest.mark.usefixtures("deadline")
 ROWS = [{"k": index % 5} for index in range(100)]
-
-
-@pytest.fixture(autouse=True)
-def deadline() -> Iterator[None]:
-    """Processes that do not answer fail the test that waits for them, not the whole suite."""
-
-    def give_up(signum: int, frame: Any) -> None:
-        raise TimeoutError(f"the test did not end within {DEADLINE_S} s")
-
-    previous = signal.signal(signal.SIGALRM, give_up)
-    signal.setitimer(signal.ITIMER_REAL, DEADLINE_S)
-    yield
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, previous)
 
 
 class Same(flux.Operator):

@@ -33,6 +33,7 @@ import flux
 
 ROOT = Path(__file__).parent.parent
 DEADLINE_S = 60
+pytestmark = pytest.mark.usefixtures("deadline")
 ROWS = [{"k": index * 7919 % 13, "v": index} for index in range(300)]
 
 # `later` is the same module, for names mypy cannot know yet.
@@ -41,20 +42,6 @@ later: Any = flux
 
 def to_be_built(issue: int, what: str, *raises: type[BaseException]) -> pytest.MarkDecorator:
     return pytest.mark.xfail(strict=True, raises=raises or AttributeError, reason=f"issue {issue}: {what}")
-
-
-@pytest.fixture(autouse=True)
-def deadline() -> Iterator[None]:
-    """Real processes that do not answer fail the test that waits for them, not the whole suite."""
-
-    def give_up(signum: int, frame: Any) -> None:
-        raise TimeoutError(f"the test did not end within {DEADLINE_S} s")
-
-    previous = signal.signal(signal.SIGALRM, give_up)
-    signal.setitimer(signal.ITIMER_REAL, DEADLINE_S)
-    yield
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, previous)
 
 
 # Small flows. Operators are made inside functions: any class, lambda or closure works in a local run.

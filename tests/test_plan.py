@@ -17,7 +17,7 @@ import flux
 from flux.plan import Plan, Policy, Route
 from flux.plan.plan import INPUT
 from flux.plan.routes import boundaries_of
-from flux.remote.flows import RemoteFlow, description
+from flux.remote.flows import description
 
 ROWS = [{"k": 1, "v": 2}]
 
@@ -192,17 +192,6 @@ def test_pairs_need_two_sites_and_one_copy_or_no_exchange_does_not() -> None:
 
 
 # Remote runs.
-
-
-def test_a_function_of_the_started_program_cannot_be_in_a_remote_run() -> None:
-    def local(row: Any) -> bool:
-        return True
-
-    local.__module__ = "__main__"
-    flow, events = a_flow()
-    events.filter(local).sink(flux.sinks.Null())
-    with pytest.raises(flux.PlanError, match=r"step 'filter\(local\)': .*local is defined in the program"):
-        RemoteFlow.of(flow, 2, 0, "pairs", Policy())
 
 
 def test_flows_that_differ_in_anything_are_told_apart() -> None:

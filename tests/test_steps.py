@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,22 +18,8 @@ from flux.plan.plan import INPUT
 from flux.punctuation import Punctuation
 from flux.site.steps import Steps
 
-DEADLINE_S = 60
+pytestmark = pytest.mark.usefixtures("deadline")
 ROWS = [{"k": n % 5, "v": n} for n in range(60)]
-
-
-@pytest.fixture(autouse=True)
-def deadline() -> Iterator[None]:
-    """Processes that do not answer fail the test that waits for them, not the whole suite."""
-
-    def give_up(signum: int, frame: Any) -> None:
-        raise TimeoutError(f"the test did not end within {DEADLINE_S} s")
-
-    previous = signal.signal(signal.SIGALRM, give_up)
-    signal.setitimer(signal.ITIMER_REAL, DEADLINE_S)
-    yield
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, previous)
 
 
 def a_flow() -> tuple[flux.Dataflow, flux.Stream]:

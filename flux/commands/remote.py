@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import trio
 
+from ..dataflow import Dataflow
 from ..errors import FluxError
 from ..local.launcher import Runnable
 from ..plan.plan import EGRESS, INGRESS
 from ..remote.controller import RemoteController
 from ..remote.flows import RemoteFlow
+from ..remote.importable import check_module
 from ..remote.joining import Joining
 from ..remote.surroundings import RemoteSurroundings
 from ..site.surroundings import LEASE_S
@@ -90,9 +92,15 @@ def _add_journal(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _flow_of(options: argparse.Namespace) -> Dataflow:
+    flow = find_flow(options.flow)
+    check_module(options.flow)
+    return flow
+
+
 def _controller(options: argparse.Namespace) -> int:
     where, own, policy = tcp(options.listen), credentials.of(options), policy_of(options)
-    flow = RemoteFlow.of(find_flow(options.flow), options.sites, options.standby, options.availability, policy)
+    flow = RemoteFlow.of(_flow_of(options), options.sites, options.standby, options.availability, policy)
     directory = Path(options.journal)
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -109,7 +117,7 @@ def _controller(options: argparse.Namespace) -> int:
 
 def _join(options: argparse.Namespace) -> int:
     joining = Joining(
-        flow=find_flow(options.flow),
+        flow=_flow_of(options),
         role=options.role,
         controller=tcp(options.controller),
         own=credentials.of(options),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import astuple, dataclass
 from functools import partial
 from typing import Any
@@ -16,6 +17,8 @@ from ..plain import columns_of
 from ..plan import Availability, Plan, Policy
 from ..sinks import Collect, Sink
 from ..sources import Source
+from ..stateless import Filter, FlatMap, Map, Select
+from .importable import check_importable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +46,10 @@ class RemoteFlow:
                 )
         for segment in (plan.first, *plan.segments):
             for step in segment.steps:
-                _check_importable(step)
+                check_importable(f"step {step.name!r}", [*_functions(step), step.parameters])
+        for kind, ends in (("source", flow._sources), ("sink", flow._sinks)):
+            for end in ends:
+                check_importable(f"{kind} {type(end).__name__}", list(_made_of(end)))
         return RemoteFlow(plan=plan, sources=tuple(flow._sources), sinks=tuple(flow._sinks))
 
 
@@ -62,33 +68,38 @@ def description(plan: Plan) -> str:
     return json.dumps([plan.name, segments, edges, plan.sinks, sorted(plan.unordered_sinks)], default=str)
 
 
+def _made_of(end: Source | Sink) -> Iterator[Any]:
+    """The class of a source or sink and what it holds, such as a function; a source may hold another."""
+    yield type(end)
+    for held in vars(end).values():
+        if isinstance(held, Source | Sink):
+            yield from _made_of(held)
+        else:
+            yield held
+
+
 def _functions(step: OperatorStep) -> list[Any]:
     """The user's operator, or the functions of a step without state."""
-    if not isinstance(step.factory, partial):
-        return [step.factory]
-    [first, *_] = step.factory.args
+    factory = step.factory
+    if not isinstance(factory, partial) or factory.func not in (Map, Filter, FlatMap, Select):
+        return [factory]
+    [first, *_] = factory.args
     return [made for made in first.values() if callable(made)] if isinstance(first, dict) else [first]
 
 
 def _place(step: OperatorStep) -> list[str]:
     """Where the code of a step is defined: another release has it elsewhere, most likely."""
-    code = [getattr(made, "__code__", None) for made in _functions(step)]
     return [
-        f"{getattr(made, '__module__', '')}.{getattr(made, '__qualname__', '')}:{getattr(at, 'co_firstlineno', '')}"
-        for made, at in zip(_functions(step), code, strict=True)
+        f"{getattr(made, '__module__', '')}.{getattr(made, '__qualname__', '')}:"
+        f"{getattr(getattr(made, '__code__', None), 'co_firstlineno', '')}"
+        for made in map(_whole, _functions(step))
     ]
 
 
-def _check_importable(step: OperatorStep) -> None:
-    """Each process of a remote run imports the flow's module: what is defined in a program is not in one."""
-    for made in _functions(step):
-        module = getattr(made, "__module__", None)
-        if module == "__main__":
-            raise PlanError(
-                f"step {step.name!r}: {getattr(made, '__qualname__', made)} is defined in the program that was "
-                "started, and the processes of a remote run cannot import it. Put it into the module of MODULE:FLOW, "
-                "or into one that is installed wherever the run has processes"
-            )
+def _whole(made: Any) -> Any:
+    while isinstance(made, partial):
+        made = made.func
+    return made
 
 
 def _columns(schema: pa.Schema | None) -> str | None:

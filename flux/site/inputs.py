@@ -12,17 +12,12 @@ A stage that is not ordered takes frames whole, also beyond its frontier. Punctu
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
-from ..plain import HIDDEN
 from ..plan import Plan
-from ..plan.sides import wide_names
+from ..plan.sides import widened
 from ..protocols.messages import Block, Consume, Frame
 from ..punctuation import Punctuation
-from ..wire.rows import Channels, Rows, merge
+from ..wire.rows import Channels, Rows, merge, settled
 
 
 class Inputs:
@@ -32,14 +27,25 @@ class Inputs:
         self._table = table
         self._edges = {n: edge.side for n, edge in enumerate(plan.edges) if edge.consumer == stage}
         self._sides = plan.segment(stage).sides if stage in plan.stages else ()
+        unordered = plan.view().unordered
+        self._unsettled = frozenset(n for n in self._edges if plan.edges[n].producer in unordered)
         self._waiting: dict[int, Punctuation] = {}
 
     def merged(self, job: Consume) -> Rows:
         """The rows and punctuations of a step."""
         parts = [self._part(job, frame) for frame in job.frames]
-        edges = [frame.edge for frame in job.frames] if len(self._edges) > 1 else []
-        whole = merge(parts, edges)
+        edges = [frame.edge for frame in job.frames]
+        if job.ordered and self._unsettled:
+            parts, edges = self._settled(parts, edges)
+        whole = merge(parts, edges if len(self._edges) > 1 else [])
         return whole if job.ordered else Rows(whole.wide, self._due(job, whole.marks))
+
+    def _settled(self, parts: list[Rows], edges: list[int]) -> tuple[list[Rows], list[int]]:
+        """One part for each edge from a stage that takes rows as they come: such rows are to be put in order here."""
+        others = [place for place, edge in enumerate(edges) if edge not in self._unsettled]
+        early = sorted(self._unsettled.intersection(edges))
+        own = [settled(merge(part for part, of in zip(parts, edges, strict=True) if of == edge)) for edge in early]
+        return [*(parts[place] for place in others), *own], [*(edges[place] for place in others), *early]
 
     def _part(self, job: Consume, frame: Frame) -> Rows:
         rows: Rows = frame.body.between(job.after, job.upto) if job.ordered else frame.body
@@ -58,15 +64,4 @@ class Inputs:
             self._waiting = {sn: mark for sn, mark in self._waiting.items() if sn > consumed}
 
     def _widened(self, rows: Rows, side: int) -> Rows:
-        if rows.wide is None:
-            return rows
-        count = rows.wide.num_rows
-        arrays: list[Any] = [pa.array(np.full(count, side, np.uint8))]
-        for other, schema in enumerate(self._sides):
-            own = other == side
-            arrays += [
-                rows.wide.column(name) if own else pa.nulls(count, schema.field(name).type) for name in schema.names
-            ]
-        hidden = [name for name in rows.wide.schema.names if name in HIDDEN]
-        arrays += [rows.wide.column(name) for name in hidden]
-        return Rows(pa.RecordBatch.from_arrays(arrays, names=[*wide_names(self._sides), *hidden]), rows.marks)
+        return rows if rows.wide is None else Rows(widened(rows.wide, side, self._sides), rows.marks)

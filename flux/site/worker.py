@@ -277,7 +277,8 @@ class Worker(Shell):
                 parts = [taps[ends.tap] for taps in outputs if ends.tap in taps]
                 if not parts:
                     continue
-                whole[ends.tap] = parts[0] if len(parts) == 1 else Batch.concat(parts)
+                # What rows with a punctuation's number became, and what it caused itself, are among each other.
+                whole[ends.tap] = parts[0] if len(parts) == 1 else Batch.concat(parts).ordered()
             output = whole[ends.tap]
             partition = ends.route.partition(output.arrow, output.sn, output.sub)
             rows[edge] = Rows.of(output.arrow, output.sn, output.sub, output.partition, partition, marks)

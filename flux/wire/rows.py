@@ -292,6 +292,43 @@ def merge(parts: Iterable[Rows], edges: Sequence[int] = ()) -> Rows:
     return Rows(_taken(whole.wide, order), in_order)
 
 
+def settled(rows: Rows) -> Rows:
+    """The rows in (sn, sub, producer) order, and those that agree in all three by what is in them.
+
+    Rows that one punctuation caused in several partitions have the same sn and sub, and so have those of two branches
+    that stem from one row. What a stage makes of them is in the order in which it took them. If it takes rows as they
+    come, that is another in each of its copies, and whoever merges must not go by it.
+    """
+    if rows.wide is None:
+        return rows
+    sn, sub, producer = (rows.hidden(name) for name in (SN, SUB, PRODUCER))
+    if (sn[1:] > sn[:-1]).all():
+        return rows
+    keys = (producer, sn) if sub is None else (producer, sub, sn)
+    order = np.lexsort(keys)
+    alike = np.ones(len(sn) - 1, np.bool_)
+    for key in keys:
+        alike &= key[order[1:]] == key[order[:-1]]
+    tied = order[np.flatnonzero(np.append(alike, False) | np.append(False, alike))]
+    if len(tied):
+        rank = np.zeros(len(sn), np.int64)
+        rank[tied] = _ranks(rows.user.take(pa.array(tied)))
+        order = np.lexsort((rank, *keys))
+    return Rows(_taken(rows.wide, order), rows.marks)
+
+
+def _ranks(rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
+    """The place of each row among all, by what is in it."""
+    try:
+        order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in rows.schema.names]).to_numpy()
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError):  # Lists and structs have no order of Arrow's.
+        texts = [repr(row) for row in rows.to_pylist()]
+        order = np.array(sorted(range(len(texts)), key=texts.__getitem__), np.int64)
+    ranks = np.empty(len(order), np.int64)
+    ranks[order] = np.arange(len(order))
+    return ranks
+
+
 def _taken(batch: pa.RecordBatch, indices: npt.NDArray[np.int64]) -> pa.RecordBatch:
     # The indices are our own; checking them again would be a third of the cost.
     return pc.take(batch, pa.array(indices), boundscheck=False)

@@ -9,9 +9,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 import flux
+from flux.plan import Policy
+from flux.protocols.messages import Consume, Frame
+from flux.site.inputs import Inputs
+from flux.wire.rows import Channels, Rows
 
 ROWS = [{"k": n * 7 % 23, "v": n} for n in range(1_500)]
 
@@ -101,3 +107,61 @@ def test_recordings_of_such_a_run_replay(tmp_path: Path) -> None:
     recordings = sorted((tmp_path / "recordings").glob(f"*{SUFFIX}"))
     assert {path.name.partition(".")[0] for path in recordings} >= {"ingress", "egress", "site-1", "site-2"}
     assert all(replay(path) for path in recordings)
+
+
+# What an ordered stage takes from one that keeps no order.
+
+
+class Caused(Tally):
+    """What came so far, by key, at each punctuation: the first row of each partition has one place with the others'."""
+
+    def on_punctuation(self, p: Any) -> Any:
+        keys = sorted(self.seen)
+        return {"k": keys, "n": [self.seen[key] for key in keys]}
+
+
+class Passing(flux.Operator):
+    output = {"one": "int64", "k": "int64", "n": "int64"}
+
+    def process(self, batch: Any) -> Any:
+        return batch.emit({"one": [1] * len(batch), "k": batch["k"], "n": batch["n"]})
+
+
+class Chained(flux.KeyedOperator):
+    """Depends on the order of all that came before."""
+
+    output = {"chain": "int64"}
+
+    def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
+        chain = ((state or 1) * 31 + 7 * row.k + row.n) % 1_000_003
+        return chain, [{"chain": chain}]
+
+
+def chained() -> flux.Dataflow:
+    flow = flux.Dataflow("chained")
+    events = flow.source(flux.sources.Table(ROWS, batch_rows=25), event_time="v", watermark_every_ms=50)
+    caused = events.exchange("k", partitions=6).apply(Caused)
+    passed = caused.exchange(by="any", partitions=4, order="any").apply(Passing)
+    passed.exchange("one", partitions=2).apply(Chained).sink(flux.sinks.Collect())
+    return flow
+
+
+def test_rows_of_one_place_are_in_one_order_in_every_copy_behind_a_stage_that_keeps_none() -> None:
+    first, again = (chained().run(sites=3).table for _ in range(2))
+    assert first.equals(again) and len(first) > 500
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_which_frame_of_such_a_stage_came_first_means_nothing(first: int) -> None:
+    plan = chained()._plan(2, 0, "pairs", 1_000, Policy())
+    one = pa.record_batch({"one": [1, 1, 1], "k": [5, 3, 9], "n": [1, 1, 1]})
+    other = pa.record_batch({"one": [1, 1], "k": [4, 8], "n": [1, 1]})
+    nobody = np.zeros(3, np.uint16)
+    bodies = [
+        Rows.of(one, np.array([2, 2, 7]), None, nobody, nobody),
+        Rows.of(other, np.array([2, 2]), None, nobody[:2], nobody[:2]),
+    ]
+    frames = [Frame(edge=2, after=0, upto=9, channels=(), body=body) for body in (bodies[first], bodies[1 - first])]
+    inputs = Inputs(plan, 3, lambda blocks, edge: Channels(blocks, 4, 2))
+    job = Consume(stage=3, cohort=1, partitions=frozenset({0}), after=0, upto=9, frames=tuple(frames))
+    assert inputs.merged(job).user.column("k").to_pylist() == [3, 4, 5, 8, 9]

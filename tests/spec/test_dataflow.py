@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import doctest
+import random
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
 import flux.spec.dataflow
-from flux.protocols.messages import Hello, Pull
-from flux.spec.dataflow import END, OperatorState, Row, Scenario, declustered, operate
+from flux.protocols.egress import Egress
+from flux.protocols.messages import Ahead, Hello, Pull
+from flux.spec.checker import Violated
+from flux.spec.dataflow import EGRESS, END, OperatorState, Row, Scenario, declustered, operate
 from flux.spec.story import describe, show
+from flux.spec.walk import steps
 from flux.spec.world import NO_DETAIL, World
 
 SCENARIO = Scenario(sites=3, copies=declustered(3, [3, 2]), batches=((1, 2, 3), (4, 5)), bound_rows=2)
@@ -126,3 +131,54 @@ def test_only_events_have_lines() -> None:
     )
     with pytest.raises(AssertionError, match="no line for"):
         describe("sleep", "site-1", "", None)
+
+
+# --- several sinks ----------------------------------------------------------------------------------------------------
+
+SINKS = Scenario(
+    sites=3,
+    copies=declustered(2, [2, 2]),
+    batches=((1, 4), (3, 5, 1), (7,)),
+    bound_rows=5,
+    sinks=3,
+    edges=((0, 1), (0, 5), (1, 2), (1, 3), (2, 3), (2, 4)),
+    unordered=frozenset({4}),
+    restarts=2,
+)
+
+
+def test_each_sink_is_a_stage_of_the_one_egress() -> None:
+    assert SINKS.plan.copies[3:] == (((EGRESS,),),) * 3
+    assert SINKS.partitions == (1, 2, 2, 1, 1, 1)
+    assert [SINKS.producers[stage] for stage in (3, 4, 5)] == [4, 2, 1]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_every_sink_has_its_rows_in_the_end_though_the_egress_is_started_again(seed: int) -> None:
+    world = World(SINKS)
+    for choice in steps(world, random.Random(seed)):
+        world.do(choice)
+    world.at_rest()
+    assert world.lost == ()
+    [egress] = [process for process in world.live() if process.role == EGRESS]
+    for stage in (3, 4, 5):
+        rows = SINKS.reference.rows(stage, 0, 0, SINKS.last_sn)
+        assert egress.history[stage, 0] == tuple(rows) and len(rows) > SINKS.producers[stage]
+
+
+def test_an_egress_that_forgets_how_far_one_sink_was_ahead_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forgetful(self: Egress, name: str, stage: int, durable: int = 0, ahead: tuple[Ahead, ...] = ()) -> None:
+        begin(self, name, stage, durable, ())
+
+    begin = Egress.__init__
+    monkeypatch.setattr(Egress, "__init__", forgetful)
+    seen = Counter[str]()
+    for seed in range(60):
+        world = World(SINKS)
+        try:
+            for choice in steps(world, random.Random(seed)):
+                world.do(choice)
+            world.at_rest()
+        except Violated as violation:
+            seen[str(violation).partition(":")[0]] += 1
+    assert seen["dup-free"]

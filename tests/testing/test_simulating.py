@@ -76,7 +76,7 @@ def test_what_happened_can_be_printed(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_worlds_are_small() -> None:
-    plan, _ = planned(flow_of(faulty.Totals, Lengths), 3, 1, 2)
+    plan = planned(flow_of(faulty.Totals, Lengths), 3, 1, 2)
     assert [segment.partitions for segment in plan.segments] == [2, 2]
     assert all(step.partitions == 2 for segment in plan.segments for step in segment.steps)
 

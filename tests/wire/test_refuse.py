@@ -8,13 +8,12 @@ import trio.testing
 
 from flux.wire.link import Link
 
-from .linking import connection, received, resume_both, run, send
+from .linking import connection, linked, received, resume_both, run, send
 
 
 def test_a_frame_that_was_refused_comes_again_and_nothing_is_lost_or_repeated() -> None:
     async def talk() -> None:
-        ends = connection()
-        one, other = Link("other", ends[0]), Link("one", ends[1])
+        one, other = linked()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(one.write)
             nursery.start_soon(other.write)
@@ -36,8 +35,7 @@ def test_a_frame_that_was_refused_comes_again_and_nothing_is_lost_or_repeated() 
 
 def test_the_schema_of_a_batch_that_was_refused_comes_again_with_it() -> None:
     async def talk() -> None:
-        ends = connection()
-        one, other = Link("other", ends[0]), Link("one", ends[1])
+        one, other = linked()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(one.write)
             nursery.start_soon(other.write)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import tracemalloc
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -16,7 +18,7 @@ from flux.protocols.messages import Block
 from flux.punctuation import Punctuation
 from flux.wire import rows as rows_module
 from flux.wire.fan import body_of
-from flux.wire.rows import PARTITION, PRODUCER, SN, SUB, Channels, Rows, merge
+from flux.wire.rows import PARTITION, PRODUCER, SN, SUB, Channels, Rows, merge, settled
 
 PRODUCERS, CONSUMERS = 3, 4
 Tuple = tuple[int, int, int, int]  # sn, sub, producer, partition
@@ -182,3 +184,40 @@ def test_lanes_of_several_edges_are_merged_by_number_sub_edge_and_producer(
     whole = merge([parts[i] for i in order], [numbers[i] for i in order])
     assert model_of(whole) == sorted(model, key=lambda row: (row[0], row[1], row[3], row[2]))
     assert [mark.sn for mark in whole.marks] == [5]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 3), st.integers(0, 1), st.integers(0, 1), st.integers(0, 9)), max_size=12),
+    st.randoms(use_true_random=False),
+    st.sampled_from([pa.int64(), pa.list_(pa.int64()), pa.struct({"x": pa.int64()})]),
+)
+def test_settled_rows_do_not_depend_on_which_came_first(
+    model: list[tuple[int, int, int, int]], rng: random.Random, kind: pa.DataType
+) -> None:
+    def settled_values(given: list[tuple[int, int, int, int]]) -> list[Any]:
+        sn, sub, producer, values = (list(column) for column in zip(*given, strict=True))
+        cells = (
+            pa.array([{"x": v} if pa.types.is_struct(kind) else [v] for v in values], kind) if kind != int64 else values
+        )
+        user = pa.record_batch({"v": cells})
+        where = np.array(producer, np.uint16)
+        rows = settled(
+            Rows.of(user, np.array(sn), np.array(sub, np.uint64), where, where, (Punctuation(1, "clock", 5),))
+        )
+        assert rows.marks == (Punctuation(1, "clock", 5),)
+        keys = [rows.hidden(name).tolist() for name in (SN, SUB, PRODUCER)]
+        assert list(zip(*keys, strict=True)) == sorted(zip(sn, sub, producer, strict=True))
+        return [*rows.user.column("v").to_pylist(), *rows.hidden(PARTITION).tolist()]
+
+    int64 = pa.int64()
+    if model:
+        in_order = sorted(model, key=lambda row: row[0])
+        other = sorted(rng.sample(model, len(model)), key=lambda row: row[0])
+        assert settled_values(in_order) == settled_values(other)
+
+
+def test_rows_that_are_in_order_are_settled() -> None:
+    user, where = pa.record_batch({"v": [3, 1]}), np.zeros(2, np.uint16)
+    rows = Rows.of(user, np.array([1, 2]), None, where, where)
+    assert settled(rows) is rows
+    assert settled(empty := Rows(None)) is empty

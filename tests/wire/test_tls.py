@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,8 @@ from flux.wire.greeting import Refused
 from flux.wire.link import Link, tune
 from flux.wire.tls import Tls, context, secure
 
+from .linking import connection, run
+
 FILES = Path(__file__).parent / "certificates"
 SITE = Identity(name="site-1", run="dmz", secret=b"0123456789abcdef0123456789abcdef")
 CONTROLLER = replace(SITE, name="controller")
@@ -32,21 +33,6 @@ def tls(who: str = "ours", trusts: str = "ours", key: str | None = None) -> Tls:
     return Tls(
         certificate=str(FILES / f"{who}.pem"), key=str(FILES / f"{key or who}.key"), ca=str(FILES / f"{trusts}-ca.pem")
     )
-
-
-def run(story: Callable[[], Awaitable[None]]) -> None:
-    async def patiently() -> None:
-        with trio.fail_after(60):
-            await story()
-
-    trio.run(patiently)
-
-
-def connection() -> tuple[socket.socket, socket.socket]:
-    one, other = socket.socketpair()
-    tune(one)
-    tune(other)
-    return one, other
 
 
 async def both(dialling: Tls, listening: Tls) -> tuple[Any, Any]:

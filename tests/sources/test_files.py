@@ -1,15 +1,13 @@
-"""What `Generator`, `Files` and `Lines` promise, and every source that replays: behind an offset come the same rows."""
+"""What `Files` promises: rows in the order of names, behind any offset the same ones, and what is added is followed."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import random
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,157 +21,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flux.errors import FluxError, PlanError
-from flux.sources import Files, Generator, Lines, Source, SourceBatch, SourceContext, Table, files, formats
+from flux.sources import Files, files, formats
 
-DEADLINE_S = 60.0
-
-
-def batches_of(
-    source: Source, directory: Path, after: Any = None, clock: trio.abc.Clock | None = None
-) -> list[SourceBatch]:
-    async def main() -> list[SourceBatch]:
-        async with contextlib.aclosing(source.batches(SourceContext(directory), after)) as batches:  # type: ignore
-            return [batch async for batch in batches]
-
-    return trio.run(main)
-
-
-def rows_of(batches: list[SourceBatch]) -> list[Any]:
-    return [row for batch in batches for row in batch.rows.to_pylist()]
-
-
-def values_of(source: Source, directory: Path, after: Any = None) -> list[Any]:
-    return [next(iter(row.values())) for row in rows_of(batches_of(source, directory, after))]
-
-
-def numbers(first: int, count: int) -> pa.Table:
-    return pa.table({"n": pa.array(range(first, first + count), pa.int64())})
-
-
-def counting(offset: int, count: int) -> dict[str, Any]:
-    return {"n": list(range(offset, offset + count))}
-
-
-def check_offsets(make: Callable[[], Source], directory: Path) -> None:
-    """Behind each offset that a source gave come the rest of its rows."""
-    given = batches_of(make(), directory)
-    everything = rows_of(given)
-    assert all(batch.rows.num_rows for batch in given), "batches are not empty"
-    seen = list(itertools.accumulate(batch.rows.num_rows for batch in given))
-    # A dozen of them, the last one among them, so that it does not take long.
-    for index in range(len(given) - 1, -1, -max(1, len(given) // 12)):
-        assert rows_of(batches_of(make(), directory, given[index].offset)) == everything[seen[index] :]
-
-
-@settings(max_examples=30)
-@given(sizes=st.lists(st.integers(0, 30), min_size=1, max_size=10), batch_rows=st.integers(1, 20))
-def test_a_table_goes_on_behind_any_of_its_offsets(sizes: list[int], batch_rows: int) -> None:
-    data = [numbers(sum(sizes[:i]), size) for i, size in enumerate(sizes)]
-    check_offsets(lambda: Table(data, batch_rows=batch_rows), Path("unused"))
-    assert values_of(Table(data), Path("unused"), after=sum(sizes) // 2) == list(range(sum(sizes) // 2, sum(sizes)))
-
-
-def test_an_iterator_is_read_anew_behind_the_offset() -> None:
-    assert values_of(Table(iter([numbers(0, 3), numbers(3, 3)])), Path("unused"), after=4) == [4, 5]
-
-
-def test_a_table_that_has_become_shorter_says_so() -> None:
-    with pytest.raises(FluxError, match="go on behind row 9, but this time the data has 4 rows"):
-        values_of(Table(numbers(0, 4)), Path("unused"), after=9)
-
-
-# Generator.
-
-
-def yielding(offset: int) -> Iterator[Any]:
-    while True:
-        yield {"n": [offset, offset + 1]}
-        offset += 2
-
-
-def yielding_from_the_start() -> Iterator[Any]:
-    yield from yielding(0)
-
-
-def in_forms(offset: int, count: int) -> Any:
-    """Each piece in another form, of another size."""
-    rows = numbers(offset, min(count, 1 + offset % 3))
-    return [rows, rows.to_batches()[0], rows.to_pylist(), rows.to_pydict(), {"n": rows["n"].to_numpy()}][offset % 5]
-
-
-@pytest.mark.parametrize("fn", [counting, yielding, yielding_from_the_start, in_forms])
-@pytest.mark.parametrize("batch_rows", [1, 7, None])
-def test_a_generator_gives_its_rows_and_goes_on_behind_any_offset(fn: Any, batch_rows: int | None) -> None:
-    def make() -> Source:
-        return Generator(fn, rows=23, batch_rows=batch_rows)
-
-    assert values_of(make(), Path("unused")) == list(range(23))
-    check_offsets(make, Path("unused"))
-
-
-def test_a_generator_ends_when_there_are_no_more_rows() -> None:
-    assert values_of(Generator(lambda o, c: counting(o, min(c, 5 - o)) if o < 5 else None), Path("unused")) == [
-        *range(5)
-    ]
-    assert values_of(Generator(lambda o, c: [{"n": o}] if o < 5 else []), Path("unused")) == [*range(5)]
-
-
-def test_a_generator_is_paced() -> None:
-    times: list[float] = []
-
-    async def main() -> None:
-        async for _ in Generator(counting, rows=100, rate=1000).batches(SourceContext(Path("unused"))):
-            times.append(trio.current_time())
-
-    # Calls in threads are not seen by a clock that jumps when all tasks wait, so it is not exact here.
-    trio.run(main, clock=trio.testing.MockClock(rate=10))
-    assert len(times) == 5 and times[-1] - times[0] >= 0.079
-
-
-def test_columns_may_come_in_any_order_and_are_cast() -> None:
-    schema = pa.schema({"a": pa.int8(), "b": pa.string()})
-    source = Generator(lambda o, c: {"b": ["x"], "a": [1]}, rows=1, schema=schema)
-    [batch] = batches_of(source, Path("unused"))
-    assert batch.rows.schema == schema and batch.rows.to_pylist() == [{"a": 1, "b": "x"}]
-
-
-@pytest.mark.parametrize(
-    ("fn", "says"),
-    [
-        (3, "fn must be a function"),
-        (lambda o, c: None, "gave nothing, so the columns are unknown"),
-        (lambda o, c: 7, "gave a int; a dict of columns"),
-        (lambda o, c: {"a": [1], "b": [1, 2]}, "do not make a table"),
-        (lambda o, c: 1 / 0, r"fn\(offset=0, count=1\) raised ZeroDivisionError"),
-    ],
-)
-def test_a_function_that_gives_no_rows_is_an_error_that_says_why(fn: Any, says: str) -> None:
-    with pytest.raises(FluxError, match=says):
-        Generator(fn)
-
-
-@pytest.mark.parametrize(
-    ("later", "says"),
-    [
-        (lambda o, c: {"m": [1]}, "gave the columns m int64; expected n int64"),
-        (lambda o, c: {"n": ["x"]}, "which do not fit n int64"),
-        (lambda o, c: counting(o, c + 1), "more than it was asked for"),
-        (lambda o, c: [][0], r"fn\(offset=1, count=\d+\) raised IndexError"),
-    ],
-)
-def test_what_comes_later_must_fit_what_came_first(later: Any, says: str) -> None:
-    source = Generator(lambda o, c: counting(0, 1) if o == 0 else later(o, c))
-    with pytest.raises(FluxError, match=says):
-        batches_of(source, Path("unused"))
-
-
-@pytest.mark.parametrize("settings", [{"rows": 0}, {"rows": 1.5}, {"rate": 0}, {"batch_rows": 0}])
-def test_settings_that_make_no_sense_are_plan_errors(settings: dict[str, Any]) -> None:
-    with pytest.raises(PlanError, match=f"Generator: {next(iter(settings))} must be"):
-        Generator(counting, **settings)
-
-
-# Files.
+from .reading import Followed, batches_of, check_offsets, numbers, rows_of, values_of
 
 
 def write(path: Path, table: pa.Table, end: str = "\n") -> None:
@@ -290,36 +140,6 @@ def test_a_file_that_was_cut_or_removed_is_an_error_when_it_is_read_again(format
     path.unlink()
     with pytest.raises(FluxError, match=rf"a\.{format} cannot be read"):
         batches_of(source, tmp_path, batch.offset)
-
-
-class Followed:
-    """A source that does not end, read step by step: `more` waits until so many further values came."""
-
-    def __init__(self, source: Source, directory: Path, after: Any = None) -> None:
-        self._batches: Any = source.batches(SourceContext(directory), after)
-        self.offsets: list[tuple[int, Any]] = []  # How many values came up to each offset.
-        self.values: list[Any] = []
-        self.released = 0  # Batches of which the source was told that every copy has them.
-        self._received: list[Any] = []
-
-    def release(self, batches: int) -> None:
-        for received in self._received[self.released : self.released + batches]:
-            received()
-        self.released = min(self.released + batches, len(self._received))
-
-    async def more(self, count: int) -> list[Any]:
-        wanted = len(self.values) + count
-        with trio.fail_after(DEADLINE_S):
-            while len(self.values) < wanted:
-                batch = await anext(self._batches)
-                self.values += [next(iter(row.values())) for row in batch.rows.to_pylist()]
-                self.offsets.append((len(self.values), batch.offset))
-                self._received.append(batch.received)
-        assert len(self.values) == wanted, self.values
-        return self.values[-count:]
-
-    async def aclose(self) -> None:
-        await self._batches.aclose()
 
 
 @pytest.fixture
@@ -462,73 +282,3 @@ def test_any_order_of_growing_is_read_again_alike(shorten_at: int, seed: int, ch
         data = Path(folder, "data")
         data.mkdir()
         trio.run(main, data, Path(folder))
-
-
-# Lines.
-
-
-@contextlib.asynccontextmanager
-async def server(*connections: bytes) -> AsyncIterator[int]:
-    """A server that sends one connection after the other what it is told, and closes it; gives its port."""
-    left = list(connections)
-
-    async def serve(stream: trio.SocketStream) -> None:
-        await stream.send_all(left.pop(0) if left else b"")
-
-    async with trio.open_nursery() as nursery:
-        listeners = await nursery.start(
-            lambda task_status: trio.serve_tcp(serve, 0, host="127.0.0.1", task_status=task_status)
-        )
-        yield listeners[0].socket.getsockname()[1]
-        nursery.cancel_scope.cancel()
-
-
-def test_lines_are_rows_and_a_server_that_closes_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        async with (
-            server("one\r\ntwö\nbroken o".encode(), b"thr\xffee\n\nfive\n") as port,
-            contextlib.aclosing(Followed(Lines("127.0.0.1", port), Path("unused"))) as followed,
-        ):
-            assert await followed.more(5) == ["one", "twö", "thr\ufffdee", "", "five"]
-
-    trio.run(main)
-    assert "broke off in a line; 8 bytes are dropped" in caplog.text
-
-
-def test_without_reconnecting_the_stream_ends_with_the_connection() -> None:
-    async def main() -> list[Any]:
-        async with server(b"one\ntwo\n") as port:
-            source = Lines("127.0.0.1", port, reconnect=False)
-            return [row async for batch in source.batches(SourceContext(Path())) for row in batch.rows.to_pylist()]
-
-    assert trio.run(main) == [{"line": "one"}, {"line": "two"}]
-
-
-def test_a_server_that_is_out_of_reach_is_tried_again_or_an_error(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        async with server() as port:
-            pass
-        with pytest.raises(FluxError, match=f"cannot connect to 127.0.0.1:{port}"):
-            await Followed(Lines("127.0.0.1", port, reconnect=False), Path()).more(1)
-        with trio.move_on_after(0.3):
-            await Followed(Lines("127.0.0.1", port), Path()).more(1)
-
-    trio.run(main)
-    assert "trying again" in caplog.text
-
-
-def test_a_line_without_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flux.sources.lines.LINE_MAX_BYTES", 100)
-
-    async def main() -> None:
-        async with server(b"x" * 1000) as port:
-            with pytest.raises(FluxError, match="without an end of line"):
-                await Followed(Lines("127.0.0.1", port), Path()).more(1)
-
-    trio.run(main)
-
-
-@pytest.mark.parametrize(("host", "port"), [("", 1), (None, 1), ("a", 0), ("a", 70_000), ("a", "80"), ("a", True)])
-def test_an_address_that_is_none_is_a_plan_error(host: Any, port: Any) -> None:
-    with pytest.raises(PlanError, match=r"Lines: (host|port) must be"):
-        Lines(host, port)
