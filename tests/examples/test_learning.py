@@ -1,4 +1,4 @@
-"""Online learning: predictions and errors are, to the bit, those of river alone, a model for each station, through a kill."""
+"""Online learning: to the bit what river alone gives, with a model for each station, through a kill."""
 
 from __future__ import annotations
 

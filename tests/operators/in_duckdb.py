@@ -1,4 +1,4 @@
-"""What every operator of the library must tell, computed anew by DuckDB from all rows at once; shared by the tests here.
+"""What each operator of the library must tell, computed anew by DuckDB from all rows at once; shared by the tests here.
 
 DuckDB knows null from NaN, and NaN as a key. What it does not know is Flux's order of output, which is put on in
 `in_order`: rows that one mark causes go by their place in their partition, and then by partition.
@@ -16,6 +16,8 @@ import pyarrow as pa
 
 from flux.hashing import partition_of
 
+PARTITIONS = 4
+
 Row = tuple[Any, ...]
 
 _NAN = "'nan'::DOUBLE"
@@ -26,7 +28,7 @@ def _unless_nan(x: str, told: str) -> str:
 
 
 # By the names that they have in the tests; `{over}` is nothing, or the rows of a key so far.
-_NUMBERS = f"FILTER (WHERE NOT isnan(x)){{over}}"
+_NUMBERS = "FILTER (WHERE NOT isnan(x)){over}"
 AGGREGATES = {
     "rows": "count(*){over}",
     "n": "count(x){over}",
@@ -152,7 +154,7 @@ class Batch:
         return self._found(
             f"""SELECT * EXCLUDE (number, count) FROM
                 (SELECT host, {most}, sum(w){over} / {history}, number,
-                        row_number() OVER (PARTITION BY host ORDER BY number) AS count FROM events)
+                        row_number() OVER (PARTITION BY host ORDER BY number) AS count FROM events WHERE w IS NOT NULL)
                 WHERE count >= {history} AND (count - {history}) % {slide} = 0 ORDER BY number"""
         )
 
@@ -163,7 +165,7 @@ class Batch:
             f"""WITH packets AS (SELECT *, decode(data)[1] AS kind, ord(decode(data)[2]) AS app FROM events)
                 SELECT app_before, src, ts - since FROM
                 (SELECT src, number, ts, kind, lag(kind) {before} AS kind_before, lag(app) {before} AS app_before,
-                        lag(ts) {before} AS since FROM packets WHERE kind IN ('S', 'E'))
+                        lag(ts) {before} AS since FROM packets WHERE kind IN ('S', 'E') AND dst IS NOT NULL)
                 WHERE kind = 'E' AND kind_before = 'S' ORDER BY number"""
         )
 
@@ -199,6 +201,3 @@ def _alike(got: Any, wanted: Any) -> bool:
     if isinstance(got, float) and isinstance(wanted, float):
         return math.isclose(got, wanted, rel_tol=1e-10) or (math.isnan(got) and math.isnan(wanted))
     return type(got) is type(wanted) and bool(got == wanted)
-
-
-PARTITIONS = 4
