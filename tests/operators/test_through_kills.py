@@ -63,7 +63,7 @@ def arrivals(keys: str) -> pa.Table:
     draw = np.random.default_rng(len(keys))
     t = np.arange(ROWS) + draw.integers(-40, 40, ROWS) - 300 * (draw.random(ROWS) < 0.02)
     x = draw.integers(-8_000, 8_000, ROWS) / 8
-    x[draw.random(ROWS) < 0.02] = math.nan
+    x[(draw.random(ROWS) < 0.06) & (np.arange(ROWS) > ROWS * 3 // 4)] = math.nan  # From then on sums so far are NaN.
     w = np.where(draw.random(ROWS) < 0.1, math.nan, draw.integers(-80, 80, ROWS) / 8)
     key = KEYS[keys](draw)
     number = np.arange(ROWS)
