@@ -42,19 +42,27 @@ def run_with_kill(data: Any, flow: Flow, kill_at: int) -> flux.Report:
 def main(about: str | None, make: Callable[[int], Any], flow: Flow, arguments: Sequence[str] | None = None) -> int:
     """Run an example from the command line; the status says whether its output was exact."""
     parser = argparse.ArgumentParser(description=(about or "").partition("\n")[0])
-    parser.add_argument("--rows", type=int, default=20_000, help="rows of input (%(default)s)")
+    parser.add_argument("--rows", type=_count, default=20_000, help="rows of input (%(default)s)")
     parser.add_argument("--kill", action="store_true", help="kill a site half-way, and compare with a run without")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     options = parser.parse_args(arguments)
     data = make(options.rows)
     report, exact = run(data, flow), None
     if options.kill:
+        if not report.outputs:
+            parser.error(f"{options.rows} rows give no output, so there is no half of it to kill a site at; give more")
         undisturbed = report
         report = run_with_kill(data, flow, kill_at=max(1, undisturbed.outputs // 2))
         exact = report.table.equals(undisturbed.table) and report.late == undisturbed.late
     tell = _as_json if options.json else _as_text
     print(tell(report, exact))
     return 0 if exact is not False else 1
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"expected a whole number of rows, at least 1; got {text!r}")
+    return int(text)
 
 
 def _as_json(report: flux.Report, exact: bool | None) -> str:

@@ -40,8 +40,8 @@ def lines(rows: int, seed: int = 0) -> pa.Table:
 
 
 def words(line: Any) -> Iterator[dict[str, Any]]:
-    """The words of a line, each with the line's time."""
-    for word in line.text.lower().split():
+    """The words of a line, each with the line's time; a line that is null has none."""
+    for word in (line.text or "").lower().split():
         yield {"word": word, "ts": line.ts}
 
 

@@ -45,9 +45,14 @@ def trades(rows: int, seed: int = 0) -> pa.Table:
     )
 
 
-def weighted_mean(price: Any, volume: Any) -> float:
-    """What a share cost on average. Both are whole numbers, so the sums are exact."""
-    return float((price * volume).sum() / volume.sum())
+def weighted_mean(price: Any, volume: Any) -> float | None:
+    """What a share cost on average. Both are whole numbers, so the sums are exact; nulls are masked.
+
+    A trade of which price or volume is not known does not count; None, which is null, if none does.
+    """
+    turnover = price * volume
+    shares = np.ma.array(volume, mask=np.ma.getmaskarray(turnover)).sum()
+    return float(turnover.sum() / shares) if shares else None
 
 
 def flow(source: flux.sources.Source) -> flux.Dataflow:

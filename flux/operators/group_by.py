@@ -36,7 +36,8 @@ class GroupBy(PooledOperator):
 
     With `emit="rows"`, which is the default, each input row emits one row: the key columns and the aggregates of the
     key's rows up to this one, with it. With `emit="watermarks"` nothing is emitted for a row; at each watermark, and at
-    the end of the stream, each key that has had a row since the last one emits its aggregates, in the order of keys.
+    the end of the stream, each key that has had a row since the last one emits its aggregates, in the order of keys
+    within a partition; partitions take turns, as they do in `TimeWindow`.
 
     Rows are added one after the other in row order, so sums of floats are those of a loop over the rows.
     """
@@ -124,7 +125,8 @@ class GroupBy(PooledOperator):
             if self._schema is None:
                 self._begin(state["rows"].schema)
         else:
-            self._kept.installed(self._table.values, self._table.install(pid, state))
+            slots = self._table.install(pid, state)
+            self._kept.installed(self._table.values, slots)  # Which are others if the table has grown.
 
     def drop_partition(self, pid: int) -> None:
         if self._schema is not None:

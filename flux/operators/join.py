@@ -77,9 +77,9 @@ class Join(PooledOperator):
 
     **Which pairs.** A row l of `a` and a row r of `b` are a pair if their keys are equal and they are close: their
     sequence numbers are at most `within` apart, if that is a number; or, with `within={column: bound}`, their values of
-    the column are at most `bound` apart. Numbers count the rows of all sources as they came into the flow, and a row
-    that stems from another has its number. Keys with a null, and rows without a value in the column, have no pair; all
-    NaN are equal, as they are to the exchange.
+    the column are at most `bound` apart. Numbers count the rows of all sources as they came into the flow, with the
+    watermarks among them, and a row that stems from another has its number. Keys with a null, and rows without a value
+    in the column, have no pair; all NaN are equal, as they are to the exchange.
 
     **Where a pair comes out.** At that of its two rows which comes later in the merged input, in the order of (sn, sub,
     edge, partition); if both stem from one input row in the same way, that is the row of `b`. It takes that row's

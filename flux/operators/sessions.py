@@ -34,7 +34,13 @@ Rows = npt.NDArray[np.int64]
 
 
 class Sessions(PooledOperator):
-    """Turn packets into sessions: (app, src, dur) for each that ends."""
+    """Turn packets into sessions: (app, src, dur) for each that ends.
+
+    A packet has the columns src, dst, data and ts. The first byte of its data says what it is: ``S`` starts the session
+    of its two hosts, or starts it anew, and the second byte is the application; ``E`` ends it, if there is one; others
+    are payload. `dur` is how much later the end came, in the unit of ts. A packet with a null in one of these columns
+    is an `OperatorError` that names it: filter such rows out, or leave them out by ``on_error="skip"``.
+    """
 
     output = {"app": "int32", "src": "int32", "dur": "int64"}  # noqa: RUF012
 
@@ -52,10 +58,11 @@ class Sessions(PooledOperator):
         kind, app = _first_two_bytes(batch, self._step)
         is_start = kind == _START
         rows = np.flatnonzero(is_start | (kind == _END))
-        if not len(rows):
-            return None
+        # Also of a batch without any, so that what is refused does not depend on where batches are cut.
         src, dst = (key_array(batch, name, self._step) for name in _KEY)
         ts = _instants(batch, self._step)
+        if not len(rows):
+            return None
         if len(rows) < len(batch):
             key, partition = [src.take(rows), dst.take(rows)], batch.partition.take(rows)
         else:
@@ -166,12 +173,14 @@ def _first_two_bytes(batch: Batch, step: str) -> tuple[Bytes, Bytes]:
     if pa.types.is_fixed_size_binary(kind) and kind.byte_width >= 2:
         data = plain_column(batch, "data", step)
         return data[:, 0], data[:, 1]
-    if column.null_count or not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
+    if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
         raise OperatorError(
-            f"column 'data' is {kind} with {column.null_count} nulls; expected binary of at least two bytes "
-            "in each row, the kind of packet and the application",
+            f"column 'data' is {kind}; expected binary, of at least two bytes if its size is fixed: the kind of "
+            "packet and the application",
             step,
         )
+    if column.null_count:
+        plain_column(batch, "data", step)  # Refuses them, and says which row it is.
     wide: Any = np.int64 if pa.types.is_large_binary(kind) else np.int32
     _, offsets, values = column.buffers()
     starts: npt.NDArray[Any] = np.frombuffer(offsets, wide)[column.offset : column.offset + len(column) + 1]

@@ -100,7 +100,12 @@ class TimeWindow(PooledOperator):
 
     Windows begin at multiples of `slide_ms` and last `size_ms`, without their end. When a watermark has reached the end
     of a window, it is told: for each key with a row in it the key columns, `window_start`, `window_end` and the
-    aggregates, by window and then by key. At the end of the stream all are told. A window without rows is not.
+    aggregates. At the end of the stream all are told. A window without rows is not.
+
+    What one watermark closes comes out in an order that is the same in every run, whoever dies. Within a partition it
+    is by window and then by key, ascending, NaN behind all other floats and nulls behind everything. Partitions take
+    turns: the first row of each, in the order of their numbers, then the second of each, and so on. So another number
+    of partitions gives another order; where that matters, sort the output by ``window_start`` and key.
 
     A row that comes when the last of its windows has been told is late: it is dropped and counted (`report.late`), and
     so is one without event time. A row that is late for some of its windows counts in the others.
@@ -318,7 +323,8 @@ class TimeWindow(PooledOperator):
             columns = {name: table.column(name).combine_chunks() for name in table.schema.names}
             self._log.add(slots.take(state["at"]), columns)
         else:
-            self._kept.installed(self._table.values, self._table.install(pid, state))
+            slots = self._table.install(pid, state)
+            self._kept.installed(self._table.values, slots)  # Which are others if the table has grown.
 
     def drop_partition(self, pid: int) -> None:
         self._add_waiting()

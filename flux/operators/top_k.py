@@ -48,7 +48,8 @@ class TopK(PooledOperator):
     the stream, all k rows of each key of which they are not the same rows as when they were last told, in the order of
     keys, and by rank. With `time`, the column that tells event time, and `size_ms`: those of each window, which begin
     at multiples of `size_ms`, once the watermark has passed its end, by window, key and rank. Then a row that comes
-    after that is late: it is dropped and counted (`report.late`), and so is a row without event time.
+    after that is late: it is dropped and counted (`report.late`), and so is a row without event time. These orders are
+    those within a partition; partitions take turns, as they do in `TimeWindow`.
 
     To rank keys by an aggregate, put a `TimeWindow` before it, exchange by ``window_start``, and give ``time=
     "window_start"`` and the same `size_ms`.

@@ -38,6 +38,9 @@ class CountWindow(PooledOperator):
 
     The key is that of the exchange before it. Emits the key columns, `max_<value>` and `avg_<value>`, first
     when `history` rows of a key have come; a window that is not full emits nothing.
+
+    A NaN makes maximum and mean of the windows it is in NaN; as keys all NaN are one. A row with a null in the key or
+    in the value is an `OperatorError` that names it: filter such rows out, or leave them out by ``on_error="skip"``.
     """
 
     def __init__(self, history: int = 2, slide: int = 1, value: str = "dur") -> None:

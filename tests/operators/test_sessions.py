@@ -99,6 +99,18 @@ def test_a_null_is_refused_with_its_place() -> None:
     assert (caught.value.step, caught.value.partition, caught.value.row) == ("step", 2, 1)
 
 
+@pytest.mark.parametrize("schema", [FIXED, VARIABLE])
+@pytest.mark.parametrize("column", range(4))
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_null_is_refused_whatever_stands_beside_it_in_the_batch(schema: Any, column: int, alone: bool) -> None:
+    bad: list[Any] = [1, 1, b"x...", 10]
+    bad[column] = None
+    rows = [tuple(bad)] if alone else [(1, 1, b"S...", 9), tuple(bad), (1, 1, b"E...", 11)]
+    with pytest.raises(OperatorError, match=f"{schema.names[column]!r} is null") as caught:
+        opened(step_of(Sessions, schema)).process(batch_of(rows, schema, [3] * len(rows)))
+    assert (caught.value.partition, caught.value.row) == (3, 0 if alone else 1)
+
+
 def test_an_exchange_by_other_columns_is_refused() -> None:
     with pytest.raises(PlanError, match="src and dst"):
         opened(step_of(Sessions, FIXED, ("ts",)))

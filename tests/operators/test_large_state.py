@@ -1,0 +1,62 @@
+"""State of more keys than a table has room for at first comes to a site that has none of them yet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from feeding import opened, step_of, tuples
+from timeline import moved
+
+from flux.batch import Batch
+from flux.operators import CountWindow, Distinct, GroupBy, Sessions, TimeWindow, TopK
+from flux.punctuation import Punctuation
+
+KEYS = 3_000
+NUMBERS = np.arange(KEYS)
+ROWS = pa.record_batch(
+    {
+        "src": NUMBERS,
+        "dst": NUMBERS,
+        "ts": NUMBERS % 50,
+        "dur": NUMBERS * 2**40 - 2**50,
+        "data": pa.array([b"S1"] * KEYS, pa.binary(2)),
+    }
+)
+ENDS = ROWS.set_column(4, "data", pa.array([b"E."] * KEYS, pa.binary(2)))
+AGGREGATES = {"total": ("sum", "dur"), "mean": ("avg", "dur"), "var": ("variance", "dur"), "most": ("max", "dur")}
+WINDOW = {"time": "ts", "size_ms": 20}
+
+
+@pytest.mark.parametrize(
+    ("operator", "parameters"),
+    [
+        (TimeWindow, {**WINDOW, "aggregates": AGGREGATES | {"median": ("quantile", "dur", 0.5)}}),
+        (TimeWindow, {**WINDOW, "slide_ms": 10, "aggregates": AGGREGATES}),
+        (GroupBy, {"aggregates": AGGREGATES}),
+        (GroupBy, {"aggregates": AGGREGATES, "emit": "watermarks"}),
+        (TopK, {"k": 2, "by": "dur"}),
+        (TopK, {"k": 2, "by": "dur", **WINDOW}),
+        (Distinct, {}),
+        (Distinct, WINDOW),
+        (CountWindow, {}),
+        (Sessions, {}),
+    ],
+)
+def test_many_keys_come_to_a_site_that_had_none(operator: Any, parameters: dict[str, Any]) -> None:
+    step = step_of(operator, ROWS.schema, ("src",), **parameters)
+    partition = np.zeros(KEYS, np.uint16)
+
+    def told(moves: bool) -> list[Any]:
+        old, new = opened(step), opened(step, [])
+        found = tuples(old.process(Batch(ROWS, NUMBERS, None, partition)))
+        if moves:
+            moved(old, new, 0)
+            old = new
+        found += tuples(old.process(Batch(ENDS, NUMBERS + KEYS, None, partition)))
+        return found + tuples(old.punctuate(Punctuation(2 * KEYS, "end", None, frozenset({0}))))
+
+    assert len(told(moves=False)) >= KEYS
+    assert told(moves=True) == told(moves=False)
