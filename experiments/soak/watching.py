@@ -116,6 +116,16 @@ class Watch:
             heard = self._program.heard
             return max([heard.safe_upto, *(upto for _, upto, _ in heard.history.inputs[-100:])])
 
+    def wait_told(self, at: float) -> None:
+        """Return when it is known how many rows had gone in at a moment: the ingress tells that some time later."""
+
+        def is_told() -> bool:
+            with self._program.changed:
+                inputs = self._program.heard.history.inputs
+                return bool(inputs) and inputs[-1][0] > at
+
+        self.until(is_told, "the ingress to tell what went in")
+
     def unacknowledged(self, at: float) -> int:
         """Rows that had gone in and not come out at a moment of the monotonic clock; rather too few than too many."""
         with self._program.changed:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import flux
+from flux.local.processes import Process
 from flux.plan.plan import CONTROLLER, EGRESS, INGRESS
 from flux.site.crash import SITE, crash_points
 from flux.site.shell import FENCED
@@ -200,20 +201,22 @@ def test_a_site_that_was_stopped_too_long_ends_when_it_wakes_up(silence: Ordeal)
 def the_end(tmp_path_factory: pytest.TempPathFactory) -> Ordeal:
     """Two sites that share no partition die at once; and the ingress, when the source has ended."""
     with a_run(tmp_path_factory, sites=4) as under:
-        kill_at_once(under, "site-1", "site-3")
+        victims = kill_at_once(under, "site-1", "site-3")
         under.watch.wait_whole()
+        assert all(map(under.counts, victims))
         under.arm(*OF_THE_END)
         under.finish()
     return under
 
 
-def kill_at_once(under: Ordeal, *sites: str) -> None:
+def kill_at_once(under: Ordeal, *sites: str) -> list[Process]:
+    """Kill sites of a run under load; return them when they are gone."""
     under.await_load(*sites)
     victims = [under.process(site) for site in sites]
     for victim in victims:
         victim.kill()
     under.watch.until(lambda: all(victim.gone for victim in victims), f"{sites} to be gone")
-    assert all(under.counts(victim) for victim in victims)
+    return victims
 
 
 def test_two_sites_may_die_at_once_and_the_ingress_at_the_end(the_end: Ordeal) -> None:
@@ -227,9 +230,10 @@ def loss(tmp_path_factory: pytest.TempPathFactory) -> Ordeal:
     with a_run(tmp_path_factory) as under:
         for kind, point in OF_A_LOSS:
             under.arm(kind, point)
-        kill_at_once(under, "site-1", "site-2")
+        victims = kill_at_once(under, "site-1", "site-2")
         with pytest.raises(flux.DataLost):
             under.run.wait(timeout=PATIENCE_S)
+        assert all(map(under.counts, victims))
         under.look()
     return under
 
