@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import flux
-from experiments.soak.watching import Watch
+from experiments.soak.watching import UNACKNOWLEDGED_MIN, Watch
 from flux.plan.plan import CONTROLLER, EGRESS, INGRESS
 
 ENDS = (INGRESS, EGRESS, CONTROLLER)
@@ -30,6 +30,15 @@ class Strike:
 
     at: float
     held: bool  # Whether it was a site with a copy, or no site.
+
+
+def has_something_to_lose(strikes: list[Strike], unacknowledged_rows: list[int]) -> bool:
+    """Whether a fault counts, by its strikes and the rows that were on their way at each.
+
+    Without any strike it does not: whom it was to strike had died of the fault before.
+    """
+    held = all(strike.held for strike in strikes)
+    return bool(strikes) and held and min(unacknowledged_rows) >= UNACKNOWLEDGED_MIN
 
 
 class Faults:

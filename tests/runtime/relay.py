@@ -120,7 +120,11 @@ class Relay:
         with contextlib.suppress(OSError):
             while True:
                 dialled, _ = self._listener.accept()
-                answering = address.connect_blocking(self._target.read_text(), 30.0)
+                try:
+                    answering = address.connect_blocking(self._target.read_text(), 30.0)
+                except OSError:
+                    dialled.close()  # Who should answer is dead.
+                    continue
                 answering.settimeout(None)
                 self._ends.append((dialled, answering))
                 if self.spoil is None:
