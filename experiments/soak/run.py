@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--minutes", type=float, default=10.0, metavar="N")
     parser.add_argument("--sites", type=int, default=4, help="sites that hold partitions; one more is spare")
     parser.add_argument("--partitions", type=int, default=8)
-    parser.add_argument("--rate", type=float, default=50_000, help="rows per second")
+    parser.add_argument("--rate", type=float, default=60_000, help="rows per second")
     parser.add_argument("--seed", type=int, default=None, help="of the faults; default: drawn, and printed")
     parser.add_argument("--record", metavar="DIR", help="record every process's messages and effects there; it grows")
     parser.add_argument("--quick", action="store_true", help="half a minute")
