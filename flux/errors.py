@@ -82,15 +82,19 @@ class OperatorError(FluxError):
 class DataLost(FluxError):
     """Every copy of some partitions is gone. The dataflow stops: it never carries on with a hole.
 
-    `safe_upto` is the last sequence number up to which the output is complete; None if nothing is.
+    `safe_upto` is the last sequence number up to which the output is complete; None if nothing is. `copies` is how many
+    the partitions had: 1 with `availability="none"`.
 
     >>> str(DataLost([("stats", 4), ("stats", 7)], safe_upto=1200)).split("; ")[0]
     'both copies are lost of 2 partitions: stats/4, stats/7. Output is complete up to sequence number 1200'
     """
 
-    def __init__(self, partitions: Iterable[Any], safe_upto: int | None = None, message: str | None = None) -> None:
+    def __init__(
+        self, partitions: Iterable[Any], safe_upto: int | None = None, message: str | None = None, *, copies: int = 2
+    ) -> None:
         self.partitions: list[Any] = list(partitions)
         self.safe_upto = safe_upto
+        self.copies = copies
         super().__init__(message if message is not None else self._describe())
 
     def _describe(self) -> str:
@@ -103,15 +107,18 @@ class DataLost(FluxError):
             else f"Output is complete up to sequence number {self.safe_upto}"
         )
         again = "from the start" if self.safe_upto is None else "from the source rows after it"
+        if self.copies == 1:
+            lost, advice = "the only copy is lost", 'with availability="pairs" to survive the death of a site'
+        else:
+            lost, advice = "both copies are lost", "with more sites or a standby to survive as many failures at once"
         return (
-            f"both copies are lost of {len(self.partitions)} partition{plural}: {shown}"
-            f"{f' and {more} more' if more > 0 else ''}. {complete}; restart the flow {again}, "
-            "with more sites or a standby to survive as many failures at once"
+            f"{lost} of {len(self.partitions)} partition{plural}: {shown}"
+            f"{f' and {more} more' if more > 0 else ''}. {complete}; restart the flow {again}, {advice}"
         )
 
     def to_dict(self) -> dict[str, Any]:
         partitions = [list(p) if isinstance(p, tuple) else p for p in self.partitions]
-        return super().to_dict() | {"partitions": partitions, "safe_upto": self.safe_upto}
+        return super().to_dict() | {"partitions": partitions, "safe_upto": self.safe_upto, "copies": self.copies}
 
 
 class StateError(FluxError):
@@ -172,5 +179,5 @@ def from_dict(document: dict[str, Any]) -> FluxError:
         return OperatorError(message, **places)
     if name == "DataLost":
         partitions = [tuple(p) if isinstance(p, list) else p for p in document.get("partitions", [])]
-        return DataLost(partitions, document.get("safe_upto"), message)
+        return DataLost(partitions, document.get("safe_upto"), message, copies=document.get("copies", 2))
     return _BY_NAME.get(str(name), FluxError)(message)

@@ -1,7 +1,8 @@
-"""The soak's own reference and its check: they must be right, and able to fail."""
+"""The soak's own reference, its check and what it counts: they must be right, and able to fail."""
 
 from __future__ import annotations
 
+import random
 from itertools import islice
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pyarrow as pa
 import pytest
 
 from experiments import dmz
+from experiments.soak.faults import Strike, has_something_to_lose
+from experiments.soak.run import soak
 from experiments.soak.stream import CHUNK_ROWS, Checked, Mismatch, Packets, packets, plain
 
 ROWS = 3 * CHUNK_ROWS - 100
@@ -63,3 +66,30 @@ def test_the_check_passes_what_is_right() -> None:
     sink.write(table(rows[1_000:]), 1, ROWS)
     sink.finish(ROWS)
     assert sink.checked == len(rows)
+
+
+HOLDER, SPARE = Strike(at=1.0, held=True), Strike(at=2.0, held=False)
+
+
+@pytest.mark.parametrize(
+    ("strikes", "rows", "counts"),
+    [
+        ([HOLDER], [1_000], True),
+        ([HOLDER, HOLDER], [1_000, 5_000], True),
+        ([HOLDER], [999], False),
+        ([HOLDER, HOLDER], [5_000, 999], False),
+        ([HOLDER, SPARE], [5_000, 5_000], False),
+        ([], [], False),
+    ],
+)
+def test_a_fault_counts_only_if_there_was_something_to_lose(
+    strikes: list[Strike], rows: list[int], counts: bool
+) -> None:
+    assert has_something_to_lose(strikes, rows) is counts
+
+
+def test_a_soak_under_load_counts_faults_and_checks_every_row() -> None:
+    figures = soak(0.1, 3, 4, 50_000, random.Random(1), None, lambda line: None)
+    assert figures["wrong"] is None
+    assert figures["faults_survived"] == sum(figures["faults"].values()) > 0
+    assert figures["outputs_checked"] == figures["outputs"] > 0

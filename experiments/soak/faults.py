@@ -1,7 +1,7 @@
 """Faults: what is done to a run at random, at any moment, so long as no partition loses its last finished copy.
 
 A fault may strike while copies of the last one are being rebuilt. Each returns what it was, or None if nobody can be
-spared for it now.
+spared for it now. Whom it struck, and when, is noted: a fault may have struck where there was nothing to lose.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import random
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import flux
-from experiments.soak.watching import Watch
+from experiments.soak.watching import UNACKNOWLEDGED_MIN, Watch
 from flux.plan.plan import CONTROLLER, EGRESS, INGRESS
 
 ENDS = (INGRESS, EGRESS, CONTROLLER)
@@ -23,11 +24,28 @@ ENDS = (INGRESS, EGRESS, CONTROLLER)
 Fault = Callable[[], str | None]
 
 
+@dataclass(frozen=True)
+class Strike:
+    """One process was killed or stopped at a moment of the monotonic clock."""
+
+    at: float
+    held: bool  # Whether it was a site with a copy, or no site.
+
+
+def has_something_to_lose(strikes: list[Strike], unacknowledged_rows: list[int]) -> bool:
+    """Whether a fault counts, by its strikes and the rows that were on their way at each.
+
+    Without any strike it does not: whom it was to strike had died of the fault before.
+    """
+    held = all(strike.held for strike in strikes)
+    return bool(strikes) and held and min(unacknowledged_rows) >= UNACKNOWLEDGED_MIN
+
+
 class Faults:
     """Faults to the run `run`; `draw` decides which."""
 
     def __init__(self, run: flux.Run, watch: Watch, draw: random.Random) -> None:
-        self.struck = 0  # Processes that were killed or stopped.
+        self.strikes: list[Strike] = []  # Of all faults so far.
         self._run = run
         self._watch = watch
         self._draw = draw
@@ -99,7 +117,7 @@ class Faults:
         [name] = self._draw.choice(victims)
         [pid] = [process.pid for process in self._run.status().processes if process.name == name]
         assert pid is not None
-        self.struck += 1
+        self._note(name)
         os.kill(pid, signal.SIGSTOP)
         self._watch.until(lambda: not self._watch.view().alive(name), f"{name}, which was stopped, to be missed")
         self._pause(0.5)
@@ -110,9 +128,15 @@ class Faults:
 
     def _kill(self, *names: str) -> None:
         for name in names:
-            with contextlib.suppress(ValueError):  # It has died of the fault before, a moment ago.
+            self._note(name)
+            try:
                 self._run.kill(name)
-                self.struck += 1
+            except ValueError:  # It has died of the fault before, a moment ago.
+                self.strikes.pop()
+
+    def _note(self, name: str) -> None:
+        held = name in ENDS or self._watch.held(name)  # First: that takes a moment.
+        self.strikes.append(Strike(time.monotonic(), held))
 
     def _pause(self, most_s: float) -> None:
         time.sleep(self._draw.uniform(0.0, most_s))

@@ -13,6 +13,8 @@ from flux.local.processes import Process
 from flux.plan.plan import EGRESS, INGRESS
 from flux.protocols.messages import View
 
+UNACKNOWLEDGED_MIN = 1_000  # Rows on their way, without which a fault proves little.
+
 
 class Stalled(AssertionError):
     """What must come has not come in time."""
@@ -28,16 +30,21 @@ class Watch:
         self._patience_s = patience_s
         self._read_bytes = len(MAGIC)  # Of the controller's journal.
         self._view: View | None = None  # The last in what was read.
+        self._held: dict[str, bool] = {}  # Whether each node held a copy in the last view in which it lived.
 
     def view(self) -> View:
         """The last view in the controller's journal: what it has published, or is about to."""
         path = self._run.directory / JOURNAL
+        if self._view is not None and not path.exists():
+            return self._view  # The run is over.
         with path.open("rb") as journal:
             journal.seek(self._read_bytes)
             new = MAGIC + journal.read()
         for record in _records(path, new):
             self._view, _ = _decode(path, record.content)
             self._read_bytes += len(_framed(record.content))
+            held = {node for stage in self._view.copies for copies in stage for node in copies}
+            self._held.update({node: node in held for node in self._view.nodes if self._view.alive(node)})
         assert self._view is not None, "a run that has started has a view"
         return self._view
 
@@ -45,6 +52,11 @@ class Watch:
         """The live sites with a copy, in the order of their names."""
         view = self.view()
         return [name for name in self.sites() if any(name in copies for stage in view.copies for copies in stage)]
+
+    def held(self, site: str) -> bool:
+        """Whether a site holds a copy; of one that is dead, whether it did in the last view in which it lived."""
+        self.view()
+        return self._held.get(site, False)
 
     def sites(self) -> list[str]:
         """The live sites."""
@@ -56,10 +68,11 @@ class Watch:
         with self._program.changed:
             return list(self._program.heard.deaths)
 
-    def was_drained(self, pid: int) -> bool:
-        """Whether the process `pid` is a site that was emptied and has ended: that is no death."""
+    def ended(self, pid: int) -> Process | None:
+        """The process `pid`, if it has ended: by its death, or as a site that was emptied."""
         with self._program.changed:
-            return any(process.pid == pid and process.state == "drained" for process in self._program.processes)
+            known = (*self._program.heard.deaths, *self._program.processes)
+            return next((process for process in known if process.pid == pid and process.gone), None)
 
     def is_whole(self) -> bool:
         """Whether the last view knows who lives, and every partition has all its copies among those."""
@@ -102,6 +115,16 @@ class Watch:
         with self._program.changed:
             heard = self._program.heard
             return max([heard.safe_upto, *(upto for _, upto, _ in heard.history.inputs[-100:])])
+
+    def wait_told(self, at: float) -> None:
+        """Return when it is known how many rows had gone in at a moment: the ingress tells that some time later."""
+
+        def is_told() -> bool:
+            with self._program.changed:
+                inputs = self._program.heard.history.inputs
+                return bool(inputs) and inputs[-1][0] > at
+
+        self.until(is_told, "the ingress to tell what went in")
 
     def unacknowledged(self, at: float) -> int:
         """Rows that had gone in and not come out at a moment of the monotonic clock; rather too few than too many."""

@@ -272,8 +272,9 @@ class ControllerProcess:
     # What the program hears.
 
     def _report_lost(self, lost: Lost) -> None:
-        error = DataLost([_name(self.surroundings, *place) for place in lost.partitions]).to_dict()
-        self.program.send({"kind": "error", "node": CONTROLLER, "error": error})
+        names = [_name(self.surroundings, *place) for place in lost.partitions]
+        copies = max(len(self.machine.view.copies[stage][partition]) for stage, partition in lost.partitions)
+        self.program.send({"kind": "error", "node": CONTROLLER, "error": DataLost(names, copies=copies).to_dict()})
 
     def _report_view(self, view: View) -> None:
         whole = not view.standby and not any(

@@ -396,7 +396,7 @@ class Program:
         # While a run stops, its processes see each other go one by one.
         if self.heard.error is None and not self.heard.ended and not self._stopping:
             if isinstance(error, DataLost):
-                error = DataLost(error.partitions, self.heard.safe_upto or None)
+                error = DataLost(error.partitions, self.heard.safe_upto or None, copies=error.copies)
             self.heard.error = error
 
     def _log(self, level: int, text: str, *, node: str) -> None:

@@ -68,7 +68,8 @@ class Supervisor:
             self._fail(
                 FluxError(
                     f"the process that starts the others of this run (process {self._spawner.pid}) was killed: the run "
-                    "ends here, because nothing that dies could be started again. Output up to now is right"
+                    "ends here, because nothing that dies could be started again. Output up to now is right. Flux does "
+                    "not kill it: find out who did (`dmesg` tells if memory ran out), and start the run again"
                 )
             )
             self._changed.notify_all()

@@ -137,7 +137,7 @@ class Leader:
         if self.over:
             return
         if isinstance(error, DataLost):
-            error = DataLost(error.partitions, self.heard.safe_upto or None)
+            error = DataLost(error.partitions, self.heard.safe_upto or None, copies=error.copies)
         self.heard.ended, self.heard.error = error is None, error
         for node, link in self.links.items():
             if node != CONTROLLER:

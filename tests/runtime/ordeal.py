@@ -1,12 +1,13 @@
 """Ordeal: a run under load whose processes are killed at crash points, one after the other.
 
 A point is armed, something is done that makes processes come to it, and whoever comes first dies. The death counts
-only if a site that died held a copy, and at least 1,000 rows were on their way at that moment; else the point is not
-met. Afterwards the pairs must be whole again, and sites that are gone are replaced, so that this can go on for ever.
+only if a site that died held a copy then, and at least 1,000 rows were on their way at that moment; else the point is
+not met. Afterwards the pairs must be whole again, and sites that are gone are replaced: this can go on for ever.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 
 import flux
 from experiments.soak.stream import Checked, Packets, flow
-from experiments.soak.watching import Watch
+from experiments.soak.watching import UNACKNOWLEDGED_MIN, Watch
 from flux.local.processes import Process
 from flux.plan.plan import INGRESS
 from flux.site.crash import SITE, VARIABLE
@@ -25,7 +26,6 @@ from .relay import Relay
 
 SITES, SPARE = 3, 2
 POOL_ROWS = 8_192
-UNACKNOWLEDGED_MIN = 1_000
 PATIENCE_S = 60.0
 
 Point = tuple[str, str]  # The kind of process, and where it is to die.
@@ -42,7 +42,6 @@ class Ordeal:
         self._packets = packets
         self._sink = sink
         self._armed = armed
-        self._held: set[str] = set()  # Every site that is known to have held a copy.
 
     # What is done to it.
 
@@ -69,8 +68,12 @@ class Ordeal:
         before = self.watch.holders()
         leaving = self.run._begin_drain(before[0])
         self.watch.until(lambda: leaving.gone or self.watch.holders() != before, f"{leaving.name} to give away a copy")
-        self._held.update(self.watch.holders())
         return leaving
+
+    def await_load(self, *sites: str) -> None:
+        """Return when there is something to lose by a fault: rows are on their way, and these sites hold copies."""
+        self.watch.until(lambda: self._unacknowledged(time.monotonic()), f"{UNACKNOWLEDGED_MIN:,} rows on their way")
+        assert all(map(self.watch.held, sites)), f"of {sites}, {self.watch.holders()} hold copies"
 
     def settle(self) -> None:
         """Wait until nobody is missing, and replace the sites that are gone."""
@@ -102,13 +105,8 @@ class Ordeal:
 
     # What came of it.
 
-    def taken(self) -> set[Point]:
-        """The points to which somebody came since the last look."""
-        names = [path.stem.partition(":") for path in self._armed.iterdir() if path.suffix]
-        return {(who, point) for who, _, point in names}
-
     def look(self) -> None:
-        """Note who holds copies, and which of the armed points were met by a death that counts."""
+        """Note which of the armed points were met by a death that counts; the run may be over."""
         self._sink.raise_if_wrong()
         for path in self._armed.iterdir():
             if path.suffix:
@@ -118,25 +116,24 @@ class Ordeal:
                     self.met.add((SITE if who.startswith(SITE) else who, point))
                     print(f"{victim.node} was killed at {point}", flush=True)
                 path.unlink()
-        self._held.update(self.watch.holders())
 
     def _victim(self, taken: Path) -> Process | None:
         """The process that came to a crash point, when it is dead; None if it had been emptied, and was to end."""
         pid = int(taken.suffix[1:])
-
-        def dead() -> list[Process]:
-            return [death for death in self.watch.deaths() if death.pid == pid]
-
-        self.watch.until(lambda: bool(dead()) or self.watch.was_drained(pid), f"process {pid} to die at a crash point")
-        return next(iter(dead()), None)
+        self.watch.until(lambda: self.watch.ended(pid) is not None, f"process {pid} to die at a crash point")
+        victim = self.watch.ended(pid)
+        return victim if victim is not None and victim.state == "dead" else None
 
     def counts(self, victim: Process, point: str = "") -> bool:
         """Whether there was something to lose. Who says that a donor died has only been promised a copy."""
         assert victim.gone_at is not None
-        held = not victim.is_site or victim.name in self._held or point.endswith("tell-failed")
-        counts = held and self.watch.unacknowledged(victim.gone_at) >= UNACKNOWLEDGED_MIN
+        held = not victim.is_site or self.watch.held(victim.name) or point.endswith("tell-failed")
+        counts = held and self._unacknowledged(victim.gone_at)
         self.deaths_that_counted += counts
         return counts
+
+    def _unacknowledged(self, at: float) -> bool:
+        return self.watch.unacknowledged(at) >= UNACKNOWLEDGED_MIN
 
     def finish(self) -> flux.Report:
         """Let the stream end; every row of the output must be that of the plain run."""

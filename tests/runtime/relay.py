@@ -1,4 +1,7 @@
-"""Relay: stands between two nodes of a run, and cuts, slows, half-opens or swallows their connection, or spoils it."""
+"""Relay: stands between two nodes of a run, and cuts, slows, half-opens or swallows their connection, or spoils it.
+
+It speaks TCP with both of them: nodes of a run with a relay listen as those of a remote run do.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,30 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from flux.plan.plan import CONTROLLER
 from flux.site.surroundings import Surroundings
 from flux.wire import address, frames
 
+from .waiting import wait_until
+
+_ANY_PORT = "tcp:127.0.0.1:0"
 _READ_BYTES = 64 * 1024
+
+Spoil = Callable[[dict[str, Any], bytes], bytes]  # From a frame, with its header, to what is passed on.
+
+
+@dataclass(frozen=True, kw_only=True)
+class TcpSurroundings(Surroundings):
+    """Of a run on one machine whose nodes find each other over TCP; the ports are in the view."""
+
+    def address(self, name: str) -> str:
+        return super().address(name) if name in ("program", CONTROLLER) else _ANY_PORT
 
 
 class Relay:
@@ -29,13 +47,14 @@ class Relay:
     def __init__(self, dials: str, answers: str, directory: Path) -> None:
         self.pause_s = 0.0  # Before each piece that is passed on.
         self.passed_bytes = 0  # Either way; about as many, since two threads count.
-        # What becomes of a frame on its way to who answers; to be set before the relay is started.
-        self.spoil: Callable[[dict[str, Any], bytes], bytes] | None = None
+        # What becomes of frames on their way to who answers, and back; to be set before the relay is started.
+        self.spoil: Spoil | None = None
+        self.spoil_back: Spoil = lambda header, frame: frame
         self.swallows = False  # A black hole: connections stand, new ones too, and nothing comes through.
         self._between = (dials, answers)
         self._target = directory / "target"
-        self._where = f"unix:{directory / 'relay'}"
-        self._listener = address.listen(self._where)
+        self._listener = address.listen(_ANY_PORT)
+        self._where = address.bound(self._listener)
         self._ends: list[tuple[socket.socket, socket.socket]] = []
         self._threads: list[threading.Thread] = []
 
@@ -50,6 +69,19 @@ class Relay:
         """Begin to pass on; when the run has started, because a program with threads is better not forked."""
         self._listener.setblocking(True)
         self._run(self._accept)
+
+    def await_traffic(self, passed_bytes: int) -> None:
+        """Return when so much more has come through."""
+        upto = self.passed_bytes + passed_bytes
+        wait_until(lambda: self.passed_bytes >= upto, f"{passed_bytes:,} more bytes to come through the relay")
+
+    def break_by(self, breaks: Callable[[Relay], None]) -> None:
+        """Break the connection that stands; return when there is another, and what is said on it comes through."""
+        self.await_traffic(1)
+        before = len(self._ends)
+        breaks(self)
+        wait_until(lambda: len(self._ends) > before, "a new connection through the relay")
+        self.await_traffic(1)
 
     def cut(self) -> None:
         """Both ends see the connection break."""
@@ -88,25 +120,28 @@ class Relay:
         with contextlib.suppress(OSError):
             while True:
                 dialled, _ = self._listener.accept()
-                answering = address.connect_blocking(self._target.read_text(), 30.0)
+                try:
+                    answering = address.connect_blocking(self._target.read_text(), 30.0)
+                except OSError:
+                    dialled.close()  # Who should answer is dead.
+                    continue
                 answering.settimeout(None)
                 self._ends.append((dialled, answering))
-                self._run(self._pass_on if self.spoil is None else self._pass_frames, dialled, answering)
-                self._run(self._pass_on if self.spoil is None else self._pass_back, answering, dialled)
+                if self.spoil is None:
+                    self._run(self._pass_on, dialled, answering)
+                    self._run(self._pass_on, answering, dialled)
+                else:
+                    self._run(self._pass_frames, dialled, answering, self.spoil)
+                    self._run(self._pass_frames, answering, dialled, self.spoil_back)
 
-    def _pass_frames(self, source: socket.socket, to: socket.socket) -> None:
-        assert self.spoil is not None
+    def _pass_frames(self, source: socket.socket, to: socket.socket, spoil: Spoil) -> None:
+        """Frame by frame, for spoiling; here both ends are told when one has broken."""
         with contextlib.suppress(OSError, EOFError), source.makefile("rb") as incoming:
             while prefix := incoming.read(frames.PREFIX.size):
                 header_bytes, body_bytes = frames.decode_prefix(prefix)
                 frame = prefix + incoming.read(header_bytes + body_bytes)
                 header = frames.decode_header(frame[frames.PREFIX.size :][:header_bytes])
-                to.sendall(self.spoil(header, frame))
-        self.cut()
-
-    def _pass_back(self, source: socket.socket, to: socket.socket) -> None:
-        """Of a connection whose frames are spoilt: here both ends are told when one has broken."""
-        self._pass_on(source, to)
+                to.sendall(spoil(header, frame))
         self.cut()
 
     def _pass_on(self, source: socket.socket, to: socket.socket) -> None:
@@ -122,9 +157,9 @@ class Relay:
 @contextmanager
 def relayed(monkeypatch: pytest.MonkeyPatch, dials: str, answers: str, **settings: Any) -> Iterator[Relay]:
     """Runs that are started within go through a relay between two of their nodes; `settings` are their processes'."""
-    directory = Path(tempfile.mkdtemp(prefix="relay-"))  # A short name: that of a socket is limited.
+    directory = Path(tempfile.mkdtemp(prefix="relay-"))
     relay = Relay(dials, answers, directory)
-    monkeypatch.setattr("flux.run.Surroundings", functools.partial(Surroundings, route=relay.route, **settings))
+    monkeypatch.setattr("flux.run.Surroundings", functools.partial(TcpSurroundings, route=relay.route, **settings))
     try:
         yield relay
     finally:

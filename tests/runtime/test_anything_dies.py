@@ -134,7 +134,7 @@ def test_a_connection_that_breaks_between_the_living_goes_on_where_it_broke(
         relay.start()
         for _ in range(3):
             run.wait_for_output(run.status().outputs + 500)
-            breaks(relay)
+            relay.break_by(breaks)
         report = run.wait(timeout=PATIENCE_S)
     assert report.table.equals(expected)
     assert report.failures == []

@@ -207,8 +207,9 @@ def test_when_the_spawner_is_killed_the_run_ends_and_nothing_is_left(fake: Calla
         pids = [up(run, name, 1).pid for name in names]
         spawner = run._program._spawner.pid
         os.kill(spawner, signal.SIGKILL)
-        with pytest.raises(flux.FluxError, match=f"process {spawner}\\) was killed"):
+        with pytest.raises(flux.FluxError, match=f"process {spawner}\\) was killed") as caught:
             run.wait(timeout=DEADLINE_S)
+        assert "find out who did" in str(caught.value) and "start the run again" in str(caught.value)
         assert all(pid is not None and is_gone(pid) for pid in [*pids, spawner])
     assert not run.directory.exists()
 

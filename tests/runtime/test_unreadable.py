@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,14 +12,12 @@ import pytest
 import flux
 from flux.wire import frames
 
-from .relay import Relay, relayed
+from .relay import Relay, Spoil, relayed
 from .waiting import wait_until
 
 KEYS, ROWS, ROWS_PER_S = 100, 60_000, 5_000
 PATIENCE_S = 60.0
 LINE = "site-1: closed the connection to ingress: "
-
-Spoil = Callable[[dict[str, Any], bytes], bytes]
 
 
 def _with_header(header: dict[str, Any], frame: bytes, **changes: Any) -> bytes:

@@ -400,6 +400,19 @@ def no_site_left(tmp_path: Path) -> None:
         run.wait(timeout=60)
 
 
+@case(
+    flux.DataLost,
+    "the only copy is lost of 8 partitions: Counts/0",
+    "Output is complete up to sequence number",
+    'restart the flow from the source rows after it, with availability="pairs"',
+)
+def no_site_left_and_one_copy_of_each_partition(tmp_path: Path) -> None:
+    with flow_of(source=flux.sources.Table(ROWS, rate=100)).start(sites=1, availability="none") as run:
+        run.wait_for_output(20)
+        run.kill("site-1")
+        run.wait(timeout=60)
+
+
 @case(flux.FluxError, "cannot listen at tcp:127.0.0.1:", "in use", "or choose another port")
 def a_port_in_use(tmp_path: Path) -> None:
     with address.listen("tcp:127.0.0.1:0") as first:
