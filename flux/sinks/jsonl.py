@@ -123,8 +123,8 @@ def _values(name: str, column: pa.Array, whose: str) -> list[Any]:
         row = next(row for row in range(len(column)) if not _has_form(column[row]))
         shown = _shown(column[row : row + 1])
         raise FluxError(
-            f"{_WHO} cannot write the column {name!r}: it is {shown} in row {row + 1} of {whose}. "
-            f"Times go from the years 1 to 9999 ({error}). Leave such rows out with filter, change them with map, or use "
+            f"{_WHO} cannot write the column {name!r}: it is {shown} in row {row + 1} of {whose}. Times go from the "
+            f"years 1 to 9999 ({error}). Leave such rows out with filter, change them with map, or use "
             "flux.sinks.Parquet, which holds them as they are"
         ) from error
     return values
