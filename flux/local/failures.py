@@ -39,8 +39,7 @@ def settle_failures(heard: Heard, now: float) -> None:
 
 def _dead(heard: Heard) -> list[Process]:
     """Also those whose process is still there: stopped or cut off, they are dead for all others."""
-    ended = {id(process) for process in heard.deaths}
-    return [*heard.deaths, *(process for process in heard.declared if id(process) not in ended)]
+    return list({id(process): process for process in (*heard.deaths, *heard.declared)}.values())
 
 
 def _noticed_at(process: Process, heard: Heard) -> float:

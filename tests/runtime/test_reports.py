@@ -60,6 +60,7 @@ def test_a_dead_site_whose_process_is_still_there_is_not_drained(tmp_path: Any) 
         with pytest.raises(flux.FluxError, match=r"site-2 died before everything .*, with no answer"):
             run.drain("site-2")
         assert site.pid is not None and not site.drained
+        assert [failure.site for failure in run.status().failures] == ["site-2"]
         os.kill(site.pid, signal.SIGCONT)
         wait_until(lambda: site.gone, "site-2 did not end when it woke up")
         assert site.state == "dead"
