@@ -35,8 +35,11 @@ class Failure:
     """The death of one process, and what it cost. Times "after" count from `when_s`."""
 
     site: str
+    # When it was killed or ended; of one that was stopped or cut off, its last sign of life.
     when_s: float
     detected_after_s: float
+    # The longest time without a row at the sink, of those that began until two seconds behind the detection; one that
+    # goes on lasts until now. A source that gives nothing makes a gap too.
     output_gap_s: float
     # None: the lost copies were never rebuilt.
     recovered_after_s: float | None = None
@@ -77,6 +80,9 @@ class Report:
     # None unless there is one `Collect`; not said in the type, so that users need not ask each time.
     table: pa.Table = None
     failures: list[Failure] = field(default_factory=list)
+    # The state that went from one site to another, because of a death or a drain; of very many, the last 10,000. Each
+    # has `when_s` (when all of it was on its way), `step`, `partition`, the `version` of the new copy, `from`, `to`,
+    # `bytes`, and `took_s`, to send and to install it.
     moves: list[dict[str, Any]] = field(default_factory=list)
     timeline: list[Interval] = field(default_factory=list)
     name: str = ""

@@ -50,6 +50,7 @@ Wait: TypeAlias = Callable[[Callable[[Heard], bool], float | None, str], None]
 _START_TIMEOUT_S = 60.0
 _KILL_TIMEOUT_S = 10.0
 _ADD_TIMEOUT_S = 60.0
+_POST_MORTEM_S = 0.5
 
 
 class Run:
@@ -291,9 +292,14 @@ class Run:
         return self._program.drain(site)
 
     def _await_drained(self, process: Process, timeout: float, wait: Wait) -> None:
-        wait(lambda heard: process.gone, timeout, f"{process.name} to be drained")
+        def is_dead(heard: Heard) -> bool:
+            return process.node in heard.closed_at and not process.drained
+
+        wait(lambda heard: process.gone or is_dead(heard), timeout, f"{process.name} to be drained")
         if not process.drained:
-            how = process.how_it_ended()
+            with contextlib.suppress(TimeoutError):  # The controller may know before the system has told.
+                wait(lambda heard: process.gone, _POST_MORTEM_S, f"{process.name} to end")
+            how = process.how_it_ended() if process.gone else "no answer: it is stopped or cut off, and declared dead"
             raise FluxError(f"{process.name} died before everything had been moved off it, with {how}")
 
     @property

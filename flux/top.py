@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .wire.asking import Unanswered
+from .wire.asking import Late, Unanswered
 
 _FAILURES_SHOWN = 8
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"  # The other screen, without a cursor; and back.
@@ -26,13 +26,16 @@ def watch(look: Callable[[], Document], every_s: float) -> bool:
     if not sys.stdout.isatty():
         return False
     before: Document | None = None
-    status = look()
+    status, note = look(), ""
     sys.stdout.write(_ENTER)
     try:
         while True:
-            _draw(screen(status, before))
+            _draw([*screen(status, before), note])
             time.sleep(every_s)
-            before, status = status, look()
+            try:
+                before, status, note = status, look(), ""
+            except Late as late:
+                note = f"{late}; asking again"
     except KeyboardInterrupt:
         ended = ""
     except Unanswered:

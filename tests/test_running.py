@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ from flux.cli import main
 from flux.errors import AuthError, FluxError
 from flux.local import registry
 from flux.top import screen, watch
-from flux.wire.asking import Unanswered, ask, command
+from flux.wire import address
+from flux.wire.asking import Late, Unanswered, ask, command
 
 
 class Same(flux.Operator):
@@ -100,6 +102,9 @@ def test_a_site_is_added_and_another_drained(
         monkeypatch.setattr(f"flux.run.{name}", process)
     with fakes.flow().start(sites=3) as run:
         assert called(capsys, 0, "add-site") == "site-4\n"
+        assert json.loads(called(capsys, 0, "add-site", "--json")) == {"added": "site-5"}
+        assert json.loads(called(capsys, 0, "kill", "site-5", "--json")) == {"killed": "site-5"}
+        assert json.loads(called(capsys, 0, "drain", "site-2", "--json")) == {"drained": "site-2"}
         assert "site-1 is drained" in called(capsys, 0, "drain", "fake", "site-1")
         states = {process.name: process.state for process in run.status().processes}
         assert (states["site-1"], states["site-4"]) == ("drained", "up")
@@ -224,6 +229,47 @@ def test_top_draws_until_the_run_has_ended(run: flux.Run, monkeypatch: pytest.Mo
     text = terminal.getvalue()
     assert text.count("\x1b[H") == 2
     assert text.index("\x1b[?1049h") < text.index("\x1b[?1049l") < text.index("job has ended")
+
+
+def test_top_goes_on_when_an_answer_is_late(run: flux.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    document = run.status().to_dict()
+    looks: list[Any] = [document, Late("no answer came within 10 s"), document, Unanswered("gone")]
+
+    def look() -> dict[str, Any]:
+        answer = looks.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return dict(answer)
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    assert watch(look, every_s=0.0)
+    first, second, third, _ = terminal.getvalue().split("\x1b[J")
+    assert "no answer came within 10 s; asking again" in second
+    assert "no answer" not in first + third
+
+
+def test_who_takes_too_long_to_answer_is_late_not_gone(run: flux.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    [entry] = registry.entries()
+    asked, own = threading.Event(), command(bytes.fromhex(entry.secret))
+    monkeypatch.setattr(run, "status", asked.wait)
+    with pytest.raises(Late, match=r"no answer to 'status' came from .* within 0\.2 s"):
+        ask(entry.address, own, "status", 0.2)
+    asked.set()
+
+
+def test_who_does_not_greet_in_time_is_late_not_gone(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flux.wire.asking._CONNECT_TIMEOUT_S", 0.1)
+    where = f"unix:{runs.parent / 'silent'}"
+    with address.listen(where), pytest.raises(Late, match=r"nobody answers at .*: no connection within"):
+        ask(where, command(b"a secret"), "status", 30.0)
+
+
+@pytest.mark.parametrize("every", ["-1", "0", "nan", "inf", "1e300", "soon"])
+def test_how_often_top_looks_is_checked(every: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["top", "--every", every])
+    assert f"expected seconds above 0 and up to 86400, such as 0.5, got {every!r}" in capsys.readouterr().err
 
 
 def test_the_screen_tells_failures_and_how_busy_processes_are() -> None:

@@ -451,6 +451,30 @@ def test_values_that_json_does_not_have_are_written_in_a_form_that_is_documented
     }
 
 
+DAYS_TO_10000 = 2_932_897
+BEYOND = {
+    "a date": pa.array([0, None, DAYS_TO_10000], pa.date32()),
+    "a date before the year 1": pa.array([0, None, -DAYS_TO_10000], pa.date32()),
+    "a timestamp": pa.array([0, None, DAYS_TO_10000 * 86_400], pa.timestamp("s")),
+    "a timestamp that is beyond in its zone": pa.array(
+        [0, None, DAYS_TO_10000 * 86_400_000 - 1], pa.timestamp("ms", "Asia/Tokyo")
+    ),
+    "a duration": pa.array([0, None, 2**62], pa.duration("s")),
+    "one in a list": pa.array([[0], None, [1, DAYS_TO_10000]], pa.list_(pa.date32())),
+}
+
+
+@pytest.mark.parametrize("kind", BEYOND)
+def test_a_time_that_json_lines_have_no_form_for_is_an_error_that_names_it(kind: str, tmp_path: Path) -> None:
+    sink = Jsonl(tmp_path / "out")
+    sink.open(tmp_path)
+    rows = pa.record_batch({"n": [1, 2, 3], "when": BEYOND[kind]})
+    with pytest.raises(FluxError, match=r"Jsonl .* column 'when': it is .* in row 3 .* input 38 to 40\."):
+        sink.write(rows, 37, 40)
+    sink.write(rows[:2], 37, 39)
+    assert len((tmp_path / "out").read_text().splitlines()) == 2
+
+
 # The others.
 
 

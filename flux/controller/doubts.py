@@ -29,5 +29,12 @@ class Doubts:
         self._said = recent
         if (of, by) not in recent:
             return False
-        both_since = max(first, recent[of, by][0]) - CUT_PATIENCE_S  # Each had waited before it said so.
-        return now - both_since >= min(_WAIT_MAX_S, _TURNS * turn_s)
+        return now - self._both_since(by, of) >= min(_WAIT_MAX_S, _TURNS * turn_s)
+
+    def since(self, node: str) -> float | None:
+        """Since when another and `node` cannot reach each other, as both say."""
+        pairs = [(by, of) for by, of in self._said if node == by and (of, by) in self._said]
+        return min((self._both_since(by, of) for by, of in pairs), default=None)
+
+    def _both_since(self, a: str, b: str) -> float:
+        return max(self._said[a, b][0], self._said[b, a][0]) - CUT_PATIENCE_S  # Each had waited before it said so.

@@ -202,7 +202,7 @@ class ControllerProcess:
             self._dismiss(message.node, str(fenced))
             return
         if isinstance(message, Closed) and before.alive(message.node):
-            self.program.send({"kind": "gone", "node": message.node, "at": time.monotonic()})
+            self._report_gone(message.node)
         if self._recorder is not None:
             self._recorder.record(message, effects)
         for effect in effects if self._crashes is None else self._crashes.along(effects):
@@ -225,7 +225,7 @@ class ControllerProcess:
         view = self.machine.view
         for node in view.dead - before.dead:
             if node in self._links:
-                self.program.send({"kind": "gone", "node": node, "at": time.monotonic()})
+                self._report_gone(node, self._last_sign_of(node))
                 self._dismiss(node, f"it was declared dead in view {view.number}: it did not answer, or was cut off")
         if view is not before:
             self._drain()
@@ -261,7 +261,10 @@ class ControllerProcess:
     def _drain(self) -> None:
         view = self.machine.view
         for site in sorted(self._draining):
-            if not view.alive(site) or is_empty(view, site):
+            if not view.alive(site):
+                self._draining.discard(site)
+                self._report_gone(site)  # Who asked for it may not have heard.
+            elif is_empty(view, site):
                 self._draining.discard(site)
                 self.program.send({"kind": "drained", "site": site})
         roles = (INGRESS, EGRESS)
@@ -270,6 +273,15 @@ class ControllerProcess:
             self._step(move)
 
     # What the program hears.
+
+    def _report_gone(self, node: str, seen_at: float | None = None) -> None:
+        """A node is dead now; one that was declared so had given its last sign of life at `seen_at`."""
+        self.program.send({"kind": "gone", "node": node, "at": time.monotonic(), "seen_at": seen_at})
+
+    def _last_sign_of(self, node: str) -> float | None:
+        """The last beat of its heart or, if the others could not reach it any more, since when."""
+        signs = (self._pulse.last(node), self._doubts.since(node))
+        return min((at for at in signs if at is not None), default=None)
 
     def _report_lost(self, lost: Lost) -> None:
         names = [_name(self.surroundings, *place) for place in lost.partitions]

@@ -57,6 +57,10 @@ class Pulse:
         self._last.pop(node, None)
         self._pids.pop(node, None)
 
+    def last(self, node: str) -> float | None:
+        """When `node` was heard last."""
+        return self._last.get(node)
+
     def beats(self, node: str, now: float) -> bool:
         """Whether `node` was heard lately."""
         return node in self._last and now - self._last[node] <= LATE_MAX_S

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..controller.divergence import Divergence
 from ..errors import OperatorError
+from ..plan import Plan
 from .history import History
 from .left_out import LeftOut
 from .processes import Process
+
+MOVES_MAX = 10_000  # Of more moves, a report tells the last.
 
 
 @dataclass
@@ -22,6 +27,10 @@ class Moved:
     size_bytes: int
     cut_s: float
     install_s: float = 0.0
+    step: str = ""
+    partition: int = 0
+    donor: str = ""
+    send_s: float = 0.0  # From the cut until all was on its way.
 
 
 @dataclass
@@ -45,18 +54,22 @@ class Heard:
     ended: bool = False
     error: BaseException | None = None
     history: History = field(default_factory=History)
-    closed_at: dict[str, float] = field(default_factory=dict)
+    closed_at: dict[str, float] = field(default_factory=dict)  # When the controller noticed that a node is dead.
+    seen_at: dict[str, float] = field(default_factory=dict)  # The last sign of life of those that fell silent.
     whole_at: list[float] = field(default_factory=list)  # When every partition had all its copies (again).
     whole: bool = False  # Whether it is so now.
     copies: dict[str, int] = field(default_factory=dict)  # How many copies of partitions each node holds.
     building: int = 0  # Copies that are on their way.
     buffered_rows: dict[str, int] = field(default_factory=dict)  # What each node keeps until it is acknowledged.
     draining: set[str] = field(default_factory=set)  # Sites that the controller is to empty.
-    moved: list[Moved] = field(default_factory=list)
+    moved: list[Moved] = field(default_factory=list)  # Those that a death may yet need.
+    moves: deque[Moved] = field(default_factory=lambda: deque(maxlen=MOVES_MAX))
+    changes: list[tuple[float, str]] = field(default_factory=list)  # Of which sites there are, as the user wanted.
     left_out: LeftOut = field(default_factory=LeftOut)
     byes: set[str] = field(default_factory=set)
     diverged: OperatorError | None = None  # Two copies had emitted different rows when the run ended.
     deaths: list[Process] = field(default_factory=list)  # In the order in which they were noticed.
+    declared: list[Process] = field(default_factory=list)  # Dead for the controller while the process was there.
 
     def take(self, header: dict[str, Any], now: float) -> None:
         """A sink has taken rows, of which the egress tells; what it tells again changes nothing."""
@@ -71,3 +84,37 @@ class Heard:
         self.outputs = sum(sink.rows for sink in self.sinks)
         self.safe_upto = min(sink.reached[0] for sink in self.sinks)
         self.ended = self.ended or all(sink.ended for sink in self.sinks)
+
+    def hear_gone(self, header: dict[str, Any]) -> None:
+        """The controller says that a node is dead; what it says again changes nothing."""
+        if header["node"] not in self.closed_at and header.get("seen_at") is not None:
+            self.seen_at[header["node"]] = header["seen_at"]
+        self.closed_at.setdefault(header["node"], header["at"])
+
+    def hear_moved(self, donor: str, header: dict[str, Any], plan: Plan, now: float) -> None:
+        """A site has sent the state of a partition to another."""
+        moved = Moved(
+            version=header["version"],
+            at=now,
+            to=header["to"],
+            size_bytes=header["bytes"],
+            cut_s=header["cut_s"],
+            step=plan.segment(header["stage"]).title,
+            partition=header["partition"],
+            donor=donor,
+            send_s=header["send_s"],
+        )
+        self.moved.append(moved)
+        self.moves.append(moved)
+
+    def hear_installed(self, header: dict[str, Any]) -> None:
+        """The other has it in place."""
+        for moved in self.moved:
+            if moved.version == header["version"]:
+                moved.install_s += header["install_s"]
+
+    def hear_bye(self, node: str, header: dict[str, Any], divergence: Divergence) -> None:
+        """A process has ended as it was told; a site says last what its copies have emitted in all."""
+        self.byes.add(node)
+        for place in header.get("digests", ()):
+            self.diverged = divergence.compare(node, *place) or self.diverged

@@ -13,11 +13,33 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from ..report import Interval, LogEntry, build_timeline
+import numpy as np
+
+from ..report import Floats, Interval, LogEntry, build_timeline
 
 INTERVAL_S = 0.25
 RECENT_S = 60.0  # Entries at least this young are kept.
 SETTLED_MAX = 4096  # Intervals; at 0.25 s each, 17 minutes pass before the oldest are put together.
+
+
+@dataclass(frozen=True)
+class Gap:
+    """The longest pause of the output behind a moment, as far as it is known: up to `since`, when the last row came."""
+
+    since: float
+    longest_s: float = 0.0
+
+    def then(self, row_times: Floats, until: float) -> Gap:
+        """With the rows that came later. A pause that began by `until` counts, however long it is."""
+        first, beyond = np.searchsorted(row_times, [self.since, until], side="right")
+        later = row_times[first : beyond + 1]  # The first row beyond ends the last pause that counts.
+        if self.since > until or not len(later):
+            return self
+        return Gap(float(later[-1]), max(self.longest_s, float(np.diff(later, prepend=self.since).max())))
+
+    def longest_by(self, now: float, until: float) -> float:
+        """The longest, where one that no row has ended lasts until now."""
+        return max(self.longest_s, now - self.since) if self.since <= until else self.longest_s
 
 
 @dataclass
@@ -90,6 +112,10 @@ class History:
         self.outputs.append(entry)
         if entry[2]:
             self.last_output_at = entry[0]
+
+    def row_times(self) -> Floats:
+        """When rows came out, as far as it is kept entry by entry."""
+        return np.array([at for at, _, rows in self.outputs if rows], np.float64)
 
     def is_due(self, started_at: float, now: float) -> bool:
         """Whether there is enough that is old."""

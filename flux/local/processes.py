@@ -22,6 +22,7 @@ import trio
 
 from ..errors import FluxError
 from ..plan.plan import CONTROLLER
+from .history import Gap
 from .spawner import Exited, Report, Started
 from .stderr import Stderr
 
@@ -52,7 +53,7 @@ class Process:
     drained: bool = False  # Nothing is on it any more: its end is no failure.
     gone_at: float | None = None
     back_at: float | None = None  # When the next incarnation was up.
-    output_gap_s: float | None = None  # After its death, once the time for it is over and the output of it still known.
+    gap: Gap | None = None  # Of the output behind its death, as far as the history was settled.
     recovered_at: float | None = None  # Of a site, when all copies were there again, and what was moved until then:
     bytes_moved: int = 0  # once that is settled.
     exited: int | None = None  # The status; None also if it is gone and nobody knows.

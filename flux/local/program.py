@@ -28,10 +28,10 @@ from ..wire import frames
 from ..wire.asking import COMMAND
 from ..wire.connections import let_in
 from ..wire.link import Link, accept_loop
-from .heard import Heard, Moved, Taken
+from .failures import settle_failures
+from .heard import Heard, Taken
 from .post_mortem import PostMortem
 from .processes import Process
-from .reporting import settle_failures
 from .spawner import Spawner
 from .supervisor import Supervisor
 
@@ -218,6 +218,7 @@ class Program:
         with self.changed:
             self._links[process.name], self._over[process.name] = link, over
             process.greeted()
+            self._note_joined(process)
             self._log(logging.INFO, f"{process.node} is up (process {process.pid})", node=process.node)
             if process.name == EGRESS:
                 for number, (sink, taken) in enumerate(zip(self._sinks, self.heard.sinks, strict=True)):
@@ -252,6 +253,10 @@ class Program:
         with self.changed:
             return self._supervisor.start(self.processes.next_site())
 
+    def _note_joined(self, process: Process) -> None:
+        if process.is_site and self.heard.started_at is not None:
+            self.heard.changes.append((time.monotonic(), f"{process.name} joined"))
+
     def _ask_to_drain(self, site: str) -> None:
         with self.changed:
             self.heard.draining.add(site)
@@ -263,7 +268,15 @@ class Program:
         process = self.processes.of_node(site)
         if process is not None:  # It may have died meanwhile.
             process.drained = True
+            self.heard.changes.append((time.monotonic(), f"{site} is drained"))
             self._links[site].send({"kind": "stop"})
+
+    def _declared_dead(self, node: str) -> None:
+        """Its process may be there, stopped or cut off, for as long as it likes."""
+        self.heard.draining.discard(node)
+        process = self.processes.of_node(node)
+        if process is not None and not process.drained and not self._stopping:
+            self.heard.declared.append(process)
 
     def _died(self, process: Process) -> None:
         self.heard.draining.discard(process.name)
@@ -333,13 +346,12 @@ class Program:
             elif kind == "load":
                 heard.buffered_rows[link.peer] = header["buffered_rows"]
             elif kind == "moved":
-                heard.moved.append(Moved(header["version"], now, header["to"], header["bytes"], header["cut_s"]))
+                heard.hear_moved(link.peer, header, self._surroundings.plan, now)
             elif kind == "installed":
-                for moved in heard.moved:
-                    if moved.version == header["version"]:
-                        moved.install_s += header["install_s"]
+                heard.hear_installed(header)
             elif kind == "gone":
-                heard.closed_at.setdefault(header["node"], header["at"])
+                heard.hear_gone(header)
+                self._declared_dead(header["node"])
             elif kind == "drained":
                 self._let_go(header["site"])
             elif kind == "error":
@@ -349,9 +361,7 @@ class Program:
                 else:
                     self._fail(error)
             elif kind == "bye":
-                heard.byes.add(link.peer)
-                for place in header.get("digests", ()):
-                    heard.diverged = self._divergence.compare(link.peer, *place) or heard.diverged
+                heard.hear_bye(link.peer, header, self._divergence)
             elif kind in ("skipped", "shed", "late"):
                 for text in heard.left_out.hear(header):
                     self._log(logging.WARNING, text, node=link.peer)

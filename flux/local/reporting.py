@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
+from typing import Any
 
 import pyarrow as pa
 
-from ..report import GAP_WINDOW_S, Failure, LogEntry, Report, build_timeline, output_gap
+from ..report import Failure, LogEntry, Report, build_timeline
 from ..status import ProcessStatus, Status
-from .heard import Heard
-from .history import RECENT_S
+from .failures import failures_of
+from .heard import Heard, Moved
+from .history import INTERVAL_S
 from .processes import Process, Processes
 
 RATE_WINDOW_S = 5.0  # A snapshot's rates are those of this last time.
@@ -18,14 +21,14 @@ RATE_WINDOW_S = 5.0  # A snapshot's rates are those of this last time.
 def make_report(name: str, heard: Heard, tables: list[pa.Table]) -> Report:
     """The report of a run that is over."""
     failures = failures_of(heard)
-    events = [(failure.when_s, f"{failure.site} died") for failure in failures]
+    moves = [_move(moved, heard.started_at or 0.0) for moved in heard.moves]
     return Report(
         outputs=heard.outputs,
         table=tables[0] if len(tables) == 1 else None,
         tables=tables,
         failures=failures,
-        moves=[],
-        timeline=heard.history.timeline(heard.started_at or 0.0, events),
+        moves=moves,
+        timeline=heard.history.timeline(heard.started_at or 0.0, _events(heard, failures, moves)),
         name=name,
         inputs=heard.history.input_rows,
         duration_s=_last_output_s(heard),
@@ -34,6 +37,33 @@ def make_report(name: str, heard: Heard, tables: list[pa.Table]) -> Report:
         shed=heard.left_out.shed,
         late=heard.left_out.late,
     )
+
+
+def _move(moved: Moved, started_at: float) -> dict[str, Any]:
+    return {
+        "when_s": moved.at - started_at,
+        "step": moved.step,
+        "partition": moved.partition,
+        "version": moved.version,
+        "from": moved.donor,
+        "to": moved.to,
+        "bytes": moved.size_bytes,
+        "took_s": moved.send_s + moved.install_s,
+    }
+
+
+def _events(heard: Heard, failures: list[Failure], moves: list[dict[str, Any]]) -> list[tuple[float, str]]:
+    """What happened when, for the timeline: deaths, recoveries, and which sites came, went and gave to others."""
+    events = [(at - (heard.started_at or 0.0), text) for at, text in heard.changes]
+    for failure in failures:
+        events.append((failure.when_s, f"{failure.site} died"))
+        if failure.recovered_after_s is not None:
+            events.append((failure.when_s + failure.recovered_after_s, f"{failure.site} recovered"))
+    # One for all moves of an interval from one site to another: there may be many.
+    together = Counter((move["when_s"] // INTERVAL_S, move["from"], move["to"]) for move in moves)
+    for (interval, donor, to), count in together.items():
+        events.append((interval * INTERVAL_S, f"partitions moved from {donor} to {to}: {count}"))
+    return sorted(events, key=lambda event: event[0])
 
 
 def make_status(name: str, heard: Heard, processes: Processes) -> Status:
@@ -52,7 +82,7 @@ def make_status(name: str, heard: Heard, processes: Processes) -> Status:
         outputs=heard.outputs,
         input_rate=rate(heard.history.inputs, started_at, now),
         output_rate=rate(heard.history.outputs, started_at, now),
-        failures=failures_of(heard),
+        failures=failures_of(heard, now),
         ended=heard.ended,
         latency_p50_ms=p50_ms,
         latency_p99_ms=p99_ms,
@@ -87,68 +117,6 @@ def latency_ms(
     # One interval that covers it all.
     interval = build_timeline(numbered, recent, interval_s=max(now - started_at, 0.0) + 1.0)[0]
     return interval.latency_p50_ms, interval.latency_p99_ms
-
-
-def failures_of(heard: Heard) -> list[Failure]:
-    """The deaths so far, in their order, and what each cost."""
-    outputs = since_start(heard, heard.history.outputs)
-    return sorted((_failure(process, heard, outputs) for process in heard.deaths), key=lambda failure: failure.when_s)
-
-
-def settle_failures(heard: Heard, now: float) -> None:
-    """Work out what cannot be once the history is cut, and cut what only deaths that are settled needed."""
-    outputs = since_start(heard, heard.history.outputs)
-    for process in heard.deaths:
-        died_at = _died_at(process, heard)
-        if process.output_gap_s is None and died_at + GAP_WINDOW_S < now:
-            process.output_gap_s = output_gap(outputs, died_at - (heard.started_at or 0.0))
-        if process.is_site and process.recovered_at is None:
-            process.recovered_at, process.bytes_moved = _recovery(process, heard)
-    unsettled = [process for process in heard.deaths if process.is_site and process.recovered_at is None]
-    open_since = [_noticed_at(process, heard) for process in unsettled]
-    needed_from = min([now - RECENT_S, *open_since])  # Of a death that is not known yet, the last minute is.
-    heard.whole_at = [at for at in heard.whole_at if at >= needed_from]
-    heard.moved = [move for move in heard.moved if move.at >= needed_from]
-
-
-def _noticed_at(process: Process, heard: Heard) -> float:
-    """When the run went about it."""
-    assert process.gone_at is not None
-    told_at = heard.closed_at.get(process.node, process.gone_at)
-    # The controller's word counts for a site: only then are its copies rebuilt. The run itself starts the others.
-    return told_at if process.is_site else min(told_at, process.gone_at)
-
-
-def _recovery(process: Process, heard: Heard) -> tuple[float | None, int]:
-    """When every partition had all its copies again after a site had died, and how much was moved until then."""
-    if process.recovered_at is not None:
-        return process.recovered_at, process.bytes_moved
-    noticed_at = _noticed_at(process, heard)
-    back_at = next((at for at in heard.whole_at if at > noticed_at), None)
-    moved = [move for move in heard.moved if noticed_at <= move.at <= (back_at or move.at)]
-    return back_at, sum(move.size_bytes for move in moved)
-
-
-def _died_at(process: Process, heard: Heard) -> float:
-    assert process.gone_at is not None
-    return process.killed_at or min(process.gone_at, heard.closed_at.get(process.node, process.gone_at))
-
-
-def _failure(process: Process, heard: Heard, outputs: list[LogEntry]) -> Failure:
-    noticed_at, died_at = _noticed_at(process, heard), _died_at(process, heard)
-    back_at, bytes_moved = _recovery(process, heard) if process.is_site else (process.back_at, 0)
-    when_s = died_at - (heard.started_at or 0.0)
-    gap_s = process.output_gap_s
-    if gap_s is None:
-        gap_s = output_gap(outputs, when_s, end_s=_last_output_s(heard))
-    return Failure(
-        site=process.name,
-        when_s=when_s,
-        detected_after_s=max(0.0, noticed_at - died_at),
-        output_gap_s=gap_s,
-        recovered_after_s=None if back_at is None else back_at - died_at,
-        bytes_moved=bytes_moved,
-    )
 
 
 def _last_output_s(heard: Heard) -> float:

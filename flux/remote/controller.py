@@ -45,7 +45,7 @@ class RemoteController(ControllerProcess):
         # Read when the journal is this process's alone.
         self.surroundings = replace(surroundings, run=_run_name(surroundings.directory))
         self._ended = surroundings.directory / _ENDED
-        self.leader = Leader(surroundings.plan.name, surroundings.plan.sinks, self._ended.exists())
+        self.leader = Leader(surroundings.plan, self._ended.exists())
         self._roll = Roll(surroundings.plan)
 
     async def run(self) -> None:
@@ -65,7 +65,7 @@ class RemoteController(ControllerProcess):
                 while len(self.leader.links) > 1 or not (was_over or self._all_told()):
                     await trio.sleep(_LOOK_EVERY_S)
             nursery.cancel_scope.cancel()
-        if error is not None:
+        if error := error or self.leader.heard.diverged:
             raise error
 
     def _all_told(self) -> bool:
@@ -154,6 +154,10 @@ class RemoteController(ControllerProcess):
         self._drain()
         with trio.move_on_after(within_s):
             while site not in self.leader.drained:
+                if site in self.leader.heard.closed_at:
+                    raise FluxError(
+                        f"{site} died before everything had been moved off it; its copies are rebuilt on other sites"
+                    )
                 await trio.sleep(_LOOK_EVERY_S)
             return {}
         raise FluxError(f"waited {within_s:g} s for {site} to be drained; it is still being emptied")

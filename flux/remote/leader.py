@@ -10,12 +10,14 @@ import logging
 import time
 from typing import Any
 
+from ..controller.divergence import Divergence
 from ..errors import DataLost, FluxError, from_dict
+from ..local.failures import failures_of, settle_failures
 from ..local.heard import Heard, Taken
-from ..local.history import RECENT_S
-from ..local.reporting import latency_ms, rate, since_start
+from ..local.processes import Process
+from ..local.reporting import latency_ms, rate
+from ..plan import Plan
 from ..plan.plan import CONTROLLER, INGRESS
-from ..report import Failure, output_gap
 from ..status import ProcessStatus, Status
 from ..wire import frames
 from ..wire.link import Link
@@ -26,14 +28,15 @@ FAILED = 1
 
 
 class Leader:
-    """What is known of the run `name`; `over` when its processes are told to stop."""
+    """What is known of the run of `plan`; `over` when its processes are told to stop."""
 
-    def __init__(self, name: str, sinks: int, ended: bool) -> None:
-        self.heard = Heard(ended=ended, sinks=[Taken() for _ in range(sinks)])
+    def __init__(self, plan: Plan, ended: bool) -> None:
+        self.heard = Heard(ended=ended, sinks=[Taken() for _ in range(plan.sinks)])
         self.links: dict[str, Link] = {}
         self.drained: set[str] = set()
         self.told: set[str] = set()  # To stop.
-        self._name = name
+        self._plan = plan
+        self._divergence = Divergence(plan)
 
     @property
     def over(self) -> bool:
@@ -49,6 +52,7 @@ class Leader:
         """Hear one process until it is gone."""
         self.links[link.peer] = link
         self._log(logging.INFO, link.peer, f"{link.peer} is up")
+        self._note_return(link.peer)
         if self.over:
             self._stop(link)
         self._tell_ingress()
@@ -66,7 +70,7 @@ class Leader:
         started_at = heard.started_at or now
         p50_ms, p99_ms = latency_ms(heard.history.inputs, heard.history.outputs, started_at, now)
         return Status(
-            name=self._name,
+            name=self._plan.name,
             t_s=now - started_at,
             processes=[self._process(node) for node in sorted(self.links)],
             whole=heard.whole,
@@ -74,7 +78,7 @@ class Leader:
             outputs=heard.outputs,
             input_rate=rate(heard.history.inputs, started_at, now),
             output_rate=rate(heard.history.outputs, started_at, now),
-            failures=[self._failure(node, at) for node, at in heard.closed_at.items() if node not in self.drained],
+            failures=failures_of(heard, now),
             ended=heard.ended,
             latency_p50_ms=p50_ms,
             latency_p99_ms=p99_ms,
@@ -106,8 +110,7 @@ class Leader:
         elif kind == "load":
             heard.buffered_rows[link.peer] = header["buffered_rows"]
         elif kind == "gone":
-            heard.closed_at.setdefault(header["node"], now)
-            self._log(logging.WARNING, header["node"], f"{header['node']} is dead")
+            self._hear_gone(header)
         elif kind == "drained":
             self.drained.add(header["site"])
             if header["site"] in self.links:
@@ -119,13 +122,37 @@ class Leader:
                 self._log(logging.WARNING, link.peer, text)
         elif kind == "log":
             self._log(header["level"], header["node"], f"{header['node']}: {header['text']}")
-        elif kind not in ("up", "moved", "installed", "bye"):
+        elif kind == "moved":
+            heard.hear_moved(link.peer, header, self._plan, now)
+        elif kind == "installed":
+            heard.hear_installed(header)
+        elif kind == "bye":
+            heard.hear_bye(link.peer, header, self._divergence)
+        elif kind != "up":
             raise frames.BadFrame(f"{link.peer} sent an unknown {kind!r}")
         if heard.started_at is not None and heard.history.is_due(heard.started_at, now):
+            settle_failures(heard, now)
             heard.history.settle(heard.started_at, now)
-            # One for each death, and those of the last minute: of a death that is not known yet.
-            needed = {next((whole for whole in heard.whole_at if whole > at), None) for at in heard.closed_at.values()}
-            heard.whole_at = [at for at in heard.whole_at if at in needed or at >= now - RECENT_S]
+
+    def _hear_gone(self, header: dict[str, Any]) -> None:
+        node = header["node"]
+        if node in self.heard.closed_at:
+            return
+        self.heard.hear_gone(header)
+        self._log(logging.WARNING, node, f"{node} is {'gone, as it was drained' if node in self.drained else 'dead'}")
+        if node not in self.drained and not self.over:
+            name, _, incarnation = node.partition(".")
+            dead = Process(name, int(incarnation or 1))
+            dead.stderr.handed_over()  # What it wrote is where it ran.
+            dead.ended(None)
+            self.heard.deaths.append(dead)
+
+    def _note_return(self, node: str) -> None:
+        """An end that was started again is there; what became of a site's copies, views tell."""
+        name = node.partition(".")[0]
+        for dead in self.heard.deaths:
+            if dead.name == name and dead.node != node and dead.back_at is None:
+                dead.back_at = time.monotonic()
 
     def _tell_ingress(self) -> None:
         """With a limit on latency, the ingress lets rows in as they come out."""
@@ -153,11 +180,5 @@ class Leader:
         copies, rows = self.heard.copies.get(node, 0), self.heard.buffered_rows.get(node, 0)
         return ProcessStatus(name, None, "up", int(incarnation or 1), 0.0, copies, rows)
 
-    def _failure(self, node: str, at: float) -> Failure:
-        when_s = at - (self.heard.started_at or at)
-        outputs = since_start(self.heard, self.heard.history.outputs)
-        back_at = next((whole for whole in self.heard.whole_at if whole > at), None)
-        return Failure(node, when_s, 0.0, output_gap(outputs, when_s), None if back_at is None else back_at - at)
-
     def _log(self, level: int, node: str, text: str) -> None:
-        log.log(level, "%s", text, extra={"flow": self._name, "node": node})
+        log.log(level, "%s", text, extra={"flow": self._plan.name, "node": node})

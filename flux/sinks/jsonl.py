@@ -29,7 +29,8 @@ class Jsonl(Sink):
     """Append each row as a line of JSON to the file `path`: in order, each exactly once.
 
     Lines are on the disk (fsync) before they count as output; a reader may see some that do not yet. What JSON has
-    no form for: bytes are base64, times ISO 8601, decimals and others text; NaN and infinities are null.
+    no form for: bytes are base64, times ISO 8601, decimals and others text; NaN and infinities are null. A time beyond
+    the years 1 to 9999 is an error.
 
     A file that another run has written is an error unless `overwrite` is set. How far the output goes is kept
     beside it, in ``.NAME.flux``.
@@ -70,7 +71,7 @@ class Jsonl(Sink):
         return self._upto
 
     def write(self, rows: pa.RecordBatch, after: int, upto: int) -> None:
-        lines = _lines(_readable(rows))
+        lines = _lines(_readable(rows), f"the output of the input {after + 1:,} to {upto:,}")
         try:
             append(self._fd, lines, self._size)
             os.fsync(self._fd)
@@ -108,11 +109,40 @@ def _readable(rows: pa.RecordBatch) -> pa.RecordBatch:
     return rows
 
 
-def _lines(rows: pa.RecordBatch) -> bytes:
+def _lines(rows: pa.RecordBatch, whose: str) -> bytes:
     names = rows.schema.names
-    columns = [column.to_pylist() for column in rows.columns]
+    columns = [_values(name, column, whose) for name, column in zip(names, rows.columns, strict=True)]
     texts = [_text(dict(zip(names, values, strict=True))) for values in zip(*columns, strict=True)]
     return "\n".join([*texts, ""]).encode()
+
+
+def _values(name: str, column: pa.Array, whose: str) -> list[Any]:
+    try:
+        values: list[Any] = column.to_pylist()
+    except (OverflowError, ValueError) as error:
+        row = next(row for row in range(len(column)) if not _has_form(column[row]))
+        shown = _shown(column[row : row + 1])
+        raise FluxError(
+            f"{_WHO} cannot write the column {name!r}: it is {shown} in row {row + 1} of {whose}. Times go from the "
+            f"years 1 to 9999 ({error}). Leave such rows out with filter, change them with map, or use "
+            "flux.sinks.Parquet, which holds them as they are"
+        ) from error
+    return values
+
+
+def _has_form(value: pa.Scalar) -> bool:
+    try:
+        value.as_py()
+    except (OverflowError, ValueError):
+        return False
+    return True
+
+
+def _shown(one: pa.Array) -> str:
+    try:
+        return str(one.cast(pa.string())[0])
+    except pa.ArrowNotImplementedError:
+        return " ".join(one.to_string().split())  # It holds several.
 
 
 def _text(row: dict[str, Any]) -> str:

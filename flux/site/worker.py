@@ -183,7 +183,9 @@ class Worker(Shell):
         cut = self._snapshots[message.stage].take(values, whose, all(step.state_in_memory for step in steps))
         for step in steps:
             step.end_trans(partition)
-        self._nursery.start_soon(self._send_chunks, cut, link, message.version, time.monotonic() - began)
+        moved = {"version": message.version, "stage": message.stage, "partition": partition, "to": to}
+        moved["cut_s"] = time.monotonic() - began
+        self._nursery.start_soon(self._send_chunks, cut, link, moved, began)
 
     def _channels_of(self, partition: int, edge: int) -> Channels:
         """All that `partition` sends on `edge`."""
@@ -192,15 +194,14 @@ class Worker(Shell):
         block = Block(producers=(partition,), consumers=consumers)
         return Channels((block,), self.plan.partitions(ends.producer), len(consumers))
 
-    async def _send_chunks(self, cut: Cut, link: Link, version: int, cut_s: float) -> None:
+    async def _send_chunks(self, cut: Cut, link: Link, moved: dict[str, Any], began: float) -> None:
         """Pass a copy on as the link has room for it; if its site has died meanwhile, nobody wants it."""
         try:
-            size_bytes = 0
+            version, size_bytes = moved["version"], 0
             while await link.bulk_room() and (chunk := await cut.read()) is not None:
                 link.send({"kind": "chunk", "version": version}, pa.py_buffer(chunk), bulk=True)
                 size_bytes += len(chunk)
-            moved = {"version": version, "to": link.peer, "bytes": size_bytes, "cut_s": cut_s}
-            self.program.send({"kind": "moved", **moved})
+            self.program.send({"kind": "moved", **moved, "bytes": size_bytes, "send_s": time.monotonic() - began})
             link.send({"kind": "chunk", "version": version, "last": True}, bulk=True)
         except FluxError as error:
             self.fail(error)

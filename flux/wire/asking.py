@@ -28,6 +28,10 @@ class Unanswered(FluxError):
     """Nobody is there, or who was there went away without an answer."""
 
 
+class Late(Unanswered):
+    """Somebody may be there: no answer came in the time for it."""
+
+
 def command(secret: bytes, tls: Tls | None = None) -> Identity:
     """A command that knows the secret of a run, and not what the run is called."""
     return Identity(name=COMMAND, run=ANY_RUN, secret=secret, tls=tls)
@@ -51,9 +55,11 @@ async def _asked(
     try:
         with trio.fail_after(_CONNECT_TIMEOUT_S):
             sock = await dial(where, own)
-    except (OSError, trio.TooSlowError) as error:
-        why = getattr(error, "strerror", None) or str(error) or f"no connection within {_CONNECT_TIMEOUT_S:g} s"
-        raise Unanswered(f"nobody answers at {where}: {why}") from error
+    except (TimeoutError, trio.TooSlowError) as error:
+        why = str(error) or f"no connection within {_CONNECT_TIMEOUT_S:g} s"
+        raise Late(f"nobody answers at {where}: {why}") from error
+    except OSError as error:
+        raise Unanswered(f"nobody answers at {where}: {error.strerror or error}") from error
     except frames.BadFrame as error:
         raise Unanswered(f"what answers at {where} is no process of Flux, or of another release: {error}") from error
     with sock:
@@ -65,7 +71,7 @@ async def _asked(
                     return {}, frames.field(header, "error", dict)
                 return frames.field(header, "answer", dict), None
         except trio.TooSlowError as error:
-            raise Unanswered(f"no answer to {what!r} came from {where} within {timeout_s:g} s") from error
+            raise Late(f"no answer to {what!r} came from {where} within {timeout_s:g} s") from error
         except (OSError, frames.BadFrame) as error:
             raise Unanswered(f"the connection to {where} broke before the answer to {what!r} came: {error}") from error
 

@@ -6,11 +6,15 @@ from itertools import pairwise
 
 import pytest
 
-from flux.local.heard import Heard, Moved
+from flux.local.failures import failures_of, settle_failures
+from flux.local.heard import MOVES_MAX, Heard, Moved
 from flux.local.history import INTERVAL_S, RECENT_S, SETTLED_MAX, History
 from flux.local.processes import Process, Processes
-from flux.local.reporting import failures_of, make_status, settle_failures
+from flux.local.reporting import make_report, make_status
+from flux.plan import Policy
 from flux.report import LogEntry, build_timeline
+
+from .fakes import flow
 
 STARTED_AT = 1_000.0
 LATENCY_S = 0.07
@@ -120,6 +124,83 @@ def test_the_output_gap_of_a_death_long_ago_is_still_known() -> None:
     heard.history.settle(STARTED_AT, STARTED_AT + 3 * RECENT_S)
     assert heard.history.outputs == []
     assert failures_of(heard) == [before]
+
+
+def heard_of(output_s: list[float], died_s: float = 10.0) -> Heard:
+    """A run with a row of output at each of these seconds, whose site-1 was killed."""
+    heard = Heard(started_at=STARTED_AT)
+    heard.deaths.append(Process("site-1", killed_at=STARTED_AT + died_s, gone_at=STARTED_AT + died_s))
+    for number, t_s in enumerate(output_s, start=1):
+        heard.history.add_output((STARTED_AT + t_s, number, 1))
+    return heard
+
+
+def test_an_outage_longer_than_the_time_in_which_it_has_to_begin_is_told_whole() -> None:
+    [failure] = failures_of(heard_of([9.5, 10.5, 11.5, 24.0, 24.5]))
+    assert failure.output_gap_s == 12.5
+
+
+def test_a_pause_that_began_long_after_the_death_is_not_its_cost() -> None:
+    [failure] = failures_of(heard_of([9.5, 10.5, 11.5, 12.5, 24.0, 24.5]))
+    assert failure.output_gap_s == 1.0
+
+
+def test_an_outage_that_goes_on_lasts_until_now_and_one_at_the_end_of_the_stream_is_none() -> None:
+    heard = heard_of([9.5, 10.25])
+    assert failures_of(heard, STARTED_AT + 17.25)[0].output_gap_s == 7.0
+    heard.ended = True
+    assert failures_of(heard, STARTED_AT + 17.25)[0].output_gap_s == 0.25
+    assert failures_of(heard)[0].output_gap_s == 0.25
+
+
+def test_an_outage_that_lasts_longer_than_the_history_is_told_whole() -> None:
+    heard = heard_of([9.5, 10.5])
+    for minute in range(2, 20, 2):
+        now = STARTED_AT + minute * 60
+        settle_failures(heard, now)
+        heard.history.settle(STARTED_AT, now)
+    assert heard.history.outputs == []
+    assert failures_of(heard, STARTED_AT + 1_200)[0].output_gap_s == 1_189.5
+    heard.history.add_output((STARTED_AT + 1_210.5, 3, 1))
+    settle_failures(heard, STARTED_AT + 1_220)
+    heard.history.settle(STARTED_AT, STARTED_AT + 2_000)
+    heard.history.add_output((STARTED_AT + 5_000, 4, 1))
+    assert failures_of(heard, STARTED_AT + 5_001)[0].output_gap_s == 1_200.0
+
+
+def test_a_site_that_fell_silent_died_at_its_last_sign_of_life() -> None:
+    heard = heard_of([9.0, 14.0])
+    heard.deaths = []
+    stopped = Process("site-2")  # It is still there.
+    heard.declared.append(stopped)
+    heard.hear_gone({"node": "site-2", "at": STARTED_AT + 13.0, "seen_at": STARTED_AT + 10.0})
+    heard.hear_gone({"node": "site-2", "at": STARTED_AT + 15.0, "seen_at": None})
+    [failure] = failures_of(heard)
+    assert (failure.when_s, failure.detected_after_s, failure.output_gap_s) == (10.0, 3.0, 4.0)
+    stopped.gone_at = STARTED_AT + 20.0
+    heard.deaths.append(stopped)
+    assert failures_of(heard) == [failure]
+
+
+def test_of_very_many_moves_the_last_are_kept() -> None:
+    heard, plan = Heard(started_at=STARTED_AT), flow()._plan(2, 1, "pairs", 1_000, Policy())
+    header = {"stage": 1, "partition": 0, "to": "site-3", "bytes": 7, "cut_s": 0.0, "send_s": 0.5}
+    for version in range(MOVES_MAX + 3):
+        heard.hear_moved("site-1", {**header, "version": version}, plan, STARTED_AT + version)
+    heard.hear_installed({"version": MOVES_MAX + 2, "install_s": 0.25})
+    settle_failures(heard, STARTED_AT + 2 * MOVES_MAX)
+    report = make_report("a flow", heard, [])
+    assert heard.moved == [] and len(report.moves) == MOVES_MAX
+    assert report.moves[-1] == {
+        "when_s": MOVES_MAX + 2.0,
+        "step": "Passing",
+        "partition": 0,
+        "version": MOVES_MAX + 2,
+        "from": "site-1",
+        "to": "site-3",
+        "bytes": 7,
+        "took_s": 0.75,
+    }
 
 
 def test_what_only_settled_deaths_needed_is_forgotten_and_they_are_told_all_the_same() -> None:

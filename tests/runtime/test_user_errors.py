@@ -311,6 +311,14 @@ def a_callback_that_raises(tmp_path: Path) -> None:
     flow_of(sink=flux.sinks.Callback(lambda rows: {}["price"])).run()
 
 
+@case(flux.FluxError, "Jsonl cannot write the column 'day'", "it is 12000-01-01 in row ", "years 1 to 9999", "filter")
+def a_date_that_json_has_no_form_for(tmp_path: Path) -> None:
+    flow = flux.Dataflow("far")
+    days = pa.table({"k": [1, 2], "day": pa.array([0, 3_663_382], pa.date32())})
+    flow.source(flux.sources.Table(days)).exchange("k").select("day").sink(flux.sinks.Jsonl(tmp_path / "out.jsonl"))
+    flow.run(sites=2)
+
+
 # Full disks.
 
 

@@ -1,0 +1,155 @@
+"""What the controller of a remote run tells of it: deaths and what they cost, drains, and copies that differ."""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flux.cli import main
+from flux.plan import Policy
+from flux.remote.leader import Leader
+from flux.status import Status
+from flux.wire.link import Link
+
+from .commands import DEADLINE_S, Processes, said
+from .fakes import flow
+from .waiting import wait_until
+
+STARTED_AT = 1_000.0
+
+
+class Hearing:
+    """A leader that is told what happened when, on a clock of its own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = STARTED_AT
+        for module in ("flux.remote.leader", "flux.local.processes"):
+            monkeypatch.setattr(f"{module}.time", SimpleNamespace(monotonic=lambda: self.now))
+        self.leader = Leader(flow()._plan(2, 1, "pairs", 1_000, Policy()), ended=False)
+        self._rows = 0
+
+    def hear(self, t_s: float, kind: str, by: str = "controller", **header: Any) -> None:
+        self.now = STARTED_AT + t_s
+        self.leader._hear(Link(by), {"kind": kind, **header})
+
+    def rows(self, *seconds: float) -> None:
+        for t_s in seconds:
+            self._rows += 1
+            self.hear(t_s, "rows", "egress", upto=self._rows, total=self._rows, count=1, end=False)
+
+    def gone(self, t_s: float, node: str, seen_s: float | None = None) -> None:
+        seen_at = None if seen_s is None else STARTED_AT + seen_s
+        self.hear(t_s, "gone", node=node, at=STARTED_AT + t_s, seen_at=seen_at)
+
+    def status(self) -> Status:
+        return self.leader.status()
+
+
+@pytest.fixture
+def hearing(monkeypatch: pytest.MonkeyPatch) -> Hearing:
+    return Hearing(monkeypatch)
+
+
+def test_what_a_death_cost_is_told_and_still_known_when_the_history_is_cut(hearing: Hearing) -> None:
+    hearing.hear(0.0, "view", number=1, whole=True, at=0.0)
+    hearing.rows(9.0, 9.75)
+    hearing.gone(13.0, "site-2", seen_s=10.0)
+    hearing.hear(13.0, "view", number=2, whole=False, at=0.0)
+    hearing.hear(
+        13.5, "moved", "site-1", version=9, stage=1, partition=2, to="site-3", bytes=700, cut_s=0.1, send_s=0.2
+    )
+    hearing.hear(14.0, "view", number=3, whole=True, at=0.0)
+    hearing.rows(14.25)
+    [failure] = hearing.status().failures
+    assert (failure.site, failure.when_s, failure.detected_after_s) == ("site-2", 10.0, 3.0)
+    assert (failure.output_gap_s, failure.recovered_after_s, failure.bytes_moved) == (4.25, 4.0, 700)
+    hearing.rows(*(15.0 + second for second in range(600)))
+    heard = hearing.leader.heard
+    assert len(heard.history.outputs) < 300 and heard.moved == []
+    assert hearing.status().failures == [failure]
+
+
+def test_an_end_has_recovered_when_the_next_is_there(hearing: Hearing) -> None:
+    hearing.hear(0.0, "view", number=1, whole=True, at=0.0)
+    hearing.gone(5.0, "ingress")
+    assert hearing.status().failures[0].recovered_after_s is None
+    hearing.now = STARTED_AT + 7.0
+    hearing.leader._note_return("ingress.2")
+    hearing.gone(8.0, "ingress.2")
+    first, second = hearing.status().failures
+    assert (first.site, first.recovered_after_s) == ("ingress", 2.0)
+    assert (second.site, second.recovered_after_s) == ("ingress", None)
+
+
+def test_who_was_drained_or_sent_home_has_not_failed(hearing: Hearing) -> None:
+    hearing.hear(0.0, "view", number=1, whole=True, at=0.0)
+    hearing.hear(1.0, "drained", site="site-1")
+    hearing.gone(2.0, "site-1")
+    hearing.hear(3.0, "rows", "egress", upto=1, total=1, count=1, end=True)
+    hearing.gone(4.0, "site-2")
+    assert hearing.status().failures == []
+
+
+def test_deaths_leave_no_open_files(hearing: Hearing) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(20):
+        hearing.gone(float(number), f"site-{number}")
+    assert len(hearing.status().failures) == 20
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def start_in_turn(processes: Processes, *names: str) -> None:
+    """Sites, so that their names are known."""
+    for number, name in enumerate(names, start=1):
+        processes.start(name)
+        wait_until(lambda up=(f"site-{number}", 1): up in processes.up(), f"{name} is not up: {processes.logs()}")  # type: ignore[misc]
+
+
+def test_a_site_that_dies_while_it_is_drained_is_said_to_have_died(
+    processes: Processes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = ("--controller", processes.controller)
+    processes.start("controller", "--standby", "0")
+    start_in_turn(processes, "site-a", "site-b")
+    for name in ("ingress", "egress"):
+        processes.start(name)
+    processes.advance(100)
+    processes.running["site-a"].send_signal(signal.SIGSTOP)
+    # There is no third site to which anything could be moved.
+    assert "site-1 died before everything had been moved off it" in said(capsys, 1, "drain", "site-1", *there)
+    processes.start("site-c")
+    processes.advance(100)
+    [failure] = processes.status()["failures"]
+    assert failure["site"] == "site-1" and failure["detected_after_s"] > 0.4
+    assert failure["recovered_after_s"] > failure["detected_after_s"] and failure["bytes_moved"] > 0
+    assert main(["status", *there]) == 0
+
+
+# Over before the copies would be compared on the way.
+DIVERGING = """
+import os
+import flux
+import pyarrow as pa
+
+class Random(flux.KeyedOperator):
+    output = {"v": "int64"}
+    def on_tuple(self, key, row, state):
+        return None, [{"v": os.getpid()}]
+
+flow = flux.Dataflow("diverging")
+stream = flow.source(flux.sources.Table([{"k": n % 50, "v": n} for n in range(500)]))
+stream.exchange("k", partitions=4).apply(Random).sink(flux.sinks.Jsonl("out.jsonl"))
+"""
+
+
+def test_copies_that_emitted_different_rows_end_a_short_run_with_an_error(processes: Processes) -> None:
+    (processes.directory / "diverging.py").write_text(DIVERGING)
+    processes.flow = "diverging:flow"
+    for name in ("controller", "site-a", "site-b", "site-c", "ingress", "egress"):
+        processes.start(name)
+    assert processes.running["controller"].wait(DEADLINE_S) == 1, processes.logs()
+    assert "the operator is not deterministic" in (processes.directory / "controller.log").read_text()
