@@ -6,8 +6,8 @@ So a join is an operator like any other: its rows are cut, given again and shown
 their way knows of sides. Batches kept apart by edge would save one copy of the rows, about a tenth of what a join
 costs, and would need a second kind of batch in everything that cuts, keeps, skips and moves them.
 
-A stage that is not ordered takes frames whole, also beyond its frontier. Punctuations wait here until that has passed. What
-an ordered stage takes from such a one is put in order here as far as positions do not tell (`flux.wire.rows.settled`).
+A stage that is not ordered takes frames whole, also beyond its frontier. Punctuations wait here until that has passed.
+What an ordered stage takes from such a one is put in order here, as far as positions do not tell (`rows.settled`).
 """
 
 from __future__ import annotations
