@@ -7,6 +7,7 @@ their way knows of sides. Batches kept apart by edge would save one copy of the 
 costs, and would need a second kind of batch in everything that cuts, keeps, skips and moves them.
 
 A stage that is not ordered takes frames whole, also beyond its frontier. Punctuations wait here until that has passed.
+What an ordered stage takes from such a one is put in order here, as far as positions do not tell (`rows.settled`).
 """
 
 from __future__ import annotations

@@ -120,3 +120,16 @@ def test_moves_and_what_happened_when_are_told(tmp_path: Any) -> None:
     told = [event for event in events if "moved" not in event]
     assert told == ["site-1 is drained", "site-4 joined", "site-3 died", "site-3 recovered"]
     assert any(event.startswith("partitions moved from site-") for event in events)
+
+
+def test_an_outage_is_told_while_it_goes_on_and_whole_when_it_is_over(tmp_path: Any) -> None:
+    with running(tmp_path, sites=3) as run:
+        pid = run._program.processes.live("egress").pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        run.kill("site-1")
+        wait_until(lambda: run.status().failures[0].output_gap_s > 2.5, "the outage is not told")
+        os.kill(pid, signal.SIGCONT)
+        report = end(run, tmp_path)
+    [failure] = report.failures
+    assert failure.site == "site-1" and failure.output_gap_s > 2.5
