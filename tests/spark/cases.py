@@ -87,7 +87,6 @@ def with_group_state(*arguments: Any) -> Callable[[Any, Any], Any]:
 
 
 SESSIONS = (p.sessions, p.SESSIONS_OUTPUT, p.SESSIONS_STATE, "update", "EventTimeTimeout")
-HOARDS = (p.hoards, p.HOARDS_OUTPUT, p.HOARDS_STATE, "update", "NoTimeout")
 PAIRS = (p.pairs, p.PAIRS_OUTPUT, p.PAIRS_STATE, "update", "EventTimeTimeout")
 LOCAL_SESSIONS = (p.local_sessions, p.LOCAL_OUTPUT, p.LOCAL_STATE, "update", "EventTimeTimeout")
 ABSENCES = (p.absences, p.ABSENCES_OUTPUT, p.ABSENCES_STATE, "update", "ProcessingTimeTimeout")
@@ -184,7 +183,6 @@ CASES = {
         keys=("id", "ts"),
         zone=BERLIN,
     ),
-    "group_state_changed": Case(with_group_state(*HOARDS), lambda: pandas_with_state(*HOARDS)),
     "group_state_processing_time": Case(
         with_group_state(*ABSENCES), lambda: pandas_with_state(*ABSENCES), batches=5, is_endless=True
     ),

@@ -426,7 +426,8 @@ def local_sessions(key: Any, frames: Any, state: Any) -> Iterator[pd.DataFrame]:
     else:
         latest = max(frame["ts"].max() for frame in frames)
         state.update((latest.to_pydatetime(),))
-        state.setTimeoutTimestamp(int(latest.tz_localize(LocalTimes.ZONE).timestamp()) * 1000)
+        ends_ms = int(latest.tz_localize(LocalTimes.ZONE).timestamp()) * 1000
+        state.setTimeoutTimestamp(max(ends_ms, state.getCurrentWatermarkMs() + 1))
         event = "open"
     yield pd.DataFrame(
         {"id": [key[0]], "event": [event], "hour": [latest.hour], "at": [key[1]], "latest": [pd.Timestamp(latest)]}
@@ -451,21 +452,6 @@ def pairs(key: Any, frames: Any, state: Any) -> Iterator[pd.DataFrame]:
 
 PAIRS_OUTPUT = "id string, value int, gone boolean, rows long"
 PAIRS_STATE = "rows long"
-
-
-def hoards(key: Any, frames: Any, state: Any) -> Iterator[pd.DataFrame]:
-    """For `applyInPandasWithState`: a list in the state that is changed, and updated only when a value is even."""
-    values = [int(value) for frame in frames for value in frame["value"]]
-    [held] = state.getOption or ([],)
-    before = str(list(held))
-    held.extend(values)
-    if values[-1] % 2 == 0:
-        state.update((held,))
-    yield pd.DataFrame({"id": [key[0]], "before": [before]})
-
-
-HOARDS_OUTPUT = "id string, before string"
-HOARDS_STATE = "held array<long>"
 
 
 def at(second: int) -> datetime:

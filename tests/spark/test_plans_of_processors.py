@@ -246,6 +246,27 @@ def test_without_boundaries_all_rows_are_one_micro_batch_as_in_sparks_batch_mode
     assert flow.run(sites=2).table.to_pylist() == [{"id": "a", "n": 4}]
 
 
+def test_a_list_in_a_group_state_that_is_changed_and_not_updated_stays_as_it_was() -> None:
+    """What a function is given is a copy, as in Spark, where it comes from another process.
+
+    Spark 4.3 itself fails on arrays in a GroupState: their type does not reach its worker whole.
+    """
+
+    def hoard(key: Any, frames: Any, state: Any) -> Iterator[pd.DataFrame]:
+        [held] = state.getOption or ([],)
+        before = str(held)
+        held.extend(n for frame in frames for n in frame["n"].tolist())
+        if len(held) % 2:
+            state.update((held,))
+        yield pd.DataFrame({"before": [before]})
+
+    flow = flux.Dataflow("hoard")
+    source = MicroBatches(flux.sources.Table([{"id": "a", "n": n} for n in range(4)]), rows=1)
+    operator = pandas_with_state(hoard, "before string", "held array<long>")
+    flow.source(source).exchange("id", partitions=2).apply(operator).sink(flux.sinks.Collect())
+    assert [row["before"] for row in flow.run(sites=2).table.to_pylist()] == ["[]", "[0]", "[0]", "[0]"]
+
+
 def test_without_boundaries_the_clock_is_that_of_the_end() -> None:
     """As in Spark's batch mode, where it is the time at which the query runs; both copies see the same."""
     begun_ms = time_ns() // 1_000_000

@@ -26,8 +26,8 @@ from flux.operator import OperatorStep, Punctuation, output_of
 from flux.wire.state import decode, encode
 
 PARTITIONS = 4
-# Real Spark runs these in the tests, one of each kind of time; the others are compared with what was recorded.
-RUN_IN_SPARK = ("event_timers", "time_to_live", "group_state_event_time")
+# Real Spark runs these in the tests, one of each kind of time and one zone; the others are compared with recordings.
+RUN_IN_SPARK = ("event_timers", "time_to_live", "group_state_event_time", "local_times")
 
 
 def expected(trace: list[MicroBatch]) -> list[str]:
