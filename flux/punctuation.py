@@ -9,7 +9,10 @@ PUNCTUATIONS = ("end", "watermark", "clock", "batch")
 
 @dataclass(frozen=True)
 class Punctuation:
-    """A numbered mark in the stream, at the same place in every copy's input: the only boundary one may see."""
+    """A numbered mark in the stream, at the same place in every copy's input: the only boundary one may see.
+
+    A watermark's value is a time in milliseconds, that of a clock and of the end what the clock of the ingress said.
+    """
 
     sn: int
     kind: str

@@ -211,7 +211,9 @@ class IngressProcess(Shell):
                 nursery.start_soon(self._number_on, numbering, intake)
         await self._pulled.receive()
         self._report()
-        self._tell_mark(numbering.mark("end", when=time.monotonic()), "end")
+        # Who works on all rows at the end, as Spark's batch mode does, needs a clock that is the same in every copy.
+        now_ms = time.time_ns() // 1_000_000
+        self._tell_mark(numbering.mark("end", now_ms, when=time.monotonic()), "end", now_ms)
 
     async def _number_on(self, numbering: Numbering, intake: Intake) -> None:
         with self._blaming(intake):

@@ -24,6 +24,7 @@ import pyarrow as pa
 from flux.batch import Batch
 from flux.errors import OperatorError
 from flux.operator import Context, PooledOperator, Punctuation
+from flux.spark.as_spark import AsSpark
 from flux.spark.keys import Groups, KeyColumns, grouped
 from flux.spark.times import is_late
 
@@ -60,6 +61,7 @@ class BatchOperator(PooledOperator):
     # A column of the input; rows whose event time is not behind the watermark are dropped.
     event_time: str | None = None
     waits_for_watermark = False
+    as_spark: AsSpark
 
     def open(self, context: Context) -> None:
         self.keys = KeyColumns(context.key_columns)
@@ -90,23 +92,23 @@ class BatchOperator(PooledOperator):
     # What is the same for all.
 
     def process(self, batch: Batch) -> Batch | None:
-        self.keys.learn(batch.arrow.schema)
-        self._pending.append((batch.arrow, batch.partition))
+        arrow = self.as_spark(batch.arrow)
+        self.keys.learn(arrow.schema)
+        self._pending.append((arrow, batch.partition))
         return None
 
     def on_punctuation(self, p: Punctuation) -> tuple[dict[str, Any], Any] | None:
         pids = sorted(p.partitions if p.partitions is not None else self._known())
         helds = [self._partition(pid) for pid in pids]
-        if p.kind == "clock" and p.value is not None:
+        if p.kind in ("clock", "end") and p.value is not None:
             for held in helds:
                 held.clock_ms = max(held.clock_ms, p.value)
-        elif p.kind == "watermark" and p.value is not None:
+        if p.kind == "watermark" and p.value is not None:
             for held in helds:
                 held.coming_ms = max(held.coming_ms, p.value)
         elif p.kind in ("batch", "end"):
             with _without_collecting():
-                if p.kind == "batch":
-                    self._check_watermark(helds)
+                self._check_watermark(helds)
                 batches = [self._batch(pids)] if p.kind == "batch" else self._last_batches(pids)
                 return self._emitted(batches, pids)
         return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from flux.errors import FluxError, OperatorError, PlanError
 from flux.plain import ColumnError, plain_schema
+from flux.spark.as_spark import AsSpark
 from flux.spark.batching import Partition, raised
 from flux.spark.keys import Groups
 from flux.spark.values import row_type, values_of
@@ -53,6 +55,7 @@ class Form(Protocol):
     """How rows come and go."""
 
     arrow: pa.Schema
+    as_spark: AsSpark
 
     def each_group(self, task: Task, groups: Groups, ours: range, emitted: list[Any]) -> None:
         """Hand these groups, of one partition, to `handleInputRows`, in order."""
@@ -80,8 +83,9 @@ def arrow_output(output: Any, whose: str) -> pa.Schema:
 class _Rows:
     """`transformWithState`: rows are `Row`s."""
 
-    def __init__(self, output: Any, whose: str) -> None:
+    def __init__(self, output: Any, zone: str, whose: str) -> None:
         self.arrow = arrow_output(output, whose)
+        self.as_spark = AsSpark(zone, widens=False)
         self._names = list(output.names)
         self._is_nested = any(
             isinstance(f.dataType, types.ArrayType | types.MapType | types.StructType) for f in output
@@ -138,25 +142,29 @@ def _python_rows(rows: Any) -> list[Any]:
 class _Pandas:
     """`transformWithStateInPandas`: rows are DataFrames, one for each key."""
 
-    def __init__(self, output: Any, whose: str) -> None:
+    def __init__(self, output: Any, zone: str, whose: str) -> None:
         check_pandas(whose)
         self.arrow = arrow_output(output, whose)
+        self.as_spark = AsSpark(zone, widens=True)
         self._output = output
+        self._zone = zone
 
     def each_group(self, task: Task, groups: Groups, ours: range, emitted: list[Any]) -> None:
-        for i, frame in zip(ours, frames_of(groups, ours), strict=True):
+        for i, frame in zip(ours, frames_of(groups, ours, self._zone), strict=True):
             key = task.handle.key = groups.keys[i]
             handle_rows = task.processor.handleInputRows
-            self.take(task, handle_rows, key, task.call(handle_rows, key, key, iter([frame]), task.times), emitted)
+            produced = task.call(handle_rows, key, pandas_key(key), iter([frame]), task.times)
+            self.take(task, handle_rows, key, produced, emitted)
 
     def initial(self, task: Task, key: Key, rows: Any) -> None:
-        task.call(task.processor.handleInitialState, key, key, to_frame(rows), task.times)
+        frame = to_frame(rows, self._zone)
+        task.call(task.processor.handleInitialState, key, pandas_key(key), frame, task.times)
 
     def take(
         self, task: Task, function: Callable[..., Any], key: Any, produced: Iterable[Any], emitted: list[Any]
     ) -> None:
         def converted() -> Iterator[Any]:
-            return (from_frame(frame, self._output, self.arrow) for frame in produced)
+            return (from_frame(frame, self._output, self.arrow, self._zone) for frame in produced)
 
         task.call(lambda: emitted.extend(converted()), key)
 
@@ -164,7 +172,7 @@ class _Pandas:
         return columns_of_batches(emitted, self.arrow)
 
 
-FORMS: dict[str, Callable[[Any, str], Any]] = {"rows": _Rows, "pandas": _Pandas}
+FORMS: dict[str, Callable[[Any, str, str], Any]] = {"rows": _Rows, "pandas": _Pandas}
 
 
 def columns_of_batches(emitted: list[list[Any]], schema: pa.Schema) -> tuple[dict[str, Any], list[int]]:
@@ -181,31 +189,40 @@ def check_pandas(whose: str) -> None:
         raise PlanError(f"{whose}: it takes DataFrames, and pandas is not installed: pip install 'pandas<3'") from error
 
 
-def frames_of(groups: Groups, ours: range) -> Iterator[Any]:
+def frames_of(groups: Groups, ours: range, zone: str) -> Iterator[Any]:
     """A DataFrame for each of these groups, as Spark makes it."""
     if not ours:
         return
     base = groups.starts[ours[0]]
-    whole = to_frame(groups.rows.slice(base, groups.stops[ours[-1]] - base))
+    whole = to_frame(groups.rows.slice(base, groups.stops[ours[-1]] - base), zone)
     for i in ours:
         yield whole.iloc[groups.starts[i] - base : groups.stops[i] - base].reset_index(drop=True)
 
 
-def to_frame(rows: Any) -> Any:
-    """Arrow rows as a DataFrame, by Spark's own rules: times are naive, in the time zone of their column."""
+def pandas_key(key: Key) -> Key:
+    """A key as Spark takes it out of a DataFrame: times are naive, in the time zone of the session."""
+    if not any(isinstance(value, datetime) for value in key):
+        return key
+    import pandas as pd
+
+    return tuple(pd.Timestamp(each.replace(tzinfo=None)) if isinstance(each, datetime) else each for each in key)
+
+
+def to_frame(rows: Any, zone: str) -> Any:
+    """Arrow rows as a DataFrame, by Spark's own rules: times are naive, in the time zone of the session."""
     import pandas as pd
     from pyspark.sql.conversion import ArrowBatchTransformer
 
-    zones = [field.type.tz for field in rows.schema if pa.types.is_timestamp(field.type) and field.type.tz]
-    return pd.concat(ArrowBatchTransformer.to_pandas(rows, timezone=zones[0] if zones else "UTC"), axis=1)
+    return pd.concat(ArrowBatchTransformer.to_pandas(rows, timezone=zone), axis=1)
 
 
-def from_frame(frame: Any, output: Any, schema: pa.Schema) -> Any:
-    """A DataFrame that user code has yielded as Arrow rows, by Spark's own rules."""
+def from_frame(frame: Any, output: Any, schema: pa.Schema, zone: str) -> Any:
+    """A DataFrame that user code has yielded as Arrow rows, by Spark's own rules: naive times are of the session."""
     import pandas as pd
     from pyspark.sql.conversion import PandasToArrowConversion
 
     if not isinstance(frame, pd.DataFrame):
         raise TypeError(f"a pandas.DataFrame was expected as output, {type(frame).__name__} came")
-    made = PandasToArrowConversion.convert(frame, output, timezone="UTC", arrow_cast=True, assign_cols_by_name=True)
-    return pa.RecordBatch.from_arrays(made.columns, schema=schema)
+    made = PandasToArrowConversion.convert(frame, output, timezone=zone, arrow_cast=True, assign_cols_by_name=True)
+    columns = [column.cast(field.type) for column, field in zip(made.columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -13,9 +13,19 @@ from typing import Any
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 from flux.errors import FluxError, PlanError
+from flux.spark.as_spark import AsSpark, check_key, zone_of
 from flux.spark.batching import BatchOperator, Partition, raised
 from flux.spark.ddl import struct_of
-from flux.spark.forms import RAISED, arrow_output, check_pandas, columns_of_batches, frames_of, from_frame, to_frame
+from flux.spark.forms import (
+    RAISED,
+    arrow_output,
+    check_pandas,
+    columns_of_batches,
+    frames_of,
+    from_frame,
+    pandas_key,
+    to_frame,
+)
 from flux.spark.keys import Groups
 from flux.spark.states import Store, Variable
 from flux.spark.times import check_event_time
@@ -36,11 +46,13 @@ def pandas_with_state(
     timeoutConf: str = GroupStateTimeout.NoTimeout,
     *,
     event_time: str | None = None,
+    time_zone: str | None = None,
 ) -> type:
     """Return the operator that a function for ``groupBy(...).applyInPandasWithState(...)`` is.
 
     The arguments are Spark's. With a timeout of event time, `event_time` is the column of the input that has it: rows
-    behind the watermark are dropped, as in Spark. Put it behind an exchange on the columns of its key.
+    behind the watermark are dropped, as in Spark. Times are shown in `time_zone`; by default that of the Spark session,
+    or UTC where there is none. Put it behind an exchange on the columns of its key.
 
         sessions = flux.spark.pandas_with_state(count, "id string, n long", "n long", "update", "ProcessingTimeTimeout")
     """
@@ -58,8 +70,11 @@ def pandas_with_state(
     check_pandas(whose)
     output = struct_of(outputStructType, f"{whose}: outputStructType")
     state = struct_of(stateStructType, f"{whose}: stateStructType")
+    zone = zone_of(time_zone, whose)
     members = {
         "whose": whose,
+        "zone": zone,
+        "as_spark": AsSpark(zone, widens=True),
         "function": staticmethod(func),
         "output_type": output,
         "arrow": arrow_output(output, whose),
@@ -87,6 +102,7 @@ class _FunctionOperator(BatchOperator):
     """Runs `function` for each key, as Spark does."""
 
     whose: str
+    zone: str
     function: Callable[..., Any]
     output_type: Any
     arrow: Any
@@ -103,6 +119,8 @@ class _FunctionOperator(BatchOperator):
     def output_for(self, parameters: Any, key_columns: tuple[str, ...], rows: Any) -> Any:
         if parameters:
             raise PlanError(f"{self.whose}: apply takes no parameters for it, got {', '.join(parameters)}")
+        check_key(key_columns, rows, self.whose)
+        rows = self.as_spark.check(rows, self.whose)
         if self.column is not None:
             check_event_time(rows, self.column, self.whose)
         return self.arrow
@@ -114,8 +132,8 @@ class _FunctionOperator(BatchOperator):
         emitted: list[Any] = []
         if groups is not None:
             ours = groups.of(pid)
-            self._empty = to_frame(groups.rows.slice(0, 0))
-            for i, frame in zip(ours, frames_of(groups, ours), strict=True):
+            self._empty = to_frame(groups.rows.slice(0, 0), self.zone)
+            for i, frame in zip(ours, frames_of(groups, ours, self.zone), strict=True):
                 self._call(pid, held, groups.keys[i], iter([frame]), False, emitted)
         if self.timeout != GroupStateTimeout.NoTimeout:
             is_event_time = self.timeout == GroupStateTimeout.EventTimeTimeout
@@ -133,6 +151,8 @@ class _FunctionOperator(BatchOperator):
 
     def _call(self, pid: int, held: Any, key: Any, frames: Any, has_timed_out: bool, emitted: list[Any]) -> None:
         value = held.states.held.get(key)
+        if value is not None and self._variable.fields.is_mutable:
+            value = self._variable.fields.fresh(value)  # What is changed in it is kept if it is updated, not else.
         state = GroupState(
             value,
             held.clock_ms,
@@ -148,8 +168,8 @@ class _FunctionOperator(BatchOperator):
             self.state_type,
         )
         try:
-            for frame in self.function(key, frames, state):
-                emitted.append(from_frame(frame, self.output_type, self.arrow))
+            for frame in self.function(pandas_key(key), frames, state):
+                emitted.append(from_frame(frame, self.output_type, self.arrow, self.zone))
             self._keep(held, key, state)
         except FluxError:
             raise

@@ -91,6 +91,11 @@ class Handle:
 
     def deleteIfExists(self, stateName: str) -> None:
         self._check_open("deleteIfExists")
+        if stateName in self._declared:
+            raise PlanError(
+                f"{self._declarations.whose}: init asks for the state {stateName!r} and then deletes it; in Spark its "
+                "first use fails then. Delete it first, or do not ask for it"
+            )
         self._stores.pop(stateName, None)
 
     def registerTimer(self, expiryTimestampMs: int) -> None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 from flux.errors import FluxError, PlanError
 from flux.hashing import partition_of
 from flux.plain import plain_schema
+from flux.spark.as_spark import AsSpark
 from flux.spark.keys import Groups, KeyColumns, grouped
 
 __all__ = ["InitialState"]
@@ -46,24 +47,25 @@ class InitialState:
             ) from error
         return cls(table.combine_chunks())
 
-    def check(self, key_columns: tuple[str, ...], whose: str) -> None:
-        """A `PlanError` if the rows lack the key."""
+    def check(self, key_columns: tuple[str, ...], as_spark: AsSpark, whose: str) -> None:
+        """A `PlanError` if the rows lack the key, or Spark has no type for a column."""
         missing = [name for name in key_columns if name not in self._rows.schema.names]
         if missing:
             raise PlanError(
                 f"{whose}: initialState has the columns {', '.join(self._rows.schema.names)}; the key "
                 f"({', '.join(key_columns)}) must be among them"
             )
+        as_spark.check(self._rows.schema, f"{whose}: initialState")
 
-    def of_partition(self, pid: int, partitions: int, keys: KeyColumns) -> Groups | None:
+    def of_partition(self, pid: int, partitions: int, keys: KeyColumns, as_spark: AsSpark) -> Groups | None:
         """The rows of one partition, by key."""
         if not self._rows.num_rows:
             return None
         if self._partition is None:
             columns = [self._rows.column(name).combine_chunks() for name in keys.names]
             self._partition = partition_of(columns, partitions)
-        keys.learn(self._rows.schema)
-        ours = self._rows.filter(pa.array(self._partition == pid))
+        ours = as_spark(self._rows.filter(pa.array(self._partition == pid)))
+        keys.learn(ours.schema)
         if not ours.num_rows:
             return None
         [batch] = ours.combine_chunks().to_batches()

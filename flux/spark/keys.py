@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.pandas.types import from_arrow_schema
 
+from flux.spark.as_spark import spark_type
 from flux.spark.order import byte_order
 from flux.spark.values import values_of
 
@@ -42,7 +42,7 @@ class KeyColumns:
         """What sorts keys as Spark's state store has them."""
         if self._order is None:
             assert self.schema is not None
-            self._order = byte_order(from_arrow_schema(self.schema))
+            self._order = byte_order([spark_type(field.type) for field in self.schema])
         return self._order(key)
 
     def of(self, rows: Any) -> list[Key]:

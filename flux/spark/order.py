@@ -9,7 +9,7 @@ behind them.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pyspark.sql import types
@@ -29,9 +29,9 @@ _WORD = 8
 _NO_VALUE = bytes(_WORD)
 
 
-def byte_order(schema: Any) -> Callable[[tuple[Any, ...]], Any]:
-    """What sorts tuples of this schema as Spark has them; those of types that are not known here by their own order."""
-    encoders = [_encoder(field.dataType) for field in schema.fields]
+def byte_order(kinds: Sequence[Any]) -> Callable[[tuple[Any, ...]], Any]:
+    """What sorts tuples of these types as Spark has them; those of types that are not known here by their own order."""
+    encoders = [_encoder(kind) for kind in kinds]
     if any(encoder is None for encoder in encoders):
         return _own_order
     head = _WORD * ((len(encoders) + 63) // 64)

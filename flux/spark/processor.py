@@ -17,6 +17,7 @@ from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
 
 from flux.errors import FluxError, PlanError
+from flux.spark.as_spark import check_key, zone_of
 from flux.spark.batching import BatchOperator, Partition
 from flux.spark.ddl import struct_of
 from flux.spark.forms import FORMS, Form, Task
@@ -45,6 +46,7 @@ def stateful_processor(
     *,
     rows: str = "rows",
     event_time: str | None = None,
+    time_zone: str | None = None,
 ) -> type:
     """Return the operator that a `StatefulProcessor` is; put it behind an exchange on the columns of its key.
 
@@ -53,7 +55,8 @@ def stateful_processor(
     and Update are the same here as there. `initialState` is a DataFrame, grouped or not, or anything that
     `flux.sources.Table` takes. With event time, `event_time` is the column of the input that has it: rows behind the
     watermark are dropped, as in Spark, and the source must write watermarks (`flux.spark.Stream` of a DataFrame with
-    `withWatermark`, or `flux.spark.MicroBatches`).
+    `withWatermark`, or `flux.spark.MicroBatches`). Times are shown in `time_zone`; by default that of the Spark
+    session, or UTC where there is none.
 
         counts = flux.spark.stateful_processor(RunningCount, "id string, count long", timeMode="ProcessingTime")
         flow.source(flux.spark.Stream(df)).exchange("id").apply(counts).sink(...)
@@ -73,9 +76,11 @@ def stateful_processor(
         )
     plan = _Processor(whose, _maker(processor, whose), mode, InitialState.of(initialState, whose))
     plan.declared()
+    form = FORMS[rows](output, zone_of(time_zone, whose), whose)
     members = {
         "plan": plan,
-        "form": FORMS[rows](output, whose),
+        "form": form,
+        "as_spark": form.as_spark,
         "event_time": event_time,
         "waits_for_watermark": mode == "eventtime",
         "__doc__": f"Spark's {_name_of(processor)} as a Flux operator.",
@@ -166,8 +171,10 @@ class _ProcessorOperator(BatchOperator):
                 f"{self.plan.whose}: apply takes no parameters for it, got {', '.join(parameters)}. Give an instance "
                 "of the processor that has them"
             )
+        check_key(key_columns, rows, self.plan.whose)
         if self.plan.initial is not None:
-            self.plan.initial.check(key_columns, self.plan.whose)
+            self.plan.initial.check(key_columns, self.as_spark, self.plan.whose)
+        rows = self.as_spark.check(rows, self.plan.whose)
         if self.event_time is not None:
             check_event_time(rows, self.event_time, self.plan.whose)
         return self.form.arrow
@@ -185,7 +192,7 @@ class _ProcessorOperator(BatchOperator):
         handle.seal()
         initial = None
         if self.plan.initial is not None and held.batches == 0:
-            initial = self.plan.initial.of_partition(pid, self.context.partitions, self.keys)
+            initial = self.plan.initial.of_partition(pid, self.context.partitions, self.keys, self.as_spark)
         emitted: list[Any] = []
         if initial is not None:
             self._begin(task, initial, groups, emitted)

@@ -232,7 +232,7 @@ class MapState(_State):
         super().__init__(store, current)
         assert store.variable.entries is not None
         self._entries = store.variable.entries
-        self._order = byte_order(self._entries.schema)
+        self._order = byte_order([field.dataType for field in self._entries.schema.fields])
         self._row = row_type(self._fields.names)
 
     def exists(self) -> bool:

@@ -51,6 +51,7 @@ class Copy:
     received: dict[int, Any] = field(default_factory=dict)
     upto: int = 0
     acked: int = 0
+    ended_ms: int | None = None  # What the clock said at the end.
 
     def take(self, message: Data) -> None:
         assert message.after == self.upto, f"behind {self.upto} came ({message.after}, {message.upto}]"
@@ -58,7 +59,8 @@ class Copy:
             part = body.between(message.after, message.upto)
             if part.wide is not None:
                 self.received |= dict(zip(part.hidden("__sn").tolist(), part.user["n"].to_pylist(), strict=True))
-            marks = {mark.sn: mark.kind if mark.value is None else (mark.kind, mark.value) for mark in part.marks}
+            marks = {mark.sn: (mark.kind, mark.value) if mark.kind != "end" else "end" for mark in part.marks}
+            self.ended_ms = next((mark.value for mark in part.marks if mark.kind == "end"), self.ended_ms)
             assert marks.keys().isdisjoint(self.received)
             self.received |= marks
         self.upto = message.upto
@@ -163,6 +165,7 @@ def test_every_copy_gets_the_same_rows_under_the_same_numbers(
     assert not [error for life in lives for error in life.errors]
     expected = {**{n: n for n in range(1, rows + 1)}, rows + 1: "end"}
     assert [copy.received for copy in copies] == [expected, expected]
+    assert copies[0].ended_ms is not None and copies[0].ended_ms == copies[1].ended_ms, "one clock for all"
     assert lives[-1]._rows_told == rows, "whoever numbered them, and whatever was told of it before"
 
 

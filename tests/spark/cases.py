@@ -24,38 +24,62 @@ from flux.spark import pandas_with_state, stateful_processor
 
 RECORDED = Path(__file__).parent / "recorded"
 INITIAL = [("a", 100), ("z", 5), ("a", 7)]
+BERLIN = p.LocalTimes.ZONE
 
 # One list to a micro-batch: id, value, second of event time. The watermark is ten seconds behind.
-INPUTS = [
+INPUTS = (
     [("b", 1, 1), ("a", 2, 2), ("a", 3, 1), ("c", 0, 11)],
     [("a", 2, 20), ("b", 5, 21), ("a", -1, 22), ("a", 4, 0), ("g", 1, 12)],
     [("f", 1, 40), ("a", 9, 13), ("d", 7, 41)],
     [("a", 1, 60), ("a", 1, 60), ("b", 2, 61), ("e", 4, 12), ("e", 3, 13)],
-]
+)
+# The same, with keys of two columns that are null here and there.
+NULLS = (
+    [(None, 1, 1), ("a", 1, 2), (None, 1, 3), ("a", 2, 11), ("", 1, 4)],
+    [(None, 1, 20), (None, 2, 21), ("a", 1, 22)],
+    [("a", 2, 40), (None, 2, 41)],
+    [(None, 1, 60), ("", 1, 61)],
+)
 
 
 @dataclass(frozen=True)
 class Case:
-    """`spark` applies the operator to a DataFrame that is grouped by id; `flux` makes the operator for Flux."""
+    """`spark` applies the operator to a DataFrame that is grouped by `keys`; `flux` makes the operator for Flux."""
 
     spark: Callable[[Any, Any], Any]
     flux: Callable[[], type]
     batches: int = len(INPUTS)
     # Processing time goes on while nothing comes: Spark runs micro-batches without rows until the query is stopped.
     is_endless: bool = False
+    keys: tuple[str, ...] = ("id",)
+    rows: Any = INPUTS
+    # Of Spark's session.
+    zone: str = "UTC"
+
+    def inputs(self) -> list[Any]:
+        """The rows of each micro-batch."""
+        return [[(key, value, p.at(second)) for key, value, second in rows] for rows in self.rows]
 
 
 def transformed(cls: Any, mode: str = "None") -> Callable[[Any, Any], Any]:
     return lambda grouped, spark: grouped.transformWithState(cls(), cls.OUTPUT, "Update", mode)
 
 
+def initial_state(spark: Any) -> Any:
+    return spark.createDataFrame(INITIAL, "id string, amount long").groupBy("id")
+
+
 def with_initial_state(grouped: Any, spark: Any) -> Any:
-    initial = spark.createDataFrame(INITIAL, "id string, amount long").groupBy("id")
-    return grouped.transformWithState(p.Balances(), p.Balances.OUTPUT, "Update", "None", initial)
+    return grouped.transformWithState(p.Balances(), p.Balances.OUTPUT, "Update", "None", initial_state(spark))
 
 
-def in_pandas(grouped: Any, spark: Any) -> Any:
-    return grouped.transformWithStateInPandas(p.Averages(), p.Averages.OUTPUT, "Update", "None")
+def with_initial_state_in_pandas(grouped: Any, spark: Any) -> Any:
+    cls = p.PandasBalances
+    return grouped.transformWithStateInPandas(cls(), cls.OUTPUT, "Update", "None", initial_state(spark))
+
+
+def in_pandas(cls: Any, mode: str = "None") -> Callable[[Any, Any], Any]:
+    return lambda grouped, spark: grouped.transformWithStateInPandas(cls(), cls.OUTPUT, "Update", mode)
 
 
 def with_group_state(*arguments: Any) -> Callable[[Any, Any], Any]:
@@ -63,6 +87,8 @@ def with_group_state(*arguments: Any) -> Callable[[Any, Any], Any]:
 
 
 SESSIONS = (p.sessions, p.SESSIONS_OUTPUT, p.SESSIONS_STATE, "update", "EventTimeTimeout")
+PAIRS = (p.pairs, p.PAIRS_OUTPUT, p.PAIRS_STATE, "update", "EventTimeTimeout")
+LOCAL_SESSIONS = (p.local_sessions, p.LOCAL_OUTPUT, p.LOCAL_STATE, "update", "EventTimeTimeout")
 ABSENCES = (p.absences, p.ABSENCES_OUTPUT, p.ABSENCES_STATE, "update", "ProcessingTimeTimeout")
 
 CASES = {
@@ -98,9 +124,64 @@ CASES = {
             initialState=[{"id": key, "amount": amount} for key, amount in INITIAL],
         ),
     ),
-    "pandas": Case(in_pandas, lambda: stateful_processor(p.Averages, p.Averages.OUTPUT, "Update", rows="pandas")),
+    "initial_state_in_pandas": Case(
+        with_initial_state_in_pandas,
+        lambda: stateful_processor(
+            p.PandasBalances,
+            p.PandasBalances.OUTPUT,
+            "Update",
+            initialState=[{"id": key, "amount": amount} for key, amount in INITIAL],
+            rows="pandas",
+        ),
+    ),
+    "cleared_map": Case(transformed(p.Baskets), lambda: stateful_processor(p.Baskets, p.Baskets.OUTPUT, "Update")),
+    "keys": Case(
+        transformed(p.Pairs, "EventTime"),
+        lambda: stateful_processor(p.Pairs, p.Pairs.OUTPUT, "Update", "EventTime", event_time="ts"),
+        batches=5,
+        keys=("id", "value"),
+        rows=NULLS,
+    ),
+    "hours": Case(
+        transformed(p.Hours),
+        lambda: stateful_processor(p.Hours, p.Hours.OUTPUT, "Update", time_zone=BERLIN),
+        keys=("id", "ts"),
+        zone=BERLIN,
+    ),
+    "local_times": Case(
+        in_pandas(p.LocalTimes, "EventTime"),
+        lambda: stateful_processor(
+            p.LocalTimes,
+            p.LocalTimes.OUTPUT,
+            "Update",
+            "EventTime",
+            rows="pandas",
+            event_time="ts",
+            time_zone=BERLIN,
+        ),
+        batches=5,
+        keys=("id", "ts"),
+        zone=BERLIN,
+    ),
+    "pandas": Case(
+        in_pandas(p.Averages), lambda: stateful_processor(p.Averages, p.Averages.OUTPUT, "Update", rows="pandas")
+    ),
     "group_state_event_time": Case(
         with_group_state(*SESSIONS), lambda: pandas_with_state(*SESSIONS, event_time="ts"), batches=5
+    ),
+    "group_state_keys": Case(
+        with_group_state(*PAIRS),
+        lambda: pandas_with_state(*PAIRS, event_time="ts"),
+        batches=5,
+        keys=("id", "value"),
+        rows=NULLS,
+    ),
+    "group_state_local_times": Case(
+        with_group_state(*LOCAL_SESSIONS),
+        lambda: pandas_with_state(*LOCAL_SESSIONS, event_time="ts", time_zone=BERLIN),
+        batches=5,
+        keys=("id", "ts"),
+        zone=BERLIN,
     ),
     "group_state_processing_time": Case(
         with_group_state(*ABSENCES), lambda: pandas_with_state(*ABSENCES), batches=5, is_endless=True
@@ -108,16 +189,12 @@ CASES = {
 }
 
 
-def inputs() -> list[Any]:
-    """The rows of each micro-batch."""
-    return [[(key, value, p.at(second)) for key, value, second in rows] for rows in INPUTS]
-
-
 def start(spark: Any, name: str, folder: Path) -> Query:
     """Start the query of a case."""
     case = CASES[name]
     trigger: dict[str, Any] = {"processingTime": "0 seconds"} if case.is_endless else {"availableNow": True}
-    return Query(folder / name, inputs()).start(spark, lambda df: case.spark(df.groupBy("id"), spark), trigger)
+    query = Query(folder / name, case.inputs(), zone=case.zone)
+    return query.start(spark, lambda df: case.spark(df.groupBy(*case.keys), spark), trigger)
 
 
 def recorded(name: str) -> list[MicroBatch]:

@@ -165,30 +165,82 @@ class ProcessingTimers(StatefulProcessor):  # type: ignore[misc]
         yield Row(id=key["id"], event="out", due=due, total=total, clock=clock, watermark=watermark)
 
 
-class Forgetful(StatefulProcessor):  # type: ignore[misc]
-    """Time-to-live: a value, a list and a map, of which only what is young is left."""
+class Clocks(StatefulProcessor):  # type: ignore[misc]
+    """What the clock says when rows come, and when a timer fires that was due long ago."""
 
-    OUTPUT = "id string, value int, list string, map string, exists string"
-    LIFE_MS = 2_500
+    OUTPUT = "id string, event string, clock long"
 
     def init(self, handle: Any) -> None:
-        self.value = handle.getValueState("value", "v int", ttlDurationMs=self.LIFE_MS)
-        self.items = handle.getListState("items", "v int", self.LIFE_MS)
-        self.map = handle.getMapState("map", "k int", "v int", self.LIFE_MS)
+        self.handle = handle
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        self.handle.registerTimer(1)
+        yield Row(id=key[0], event="rows", clock=timerValues.getCurrentProcessingTimeInMs())
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+        yield Row(id=key.id, event="expired", clock=timerValues.getCurrentProcessingTimeInMs())
+
+
+class Baskets(StatefulProcessor):  # type: ignore[misc]
+    """Map state that is emptied: a negative value does so before what follows it, a 5 when all rows were seen."""
+
+    OUTPUT = "id string, before boolean, after boolean, held string"
+
+    def init(self, handle: Any) -> None:
+        self.held = handle.getMapState("held", "value int", "second int")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        before = self.held.exists()
+        values = []
+        for row in rows:
+            values.append(row.value)
+            if row.value < 0:
+                self.held.clear()
+            else:
+                self.held.updateValue((row.value,), (row.ts.second,))
+        held = sorted(value for (value,), _ in self.held.iterator())
+        if 5 in values:
+            self.held.clear()
+        yield Row(id=key[0], before=before, after=self.held.exists(), held=str(held))
+
+
+class Forgetful(StatefulProcessor):  # type: ignore[misc]
+    """Time-to-live: values, lists and maps that are gone at once, for a while, and for ever as tests go.
+
+    What is there before a micro-batch's rows are put in is told, for each length of life.
+    """
+
+    OUTPUT = "id string, life long, value int, list string, map string, exists string"
+    SHORT_MS, MIDDLE_MS, LONG_MS = LIVES_MS = 1, 6_000, 3_600_000
+
+    def init(self, handle: Any) -> None:
+        self.values, self.lists, self.maps = {}, {}, {}
+        for life in self.LIVES_MS:
+            self.values[life] = handle.getValueState(f"value{life}", "v int", ttlDurationMs=life)
+            self.lists[life] = handle.getListState(f"list{life}", "v int", life)
+            self.maps[life] = handle.getMapState(f"map{life}", "k int", "v int", life)
         self.kept = handle.getValueState("kept", "v int")
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
-        before = self.value.get()
-        held = [v for (v,) in self.items.get()]
-        entries = sorted((k, v) for (k,), (v,) in self.map.iterator())
-        exists = [state.exists() for state in (self.value, self.items, self.map, self.kept)]
+        told = [self._told(key, life) for life in self.LIVES_MS]
         for row in rows:
             self.kept.update((row.value,))
             if row.value >= 0:
-                self.value.update((row.value,))
-                self.items.appendValue((row.value,))
-                self.map.updateValue((row.value % 3,), (row.value,))
-        yield Row(id=key[0], value=before and before[0], list=str(held), map=str(entries), exists=str(exists))
+                for life in self.LIVES_MS:
+                    self.values[life].update((row.value,))
+                    self.lists[life].appendValue((row.value,))
+                    self.maps[life].updateValue((row.value,), (row.ts.second,))
+        yield from told
+
+    def _told(self, key: Any, life: int) -> Row:
+        states = self.values[life], self.lists[life], self.maps[life]
+        before = states[0].get()
+        held = [v for (v,) in states[1].get()]
+        entries = sorted((k, v) for (k,), (v,) in states[2].iterator())
+        exists = [state.exists() for state in (*states, self.kept)]
+        return Row(
+            id=key[0], life=life, value=before and before[0], list=str(held), map=str(entries), exists=str(exists)
+        )
 
 
 class Balances(StatefulProcessor):  # type: ignore[misc]
@@ -208,6 +260,100 @@ class Balances(StatefulProcessor):  # type: ignore[misc]
         amount += sum(row.value for row in rows)
         self.balance.update((amount, opened))
         yield Row(id=key[0], balance=amount, opened=opened)
+
+
+class PandasBalances(StatefulProcessor):  # type: ignore[misc]
+    """Initial state in pandas: a key's rows come in one DataFrame."""
+
+    OUTPUT = "id string, balance long, opened string"
+
+    def init(self, handle: Any) -> None:
+        self.balance = handle.getValueState("balance", "amount long, opened string")
+
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
+        amount, _ = self.balance.get() or (0, "")
+        self.balance.update((amount + int(initialState["amount"].sum()), f"given {len(initialState)} {key[0]}"))
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[pd.DataFrame]:
+        amount, opened = self.balance.get() or (0, "new")
+        amount += sum(int(frame["value"].sum()) for frame in rows)
+        self.balance.update((amount, opened))
+        yield pd.DataFrame({"id": key, "balance": [amount], "opened": [opened]})
+
+
+class Pairs(StatefulProcessor):  # type: ignore[misc]
+    """A key of two columns, either of which may be null, with timers."""
+
+    OUTPUT = "id string, value int, event string, rows long, at long"
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        self.rows = handle.getValueState("rows", "rows long")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        [count] = self.rows.get() or (0,)
+        for row in rows:
+            count += 1
+            assert (row.id, row.value) == tuple(key)
+            self.handle.registerTimer(int(row.ts.timestamp()) * 1000)
+        self.rows.update((count,))
+        yield Row(id=key[0], value=key[1], event="rows", rows=count, at=None)
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+        [count] = self.rows.get()
+        yield Row(id=key.id, value=key.value, event="expired", rows=count, at=expiredTimerInfo.getExpiryTimeInMs())
+
+
+class Hours(StatefulProcessor):  # type: ignore[misc]
+    """Rows in a time zone: what a time looks like, and what comes of it."""
+
+    OUTPUT = "id string, hour int, key_hour int, latest timestamp"
+
+    def init(self, handle: Any) -> None:
+        self.latest = handle.getValueState("latest", "latest timestamp")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        latest = max(row.ts for row in rows)
+        self.latest.update((latest,))
+        yield Row(id=key[0], hour=latest.hour, key_hour=key[1].hour, latest=latest)
+
+
+class Moments(StatefulProcessor):  # type: ignore[misc]
+    """The same in pandas."""
+
+    OUTPUT = "id string, hour int, key_hour int, latest timestamp"
+
+    def init(self, handle: Any) -> None:
+        pass
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[pd.DataFrame]:
+        latest = max(frame["ts"].max() for frame in rows)
+        yield pd.DataFrame({"id": key[0], "hour": [latest.hour], "key_hour": [key[1].hour], "latest": [latest]})
+
+
+class LocalTimes(StatefulProcessor):  # type: ignore[misc]
+    """Pandas in a time zone: times are naive there, in rows, in the key, and in what is given back."""
+
+    OUTPUT = "id string, event string, hour int, at timestamp, latest timestamp"
+    ZONE = "Europe/Berlin"
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        self.latest = handle.getValueState("latest", "latest timestamp")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[pd.DataFrame]:
+        latest = max(frame["ts"].max() for frame in rows)
+        self.handle.registerTimer(int(latest.tz_localize(self.ZONE).timestamp()) * 1000)
+        self.latest.update((latest.to_pydatetime(),))
+        yield self._frame(key[0], "rows", key[1], latest)
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
+        [latest] = self.latest.get()
+        yield self._frame(key.id, "expired", None, latest)
+
+    def _frame(self, name: Any, event: str, at: Any, latest: Any) -> pd.DataFrame:
+        shown = {"id": [name], "event": [event], "hour": [latest.hour], "at": [at], "latest": [latest]}
+        return pd.DataFrame(shown).astype({"at": "datetime64[us]"})
 
 
 class Averages(StatefulProcessor):  # type: ignore[misc]
@@ -269,6 +415,43 @@ def absences(key: Any, frames: Any, state: Any) -> Iterator[pd.DataFrame]:
 
 ABSENCES_OUTPUT = "id string, count long, gone boolean"
 ABSENCES_STATE = "count long"
+
+
+def local_sessions(key: Any, frames: Any, state: Any) -> Iterator[pd.DataFrame]:
+    """For `applyInPandasWithState` in a time zone: times in rows, keys and states, also of keys that have timed out."""
+    if state.hasTimedOut:
+        [latest] = state.get
+        state.remove()
+        event = "closed"
+    else:
+        latest = max(frame["ts"].max() for frame in frames)
+        state.update((latest.to_pydatetime(),))
+        ends_ms = int(latest.tz_localize(LocalTimes.ZONE).timestamp()) * 1000
+        state.setTimeoutTimestamp(max(ends_ms, state.getCurrentWatermarkMs() + 1))
+        event = "open"
+    yield pd.DataFrame(
+        {"id": [key[0]], "event": [event], "hour": [latest.hour], "at": [key[1]], "latest": [pd.Timestamp(latest)]}
+    )
+
+
+LOCAL_OUTPUT = LocalTimes.OUTPUT
+LOCAL_STATE = "latest timestamp"
+
+
+def pairs(key: Any, frames: Any, state: Any) -> Iterator[pd.DataFrame]:
+    """For `applyInPandasWithState`: a key of two columns of which one may be null; it times out."""
+    count = (state.getOption or (0,))[0]
+    if state.hasTimedOut:
+        state.remove()
+    else:
+        count += sum(len(frame) for frame in frames)
+        state.update((count,))
+        state.setTimeoutTimestamp(max(1, state.getCurrentWatermarkMs()) + 1)
+    yield pd.DataFrame({"id": [key[0]], "value": [int(key[1])], "gone": [state.hasTimedOut], "rows": [count]})
+
+
+PAIRS_OUTPUT = "id string, value int, gone boolean, rows long"
+PAIRS_STATE = "rows long"
 
 
 def at(second: int) -> datetime:

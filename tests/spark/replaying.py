@@ -48,9 +48,9 @@ def rows_of(batch: MicroBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([dict(zip(INPUT.names, row, strict=True)) for row in batch.rows], INPUT)
 
 
-def outputs(operator: Any, trace: Sequence[MicroBatch], **settings: Any) -> list[tuple[Any, ...]]:
+def outputs(operator: Any, keys: Sequence[str], trace: Sequence[MicroBatch]) -> list[tuple[Any, ...]]:
     """What Flux makes of the trace, with pairs on two sites."""
     flow = flux.Dataflow("replayed")
-    flow.source(Replayed(trace)).exchange("id", partitions=4).apply(operator).sink(flux.sinks.Collect())
-    table = flow.run(sites=2, **settings).table
+    flow.source(Replayed(trace)).exchange(*keys, partitions=4).apply(operator).sink(flux.sinks.Collect())
+    table = flow.run(sites=2).table
     return [tuple(row.values()) for row in table.to_pylist()]

@@ -6,13 +6,15 @@ clocks and watermarks. `test_spark_does_what_was_recorded` lets Spark itself do 
 
 from __future__ import annotations
 
+import ast
 import random
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import processors as p
 import pytest
-from cases import CASES, recorded, start
+from cases import CASES, Case, recorded, start
 from replaying import Replayed, outputs, rows_of
 from traces import INPUT, MicroBatch, comparable
 
@@ -24,8 +26,8 @@ from flux.operator import OperatorStep, Punctuation, output_of
 from flux.wire.state import decode, encode
 
 PARTITIONS = 4
-# Real Spark runs these in the tests, one of each kind of time; the others are compared with what was recorded.
-RUN_IN_SPARK = ("event_timers", "time_to_live", "group_state_event_time")
+# Real Spark runs these in the tests, one of each kind of time and one zone; the others are compared with recordings.
+RUN_IN_SPARK = ("event_timers", "time_to_live", "group_state_event_time", "local_times")
 
 
 def expected(trace: list[MicroBatch]) -> list[str]:
@@ -35,7 +37,7 @@ def expected(trace: list[MicroBatch]) -> list[str]:
 @pytest.mark.parametrize("name", CASES)
 def test_flux_emits_what_spark_emits(name: str) -> None:
     trace = recorded(name)
-    assert comparable(outputs(CASES[name].flux(), trace)) == expected(trace)
+    assert comparable(outputs(CASES[name].flux(), CASES[name].keys, trace)) == expected(trace)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -43,15 +45,47 @@ def test_flux_emits_what_spark_emits(name: str) -> None:
 def test_it_does_not_depend_on_batches_nor_on_moves(name: str, seed: int) -> None:
     """In this process: two sites that share the partitions, which move about anywhere, also within a micro-batch."""
     trace = recorded(name)
-    assert comparable(emitted(CASES[name].flux(), trace, random.Random(seed))) == expected(trace)
+    assert comparable(emitted(CASES[name], trace, random.Random(seed))) == expected(trace)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_each_micro_batch_emits_its_own_rows(name: str) -> None:
     trace = recorded(name)
     by_batch: list[list[Any]] = []
-    emitted(CASES[name].flux(), trace, random.Random(1), by_batch)
+    emitted(CASES[name], trace, random.Random(1), by_batch)
     assert [comparable(rows) for rows in by_batch[: len(trace)]] == [comparable(batch.output) for batch in trace]
+
+
+def test_what_was_recorded_of_time_to_live_has_what_lives_what_ends_and_what_ends_in_part() -> None:
+    """Else nothing would be compared: the clock of a recording is what it was on the day."""
+    put: dict[str, list[list[int]]] = {}
+    found: dict[int, set[str]] = {life: set() for life in p.Forgetful.LIVES_MS}
+    for batch in recorded("time_to_live"):
+        for key, life, value, listed, mapped, _ in batch.output:
+            # What was put into the list before this micro-batch, by the micro-batches that did it.
+            before = [each for each in put.get(key, []) if each]
+            entries = {each for some in before for each in some}
+            held = ast.literal_eval(listed)
+            alive = before[len(before) - _suffix_of(held, before) :]
+            assert value == (before[-1][-1] if alive else None)
+            assert [k for k, _ in ast.literal_eval(mapped)] == sorted({each for some in alive for each in some})
+            found[life].add("all" if alive == before else "part" if held else "nothing")
+            if 0 < len({each for some in alive for each in some}) < len(entries):
+                found[life].add("part of a map")
+        for key in {key for key, _, _ in batch.rows}:
+            put.setdefault(key, []).append([value for of, value, _ in batch.rows if of == key and value >= 0])
+    short, middle, long = (found[life] for life in p.Forgetful.LIVES_MS)
+    assert "nothing" in short and not short & {"part", "part of a map"}
+    assert long == {"all"}
+    assert middle >= {"part", "part of a map"}
+
+
+def _suffix_of(held: list[int], before: list[list[int]]) -> int:
+    """How many of the last micro-batches are what a list holds; elements end in the order in which they came."""
+    for count in range(len(before) + 1):
+        if held == [each for some in before[len(before) - count :] for each in some]:
+            return count
+    raise AssertionError(f"{held} is not the end of {before}")
 
 
 def test_a_kill_in_the_middle_changes_nothing() -> None:
@@ -73,7 +107,7 @@ def test_a_kill_in_the_middle_changes_nothing() -> None:
 def test_spark_does_what_was_recorded(spark: Any, queries: Any, name: str) -> None:
     """The clock is never the same, so what Spark does now is compared with what Flux makes of it now."""
     trace = queries[name].trace(CASES[name].batches)
-    assert comparable(emitted(CASES[name].flux(), trace, random.Random(0))) == expected(trace)
+    assert comparable(emitted(CASES[name], trace, random.Random(0))) == expected(trace)
     if not CASES[name].is_endless:
         assert expected(trace) == expected(recorded(name))
 
@@ -87,9 +121,10 @@ def queries(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
         query.query.stop()  # One that failed must not keep Spark busy for the tests that follow.
 
 
-def emitted(operator: Any, trace: list[MicroBatch], rng: random.Random, by_batch: Any = None) -> list[tuple[Any, ...]]:
+def emitted(case: Case, trace: list[MicroBatch], rng: random.Random, by_batch: Any = None) -> list[tuple[Any, ...]]:
     """What the operator emits on two sites, with rows cut anyhow and partitions that move now and then."""
-    step = OperatorStep(operator, {}, "step", ("id",), PARTITIONS, 0, output_of(operator, {}, ("id",), INPUT))
+    operator, keys = case.flux(), case.keys
+    step = OperatorStep(operator, {}, "step", keys, PARTITIONS, 0, output_of(operator, {}, keys, INPUT))
     sites = [opened(step, [0, 1]), opened(step, [2, 3])]
     at = {0: 0, 1: 0, 2: 1, 3: 1}
     found: list[tuple[Any, ...]] = []
@@ -110,7 +145,7 @@ def emitted(operator: Any, trace: list[MicroBatch], rng: random.Random, by_batch
         start = 0
         while start < rows.num_rows:
             stop = min(rows.num_rows, start + rng.randint(1, 3))
-            feed(sites, at, rows.slice(start, stop - start), sn + 1)
+            feed(sites, at, rows.slice(start, stop - start), keys, sn + 1)
             sn, start = sn + stop - start, stop
             move(sites, at, rng)
         if number + 1 < len(trace):
@@ -130,8 +165,8 @@ def opened(step: OperatorStep, held: list[int]) -> Hosted:
     return hosted
 
 
-def feed(sites: list[Hosted], at: dict[int, int], rows: Any, first_sn: int) -> None:
-    partition = partition_of([rows.column("id")], PARTITIONS)
+def feed(sites: list[Hosted], at: dict[int, int], rows: Any, keys: tuple[str, ...], first_sn: int) -> None:
+    partition = partition_of([rows.column(name) for name in keys], PARTITIONS)
     sn = np.arange(first_sn, first_sn + rows.num_rows)
     for number, site in enumerate(sites):
         ours = np.flatnonzero([at[pid] == number for pid in partition.tolist()])

@@ -21,11 +21,12 @@ import pyarrow.parquet as pq
 
 INPUT = pa.schema([("id", pa.string()), ("value", pa.int32()), ("ts", pa.timestamp("us", "UTC"))])
 DDL = "id string, value int, ts timestamp"
+ZONE = "spark.sql.session.timeZone"
 DEADLINE_S = 300.0
 # What Spark says when a worker takes more than ten seconds to start, as on a machine that is very busy.
 TOO_SLOW = "failed to connect back"
 
-Rows = list[tuple[str, int, datetime]]
+Rows = list[tuple[str | None, int, datetime]]
 
 
 @dataclass(frozen=True)
@@ -80,18 +81,29 @@ class Query:
 
     folder: Path
     inputs: list[Rows]
+    zone: str = "UTC"
     outputs: dict[int, list[tuple[Any, ...]]] = field(default_factory=dict)
     query: Any = None
     _writer: Any = None
+    _conf: Any = None
 
     def start(self, spark: Any, applied: Callable[[Any], Any], trigger: dict[str, Any]) -> Query:
         """Start the query over `applied(stream)`; the stream has a watermark of ten seconds."""
         stream = stream_of(spark, self.folder / "in", self.inputs)
         writer = applied(stream).writeStream.foreachBatch(self._collect)
         writer = writer.outputMode("update").option("checkpointLocation", str(self.folder / "checkpoint"))
-        self._writer = writer.trigger(**trigger)
-        self.query = self._writer.start()
+        self._writer, self._conf = writer.trigger(**trigger), spark.conf
+        self._begin()
         return self
+
+    def _begin(self) -> None:
+        """Start it, or go on where it was. A query keeps the settings that the session had when it was started."""
+        was = self._conf.get(ZONE)
+        self._conf.set(ZONE, self.zone)
+        try:
+            self.query = self._writer.start()
+        finally:
+            self._conf.set(ZONE, was)
 
     def _collect(self, df: Any, batch_id: int) -> None:
         self.outputs[batch_id] = [tuple(row) for row in df.collect()]
@@ -104,7 +116,7 @@ class Query:
             if error is not None and TOO_SLOW not in str(error):
                 raise error
             if not self.query.isActive and len(self.outputs) < batches:
-                self.query = self._writer.start()  # It goes on where it was.
+                self._begin()
             threading.Event().wait(0.05)
         self.query.stop()
         assert len(self.outputs) >= batches, f"Spark ran {len(self.outputs)} of {batches} micro-batches"
