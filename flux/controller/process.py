@@ -129,6 +129,7 @@ class ControllerProcess:
         if link.peer in self._links:
             raise frames.BadFrame("a process of this name is connected already")
         self._links[link.peer] = link
+        self._pulse.expect(link.peer, time.monotonic(), pid)
         while frame is not None:
             self._hear(link, frame[0])
             frame = await link.receive()

@@ -27,25 +27,35 @@ _SUPPOSED_S = 1.0
 
 
 class Pulse:
-    """The last beat of each node that has ever beaten."""
+    """The last beat of each node that has ever beaten, and who is there and has not."""
 
     def __init__(self, is_stopped: Callable[[int], bool] = is_stopped) -> None:
         self._is_stopped = is_stopped
         self._last: dict[str, float] = {}
         self._pids: dict[str, int | None] = {}  # None: it is on another machine.
         self._pauses: deque[tuple[float, float]] = deque()  # When one ended, how long it was; none behind a longer one.
+        self._unheard: set[str] = set()  # There, and no beat has come yet; `_last` is since when.
         self._looked_at: float | None = None
         self._began_at: float | None = None
 
     def beat(self, node: str, now: float, pid: int | None = None) -> None:
         """`node` lives; it is the process `pid`, if it is on this machine."""
-        if node in self._last:
+        if node in self._unheard:
+            self._unheard.discard(node)  # How long it took to begin is no pause.
+        elif node in self._last:
             pause_s = now - self._last[node]
             while self._pauses and self._pauses[-1][1] <= pause_s:
                 self._pauses.pop()
             self._pauses.append((now, pause_s))
         self._last[node] = now
         self._pids[node] = pid
+
+    def expect(self, node: str, now: float, pid: int | None = None) -> None:
+        """`node` is there, so it will beat. It may be stopped before it does, or take its time to begin."""
+        if node not in self._last:
+            self._last[node] = now
+            self._pids[node] = pid
+            self._unheard.add(node)
 
     @property
     def usual_s(self) -> float:
@@ -56,6 +66,7 @@ class Pulse:
         """`node` is gone."""
         self._last.pop(node, None)
         self._pids.pop(node, None)
+        self._unheard.discard(node)
 
     def last(self, node: str) -> float | None:
         """When `node` was heard last."""
@@ -84,6 +95,8 @@ class Pulse:
         pid = self._pids[node]
         if pid is not None:
             return 0.0 if self._is_stopped(pid) else LATE_MAX_S
+        if node in self._unheard:
+            return LATE_MAX_S
         # Who has not listened for long does not know what is usual: where much is started at once, all are slow.
         usual_s = max(self.usual_s, _SUPPOSED_S) if is_new else self.usual_s
         return min(LATE_MAX_S, _BEYOND_USUAL * usual_s)

@@ -52,6 +52,30 @@ def test_who_never_beat_is_not_missed() -> None:
     assert Beating().go_on(5.0, beating=("site-1",)) == []
 
 
+def test_who_is_there_and_is_stopped_before_its_first_beat_is_silent() -> None:
+    hearts = Beating(pid=HERE, stopped=True)
+    hearts.go_on(LISTENED_S, beating=("site-1",))
+    hearts.pulse.expect("site-2", hearts.now, HERE)
+    assert hearts.go_on((MISSED_MAX + 1.5) * BEAT_EVERY_S, beating=("site-1",)) == ["site-2"]
+
+
+@pytest.mark.parametrize("pid", [None, HERE])
+def test_who_is_there_may_take_its_time_until_its_first_beat_but_not_for_ever(pid: int | None) -> None:
+    hearts = Beating(pid=pid)
+    hearts.go_on(LISTENED_S, beating=("site-1",))
+    hearts.pulse.expect("site-2", hearts.now, pid)
+    assert hearts.go_on(0.9 * LATE_MAX_S, beating=("site-1",)) == []
+    assert hearts.go_on(0.2 * LATE_MAX_S, beating=("site-1",)) == ["site-2"]
+
+
+def test_how_long_one_took_to_begin_is_not_taken_for_usual() -> None:
+    hearts = Beating()
+    hearts.pulse.expect("site-2", hearts.now)
+    hearts.go_on(5.0, beating=("site-1",))
+    hearts.pulse.beat("site-2", hearts.now)
+    assert hearts.pulse.usual_s < 2 * BEAT_EVERY_S
+
+
 def test_who_misses_too_many_beats_is_silent() -> None:
     hearts = Beating()
     hearts.go_on(LISTENED_S)
