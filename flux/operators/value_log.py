@@ -142,6 +142,9 @@ class Grouped:
         low, high = values.take(at + below, mode="clip"), values.take(at + above, mode="clip")
         part = place - below
         told = np.where(part == 0, low, low + (high - low) * part)
+        # Two values may be further apart than a float can say, and what is between them is a float all the same.
+        apart = np.flatnonzero(~np.isfinite(high - low) & np.isfinite(low) & np.isfinite(high))
+        told[apart] = (low * (1 - part) + high * part)[apart]
         # NaN stands behind all others, and makes the quantile NaN wherever it is.
         last = values.take(at + np.maximum(sizes - 1, 0), mode="clip")
         told[np.isnan(last)] = np.nan
