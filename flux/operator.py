@@ -177,6 +177,8 @@ class PooledOperator:
 
     output: ClassVar[Any] = None
     state_types: ClassVar[tuple[type[Any], ...]] = ()
+    # Whether it keeps its state by the columns of the exchange before it, so that these must be there.
+    by_key: ClassVar[bool] = False
     # Large state is read in a fork of the site, while the site goes on. Say False if a fork cannot do that: because
     # state is in a file, a database or another process, or is read with the help of a thread.
     state_in_memory: ClassVar[bool] = True

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import flux
+from flux.operators import CountWindow, Distinct, GroupBy, Sessions, TopK
 from flux.plan import Plan, Policy, Route
 from flux.plan.plan import INPUT
 from flux.plan.routes import boundaries_of
@@ -122,6 +123,21 @@ def stream_of(schema: dict[str, Any]) -> flux.Stream:
     return flow.source(flux.sources.Table(pa.table({name: pa.array([], kind) for name, kind in schema.items()})))
 
 
+def applied(stream: flux.Stream, times: int) -> flux.Stream:
+    for _ in range(times):
+        stream = stream.exchange("k").apply(Same)
+    return stream
+
+
+def test_a_select_that_keeps_the_key_may_stand_between_exchange_and_operator() -> None:
+    _, events = a_flow()
+    exchanged = events.exchange("k")
+    exchanged.select("k", w="v").filter(bool).apply(Distinct)
+    exchanged.select(x="k").select(k="x").apply(Distinct)
+    exchanged.map(lambda row: {"k": row.k}, {"k": "int64"}).apply(Distinct)
+    exchanged.select(w="v").apply(Same)  # Which does not go by the key.
+
+
 @pytest.mark.parametrize(
     ("make", "says"),
     [
@@ -134,7 +150,20 @@ def stream_of(schema: dict[str, Any]) -> flux.Stream:
         (lambda f, s: s.union(s.select("v", "k")), r"one has \(k int64, v int64\), the other \(v int64, k int64\)"),
         (lambda f, s: s.union(s.map(lambda row: {})), r"map\(<lambda>\) does not say what it emits, so union"),
         (lambda f, s: s.union(s).apply(Same), "Same needs an exchange in front"),
-        (lambda f, s: s.exchange("k", by="any").apply(Keyed), 'Keyed is a KeyedOperator .* not by="any"'),
+        (lambda f, s: s.exchange("k", by="any").apply(Keyed), 'Keyed keeps its state by key: .* instead of by="any"'),
+        (lambda f, s: s.exchange(by="any").apply(Distinct, on="k"), 'Distinct keeps .* instead of by="any"'),
+        (lambda f, s: s.exchange(by="any").apply(Sessions), 'Sessions keeps .* instead of by="any"'),
+        (lambda f, s: s.exchange(by="any").apply(GroupBy, aggregates={"n": "count"}), "GroupBy keeps its state by key"),
+        (lambda f, s: s.exchange(by="any").apply(TopK, k=1, by="v"), "TopK keeps its state by key"),
+        (lambda f, s: s.exchange(by="any").apply(CountWindow, value="v"), "CountWindow keeps its state by key"),
+        (lambda f, s: s.exchange("k").select("v").apply(Distinct), "Distinct keeps its state by 'k', .* left out 'k'"),
+        (lambda f, s: s.exchange("k").select(k="v").apply(Distinct), "partitions the rows for Distinct, .* of 'k'"),
+        (lambda f, s: s.exchange("k").select(k=lambda b: b["v"]).apply(Same), "for Same, .* Put the select before"),
+        (lambda f, s: s.exchange("k").select(k="v", v="k").filter(bool).apply(Keyed), "makes another column of 'k'"),
+        (lambda f, s: s.exchange("k", "k"), "exchange names 'k' twice"),
+        (lambda f, s: applied(s, 4).exchange("k").apply(Same), r"Same is step number 5 .* Make one operator of two"),
+        (lambda f, s: applied(s, 4).join(s, on="k", within=1), "Join is step number 5"),
+        (lambda f, s: applied(s, 4).flat_map(list), r"flat_map\(list\) is step number 5"),
         (lambda f, s: s.exchange("k").select("v").apply(Keyed), "has left out 'k': keep the column"),
         (lambda f, s: s.exchange("k", "v", by="range"), "takes one column"),
         (lambda f, s: s.exchange("k", by="range", partitions=3, boundaries=[1]), "boundaries are 2 values of int64"),

@@ -42,6 +42,7 @@ class Sessions(PooledOperator):
     is an `OperatorError` that names it: filter such rows out, or leave them out by ``on_error="skip"``.
     """
 
+    by_key = True
     output = {"app": "int32", "src": "int32", "dur": "int64"}  # noqa: RUF012
 
     def open(self, context: Context) -> None:

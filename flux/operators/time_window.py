@@ -114,6 +114,8 @@ class TimeWindow(PooledOperator):
     oldest to the newest. So they are the same whatever the batches.
     """
 
+    by_key = True
+
     def output_for(self, parameters: Mapping[str, Any], key_columns: tuple[str, ...], rows: Any) -> Any:
         unknown_parameters("TimeWindow", list(parameters), _PARAMETERS)
         settings = _Settings.of(parameters)

@@ -43,6 +43,8 @@ class CountWindow(PooledOperator):
     in the value is an `OperatorError` that names it: filter such rows out, or leave them out by ``on_error="skip"``.
     """
 
+    by_key = True
+
     def __init__(self, history: int = 2, slide: int = 1, value: str = "dur") -> None:
         self._history, self._slide, self._value = history, slide, value
 
