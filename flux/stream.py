@@ -12,7 +12,8 @@ import pyarrow as pa
 from .columns import schema_of
 from .errors import PlanError
 from .hashing import tokens
-from .operator import KeyedOperator, OperatorStep, output_of
+from .hosting import check_operator_class
+from .operator import OperatorStep, output_of
 from .operators.join import Join, Joined
 from .plain import ColumnError, columns_of
 from .plan import Availability, By, Route
@@ -217,7 +218,9 @@ class Stream:
         root = root_of(self._tails[0])
         if len(self._tails) > 1 or not isinstance(root, ExchangeNode):
             raise PlanError(f"{name} needs an exchange in front: write .exchange(columns).apply({name})")
-        self._check_key(operator, name, root)
+        made = check_operator_class(operator, name)
+        if getattr(made, "is_by_key", False):
+            self._check_key(name, root)
         step = OperatorStep(
             factory=operator,
             parameters=parameters,
@@ -233,13 +236,10 @@ class Stream:
         node = self._flow._add(partial(StepNode, parent=self._tails[0], step=step))
         return replace(self, _tails=(node,), _schema=step.output, _level=self._level + 1)
 
-    def _check_key(self, operator: Any, name: str, root: ExchangeNode) -> None:
-        if not (isinstance(operator, type) and issubclass(operator, KeyedOperator)):
-            return
+    def _check_key(self, name: str, root: ExchangeNode) -> None:
         if not root.columns:
             raise PlanError(
-                f'{name} is a KeyedOperator and keeps its state by key: exchange by="hash" or by="range" in front of '
-                'it, not by="any"'
+                f'{name} keeps its state by key: exchange by="hash" or by="range" in front of it, not by="any"'
             )
         gone = [column for column in root.columns if self._schema is not None and column not in self._schema.names]
         if gone:

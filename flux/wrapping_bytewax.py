@@ -150,6 +150,7 @@ def _system_clock(value: Any, deep: int) -> str | None:
 class _Logics(RowWise):
     """The logics of a partition's keys; a subclass for each call of `wrap_bytewax` says which."""
 
+    is_by_key = True
     _builder: Callable[[Any], Any]
     _value: Any
     _emitting: Any
