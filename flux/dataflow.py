@@ -160,7 +160,25 @@ class Dataflow:
             exchanges=tuple(self._exchanges),
             endings=tuple(self._endings),
         )
-        return logical.plan(availability, sites=sites, standby=standby, pool_rows=pool_rows, policy=policy)
+        plan = logical.plan(availability, sites=sites, standby=standby, pool_rows=pool_rows, policy=policy)
+        _check_time_is_told(plan, self._sources)
+        return plan
+
+
+def _check_time_is_told(plan: Plan, sources: list[Source]) -> None:
+    """Raise if a step goes by a time that no source tells: it would wait for ever, and say nothing."""
+    told = {
+        "clock": any(source.tells_time is not False for source in sources),
+        "watermark": any(source.tells_time is not False or source.event_time is not None for source in sources),
+    }
+    for step in (step for segment in (plan.first, *plan.segments) for step in segment.steps):
+        time = getattr(step.factory, "told_time_by", None)
+        if time is not None and not told[time]:
+            raise PlanError(
+                f"step {step.name!r}: its notify_at asks to be notified by the {time}, and no source of the flow tells "
+                f"it: {', '.join(type(source).__name__ for source in sources)}. Say flux.wrap_bytewax(..., "
+                'time="watermark") and flow.source(..., event_time="column"); or time=None, if nobody is to be notified'
+            )
 
 
 def _event_time(

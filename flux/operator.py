@@ -40,6 +40,7 @@ __all__ = [
     "OperatorStep",
     "PooledOperator",
     "Punctuation",
+    "made_by",
     "output_of",
 ]
 
@@ -128,6 +129,8 @@ class KeyedOperator:
 
     output: ClassVar[Any] = None
     state_types: ClassVar[tuple[type[Any], ...]] = ()
+    # So the exchange in front must say the key, and its columns must still be there.
+    is_by_key: ClassVar[bool] = True
     # Set by whoever runs it, if it defines on_timer.
     _timers: Timers | None = None
 
@@ -177,6 +180,8 @@ class PooledOperator:
 
     output: ClassVar[Any] = None
     state_types: ClassVar[tuple[type[Any], ...]] = ()
+    # Whether it keeps its state by the columns of the exchange before it, so that these must be there.
+    is_by_key: ClassVar[bool] = False
     # Large state is read in a fork of the site, while the site goes on. Say False if a fork cannot do that: because
     # state is in a file, a database or another process, or is read with the help of a thread.
     state_in_memory: ClassVar[bool] = True
@@ -239,19 +244,21 @@ def output_of(factory: Any, parameters: Mapping[str, Any], key_columns: tuple[st
 
     `rows` is the schema of its input, None if unknown. An operator whose output depends on its input, as
     that of a group-by does, has a method ``output_for(parameters, key_columns, rows)`` instead of `output`.
+    Such a method is also where an operator refuses parameters, keys and columns that it cannot work with.
     """
     name = getattr(factory, "__name__", repr(factory))
     # A class says what it emits; of any other callable, and to ask `output_for`, an operator is made.
-    says = factory if isinstance(factory, type) and not hasattr(factory, "output_for") else _made(factory, name)
+    says = factory if isinstance(factory, type) and not hasattr(factory, "output_for") else made_by(factory, name)
     try:
-        if hasattr(says, "output_for"):
-            return None if rows is None else schema_of(says.output_for(parameters, key_columns, rows))
+        if hasattr(says, "output_for") and rows is not None:
+            return schema_of(says.output_for(parameters, key_columns, rows))
         return schema_of(getattr(says, "output", None))
     except ColumnError as error:
         raise PlanError(f"operator {name}: {error}") from error
 
 
-def _made(factory: Any, name: str) -> Any:
+def made_by(factory: Any, name: str) -> Any:
+    """Return a new operator; `PlanError` if it cannot be made as Flux makes it."""
     try:
         return factory()
     except (Exception, SystemExit) as error:

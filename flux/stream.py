@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 
+from .batch import LEVELS
 from .columns import schema_of
 from .errors import PlanError
 from .hashing import tokens
-from .operator import KeyedOperator, OperatorStep, output_of
+from .hosting import check_operator_class
+from .operator import OperatorStep, output_of
 from .operators.join import Join, Joined
 from .plain import ColumnError, columns_of
 from .plan import Availability, By, Route
 from .plan.graph import ExchangeNode, Input, Node, Order, SourceNode, StepNode, root_of
+from .plan.lineage import traced
 from .plan.planner import Ending
 from .plan.routes import boundaries_of, checked_boundaries
 from .sinks import Sink
@@ -106,6 +109,8 @@ class Stream:
         self, name: str, factory: Callable[[], Any], schema: pa.Schema | None, is_one_to_many: bool = False
     ) -> Stream:
         """The stream with a step behind each of its tails: a union needs none of its own."""
+        if is_one_to_many:
+            self._check_level(name)
         step = OperatorStep(
             factory=factory,
             parameters={},
@@ -148,6 +153,9 @@ class Stream:
         _check_partitions(partitions, availability)
         if not columns and by != "any":
             raise PlanError("exchange needs the columns that partition the stream, such as exchange('src', 'dst')")
+        twice = sorted({column for column in columns if columns.count(column) > 1})
+        if twice:
+            raise PlanError(f"exchange names {', '.join(map(repr, twice))} twice: name each column once")
         self._check_no_open_exchange("another exchange")
         self._check_columns("exchange", columns, needed=True)
         route = Route(partitions=partitions, by=by, columns=columns)
@@ -217,7 +225,10 @@ class Stream:
         root = root_of(self._tails[0])
         if len(self._tails) > 1 or not isinstance(root, ExchangeNode):
             raise PlanError(f"{name} needs an exchange in front: write .exchange(columns).apply({name})")
-        self._check_key(operator, name, root)
+        made = check_operator_class(operator, name)
+        self._check_not_remade(name, root)
+        if getattr(made, "is_by_key", False):
+            self._check_key(name, root)
         step = OperatorStep(
             factory=operator,
             parameters=parameters,
@@ -230,16 +241,24 @@ class Stream:
         return self._applied(step)
 
     def _applied(self, step: OperatorStep) -> Stream:
+        self._check_level(step.name)
         node = self._flow._add(partial(StepNode, parent=self._tails[0], step=step))
         return replace(self, _tails=(node,), _schema=step.output, _level=self._level + 1)
 
-    def _check_key(self, operator: Any, name: str, root: ExchangeNode) -> None:
-        if not (isinstance(operator, type) and issubclass(operator, KeyedOperator)):
-            return
+    def _check_not_remade(self, name: str, root: ExchangeNode) -> None:
+        remade = [column for column in root.columns if traced(self._tails[0], column)[1] != column]
+        if remade:
+            raise PlanError(
+                f"{root.title} partitions the rows for {name}, and a select between them makes another column of "
+                f"{', '.join(map(repr, remade))}: rows that are equal in it are in different partitions. Put the "
+                f"select before the exchange, or behind {name}, or give the new column another name"
+            )
+
+    def _check_key(self, name: str, root: ExchangeNode) -> None:
         if not root.columns:
             raise PlanError(
-                f'{name} is a KeyedOperator and keeps its state by key: exchange by="hash" or by="range" in front of '
-                'it, not by="any"'
+                f'{name} keeps its state by key: name its columns in an exchange by="hash" or by="range" in front of '
+                'it, instead of by="any"'
             )
         gone = [column for column in root.columns if self._schema is not None and column not in self._schema.names]
         if gone:
@@ -293,13 +312,17 @@ class Stream:
         """Pairs of rows of two streams that agree in `on` and are close to each other, as `flux.operators.Join` says.
 
         `on` names columns that both have; a dict names them as {ours: theirs}. `within` is a number of input rows, or
-        {column: bound} for a column of times or numbers that both have. A pair has our columns and then theirs, without
+        {column: bound} for a column of times or numbers that both have; if that is the event time of both, rows are
+        forgotten as it passes. A pair has our columns and then theirs, without
         the columns of `on`; a name of theirs that we have too gets the `suffix`.
         """
         self._check_partner("join", other)
         _check_partitions(partitions, availability)
         assert self._schema is not None and other._schema is not None
         joined = Joined.of(self._schema, other._schema, on, within, suffix)
+        if joined.column is not None:
+            is_time = all(stream._is_event_time(joined.column) for stream in (self, other))
+            joined = replace(joined, is_event_time=is_time)
         inputs = tuple(
             Input(tail=tail, route=Route(partitions=partitions, columns=columns), side=side)
             for side, (stream, columns) in enumerate(((self, joined.ours), (other, joined.theirs)))
@@ -318,6 +341,15 @@ class Stream:
             output=joined.output,
         )
         return replace(stream, _level=level)._applied(step)
+
+    def _is_event_time(self, column: str) -> bool:
+        """Whether the plan knows that a column is what tells event time, in all sources of the stream."""
+        for tail in self._tails:
+            node, name = traced(tail, column)
+            told = self._flow._sources[node.number].event_time if isinstance(node, SourceNode) else None
+            if told is None or told.column != name:
+                return False
+        return True
 
     def _check_partner(self, what: str, other: Stream) -> None:
         if not isinstance(other, Stream):
@@ -354,6 +386,14 @@ class Stream:
         for tail in self._tails:
             if isinstance(tail, ExchangeNode):
                 raise PlanError(f"{tail.title} is followed by {what}: put .apply(an operator) in between")
+
+    def _check_level(self, name: str) -> None:
+        if self._level >= LEVELS:
+            raise PlanError(
+                f"{name} is step number {self._level + 1} in a row that may make several rows of one, as operators, "
+                f"joins and flat_maps do: {LEVELS} such steps fit in the order of rows. Make one operator of two of "
+                "them; map, filter and select do not count"
+            )
 
     def _check_columns(self, what: str, columns: Sequence[str], needed: bool = False) -> None:
         if self._schema is None:

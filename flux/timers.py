@@ -17,7 +17,7 @@ from flux.errors import OperatorError
 from flux.event_time import FARTHEST_MS
 from flux.punctuation import Punctuation
 
-__all__ = ["Timers"]
+__all__ = ["Timers", "key_order"]
 
 Key = tuple[Any, ...]
 
@@ -36,7 +36,7 @@ class _OfPartition:
         times = self.times.setdefault(key, set())
         if time not in times:
             times.add(time)
-            heapq.heappush(self.heap, (time, _order(key), key))
+            heapq.heappush(self.heap, (time, key_order(key), key))
 
     def cancel(self, key: Key, time: int | None) -> None:
         times = self.times.pop(key, set())
@@ -163,6 +163,6 @@ def _milliseconds(time: Any) -> int:
     return max(-FARTHEST_MS, min(time, FARTHEST_MS))
 
 
-def _order(key: Key) -> tuple[Any, ...]:
+def key_order(key: Key) -> tuple[Any, ...]:
     """What puts keys in order: NaN behind other floats, nulls behind everything."""
     return tuple((2, 0) if value is None else (1, 0) if value != value else (0, value) for value in key)

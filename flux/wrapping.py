@@ -14,7 +14,7 @@ from flux.errors import OperatorError, PlanError
 from flux.operator import Context, Operator
 from flux.punctuation import Punctuation
 
-__all__ = ["RowWise", "wrap"]
+__all__ = ["RowWise", "columns_of", "wrap"]
 
 _PROCESS = ("update", "process", "process_row", "on_row", "handle", "__call__")
 _GET_STATE = ("getState", "get_state", "state", "snapshot")
@@ -30,19 +30,22 @@ class RowWise(Operator):
         """What `outputs` are as columns; `origin[i]` is the row that the i-th stems from."""
         if not outputs:
             return None
-        return batch.emit(_columns_of(outputs, batch.output, lambda i: self._at(batch, origin[i])), origin)
+        return batch.emit(columns_of(outputs, batch.output, lambda i: self._at(batch, origin[i])), origin)
 
     def _at(self, batch: Batch, row: int) -> dict[str, Any]:
         return {"partition": int(batch.partition[row]), "row": int(batch.sn[row])}
 
 
-def _columns_of(outputs: list[Any], schema: Any, at: Callable[[int], dict[str, Any]]) -> dict[str, list[Any]]:
+def columns_of(
+    outputs: list[Any], schema: Any, at: Callable[[int], dict[str, Any]], who: str = "it"
+) -> dict[str, list[Any]]:
+    """Rows as columns; an error, which says `who` returned it and `at` which row, if one is no dict like the others."""
     first = outputs[0]
     names = list(schema.names if schema is not None else first if isinstance(first, Mapping) else ())
     for i, output in enumerate(outputs):
         if not isinstance(output, Mapping) or set(output) != set(names):
             raise OperatorError(
-                f"it returned {output!r:.200}; expected None, a dict or an iterable of dicts, with the keys "
+                f"{who} returned {output!r:.200}; expected None, a dict or an iterable of dicts, with the keys "
                 f"{', '.join(names) or 'of the output'}. Return these, or declare them: wrap(..., output={{...}})",
                 **at(i),
             )
@@ -136,7 +139,7 @@ class _Wrapped(RowWise):
         if p.kind != "end" or finish is None:
             return None
         outputs = list(as_dicts(finish(self._wrapped)))
-        return _columns_of(outputs, None, lambda i: {"row": p.sn}) if outputs else None
+        return columns_of(outputs, None, lambda i: {"row": p.sn}) if outputs else None
 
     def get_state(self) -> Any:
         get = self._calls["_get"]

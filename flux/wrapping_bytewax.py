@@ -8,7 +8,8 @@ What bytewax leaves to chance must be certain here, because two copies do the sa
 - A `StatefulBatchLogic` is given one row at a time: where batches are cut is nobody's business.
 - Time is that of the stream, `flux.stream_time()`: what the last clock punctuation said, 1970 before the first.
   `on_notify` is called when that has passed `notify_at`: at a clock punctuation, or behind the row that asked for it,
-  once each time. With ``time="watermark"`` watermarks tell the time instead.
+  once each time; logics of one time are called in the order of their keys. With ``time="watermark"`` watermarks tell
+  the time instead: of the sources that Flux has, only streams from Spark tell the clock.
 - A logic that reads bytewax's own system clock is refused when the plan is made. `EventClock` takes a `now_getter`:
   give it `flux.stream_time`, or a function that always returns the same.
 - `on_eof` is called at the end of the stream, key after key, in the order in which keys came.
@@ -23,11 +24,13 @@ from itertools import islice
 from typing import Any, Literal
 
 from flux.batch import Batch
+from flux.blame import place_of
 from flux.errors import OperatorError, PlanError
 from flux.hosting import NAN, keys_of
 from flux.operator import Context, Operator
 from flux.punctuation import Punctuation
-from flux.wrapping import RowWise
+from flux.timers import key_order
+from flux.wrapping import RowWise, columns_of
 
 __all__ = ["stream_time", "wrap_bytewax"]
 
@@ -67,7 +70,7 @@ def wrap_bytewax(
     value: str | Callable[[dict[str, Any]], Any] | None = None,
     emit: Callable[[Key, Any], Mapping[str, Any] | None] | None = None,
     output: Any = None,
-    time: Literal["clock", "watermark"] = "clock",
+    time: Literal["clock", "watermark"] | None = "clock",
     state_types: tuple[type[Any], ...] = (),
     encode_state: Callable[[Any], Any] | None = None,
     decode_state: Callable[[Any], Any] | None = None,
@@ -78,11 +81,15 @@ def wrap_bytewax(
     function of the row as a dict; left out, that dict. `emit(key, value)` makes a row, or None, of what it emits; left
     out, a dict is put beside the columns of the key, and any other value too, as the column `value`. Snapshots may hold
     what state of any operator may (see `flux.operator`); those of bytewax's own logics need not be named.
+
+    `time` says what calls `on_notify`: clock punctuations, which streams from Spark have and a source of your own may
+    give, or watermarks, which ``flow.source(..., event_time="column")`` makes; with None nobody is notified. A logic
+    that defines `notify_at`, in a flow where nothing tells such time, is refused when the plan is made.
     """
     name = getattr(builder, "__qualname__", type(builder).__name__).replace(".<locals>", "")
     logic = _probed(builder, name)
-    if time not in ("clock", "watermark"):
-        raise PlanError(f"wrap_bytewax({name}): time is 'clock' or 'watermark', got {time!r}")
+    if time not in ("clock", "watermark", None):
+        raise PlanError(f"wrap_bytewax({name}): time is 'clock', 'watermark' or None, got {time!r}")
     if value is not None and not isinstance(value, str) and not callable(value):
         raise PlanError(
             f"wrap_bytewax({name}): value is the name of a column or a function of a row, got {value!r:.100}"
@@ -94,6 +101,7 @@ def wrap_bytewax(
         "_emitting": None if emit is None else staticmethod(emit),
         "_method": "on_item" if hasattr(logic, "on_item") else "on_batch",
         "_time": time,
+        "told_time_by": time if _could_ask(logic) else None,
         "output": output,
         "state_types": (*state_types, *sorted(known - set(state_types), key=lambda kind: kind.__qualname__)),
     }
@@ -136,6 +144,12 @@ def _probed(builder: Callable[[Any], Any], name: str) -> Any:
     return logic
 
 
+def _could_ask(logic: Any) -> bool:
+    """Whether a logic could ask to be notified. bytewax's own act at rows and at the end too, and need no such time."""
+    notify_at = getattr(type(logic), "notify_at", None)
+    return notify_at is not None and str(notify_at.__module__).partition(".")[0] != "bytewax"
+
+
 def _system_clock(value: Any, deep: int) -> str | None:
     """Which of bytewax's parts of a logic, if any, was given bytewax's own `now_getter`."""
     getter = getattr(value, "now_getter", None)
@@ -150,11 +164,12 @@ def _system_clock(value: Any, deep: int) -> str | None:
 class _Logics(RowWise):
     """The logics of a partition's keys; a subclass for each call of `wrap_bytewax` says which."""
 
+    is_by_key = True
     _builder: Callable[[Any], Any]
     _value: Any
     _emitting: Any
     _method: str
-    _time: str
+    _time: str | None
 
     def open(self, context: Context) -> None:
         self._columns = context.key_columns
@@ -163,11 +178,12 @@ class _Logics(RowWise):
         self._logics: dict[Key, Any] = {}
         self._due: dict[Key, datetime] = {}  # When logics want to be notified.
         self._now = _EPOCH
+        self._last: Callable[..., Any] = self._builder  # What was called.
 
     @property
     def user_code(self) -> Callable[..., Any]:
-        """What to blame for an error in `process`."""
-        return getattr(type(next(iter(self._logics.values()), None)), self._method, self._builder)
+        """What to blame for an error."""
+        return self._last
 
     def process(self, batch: Batch) -> Batch | None:
         self._set_time()
@@ -189,9 +205,9 @@ class _Logics(RowWise):
         if p.kind == self._time and p.value is not None:
             self._now = max(self._now, _EPOCH + timedelta(milliseconds=p.value))
             self._set_time()
-            # Logics are asked in the order in which their time comes; those of one time in that of their keys.
-            due = sorted((item for item in self._due.items() if item[1] <= self._now), key=lambda item: item[1])
-            for key, _ in due:
+            # Logics are asked by time, and at one time by key: the same order wherever they have been.
+            due = [(when, key_order(key), key) for key, when in self._due.items() if when <= self._now]
+            for _, _, key in sorted(due):
                 outputs += self._called(key, "on_notify")
         elif p.kind == "end":
             self._set_time()
@@ -199,8 +215,8 @@ class _Logics(RowWise):
                 outputs += self._called(key, "on_eof")
         if not outputs:
             return None
-        names = list(outputs[0])
-        return {name: [output[name] for output in outputs] for name in names}
+        who = place_of(self._emitting or self._last)
+        return columns_of(outputs, None, lambda i: {"row": p.sn}, who)
 
     def _set_time(self) -> None:
         global _now
@@ -209,16 +225,21 @@ class _Logics(RowWise):
     def _given(self, row: dict[str, Any]) -> Any:
         if self._value is None:
             return row
-        return row[self._value] if isinstance(self._value, str) else self._value(row)
+        if isinstance(self._value, str):
+            return row[self._value]
+        self._last = self._value
+        return self._value(row)
 
     def _called(self, key: Key, what: str, *values: Any) -> list[Any]:
         """Call a method of a key's logic; what it emits. A logic that is done is forgotten."""
         logic = self._logics.get(key)
         if logic is None:
+            self._last = self._builder
             logic = self._logics[key] = self._builder(None)
         method = getattr(logic, what, None)
         if method is None:
             return []  # A logic need not care for notifications and ends.
+        self._last = method
         returned = method(*values)
         try:
             emitted, is_done = returned
@@ -236,7 +257,7 @@ class _Logics(RowWise):
         return [row for row in rows if row is not None]
 
     def _note_due(self, key: Key, logic: Any) -> None:
-        notify_at = getattr(logic, "notify_at", None)
+        notify_at = getattr(logic, "notify_at", None) if self._time is not None else None
         due = notify_at() if notify_at is not None else None
         if due is not None:
             self._due[key] = due
@@ -245,6 +266,7 @@ class _Logics(RowWise):
 
     def _row(self, key: Key, value: Any) -> Any:
         if self._emitting is not None:
+            self._last = self._emitting
             return self._emitting(key, value)
         columns = dict(zip(self._columns, key, strict=True))
         return columns | dict(value) if isinstance(value, Mapping) else columns | {"value": value}
@@ -252,14 +274,19 @@ class _Logics(RowWise):
     def get_state(self) -> Iterator[Any]:
         yield self._now
         entries = iter(self._logics.items())
-        while some := [[list(key), logic.snapshot()] for key, logic in islice(entries, _PIECE_KEYS)]:
+        while some := [[list(key), self._snapshot(logic)] for key, logic in islice(entries, _PIECE_KEYS)]:
             yield some
+
+    def _snapshot(self, logic: Any) -> Any:
+        self._last = logic.snapshot
+        return logic.snapshot()
 
     def install_state(self, state: Any) -> None:
         if isinstance(state, datetime):
             self._now = state
             return
         self._set_time()
+        self._last = self._builder
         for cells, snapshot in state:
             key = tuple(NAN if cell != cell else cell for cell in cells)
             logic = self._logics[key] = self._builder(snapshot)

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import flux
+from flux.operators import CountWindow, Distinct, GroupBy, Sessions, TopK
 from flux.plan import Plan, Policy, Route
 from flux.plan.plan import INPUT
 from flux.plan.routes import boundaries_of
@@ -34,6 +35,40 @@ class Keyed(flux.KeyedOperator):
 
     def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
         return None, None
+
+
+class Silent(flux.Operator):
+    """Leaves out what an operator is for."""
+
+
+class Unsaid(flux.KeyedOperator):
+    """The same, by key."""
+
+
+class Sealed(Same):
+    state_types = (int,)
+
+
+class Bare(Same):
+    state_types = Silent
+
+
+class Logic:
+    """A logic as bytewax has them."""
+
+    def on_item(self, value: Any) -> Any:
+        return [value], False
+
+    def snapshot(self) -> Any:
+        return None
+
+
+def a_logic(snapshot: Any) -> Logic:
+    return Logic()
+
+
+def made_keyed() -> Keyed:
+    return Keyed()
 
 
 def a_flow() -> tuple[flux.Dataflow, flux.Stream]:
@@ -122,6 +157,21 @@ def stream_of(schema: dict[str, Any]) -> flux.Stream:
     return flow.source(flux.sources.Table(pa.table({name: pa.array([], kind) for name, kind in schema.items()})))
 
 
+def applied(stream: flux.Stream, times: int) -> flux.Stream:
+    for _ in range(times):
+        stream = stream.exchange("k").apply(Same)
+    return stream
+
+
+def test_a_select_that_keeps_the_key_may_stand_between_exchange_and_operator() -> None:
+    _, events = a_flow()
+    exchanged = events.exchange("k")
+    exchanged.select("k", w="v").filter(bool).apply(Distinct)
+    exchanged.select(x="k").select(k="x").apply(Distinct)
+    exchanged.map(lambda row: {"k": row.k}, {"k": "int64"}).apply(Distinct)
+    exchanged.select(w="v").apply(Same)  # Which does not go by the key.
+
+
 @pytest.mark.parametrize(
     ("make", "says"),
     [
@@ -134,7 +184,20 @@ def stream_of(schema: dict[str, Any]) -> flux.Stream:
         (lambda f, s: s.union(s.select("v", "k")), r"one has \(k int64, v int64\), the other \(v int64, k int64\)"),
         (lambda f, s: s.union(s.map(lambda row: {})), r"map\(<lambda>\) does not say what it emits, so union"),
         (lambda f, s: s.union(s).apply(Same), "Same needs an exchange in front"),
-        (lambda f, s: s.exchange("k", by="any").apply(Keyed), 'Keyed is a KeyedOperator .* not by="any"'),
+        (lambda f, s: s.exchange("k", by="any").apply(Keyed), 'Keyed keeps its state by key: .* instead of by="any"'),
+        (lambda f, s: s.exchange(by="any").apply(Distinct, on="k"), 'Distinct keeps .* instead of by="any"'),
+        (lambda f, s: s.exchange(by="any").apply(Sessions), 'Sessions keeps .* instead of by="any"'),
+        (lambda f, s: s.exchange(by="any").apply(GroupBy, aggregates={"n": "count"}), "GroupBy keeps its state by key"),
+        (lambda f, s: s.exchange(by="any").apply(TopK, k=1, by="v"), "TopK keeps its state by key"),
+        (lambda f, s: s.exchange(by="any").apply(CountWindow, value="v"), "CountWindow keeps its state by key"),
+        (lambda f, s: s.exchange("k").select("v").apply(Distinct), "Distinct keeps its state by 'k', .* left out 'k'"),
+        (lambda f, s: s.exchange("k").select(k="v").apply(Distinct), "partitions the rows for Distinct, .* of 'k'"),
+        (lambda f, s: s.exchange("k").select(k=lambda b: b["v"]).apply(Same), "for Same, .* Put the select before"),
+        (lambda f, s: s.exchange("k").select(k="v", v="k").filter(bool).apply(Keyed), "makes another column of 'k'"),
+        (lambda f, s: s.exchange("k", "k"), "exchange names 'k' twice"),
+        (lambda f, s: applied(s, 4).exchange("k").apply(Same), r"Same is step number 5 .* Make one operator of two"),
+        (lambda f, s: applied(s, 4).join(s, on="k", within=1), "Join is step number 5"),
+        (lambda f, s: applied(s, 4).flat_map(list), r"flat_map\(list\) is step number 5"),
         (lambda f, s: s.exchange("k").select("v").apply(Keyed), "has left out 'k': keep the column"),
         (lambda f, s: s.exchange("k", "v", by="range"), "takes one column"),
         (lambda f, s: s.exchange("k", by="range", partitions=3, boundaries=[1]), "boundaries are 2 values of int64"),
@@ -155,6 +218,72 @@ def test_what_cannot_be_is_a_plan_error_that_says_what_to_do(make: Any, says: st
     flow, events = a_flow()
     with pytest.raises(flux.PlanError, match=says):
         make(flow, events)
+
+
+PACKETS = {"src": pa.int32(), "dst": pa.int32(), "data": pa.binary(2), "ts": pa.int64()}
+WORDS = {"word": pa.string(), "n": pa.int64()}
+
+
+@pytest.mark.parametrize(
+    ("operator", "says"),
+    [
+        (int, "expected an operator class .* came 'int'. Derive it from one of them, or wrap it"),
+        (lambda: 3, "came <lambda>, which makes instances of int. Derive it"),
+        (Silent, r"is given rows by process\(self, batch\), and Silent does not define it"),
+        (Unsaid, r"is given rows by on_tuple\(self, key, row, state\), and Unsaid does not define it"),
+        (Sealed, "'Sealed': state_types holds dataclasses.*<class 'int'> is none of them. Leave it out"),
+        (Bare, r"'Bare': state_types is a tuple of classes, came .*Write state_types = \(Silent,\)"),
+    ],
+)
+def test_what_is_no_operator_is_refused_with_the_plan(operator: Any, says: str) -> None:
+    _, events = a_flow()
+    with pytest.raises(flux.PlanError, match=says):
+        events.exchange("k").apply(operator)
+
+
+@pytest.mark.parametrize("operator", [Keyed, made_keyed, flux.wrap_bytewax(a_logic)])
+def test_whoever_keeps_state_by_key_needs_the_key_whichever_way_it_is_made(operator: Any) -> None:
+    _, events = a_flow()
+    with pytest.raises(flux.PlanError, match='keeps its state by key: name its columns'):
+        events.exchange(by="any").apply(operator)
+    with pytest.raises(flux.PlanError, match="has left out 'k': keep the column"):
+        events.exchange("k").select("v").apply(operator)
+
+
+@pytest.mark.parametrize(
+    ("schema", "key", "parameters", "says"),
+    [
+        (WORDS, "n", {"value": "n", "histroy": 3}, "'CountWindow': unknown parameters histroy; it has history, slide"),
+        (WORDS, "n", {"value": "n", "history": 0}, "history is a number of rows, at least 1; 0 came"),
+        (WORDS, "n", {"value": "n", "slide": True}, "slide is a number of rows, at least 1; True came"),
+        (WORDS, "n", {"value": 3}, "value is the name of a column; 3 came"),
+        (WORDS, "n", {"value": "word"}, "column 'word' is string; expected signed integers, or floats. Cast it"),
+        (WORDS, "word", {"value": "n"}, "the key column 'word' is string; expected integers.*Make one of them of it"),
+    ],
+)
+def test_what_a_window_of_rows_cannot_work_with_is_refused_with_the_plan(
+    schema: Any, key: str, parameters: Any, says: str
+) -> None:
+    with pytest.raises(flux.PlanError, match=says):
+        stream_of(schema).exchange(key).apply(flux.operators.CountWindow, **parameters)
+
+
+@pytest.mark.parametrize(
+    ("schema", "key", "parameters", "says"),
+    [
+        (PACKETS, "src", {"timeout": 3}, "'Sessions': unknown parameters timeout; it has none"),
+        (PACKETS, "ts", {}, "the exchange before it partitions by ts. Exchange by src, dst or both"),
+        ({"src": pa.int32(), "dst": pa.int32()}, "src", {}, "without data, ts came src, dst. Rename columns"),
+        ({**PACKETS, "src": pa.string()}, "src", {}, "the key column 'src' is string"),
+        ({**PACKETS, "data": pa.string()}, "src", {}, "column 'data' is string; expected binary"),
+        ({**PACKETS, "ts": pa.float64()}, "src", {}, "column 'ts' is double; expected integers"),
+    ],
+)
+def test_what_sessions_cannot_be_made_of_is_refused_with_the_plan(
+    schema: Any, key: str, parameters: Any, says: str
+) -> None:
+    with pytest.raises(flux.PlanError, match=says):
+        stream_of(schema).exchange(key).apply(flux.operators.Sessions, **parameters)
 
 
 def test_a_sink_takes_one_stream() -> None:

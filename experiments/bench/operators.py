@@ -17,7 +17,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -140,7 +140,7 @@ AGGREGATES = {"s": ("sum", "x"), "c": ("count", "x"), "m": ("max", "n")}
 TIMED: dict[str, Any] = {"time": "ts", "size_ms": WINDOW_MS}
 WINDOW = TIMED | {"aggregates": AGGREGATES}
 SIDES = tuple(pa.schema({"k": "int64", "ts": "int64"} | last) for last in ({"x": "float64"}, {"n": "int64"}))
-JOINED = Joined.of(*SIDES, on="k", within={"ts": WINDOW_MS}, suffix="_right")
+JOINED = replace(Joined.of(*SIDES, on="k", within={"ts": WINDOW_MS}, suffix="_right"), is_event_time=True)
 TOLD = ("window_start", "k", "s", "c", "m")
 CASES = (
     Case("tumbling, 1,000 keys", TimeWindow, "k", WINDOW, lambda n: columns_of(n, 1_000), windows_by_pandas, TOLD),

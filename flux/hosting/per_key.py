@@ -170,11 +170,15 @@ class PerKey(Hosted):
 
 
 def keys_of(columns: list[Any]) -> list[tuple[Any, ...]]:
-    """Return each row's key. All NaN are one key, as to the hash; to Python they must be one object."""
+    """Return each row's key.
+
+    All NaN are one key, as to the hash; to Python they must be one object. So are 0.0 and -0.0: equal to Python too,
+    but then the sign would be that of whichever came first, and one that had moved might see another.
+    """
     values = []
     for column in columns:
         cells = column.to_pylist()
         if pa.types.is_floating(column.type):
-            cells = [NAN if cell != cell else cell for cell in cells]
+            cells = [NAN if cell != cell else 0.0 if cell == 0 else cell for cell in cells]
         values.append(cells)
     return list(zip(*values, strict=True))

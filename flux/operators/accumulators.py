@@ -205,20 +205,23 @@ class Extremes(Accumulator):
 class Moments(Accumulator):
     """Number, sum and sum of squares of how far values are from the key's first, in row order.
 
-    Distances from a value of the key's own keep their digits where squares of the values themselves would lose them.
+    Distances from a value of the key's own keep their digits where squares of the values themselves would lose them;
+    those of integers are exact before they are rounded, so the first value stays an integer.
     """
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name, {"n": np.int64, "first": np.float64, "sum": np.float64, "squares": np.float64})
+    def __init__(self, name: str, dtype: npt.DTypeLike) -> None:
+        kind = np.dtype(dtype)
+        self._first: Any = np.float64 if kind.kind == "f" else np.uint64 if kind == np.uint64 else np.int64
+        super().__init__(name, {"n": np.int64, "first": self._first, "sum": np.float64, "squares": np.float64})
 
     @np.errstate(invalid="ignore", over="ignore")
     def add(self, values: Values, slots: Slots, x: npt.NDArray[Any]) -> None:
         n, first = self.of(values, "n"), self.of(values, "first")
-        x = x.astype(np.float64, copy=False)
+        x = x.astype(self._first, copy=False)
         begins = np.flatnonzero(n.take(slots) == 0)
         # Of several rows of a key the one that is written last stays: the first, from back to front.
         first[slots[begins[::-1]]] = x[begins[::-1]]
-        far = x - first.take(slots)
+        far = _distance(x, first.take(slots))
         np.add.at(n, slots, 1)
         np.add.at(self.of(values, "sum"), slots, far)
         far *= far
@@ -230,7 +233,7 @@ class Moments(Accumulator):
         ours = {field: self.of(into, field) for field in self._names}
         ours["first"][at] = np.where(ours["n"].take(at) == 0, theirs["first"], ours["first"].take(at))
         # The same distances, from our first value.
-        apart = theirs["first"] - ours["first"].take(at)
+        apart = _distance(theirs["first"], ours["first"].take(at))
         apart[theirs["n"] == 0] = 0
         ours["squares"][at] += theirs["squares"] + 2 * apart * theirs["sum"] + theirs["n"] * apart * apart
         ours["sum"][at] += theirs["sum"] + theirs["n"] * apart
@@ -239,13 +242,13 @@ class Moments(Accumulator):
     @np.errstate(invalid="ignore", over="ignore")
     def running(self, values: Values, stretches: Stretches, x: npt.NDArray[Any], valid: Bools | None) -> Running:
         before = {field: self._before(values, stretches, field) for field in self._names}
-        x = x.astype(np.float64, copy=False)
+        x = x.astype(self._first, copy=False)
         n = _counted(before["n"], stretches, valid)
         # The row at which a key has its first value.
         begins = np.flatnonzero((n == 1) & (True if valid is None else valid) & (stretches.spread(before["n"]) == 0))
         first = before["first"]
         first[np.searchsorted(stretches.begins, begins, side="right") - 1] = x.take(begins)
-        far = _filled(x - stretches.spread(first), valid, 0.0)
+        far = _filled(_distance(x, stretches.spread(first)), valid, 0.0)
         running = {
             "n": n,
             "first": stretches.spread(first),
@@ -253,6 +256,20 @@ class Moments(Accumulator):
             "squares": stretches.accumulated(np.add, far * far, before["squares"]),
         }
         return self._remember(values, stretches, running)
+
+
+def _distance(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Floats:
+    """Return a - b as floats, rounded once where it fits in 64 bits."""
+    if a.dtype.kind == "f":
+        apart: Floats = a - b
+        return apart
+    whole = (a - b).view(np.int64)
+    far: Floats = whole.astype(np.float64)
+    # A difference has wrapped around if its sign is wrong.
+    wrapped = (whole >= 0) != (a >= b)
+    if wrapped.any():
+        far[wrapped] = a[wrapped].astype(np.float64) - b[wrapped].astype(np.float64)
+    return far
 
 
 def _counted(before: Ints, stretches: Stretches, valid: Bools | None) -> Ints:

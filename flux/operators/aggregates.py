@@ -98,7 +98,7 @@ def asked_for(given: Any, *, values_kept: bool) -> tuple[Aggregate, ...]:
 def _asked(name: Any, value: Any) -> Aggregate:
     if not isinstance(name, str) or not name:
         raise ColumnError(f"aggregates maps the columns of the output to what they tell; {name!r} is no column's name")
-    what, *rest = value if isinstance(value, tuple | list) else (value,)
+    what, *rest = (value if isinstance(value, tuple | list) else (value,)) or (None,)
     if what == "count" and not rest:
         return Aggregate(name, "count", ())
     if what in _SIMPLE and len(rest) == 1 and isinstance(rest[0], str):
@@ -106,8 +106,9 @@ def _asked(name: Any, value: Any) -> Aggregate:
     if what == "quantile" and len(rest) == 2 and isinstance(rest[0], str) and _is_fraction(rest[1]):
         return Aggregate(name, what, (rest[0],), float(rest[1]))
     if callable(what) and len(rest) == 2:
-        columns = (rest[0],) if isinstance(rest[0], str) else tuple(rest[0])
-        return Aggregate(name, what, columns, schema_of({name: rest[1]}).field(0).type)
+        columns = tuple(rest[0]) if isinstance(rest[0], tuple | list) else (rest[0],)
+        if columns and all(isinstance(column, str) for column in columns):
+            return Aggregate(name, what, columns, schema_of({name: rest[1]}).field(0).type)
     raise ColumnError(f"aggregate {name!r}: expected {_FORMS}; came {value!r:.100}")
 
 
@@ -150,7 +151,8 @@ class Kept:
         [column] = aggregate.columns
         kind, what = self._kinds[column], str(aggregate.what)
         if what == "variance":
-            self._of.setdefault(("moments", column), Moments(f"moments {column}"))
+            dtype = numbers_of(pa.array([], kind))[0].dtype
+            self._of.setdefault(("moments", column), Moments(f"moments {column}", dtype))
             return
         self._of.setdefault(("count", column), Counts(f"count {column}"))
         if what in ("sum", "avg"):

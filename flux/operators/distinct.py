@@ -34,6 +34,8 @@ class Distinct(PooledOperator):
     without event time. At watermarks and at the end of the stream nothing is emitted.
     """
 
+    is_by_key = True
+
     def output_for(self, parameters: Mapping[str, Any], key_columns: tuple[str, ...], rows: Any) -> Any:
         unknown_parameters("Distinct", list(parameters), _PARAMETERS)
         check_keys(_on(parameters, key_columns), rows)
@@ -117,6 +119,10 @@ class Distinct(PooledOperator):
 def _on(parameters: Mapping[str, Any], key_columns: tuple[str, ...]) -> tuple[str, ...]:
     on = parameters.get("on", key_columns)
     on = (on,) if isinstance(on, str) else tuple(on)
+    if not key_columns:
+        raise ColumnError(
+            'rows that are equal may be in different partitions: exchange by columns of `on`, not by="any"'
+        )
     if not on or not set(key_columns) <= set(on):
         raise ColumnError(
             f"rows that are equal in {', '.join(on) or 'nothing'} may be in different partitions, because the exchange "

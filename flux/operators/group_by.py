@@ -42,6 +42,8 @@ class GroupBy(PooledOperator):
     Rows are added one after the other in row order, so sums of floats are those of a loop over the rows.
     """
 
+    is_by_key = True
+
     def output_for(self, parameters: Mapping[str, Any], key_columns: tuple[str, ...], rows: Any) -> Any:
         unknown_parameters("GroupBy", list(parameters), _PARAMETERS)
         aggregates, _ = _settings(parameters)

@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from flux.batch import Batch
 from flux.errors import OperatorError, PlanError
 
-__all__ = ["Groups", "group_by_slot", "key_array", "plain_column", "unknown_parameters"]
+__all__ = ["Groups", "check_key_type", "group_by_slot", "key_array", "plain_column", "unknown_parameters"]
 
 # A word holds 40 bits of slot and 24 of row.
 _ROW_BITS = np.uint64(24)
@@ -85,19 +86,26 @@ def plain_column(batch: Batch, name: str, step: str) -> npt.NDArray[Any]:
 def key_array(batch: Batch, name: str, step: str) -> npt.NDArray[Any]:
     """Return a key column in a form whose equal values have equal bytes."""
     values = plain_column(batch, name, step)
-    if values.dtype.kind in "iub":
-        return values
+    check_key_type(batch.column(name).type, name, step)
     if values.dtype.kind in "mM":
         return values.view(np.int64)
-    if values.dtype.kind == "f":
-        # -0.0 equals 0.0 and NaN has many forms: each gets one.
-        with np.errstate(invalid="ignore"):
-            canonical: npt.NDArray[Any] = values + values.dtype.type(0)
-        canonical[np.isnan(canonical)] = np.nan
-        return canonical
+    if values.dtype.kind != "f":
+        return values
+    # -0.0 equals 0.0 and NaN has many forms: each gets one.
+    with np.errstate(invalid="ignore"):
+        canonical: npt.NDArray[Any] = values + values.dtype.type(0)
+    canonical[np.isnan(canonical)] = np.nan
+    return canonical
+
+
+def check_key_type(kind: Any, name: str, step: str) -> None:
+    """Raise if `key_array` cannot make keys of a column of this Arrow type."""
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    if is_number or pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_duration(kind):
+        return
     raise PlanError(
-        f"step {step!r}: the key column {name!r} is {batch.column(name).type}; the operators of the library "
-        "group by integers, booleans, floats, dates and times so far. Use a flux.KeyedOperator, or a numeric key"
+        f"step {step!r}: the key column {name!r} is {kind}; expected integers, booleans, floats, dates, timestamps or "
+        "durations. Make one of them of it before the exchange, or use a flux.KeyedOperator"
     )
 
 

@@ -86,9 +86,11 @@ class Join(PooledOperator):
     sequence number. The pairs of one row come in the order in which their other rows came.
 
     **When a row is forgotten.** With a number, when a row of its partition has come that is more than `within` behind
-    it. With a column, when a watermark W has passed, for rows whose value is below W - bound; a late row, itself below
-    W, is still matched with all that is kept. Without watermarks on the stream rows are kept until its end. W is
-    event time, in milliseconds: a column of numbers, if it is to be forgotten by, counts them too.
+    it. With a column that tells the event time of both streams, when a watermark W has passed, for rows whose value is
+    below W - bound; a late row, itself below W, is still matched with all that is kept. With any other column rows are
+    kept until the end of the stream, because nothing says that no further row comes near them. The plan knows event
+    time by the sources' ``event_time="ts"``, and follows the column through `filter` and `select`, renamed or not; what
+    comes out of `map`, `flat_map` and operators it does not know.
     """
 
     def __init__(self) -> None:
@@ -168,6 +170,9 @@ class Join(PooledOperator):
         same = np.ones(len(asking), np.bool_)
         for ours, theirs in zip(self._joined.keys(probe.side), self._joined.keys(1 - probe.side), strict=True):
             a, b = probe.run.rows.column(ours).take(pa.array(asking)), run.rows.column(theirs).take(pa.array(asked))
+            if a.type != b.type:  # Integers: numpy compares signed and unsigned ones as the numbers they are.
+                same &= a.to_numpy(zero_copy_only=False) == b.to_numpy(zero_copy_only=False)
+                continue
             equal = pc.equal(a, b)
             if pa.types.is_floating(a.type):
                 equal = pc.or_(equal, pc.and_(pc.is_nan(a), pc.is_nan(b)))
@@ -188,7 +193,8 @@ class Join(PooledOperator):
         return batch.emit(made, place[order])
 
     def on_punctuation(self, p: Punctuation) -> None:
-        if p.kind == "watermark" and p.value is not None and self._joined.column is not None:
+        if p.kind == "watermark" and p.value is not None and self._joined.is_event_time:
+            assert self._joined.column is not None
             kind = self._joined.sides[0].field(self._joined.column).type
             floor = max(in_unit_of(kind, p.value) - self._joined.bound, _LEAST)
             held = slice(None) if p.partitions is None else sorted(p.partitions)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,8 @@ from flux.errors import PlanError
 from flux.hashing import tokens
 from flux.plain import columns_of
 
+_FARTHEST_ROWS = 2**62  # No two rows are further apart.
+_FARTHEST = 2**64 - 1  # Nor are two numbers of 64 bits.
 _UNIT_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 
@@ -33,6 +36,8 @@ class Joined:
     bound: Any
     taken: tuple[str, ...]
     output: pa.Schema
+    # Whether `column` tells the event time of both sides: only then do watermarks say anything of it.
+    is_event_time: bool = False
 
     @staticmethod
     def of(left: pa.Schema, right: pa.Schema, on: Any, within: Any, suffix: str) -> Joined:
@@ -93,12 +98,20 @@ def times_of(column: Any) -> Any:
     return column.cast(pa.int64())
 
 
+def _listed(on: Any) -> list[Any]:
+    return list(on) if isinstance(on, Iterable) else [on]
+
+
 def _keys(left: pa.Schema, right: pa.Schema, on: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if isinstance(on, str):
         on = [on]
-    pairs = dict(on) if isinstance(on, Mapping) else {name: name for name in on}
-    if not pairs:
-        raise PlanError('join needs the columns in which rows agree, such as on="user" or on={"user": "id"}')
+    named = list(on.items()) if isinstance(on, Mapping) else [(name, name) for name in _listed(on)]
+    if not named or not all(isinstance(name, str) for pair in named for name in pair):
+        raise PlanError(
+            'join needs the columns in which rows agree, such as on="user", on=["user", "day"] or on={"user": "id"}; '
+            f"got on={on!r:.200}"
+        )
+    pairs = dict(named)
     for ours, theirs in pairs.items():
         for whose, schema, name in (("this", left, ours), ("the other", right, theirs)):
             if name not in schema.names:
@@ -115,7 +128,7 @@ def _keys(left: pa.Schema, right: pa.Schema, on: Any) -> tuple[tuple[str, ...], 
 
 def _within(left: pa.Schema, right: pa.Schema, within: Any) -> tuple[int | None, str | None, Any]:
     if isinstance(within, int) and not isinstance(within, bool) and within >= 0:
-        return within, None, None
+        return min(within, _FARTHEST_ROWS), None, None
     if not isinstance(within, Mapping) or len(within) != 1:
         raise PlanError(
             "join(within=...) is a number of input rows, or {column: bound} for a column of both streams, such as "
@@ -134,15 +147,24 @@ def _within(left: pa.Schema, right: pa.Schema, within: Any) -> tuple[int | None,
 def _bound(kind: Any, column: str, bound: Any) -> Any:
     """The bound in the numbers in which the column is kept."""
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
-        if isinstance(bound, int | float) and not isinstance(bound, bool) and bound >= 0:
-            return float(bound) if pa.types.is_floating(kind) else int(bound)
-        raise PlanError(f"join(within=...): {column!r} is {kind}, so its bound is a number from 0 on; got {bound!r}")
+        if isinstance(bound, int | float) and not isinstance(bound, bool) and 0 <= bound < math.inf:
+            return _as_float(bound) if pa.types.is_floating(kind) else min(int(bound), _FARTHEST)
+        raise PlanError(
+            f"join(within=...): {column!r} is {kind}, so its bound is a finite number from 0 on; got {bound!r:.200}"
+        )
     unit = _unit_ns(kind)
     if unit is None:
         raise PlanError(f"join(within=...): {column!r} is {kind}; nearness is known of numbers, dates and times")
     if not isinstance(bound, datetime.timedelta) or bound < datetime.timedelta(0):
         raise PlanError(f"join(within=...): {column!r} is {kind}, so its bound is a timedelta from 0 on; got {bound!r}")
-    return (bound // datetime.timedelta(microseconds=1)) * 1_000 // unit
+    return min((bound // datetime.timedelta(microseconds=1)) * 1_000 // unit, _FARTHEST)
+
+
+def _as_float(bound: float) -> float:
+    try:
+        return float(bound)
+    except OverflowError:  # A whole number beyond all floats: no two of them are further apart.
+        return float(np.finfo(np.float64).max)
 
 
 def _unit_ns(kind: Any) -> int | None:

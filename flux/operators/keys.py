@@ -47,7 +47,10 @@ class KeyTable:
     def __init__(self, step: str, keys: Mapping[str, Any], values: Mapping[str, Any], further: int = 0) -> None:
         """Make an empty table; `keys` are names and Arrow types, `values` dtypes as `Table` takes them."""
         self.names = tuple(keys)
-        self._codecs = [_codec_of(kind, name, step) for name, kind in keys.items()]
+        try:
+            self._codecs = [_codec_of(kind, name) for name, kind in keys.items()]
+        except ColumnError as error:
+            raise PlanError(f"step {step!r}: {error}") from error
         self._further = further
         self._table = Table([*(codec.dtype for codec in self._codecs), *[np.dtype(np.int64)] * further], values)
         self._has_nulls = False
@@ -260,15 +263,15 @@ def check_keys(names: Sequence[str], rows: Any) -> list[Any]:
     for name in names:
         if name not in rows.names:
             raise ColumnError(f"expected a key column {name!r}, came {', '.join(rows.names)}")
-        _codec_of(rows.field(name).type, name, "of the library")
+        _codec_of(rows.field(name).type, name)
     return [rows.field(name) for name in names]
 
 
-def _codec_of(kind: Any, name: str, step: str) -> _Fixed | _Interned:
+def _codec_of(kind: Any, name: str) -> _Fixed | _Interned:
     if not _is_fixed(kind) and not _is_interned(kind):
-        raise PlanError(
-            f"step {step!r}: the key column {name!r} is {kind}; expected numbers, text, bytes, decimals, truth values, "
-            "dates or times. Make one of them of it before the exchange"
+        raise ColumnError(
+            f"the key column {name!r} is {kind}; expected numbers, text, bytes, decimals of 128 or 256 bits, truth "
+            "values, dates or times. Make one of them of it before the exchange"
         )
     return _Fixed(kind) if _is_fixed(kind) else _Interned(kind)
 
@@ -283,7 +286,8 @@ def _is_interned(kind: Any) -> bool:
     types = pa.types
     is_text = types.is_string(kind) or types.is_large_string(kind)
     is_bytes = types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind)
-    return bool(is_text or is_bytes or types.is_decimal(kind))
+    # Arrow has no dictionary of the narrow decimals.
+    return bool(is_text or is_bytes or types.is_decimal128(kind) or types.is_decimal256(kind))
 
 
 def _plain_kind(kind: Any) -> Any:

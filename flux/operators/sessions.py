@@ -11,6 +11,7 @@ A key is in the table exactly while its session is open, so that presence is the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,17 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from flux.batch import Batch
+from flux.columns import ColumnError
 from flux.errors import OperatorError, PlanError
 from flux.operator import Context, PooledOperator
-from flux.operators.grouping import Groups, group_by_slot, key_array, plain_column, unknown_parameters
+from flux.operators.grouping import (
+    Groups,
+    check_key_type,
+    group_by_slot,
+    key_array,
+    plain_column,
+    unknown_parameters,
+)
 from flux.operators.table import Table
 
 __all__ = ["Sessions"]
@@ -42,7 +51,23 @@ class Sessions(PooledOperator):
     is an `OperatorError` that names it: filter such rows out, or leave them out by ``on_error="skip"``.
     """
 
+    is_by_key = True
     output = {"app": "int32", "src": "int32", "dur": "int64"}  # noqa: RUF012
+
+    def output_for(self, parameters: Mapping[str, Any], key_columns: tuple[str, ...], rows: Any) -> Any:
+        # What a run would refuse is refused with the plan; the instance that is asked does not run.
+        self.open(Context(dict(parameters), step="Sessions", key_columns=key_columns))
+        missing = [name for name in (*_KEY, "data", "ts") if name not in rows.names]
+        if missing:
+            raise ColumnError(
+                f"expected packets with the columns src, dst, data and ts; without {', '.join(missing)} came "
+                f"{', '.join(rows.names)}. Rename columns with select(...) before the exchange"
+            )
+        for name in _KEY:
+            check_key_type(rows.field(name).type, name, "Sessions")
+        _check_data(rows.field("data").type)
+        _check_instants(rows.field("ts").type)
+        return self.output
 
     def open(self, context: Context) -> None:
         unknown_parameters(context.step, list(context.parameters), [])
@@ -152,15 +177,19 @@ class Sessions(PooledOperator):
 def _instants(batch: Batch, step: str) -> Rows:
     """Return `ts` as 64-bit integers, in its own unit."""
     ts = plain_column(batch, "ts", step)
-    if ts.dtype.kind in "mM":
-        return ts.view(np.int64)
-    if ts.dtype.kind in "iu" and ts.dtype != np.uint64:
-        return ts.astype(np.int64, copy=False)
-    raise OperatorError(
-        f"column 'ts' is {batch.column('ts').type}; expected integers that fit in int64, timestamps or dates. Cast it "
-        "before the step",
-        step,
-    )
+    try:
+        _check_instants(batch.column("ts").type)
+    except ColumnError as error:
+        raise OperatorError(str(error), step) from error
+    return ts.view(np.int64) if ts.dtype.kind in "mM" else ts.astype(np.int64, copy=False)
+
+
+def _check_instants(kind: Any) -> None:
+    is_time = pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_duration(kind)
+    if not is_time and (not pa.types.is_integer(kind) or kind == pa.uint64()):
+        raise ColumnError(
+            f"column 'ts' is {kind}; expected integers that fit in int64, timestamps or dates. Cast it before the step"
+        )
 
 
 def _first_two_bytes(batch: Batch, step: str) -> tuple[Bytes, Bytes]:
@@ -173,12 +202,10 @@ def _first_two_bytes(batch: Batch, step: str) -> tuple[Bytes, Bytes]:
     if pa.types.is_fixed_size_binary(kind) and kind.byte_width >= 2:
         data = plain_column(batch, "data", step)
         return data[:, 0], data[:, 1]
-    if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
-        raise OperatorError(
-            f"column 'data' is {kind}; expected binary, of at least two bytes if its size is fixed: the kind of "
-            "packet and the application",
-            step,
-        )
+    try:
+        _check_data(kind)
+    except ColumnError as error:
+        raise OperatorError(str(error), step) from error
     if column.null_count:
         plain_column(batch, "data", step)  # Refuses them, and says which row it is.
     wide: Any = np.int64 if pa.types.is_large_binary(kind) else np.int32
@@ -192,3 +219,13 @@ def _first_two_bytes(batch: Batch, step: str) -> tuple[Bytes, Bytes]:
     lengths = np.diff(starts)
     first, second = flat.take(starts[:-1]), flat.take(starts[:-1] + 1)
     return first * (lengths >= 1), second * (lengths >= 2)
+
+
+def _check_data(kind: Any) -> None:
+    if pa.types.is_fixed_size_binary(kind) and kind.byte_width >= 2:
+        return
+    if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
+        raise ColumnError(
+            f"column 'data' is {kind}; expected binary, of at least two bytes if its size is fixed: the kind of "
+            "packet and the application. Cast it before the step"
+        )

@@ -14,7 +14,9 @@ A deleted key keeps slot and bucket: probes for others still have to pass there,
 (sessions do) takes its old slot without any work on the index. When the dead far outnumber the living they
 are swept out.
 
-A key belongs to one partition, told when it is inserted; state is taken out and dropped by partition.
+A key belongs to a partition, and equal keys of two partitions are two keys: what becomes of a row may not depend on
+which other partitions are at the same site. The partition takes part in comparisons but not in the hash, because equal
+keys come from one partition as a rule. State is taken out and dropped by partition.
 
 Slots stay while keys change their form: `widen` gives all keys a further word, `rekey` gives those of some slots other
 words and forgets the rest.
@@ -33,6 +35,7 @@ __all__ = ["Table"]
 Slots = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Words = npt.NDArray[np.uint64]
+Pids = npt.NDArray[np.uint16]
 
 # Slot 0 belongs to no key: in the index it means that the bucket is empty.
 _EMPTY = 0
@@ -52,10 +55,11 @@ class Table:
 
     >>> table = Table(keys=[np.int32, np.int32], values={"count": np.int64})
     >>> src, dst = np.array([7, 8, 7], np.int32), np.array([1, 1, 1], np.int32)
-    >>> slots, new = table.find_or_insert([src, dst], np.zeros(3, np.uint16))
+    >>> partition = np.zeros(3, np.uint16)
+    >>> slots, new = table.find_or_insert([src, dst], partition)
     >>> table.values["count"][slots[new]] = 0
     >>> np.add.at(table.values["count"], slots, 1)
-    >>> table.values["count"][table.find([src, dst])]
+    >>> table.values["count"][table.find([src, dst], partition)]
     array([2, 1, 2])
     """
 
@@ -79,16 +83,14 @@ class Table:
 
     # Finding and inserting.
 
-    def find(self, columns: Sequence[npt.NDArray[Any]]) -> Slots:
+    def find(self, columns: Sequence[npt.NDArray[Any]], partition: Pids) -> Slots:
         """Return the slot of each row's key, 0 where the table does not hold it."""
         words = self._pack.pack(columns)
-        slots = self._probe(words, _hash(words))
+        slots = self._probe(words, _hash(words), partition)
         slots[~self._live[slots]] = _EMPTY
         return slots
 
-    def find_or_insert(
-        self, columns: Sequence[npt.NDArray[Any]], partition: npt.NDArray[np.uint16]
-    ) -> tuple[Slots, Bools]:
+    def find_or_insert(self, columns: Sequence[npt.NDArray[Any]], partition: Pids) -> tuple[Slots, Bools]:
         """Return the slot of each row's key, and whether the key is new to the table.
 
         A key that is new and comes several times in a batch is new in all of its rows. Values of new keys are
@@ -97,16 +99,15 @@ class Table:
         self._sweep_if_worthwhile(_DEAD_PER_LIVE)
         words = self._pack.pack(columns)
         hashed = _hash(words)
-        slots = self._probe(words, hashed)
+        slots = self._probe(words, hashed, partition)
         missing = np.flatnonzero(slots == _EMPTY)
         if len(missing):
             self._reserve(len(missing))
-            slots[missing] = self._claim([word.take(missing) for word in words], hashed.take(missing))
+            rest = [word.take(missing) for word in words]
+            slots[missing] = self._claim(rest, hashed.take(missing), partition.take(missing))
         new = ~self._live.take(slots)
         if new.any():
-            fresh = slots.compress(new)
-            self._live[fresh] = True
-            self._partition[fresh] = partition.compress(new)
+            self._live[slots.compress(new)] = True
         return slots, new
 
     def delete(self, slots: Slots, for_good: bool = False) -> None:
@@ -115,29 +116,30 @@ class Table:
         if for_good:
             self._sweep_if_worthwhile(1)
 
-    def _probe(self, words: list[Words], hashed: Words) -> Slots:
+    def _probe(self, words: list[Words], hashed: Words, partition: Pids) -> Slots:
         """Return the slots of keys, also of deleted ones; 0 where there is none."""
         mask = np.uint64(len(self._index) - 1)
         bucket = (hashed & mask).view(np.int64)
         slots = self._index.take(bucket).astype(np.int64)
-        equal = self._equal(slots, words)
+        equal = self._equal(slots, words, partition)
         rows = np.flatnonzero(~equal & (slots != _EMPTY))
         # One multiplication settles both: the empty slot is 0 already, a slot of another key becomes 0.
         slots *= equal
-        bucket, words = bucket.take(rows), [word.take(rows) for word in words]
+        bucket, words, partition = bucket.take(rows), [word.take(rows) for word in words], partition.take(rows)
         step = 0
         while len(rows):
             step += 1
             bucket += step
             bucket &= mask.view(np.int64)
             found = self._index.take(bucket).astype(np.int64)
-            equal = self._equal(found, words)
+            equal = self._equal(found, words, partition)
             slots[rows] = found * equal
             on = np.flatnonzero(~equal & (found != _EMPTY))
-            rows, bucket, words = rows.take(on), bucket.take(on), [word.take(on) for word in words]
+            rows, bucket = rows.take(on), bucket.take(on)
+            words, partition = [word.take(on) for word in words], partition.take(on)
         return slots
 
-    def _claim(self, words: list[Words], hashed: Words) -> Slots:
+    def _claim(self, words: list[Words], hashed: Words, partition: Pids) -> Slots:
         """Insert keys that are not in the index, among which there may be equal ones; return their slots."""
         mask = np.int64(len(self._index) - 1)
         bucket = hashed.view(np.int64) & mask
@@ -156,19 +158,20 @@ class Table:
             self._index[contested.compress(won)] = given
             for kept, word in zip(self._keys, words, strict=True):
                 kept[given] = word.take(winners)
+            self._partition[given] = partition.take(winners)
 
             found = self._index.take(bucket).astype(np.int64)
-            equal = self._equal(found, words)
+            equal = self._equal(found, words, partition)
             slots[rows.compress(equal)] = found.compress(equal)
             on = np.flatnonzero(~equal)
             step += 1
             bucket = (bucket.take(on) + step) & mask
-            rows, words = rows.take(on), [word.take(on) for word in words]
+            rows, words, partition = rows.take(on), [word.take(on) for word in words], partition.take(on)
         return slots
 
-    def _equal(self, slots: Slots, words: list[Words]) -> Bools:
-        equal: Bools = self._keys[0].take(slots) == words[0]
-        for kept, word in zip(self._keys[1:], words[1:], strict=True):
+    def _equal(self, slots: Slots, words: list[Words], partition: Pids) -> Bools:
+        equal: Bools = self._partition.take(slots) == partition
+        for kept, word in zip(self._keys, words, strict=True):
             equal &= kept.take(slots) == word
         return equal
 

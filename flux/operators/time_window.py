@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from flux.batch import Batch
-from flux.columns import ColumnError, arrow_of
+from flux.columns import ColumnError
 from flux.errors import OperatorError, PlanError
 from flux.event_time import FARTHEST_MS, milliseconds, window_type
 from flux.operator import Context, PooledOperator
@@ -31,7 +31,7 @@ from flux.operators.grouping import unknown_parameters
 from flux.operators.keys import KeyTable, check_keys
 from flux.operators.ordering import begins_of, in_order, order_numbers, rank_within
 from flux.operators.timed import Clock, check_time_column, instants_of
-from flux.operators.value_log import ValueLog
+from flux.operators.value_log import ValueLog, made_by_user
 from flux.punctuation import Punctuation
 
 __all__ = ["TimeWindow"]
@@ -113,6 +113,8 @@ class TimeWindow(PooledOperator):
     Sums of floats are added in row order, within a pane; those of a sliding window are the sums of its panes, from the
     oldest to the newest. So they are the same whatever the batches.
     """
+
+    is_by_key = True
 
     def output_for(self, parameters: Mapping[str, Any], key_columns: tuple[str, ...], rows: Any) -> Any:
         unknown_parameters("TimeWindow", list(parameters), _PARAMETERS)
@@ -283,8 +285,7 @@ class TimeWindow(PooledOperator):
             if each.what == "quantile":
                 columns[each.name] = logged.quantile(each.columns[0], each.detail)
             elif callable(each.what):
-                found = logged.apply(each.what, each.columns)
-                columns[each.name] = arrow_of(found, pa.field(each.name, each.detail))
+                columns[each.name] = made_by_user(each, logged, columns, [*self._key, "window_start"])
             else:
                 columns[each.name] = self._kept.told(each, merged)
         return columns

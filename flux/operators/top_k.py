@@ -55,6 +55,8 @@ class TopK(PooledOperator):
     "window_start"`` and the same `size_ms`.
     """
 
+    is_by_key = True
+
     def output_for(self, parameters: Mapping[str, Any], key_columns: tuple[str, ...], rows: Any) -> Any:
         unknown_parameters("TopK", list(parameters), _PARAMETERS)
         _, by, _ = _settings(parameters)

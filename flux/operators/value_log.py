@@ -13,12 +13,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from flux.columns import numpy_of
-from flux.operators.aggregates import numbers_of
+from flux.blame import place_of
+from flux.columns import ColumnError, arrow_of, numpy_of
+from flux.errors import FluxError, OperatorError
+from flux.operators.aggregates import Aggregate, numbers_of
 from flux.operators.keys import piece_slices
 from flux.operators.ordering import in_order
 
-__all__ = ["Grouped", "ValueLog"]
+__all__ = ["Grouped", "ValueLog", "made_by_user"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -115,14 +117,12 @@ class Grouped:
     def __init__(self, columns: Mapping[str, Any], group: Ints, begins: Ints) -> None:
         self._columns, self._group, self._begins = columns, group, begins
 
-    def apply(self, function: Any, names: Sequence[str]) -> list[Any]:
-        """Return what a function makes of each group's columns, as numpy arrays."""
+    def apply(self, function: Any, names: Sequence[str]) -> Iterator[Any]:
+        """Yield what a function makes of each group's columns, as numpy arrays; what numpy calls masked is None."""
         columns = [self._columns[name] for name in names]
-        ends = self._begins.tolist()
-        return [
-            function(*(numpy_of(column.slice(start, stop - start)) for column in columns))
-            for start, stop in pairwise(ends)
-        ]
+        for start, stop in pairwise(self._begins.tolist()):
+            made = function(*(numpy_of(column.slice(start, stop - start)) for column in columns))
+            yield None if made is np.ma.masked else made
 
     @np.errstate(invalid="ignore", over="ignore")
     def quantile(self, name: str, fraction: float) -> Any:
@@ -142,7 +142,46 @@ class Grouped:
         low, high = values.take(at + below, mode="clip"), values.take(at + above, mode="clip")
         part = place - below
         told = np.where(part == 0, low, low + (high - low) * part)
+        # Two values may be further apart than a float can say, and what is between them is a float all the same.
+        apart = np.flatnonzero(~np.isfinite(high - low) & np.isfinite(low) & np.isfinite(high))
+        told[apart] = (low * (1 - part) + high * part)[apart]
         # NaN stands behind all others, and makes the quantile NaN wherever it is.
         last = values.take(at + np.maximum(sizes - 1, 0), mode="clip")
         told[np.isnan(last)] = np.nan
         return pa.array(told, mask=sizes == 0)
+
+
+def made_by_user(aggregate: Aggregate, logged: Grouped, told: Mapping[str, Any], key: Sequence[str]) -> Any:
+    """Return what the user's function makes of each group; what goes wrong names it and the group.
+
+    `key` are the columns of `told` that say which group it is.
+    """
+    assert callable(aggregate.what)
+    function, field = aggregate.what, pa.field(aggregate.name, aggregate.detail)
+    found: list[Any] = []
+
+    def failed(what: str, at: int | None) -> OperatorError:
+        group = "" if at is None else f" for {', '.join(f'{name} {told[name][at].as_py()!r}' for name in key)}"
+        return OperatorError(f"aggregate {aggregate.name!r}: {what}{group}. Mend the function, or filter such rows out")
+
+    try:
+        for made in logged.apply(function, aggregate.columns):
+            found.append(made)
+    except FluxError:
+        raise
+    except (Exception, SystemExit) as error:  # A library that calls sys.exit() must not end a site.
+        raise failed(f"{place_of(function, error)} raised {type(error).__name__}: {error}", len(found)) from error
+    try:
+        return arrow_of(found, field)
+    except ColumnError as error:
+        at = next((i for i, made in enumerate(found) if not _fits(made, field)), None)
+        came = "" if at is None else f" {found[at]!r:.100}"
+        raise failed(f"{place_of(function)} returned{came}, and {field.type} was declared: {error}", at) from error
+
+
+def _fits(made: Any, field: Any) -> bool:
+    try:
+        arrow_of([made], field)
+    except ColumnError:
+        return False
+    return True

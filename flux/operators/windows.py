@@ -20,7 +20,14 @@ from flux.batch import Batch
 from flux.columns import ColumnError
 from flux.errors import OperatorError, PlanError
 from flux.operator import Context, PooledOperator
-from flux.operators.grouping import Groups, group_by_slot, key_array, plain_column, unknown_parameters
+from flux.operators.grouping import (
+    Groups,
+    check_key_type,
+    group_by_slot,
+    key_array,
+    plain_column,
+    unknown_parameters,
+)
 from flux.operators.table import Table
 
 __all__ = ["CountWindow"]
@@ -43,14 +50,21 @@ class CountWindow(PooledOperator):
     in the value is an `OperatorError` that names it: filter such rows out, or leave them out by ``on_error="skip"``.
     """
 
+    is_by_key = True
+
     def __init__(self, history: int = 2, slide: int = 1, value: str = "dur") -> None:
         self._history, self._slide, self._value = history, slide, value
 
     def output_for(self, parameters: Mapping[str, Any], key_columns: tuple[str, ...], rows: Any) -> Any:
-        value = parameters.get("value", self._value)
+        # What a run would refuse is refused with the plan; the instance that is asked does not run.
+        self.open(Context(dict(parameters), step="CountWindow", key_columns=key_columns))
+        value = self._value
         for name in (*key_columns, value):
             if name not in rows.names:
                 raise ColumnError(f"expected a column {name!r}, came {', '.join(rows.names)}")
+        for name in key_columns:
+            check_key_type(rows.field(name).type, name, "CountWindow")
+        _check_number(rows.field(value))
         fields = [rows.field(name) for name in key_columns]
         exact = pa.float64() if pa.types.is_floating(rows.field(value).type) else pa.int64()
         return pa.schema([*fields, pa.field(f"max_{value}", exact), pa.field(f"avg_{value}", pa.float64())])
@@ -65,8 +79,10 @@ class CountWindow(PooledOperator):
         # No integer seen is further from zero than this: it tells when sums may leave 64 bits.
         self._farthest = 0
         for name, given in (("history", self._history), ("slide", self._slide)):
-            if not isinstance(given, int) or given < 1:
+            if not isinstance(given, int) or isinstance(given, bool) or given < 1:
                 raise PlanError(f"step {self._step!r}: {name} is a number of rows, at least 1; {given!r} came")
+        if not isinstance(self._value, str):
+            raise PlanError(f"step {self._step!r}: value is the name of a column; {self._value!r} came")
         if not self._key:
             raise PlanError(f"step {self._step!r}: CountWindow groups by its exchange's columns. Put one before it")
 
@@ -104,13 +120,11 @@ class CountWindow(PooledOperator):
 
     def _numbers(self, batch: Batch) -> Numbers:
         value = plain_column(batch, self._value, self._step)
-        if value.dtype.kind in "fiub" and value.dtype != np.uint64:
-            return value.astype(np.float64 if value.dtype.kind == "f" else np.int64, copy=False)
-        raise OperatorError(
-            f"column {self._value!r} is {batch.column(self._value).type}; expected signed integers, or "
-            "floats. Cast it before the step",
-            self._step,
-        )
+        try:
+            _check_number(batch.arrow.schema.field(self._value))
+        except ColumnError as error:
+            raise OperatorError(str(error), self._step) from error
+        return value.astype(np.float64 if value.dtype.kind == "f" else np.int64, copy=False)
 
     def _note_farthest(self, value: Numbers) -> None:
         if value.dtype.kind == "i" and len(value):
@@ -198,6 +212,16 @@ class CountWindow(PooledOperator):
 
     def partition_info(self) -> dict[int, int]:
         return {} if self._table is None else self._table.sizes()
+
+
+def _check_number(value: Any) -> None:
+    """Raise if there is no maximum and mean of a column with this Arrow field."""
+    kind = value.type
+    is_whole = pa.types.is_boolean(kind) or (pa.types.is_integer(kind) and kind != pa.uint64())
+    if not is_whole and not pa.types.is_floating(kind):
+        raise ColumnError(
+            f"column {value.name!r} is {kind}; expected signed integers, or floats. Cast it before the step"
+        )
 
 
 def _unwrapped(total: Ints, rough: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

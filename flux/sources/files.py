@@ -52,6 +52,7 @@ class Files(Source):
     """
 
     replays = True
+    tells_time = False
 
     def __init__(
         self,

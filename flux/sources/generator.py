@@ -49,6 +49,7 @@ class Generator(Source):
     """
 
     replays = True
+    tells_time = False
 
     def __init__(
         self,

@@ -54,6 +54,8 @@ class Source:
 
     schema: pa.Schema
     replays: bool | None = None
+    # Whether its `marks` tell the time, by clocks or watermarks; None if it does not say.
+    tells_time: bool | None = None
     # Which column tells event time; `flow.source(..., event_time=...)` sets it.
     event_time: EventTime | None = None
 

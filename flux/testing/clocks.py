@@ -72,6 +72,8 @@ class Clock:
             )
         for name in ("localtime", "gmtime", "ctime"):
             yield getattr(time, name), self._with_default(f"time.{name}", getattr(time, name))
+        yield time.asctime, self._with_default_struct("time.asctime", time.asctime, 0)
+        yield time.strftime, self._with_default_struct("time.strftime", time.strftime, 1)
         yield _REAL_DATETIME, self._datetime()
         yield _REAL_DATE, self._date()
 
@@ -88,6 +90,18 @@ class Clock:
                 return real(*moment)
             self._note(what)
             return real(self._now_s)
+
+        return read
+
+    def _with_default_struct(self, what: str, real: Callable[..., Any], before: int) -> Callable[..., Any]:
+        """The same of functions that take local time taken apart, behind `before` other arguments."""
+        local = time.localtime
+
+        def read(*values: Any) -> Any:
+            if len(values) > before:
+                return real(*values)
+            self._note(what)
+            return real(*values, local(self._now_s))
 
         return read
 

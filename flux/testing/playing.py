@@ -71,13 +71,35 @@ class Given:
         rows = [event for event in events if not isinstance(event, Punctuation)]
         numbers = [i for i, event in enumerate(events, 1) if not isinstance(event, Punctuation)]
         marks = [replace(e, sn=i) for i, e in enumerate(events, 1) if isinstance(e, Punctuation)]
-        batch = pa.RecordBatch.from_pylist(rows, schema) if rows or schema is not None else pa.record_batch({})
-        return cls(plain_batch(batch), np.array(numbers, np.int64), tuple(marks))
+        return cls(plain_batch(_batch_of(rows, schema)), np.array(numbers, np.int64), tuple(marks))
 
     def partition(self, key: tuple[str, ...], partitions: int) -> npt.NDArray[np.uint16]:
         if not len(self.sn):
             return np.zeros(0, np.uint16)
         return partition_of([self.rows.column(name) for name in key], partitions)
+
+
+def _batch_of(rows: list[dict[str, Any]], schema: Any) -> pa.RecordBatch:
+    if not rows and schema is None:
+        return pa.record_batch({})
+    try:
+        return pa.RecordBatch.from_pylist(rows, schema)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError):
+        names = list(rows[0]) if schema is None else schema.names
+        for name in names:
+            _check_column(name, [row.get(name) for row in rows], None if schema is None else schema.field(name).type)
+        raise
+
+
+def _check_column(name: str, values: list[Any], kind: Any) -> None:
+    try:
+        pa.array(values, kind)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        kinds = ", ".join(sorted({type(value).__name__ for value in values}))
+        raise PlanError(
+            f"check_operator: the rows that were drawn make no column {name!r}: values of {kinds} came, and Arrow says "
+            f"{error}. Draw values of one type that fit, or say schema=pyarrow.schema({{{name!r}: ...}})"
+        ) from error
 
 
 @dataclass(frozen=True)

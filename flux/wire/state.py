@@ -30,6 +30,9 @@ _ARRAY, _TABLE, _BATCH, _TUPLE, _ARRAY_OUTSIDE, _TABLE_OUTSIDE, _BATCH_OUTSIDE, 
 _WORD, _SPOKEN = 10, 11
 _ARROW_OUTSIDE = (_TABLE_OUTSIDE, _BATCH_OUTSIDE)
 _SLICED = (_LIST, _DICT)
+_MEMORY = (bytearray, memoryview)
+_LOOKED_INTO = (list, dict, *_MEMORY)
+_DEEP_MAX = 512  # As deep as msgpack goes.
 # Each tuple or value of a class within another takes 50 KiB of the C stack, which ends at 8 MiB or sooner, and the
 # process with it.
 _TUPLES_DEEP_MAX = 32
@@ -107,7 +110,7 @@ def _encode(state: Any, whose: str, outside: Outside | None, words: Vocabulary, 
         if isinstance(value, np.ndarray):
             return _extended_array(value, outside)
         if isinstance(value, np.generic):
-            return msgpack.ExtType(_ARRAY, msgpack.packb([value.dtype.str, []]) + value.tobytes())
+            return msgpack.ExtType(_ARRAY, msgpack.packb([value.dtype.str, None]) + value.tobytes())
         if isinstance(value, pa.Table | pa.RecordBatch):
             return _extended_arrow(value, outside)
         if type(value) is tuple:
@@ -133,10 +136,41 @@ def _encode(state: Any, whose: str, outside: Outside | None, words: Vocabulary, 
         return {key: sliced(each, deep + 1) for key, each in value.items()}
 
     try:
+        if _holds_memory(state):
+            state = _replaced(state, extend)
         packed: bytes = msgpack.packb(state if outside is None else sliced(state, 0), default=extend, strict_types=True)
-    except (OverflowError, ValueError) as error:
+    except (OverflowError, ValueError, RecursionError) as error:
         raise StateError(f"{whose}: the state cannot be moved: {error}") from error
     return packed
+
+
+def _holds_memory(state: Any) -> bool:
+    """Whether there are bytearrays or memoryviews in lists and dicts: msgpack makes bytes of them and does not ask.
+
+    Looks at all values of one depth at once, because it looks at every state that moves, and almost none has any. What
+    msgpack does not know itself is looked into when it asks.
+    """
+    values: Any = [state]
+    for _ in range(_DEEP_MAX):
+        kinds = set(map(type, values))
+        if kinds.isdisjoint(_LOOKED_INTO):
+            return False
+        if not kinds.isdisjoint(_MEMORY):
+            return True
+        # By identity, lest lists that hold one another twice become ever more.
+        lists = {id(value): value for value in values if type(value) is list}.values()
+        dicts = {id(value): value for value in values if type(value) is dict}.values()
+        values = [*itertools.chain.from_iterable(lists), *itertools.chain.from_iterable(map(dict.values, dicts))]
+    return False
+
+
+def _replaced(value: Any, extend: Callable[[Any], Any]) -> Any:
+    """`value` with what stands for its bytearrays; an error for memoryviews."""
+    if type(value) in _MEMORY:
+        return extend(value)
+    if type(value) is list:
+        return [_replaced(each, extend) for each in value]
+    return {key: _replaced(each, extend) for key, each in value.items()} if type(value) is dict else value
 
 
 def decode(packed: Any, outside: Sequence[Any] = (), words: Vocabulary = PLAIN, steps: Words = _NO_STEPS) -> Any:
@@ -256,8 +290,8 @@ def _view(data: Any, dtype: Any) -> Any:
 
 
 def _shaped(flat: Any, shape: Any) -> Any:
-    array = flat.reshape(shape)
-    return array if shape else array[()]
+    # A scalar of numpy has no shape; an array without dimensions has an empty one.
+    return flat.reshape(())[()] if shape is None else flat.reshape(shape)
 
 
 class _Gathered:

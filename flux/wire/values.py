@@ -101,6 +101,12 @@ def _text(value: Any) -> str:
     return value
 
 
+def _bytes(value: Any) -> bytes:
+    if type(value) is not bytes:
+        raise TypeError(f"expected bytes, got {shown(value)}")
+    return value
+
+
 def _int_bytes(value: int) -> bytes:
     return value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
 
@@ -136,6 +142,7 @@ _STANDARD: dict[type[Any], tuple[str, *_Both]] = {
     Decimal: ("Decimal", str, lambda p: Decimal(_text(p))),
     Fraction: ("Fraction", lambda v: [v.numerator, v.denominator], lambda p: Fraction(*map(_whole, p))),
     UUID: ("UUID", lambda v: v.bytes, lambda p: UUID(bytes=p)),
+    bytearray: ("bytearray", bytes, lambda p: bytearray(_bytes(p))),
     complex: ("complex", lambda v: [v.real, v.imag], lambda p: complex(*p)),
     # Those that msgpack has no room for.
     int: ("int", _int_bytes, lambda p: int.from_bytes(p, "little", signed=True)),

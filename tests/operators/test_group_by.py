@@ -118,6 +118,9 @@ def test_keys_that_changed_are_told_in_their_order() -> None:
         ({"aggregates": {"f": (len, "x", "int64")}}, "needs all values of a key"),
         ({"aggregates": {"n": "count"}, "emit": "sometimes"}, "emit is 'rows' or 'watermarks'"),
         ({}, "aggregates is a dict"),
+        ({"aggregates": {"s": ()}}, r"aggregate 's': expected .*came \(\)"),
+        ({"aggregates": {"s": (len, 5, "int64")}}, "aggregate 's': expected"),
+        ({"aggregates": {"s": (len, (), "int64")}}, "aggregate 's': expected"),
         ({"aggregate": {"n": "count"}}, "unknown parameters aggregate; it has aggregates, emit"),
     ],
 )
@@ -126,9 +129,12 @@ def test_what_cannot_be_asked_for_is_refused_with_the_plan(parameters: dict[str,
         step_of(GroupBy, batch_of([], pa.string(), pa.int64()).schema, ("k",), **parameters)
 
 
-def test_nested_keys_are_refused_with_advice() -> None:
-    schema = pa.schema([("k", pa.list_(pa.int64())), ("x", pa.int64())])
-    with pytest.raises(PlanError, match="key column 'k' is list"):
+@pytest.mark.parametrize("kind", [pa.list_(pa.int64()), pa.decimal32(5, 2), pa.decimal64(9)])
+def test_nested_keys_and_narrow_decimals_are_refused_with_advice(kind: Any) -> None:
+    schema = pa.schema([("k", kind), ("x", pa.int64())])
+    with pytest.raises(
+        PlanError, match=r"operator GroupBy: the key column 'k' is (list|decimal).* before the exchange"
+    ):
         step_of(GroupBy, schema, ("k",), aggregates={"n": "count"})
 
 
@@ -142,3 +148,24 @@ def test_an_empty_batch_changes_nothing() -> None:
         out = hosted.process(one)
         assert out is not None and out.arrow.to_pylist() == [{"k": "a", "n": count}]
         assert hosted.process(nothing) is None
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.uint64()])
+def test_the_variance_of_large_integers_keeps_their_digits(kind: Any) -> None:
+    batch = batch_of([(1, 2**60 + i) for i in range(3)], pa.int64(), kind)
+    step = step_of(GroupBy, batch.schema, ("k",), aggregates={"var": ("variance", "x")})
+    hosted = opened(step)
+    found = [hosted.process(Batch(batch.slice(i, 1), np.array([i]), None, np.zeros(1, np.uint16))) for i in range(3)]
+    assert [out.arrow.column("var")[0].as_py() for out in found if out is not None] == [None, 0.5, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [(pa.int64(), [-(2**63), 2**63 - 1]), (pa.uint64(), [2**64 - 1, 0]), (pa.uint64(), [0, 2**64 - 1])],
+)
+def test_the_variance_of_integers_that_are_farther_apart_than_64_bits_tell(kind: Any, values: list[int]) -> None:
+    batch = batch_of([(1, value) for value in values], pa.int64(), kind)
+    hosted = opened(step_of(GroupBy, batch.schema, ("k",), aggregates={"var": ("variance", "x")}))
+    out = hosted.process(Batch(batch, np.arange(2), None, np.zeros(2, np.uint16)))
+    assert out is not None
+    assert math.isclose(out.arrow.column("var")[1].as_py(), float(2**64 - 1) ** 2 / 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import date, datetime, timedelta
 from types import GeneratorType
 from typing import Any
@@ -15,6 +16,7 @@ from feeding import PARTITIONS, cuts, opened, tuples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import flux
 from flux.batch import Batch
 from flux.errors import OperatorError, PlanError
 from flux.hashing import partition_of
@@ -22,6 +24,7 @@ from flux.hosting import Hosted
 from flux.operator import OperatorStep
 from flux.operators import Join
 from flux.operators.joining import Joined
+from flux.plan.graph import StepNode
 from flux.plan.sides import wide_names
 from flux.punctuation import Punctuation
 
@@ -40,7 +43,8 @@ def schemas(kind: Any) -> tuple[pa.Schema, pa.Schema]:
 
 
 def joined_of(kind: Any, within: Any) -> Joined:
-    return Joined.of(*schemas(kind), {"k": "id"}, within, "_right")
+    joined = Joined.of(*schemas(kind), {"k": "id"}, within, "_right")
+    return replace(joined, is_event_time=joined.column is not None)
 
 
 def step_of(joined: Joined) -> OperatorStep:
@@ -193,6 +197,7 @@ def test_a_watermark_is_in_milliseconds_whatever_the_unit_of_the_column(unit: st
         schema.set(schema.get_field_index("ts"), pa.field("ts", pa.timestamp(unit))) for schema in schemas(pa.int64())
     ]
     joined = Joined.of(*instants, {"k": "id"}, {"ts": timedelta(seconds=5)}, "_right")
+    joined = replace(joined, is_event_time=True)
     hosted = opened(step_of(joined))
     hosted.process(batch_of(joined, [(0, 1, 10 * per_s), (0, 1, 16 * per_s)], 0))
     hosted.punctuate(Punctuation(2, "watermark", 20_000))
@@ -233,10 +238,76 @@ def test_far_apart_numbers_are_not_near() -> None:
     assert hosted.process(batch_of(joined, [(0, 1, -(2**63)), (1, 1, 2**63 - 1)], 0)) is None
 
 
+@pytest.mark.parametrize("within", [10**30, {"ts": 10**30}, {"ts": 1e300}])
+def test_a_bound_beyond_all_numbers_bounds_nothing(within: Any) -> None:
+    joined = joined_of(pa.int64(), within)
+    hosted = opened(step_of(joined))
+    hosted.punctuate(Punctuation(0, "watermark", 20))
+    out = hosted.process(batch_of(joined, [(0, 1, -(2**63)), (1, 1, 2**63 - 1)], 1))
+    assert out is not None and len(out) == 1
+
+
+def test_a_watermark_says_nothing_of_a_column_that_is_not_event_time() -> None:
+    joined = replace(joined_of(pa.int64(), {"ts": 5}), is_event_time=False)
+    hosted = opened(step_of(joined))
+    hosted.process(batch_of(joined, [(0, 1, 10)], 0))
+    hosted.punctuate(Punctuation(1, "watermark", 10**6))
+    assert tuples(hosted.process(batch_of(joined, [(1, 1, 12)], 2))) == [(1, 10, 0, 2, 12)]
+
+
+def a_stream(flow: flux.Dataflow, event_time: str | None = None) -> flux.Stream:
+    return flow.source(flux.sources.Table([{"k": 1, "ts": 1_000, "p": 1}]), event_time=event_time)
+
+
+@pytest.mark.parametrize(
+    ("make", "is_known"),
+    [
+        (lambda a, b, c: (a, b, "ts"), True),
+        (lambda a, b, c: (a.filter(bool), b.select("k", w="p", ts="ts"), "ts"), True),
+        (lambda a, b, c: (a.select("k", at="ts"), b.select("k", at="ts"), "at"), True),
+        (lambda a, b, c: (a.union(b), a, "ts"), True),
+        (lambda a, b, c: (a, b, "p"), False),
+        (lambda a, b, c: (a, c, "ts"), False),
+        (lambda a, b, c: (a.union(c), b, "ts"), False),
+        (lambda a, b, c: (a, b.select("k", ts="p"), "ts"), False),
+        (lambda a, b, c: (a, b.select("k", ts=(lambda batch: batch["ts"], "int64")), "ts"), False),
+        (lambda a, b, c: (a, b.map(lambda row: {}, {"k": "int64", "ts": "int64"}), "ts"), False),
+    ],
+)
+def test_the_plan_knows_event_time_by_the_sources_of_both_sides(make: Any, is_known: bool) -> None:
+    flow = flux.Dataflow("times")
+    left, right, column = make(a_stream(flow, "ts"), a_stream(flow, "ts"), a_stream(flow))
+    [tail] = left.join(right, on="k", within={column: 5})._tails
+    assert isinstance(tail, StepNode)
+    assert tail.step.parameters["joined"].is_event_time == is_known
+
+
+@pytest.mark.parametrize("event_time", [None, "ts"])
+def test_all_pairs_come_that_are_near_in_a_column_beside_event_time(event_time: str | None) -> None:
+    flow = flux.Dataflow("prices")
+    rows = [{"k": 1, "ts": 1_000 * i, "p": float(i)} for i in range(50)]
+    left, right = (flow.source(flux.sources.Table(rows), event_time=event_time) for _ in range(2))
+    left.join(right, on="k", within={"p": 0.5}, partitions=2).sink(flux.sinks.Collect())
+    assert flow.run(sites=2).table.num_rows == 50
+
+
+def test_signed_and_unsigned_keys_are_equal_as_numbers() -> None:
+    left, right = (pa.schema([("k", kind), ("v", pa.int64())]) for kind in (pa.int64(), pa.uint64()))
+    joined = Joined.of(left, right, "k", 100, "_right")
+    columns = [
+        pa.array([0, 0, 1, 1], pa.uint8()),
+        *(pa.array([-1, 5, None, None], pa.int64()), pa.array([1, 2, None, None], pa.int64())),
+        *(pa.array([None, None, 2**64 - 1, 5], pa.uint64()), pa.array([None, None, 3, 4], pa.int64())),
+    ]
+    arrow = pa.RecordBatch.from_arrays(columns, names=wide_names(joined.sides))
+    out = opened(step_of(joined)).process(Batch(arrow, np.arange(4), None, np.zeros(4, np.uint16)))
+    assert tuples(out) == [(5, 2, 4)]
+
+
 # What cannot be joined.
 
-LEFT = pa.schema([("k", pa.int64()), ("at", pa.timestamp("ms")), ("v", pa.int64())])
-RIGHT = pa.schema([("k", pa.int32()), ("at", pa.timestamp("ms")), ("v", pa.string())])
+LEFT = pa.schema([("k", pa.int64()), ("at", pa.timestamp("ms")), ("v", pa.int64()), ("n", pa.int64())])
+RIGHT = pa.schema([("k", pa.int32()), ("at", pa.timestamp("ms")), ("v", pa.string()), ("n", pa.int64())])
 
 
 @pytest.mark.parametrize(
@@ -251,6 +322,10 @@ RIGHT = pa.schema([("k", pa.int32()), ("at", pa.timestamp("ms")), ("v", pa.strin
         ("k", {"v": 1}, "'v' is int64 here and string there"),
         ("k", {"at": 5}, "its bound is a timedelta"),
         ("k", {"at": timedelta(-1)}, "a timedelta from 0 on"),
+        (5, 1, "needs the columns in which rows agree.*got on=5"),
+        ([["k"]], 1, "needs the columns in which rows agree"),
+        ("k", {"n": math.inf}, "'n' is int64, so its bound is a finite number from 0 on; got inf"),
+        ("k", {"n": math.nan}, "a finite number"),
     ],
 )
 def test_a_join_that_cannot_be_is_a_plan_error_that_says_why(on: Any, within: Any, says: str) -> None:
@@ -260,9 +335,9 @@ def test_a_join_that_cannot_be_is_a_plan_error_that_says_why(on: Any, within: An
 
 def test_a_pair_has_our_columns_and_theirs_without_the_key() -> None:
     joined = Joined.of(LEFT, RIGHT, "k", {"at": timedelta(seconds=2)}, "_other")
-    assert joined.output.names == ["k", "at", "v", "at_other", "v_other"]
+    assert joined.output.names == ["k", "at", "v", "n", "at_other", "v_other", "n_other"]
     assert joined.bound == 2_000
-    with pytest.raises(PlanError, match="the columns 'at', 'v' twice"):
+    with pytest.raises(PlanError, match="the columns 'at', 'n', 'v' twice"):
         Joined.of(LEFT, RIGHT, "k", 1, "")
 
 

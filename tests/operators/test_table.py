@@ -38,10 +38,12 @@ class TableLikeADict(RuleBasedStateMachine):
     def columns(self, keys: list[tuple[int, int]]) -> list[Any]:
         return [np.array([k[0] for k in keys], np.int64), np.array([k[1] for k in keys], self.width)]
 
+    def pids(self, keys: list[tuple[int, int]]) -> Any:
+        return np.array([partition_of(key) for key in keys], np.uint16)
+
     @rule(keys=KEYS)
     def insert(self, keys: list[tuple[int, int]]) -> None:
-        pids = np.array([partition_of(key) for key in keys], np.uint16)
-        slots, new = self.table.find_or_insert(self.columns(keys), pids)
+        slots, new = self.table.find_or_insert(self.columns(keys), self.pids(keys))
         assert new.tolist() == [key not in self.model for key in keys]
         for slot, key in zip(slots.tolist(), keys, strict=True):
             self.clock += 1
@@ -49,14 +51,14 @@ class TableLikeADict(RuleBasedStateMachine):
 
     @rule(keys=KEYS)
     def delete(self, keys: list[tuple[int, int]]) -> None:
-        slots = self.table.find(self.columns(keys))
+        slots = self.table.find(self.columns(keys), self.pids(keys))
         self.table.delete(slots[slots != 0])
         for key in keys:
             self.model.pop(key, None)
 
     @rule(keys=KEYS)
     def find(self, keys: list[tuple[int, int]]) -> None:
-        slots = self.table.find(self.columns(keys))
+        slots = self.table.find(self.columns(keys), self.pids(keys))
         values = [int(self.table.values["value"][slot]) if slot else None for slot in slots.tolist()]
         assert values == [self.model.get(key) for key in keys]
 
@@ -145,9 +147,9 @@ def test_swept_keys_stay_away_while_the_table_grows() -> None:
     # The first of these sweeps the old ones; the last makes the index grow while slots are free.
     for keys in (np.arange(100, 104), np.arange(104, 108), np.arange(108, 128)):
         table.find_or_insert([keys], pids[: len(keys)])
-    assert not table.find([old]).any()
+    assert not table.find([old], pids).any()
     slots, new = table.find_or_insert([old], pids)
-    others = table.find([np.arange(100, 128)])
+    others = table.find([np.arange(100, 128)], pids[:28])
     assert new.all()
     assert not set(slots.tolist()) & set(others.tolist())
     further, _ = table.find_or_insert([np.arange(200, 240)], pids)
@@ -165,3 +167,20 @@ def test_keys_of_the_same_home_bucket_are_told_apart() -> None:
     slots, _ = table.find_or_insert(columns, np.zeros(500, np.uint16))
     keys = list(zip(*(column.tolist() for column in columns), strict=True))
     assert len(set(slots.tolist())) == len(set(keys)) == len(set(zip(keys, slots.tolist(), strict=True)))
+
+
+@settings(max_examples=50)
+@given(st.lists(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=20), max_size=6))
+def test_equal_keys_of_two_partitions_are_two_keys(batches: list[list[tuple[int, int]]]) -> None:
+    table = Table([np.int32], {})
+    slot_of: dict[tuple[int, int], int] = {}
+    for rows in batches:
+        key, pid = np.array([row[0] for row in rows], np.int32), np.array([row[1] for row in rows], np.uint16)
+        slots, new = table.find_or_insert([key], pid)
+        assert new.tolist() == [row not in slot_of for row in rows]
+        for row, slot in zip(rows, slots.tolist(), strict=True):
+            assert slot_of.setdefault(row, slot) == slot
+        assert table.find([key], pid).tolist() == slots.tolist()
+    assert len(set(slot_of.values())) == len(slot_of) == len(table)
+    for pid_ in range(3):
+        assert sorted(table.get(pid_)["key0"].tolist()) == sorted(k for k, p in slot_of if p == pid_)

@@ -290,3 +290,58 @@ def test_more_keys_of_a_partition_than_sub_can_count_are_told_in_order() -> None
     hosted.process(Batch(rows, np.arange(count), None, np.zeros(count, np.uint16)))
     out = hosted.punctuate(Punctuation(count, "end"))
     assert out is not None and np.array_equal(out["k"], np.arange(count))
+
+
+@pytest.mark.parametrize("slide", [None, 5])
+def test_the_variance_of_large_integers_keeps_their_digits(slide: int | None) -> None:
+    rows = pa.record_batch({"k": [1] * 3, "ts": [1, 6, 9], "x": [2**60, 2**60 + 1, 2**60 + 2]})
+    asked = {"var": ("variance", "x")}
+    step = step_of(TimeWindow, rows.schema, ("k",), time="ts", size_ms=10, slide_ms=slide, aggregates=asked)
+    found, _ = played(step, Timeline.of(rows, ("k",), None), [1, 2], [0, 1, 2, 3])
+    assert [row[3] for _, row in found if row[1] == 0] == [1.0]
+
+
+def test_a_quantile_between_values_that_are_far_apart_is_between_them() -> None:
+    rows = pa.record_batch({"k": [1] * 2, "ts": [1] * 2, "x": [-1.7e308, 1.7e308]})
+    asked = {"median": ("quantile", "x", 0.5), "q": ("quantile", "x", 0.75)}
+    step = step_of(TimeWindow, rows.schema, ("k",), time="ts", size_ms=10, aggregates=asked)
+    [(_, row)], _ = played(step, Timeline.of(rows, ("k",), None))
+    assert row[3] == 0.0 and math.isclose(row[4], 1.7e308 / 2)
+
+
+# Functions of a user's own.
+
+
+def told_by(function: Any, rows: list[Row], kind: str = "float64") -> list[tuple[Any, ...]]:
+    schema = schema_of(pa.string(), pa.float64())
+    aggregates = {"own": (function, "x", kind)}
+    step = step_of(TimeWindow, schema, ("k",), time="ts", size_ms=10, aggregates=aggregates)
+    found, _ = played(step, Timeline.of(batch_of(rows, schema), ("k",), EventTime(column="ts")))
+    return sorted(row for _, row in found)
+
+
+def test_what_numpy_calls_masked_is_null() -> None:
+    rows: list[Row] = [("a", 0, None), ("b", 0, 2.0), ("b", 1, None)]
+    assert told_by(lambda x: x.max(), rows) == [("a", 0, 10, None), ("b", 0, 10, 2.0)]
+
+
+def fussy(x: Any) -> Any:
+    if x[0] == 7.0:
+        raise ValueError("no sevens")
+    return "text" if x[0] == 8.0 else 1.0
+
+
+@pytest.mark.parametrize(
+    ("x", "says"),
+    [
+        (7.0, r"aggregate 'own': fussy \(.*test_time_window.py:\d+\) raised ValueError: no sevens for k 'b', "),
+        (
+            8.0,
+            r"aggregate 'own': fussy \(.*test_time_window.py:\d+\) returned 'text', and double was declared: .*k 'b'",
+        ),
+    ],
+)
+def test_an_error_in_a_function_names_it_the_aggregate_and_the_key(x: float, says: str) -> None:
+    with pytest.raises(OperatorError, match=says) as caught:
+        told_by(fussy, [("a", 20, 1.0), ("b", 20, x), ("c", 20, 1.0)])
+    assert "window_start 20" in str(caught.value)

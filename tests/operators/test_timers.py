@@ -5,9 +5,10 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
+import feeding
 import pyarrow as pa
 import pytest
-from feeding import PARTITIONS, step_of
+from feeding import PARTITIONS, opened, step_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from timeline import Timeline, cut_places, played
@@ -15,6 +16,8 @@ from timeline import Timeline, cut_places, played
 from flux.errors import OperatorError
 from flux.event_time import EventTime
 from flux.operator import KeyedOperator
+from flux.punctuation import Punctuation
+from flux.testing.playing import ship
 
 SCHEMA = pa.schema([("k", pa.string()), ("ts", pa.int64()), ("what", pa.int64())])
 TOLD = EventTime(column="ts", every_ms=5)
@@ -155,3 +158,28 @@ def test_a_timer_may_be_set_for_an_instant(zone: Any) -> None:
     rows = pa.record_batch({"k": pa.array(["a"]), "ts": pa.array([5_000_123], pa.int64()).cast(kind)})
     found, _ = played(step_of(At, rows.schema, ("k",)), Timeline.of(rows, ("k",), EventTime(column="ts")))
     assert [row for _, row in found] == [(6_000,)]
+
+
+class Signed(KeyedOperator):
+    """Tells its key when the time has come that a row says."""
+
+    output = {"k": "float64", "at": "int64"}  # noqa: RUF012
+
+    def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
+        self.set_timer(row.at)
+        return None, None
+
+    def on_timer(self, key: Any, time: int, state: Any) -> Any:
+        return None, [{"k": key[0], "at": time}]
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_zero_is_one_key_whatever_its_sign_and_the_same_after_a_move(moves: bool) -> None:
+    schema = pa.schema({"k": pa.float64(), "at": pa.int64()})
+    here, there = opened(step_of(Signed, schema, ("k",)), [0]), opened(step_of(Signed, schema, ("k",)), [1])
+    here.process(feeding.batch_of([(-0.0, 10), (0.0, 20), (None, 30)], schema, [0, 0, 0]))
+    if moves:
+        ship(here, 0, there)
+        here = there
+    told = feeding.tuples(here.punctuate(Punctuation(9, "watermark", 40, frozenset({0}))))
+    assert repr(told) == "[(0.0, 10), (0.0, 20), (None, 30)]"

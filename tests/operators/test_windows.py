@@ -145,10 +145,15 @@ def test_columns_that_are_not_there_are_refused_with_the_plan() -> None:
 def test_string_keys_are_refused_with_advice() -> None:
     schema = INTS.set(0, pa.field("app", pa.string()))
     with pytest.raises(PlanError, match="KeyedOperator"):
-        opened(step_of(CountWindow, schema, KEY)).process(batch_of([("a", 1, 2)], schema, [0]))
+        step_of(CountWindow, schema, KEY)
+    with pytest.raises(PlanError, match="KeyedOperator"):
+        opened(step_of(CountWindow, None, KEY)).process(batch_of([("a", 1, 2)], schema, [0]))
 
 
 def test_a_value_that_is_no_number_is_refused() -> None:
     schema = INTS.set(2, pa.field("dur", pa.string()))
+    with pytest.raises(PlanError, match="signed integers"):
+        step_of(CountWindow, schema, KEY)
+    # Where the plan did not know what comes, the run says it.
     with pytest.raises(OperatorError, match="signed integers"):
-        opened(step_of(CountWindow, schema, KEY)).process(batch_of([(1, 1, "x")], schema, [0]))
+        opened(step_of(CountWindow, None, KEY)).process(batch_of([(1, 1, "x")], schema, [0]))

@@ -36,10 +36,11 @@ class Counted(flux.KeyedOperator):
         return count, [{"k": row.k, "count": count, "name": str(row.k), "at": at, "data": b"abc"}]
 
 
-def start(outlet: Path, **settings: Any) -> Any:
+def start(outlet: Path, rate: float | None = None, **settings: Any) -> Any:
     """Start a dataflow that counts, with its output for Spark."""
     flow = flux.Dataflow("counted")
-    events = flow.source(flux.sources.Table(pa.table({"k": [n % 7 for n in range(ROWS)]}), batch_rows=500))
+    numbers = pa.table({"k": [n % 7 for n in range(ROWS)]})
+    events = flow.source(flux.sources.Table(numbers, rate=rate, batch_rows=500))
     events.exchange("k", partitions=4).apply(Counted).sink(flux.spark.Outlet(outlet, **settings))
     return flow.start(sites=2)
 
@@ -110,7 +111,7 @@ def test_an_outlet_that_is_full_before_the_query_begins_goes_on(spark: Any, tmp_
 
 
 def test_a_query_that_is_restarted_goes_on_from_its_checkpoint(spark: Any, tmp_path: Path) -> None:
-    with start(tmp_path / "outlet", segment_bytes=20_000) as run:
+    with start(tmp_path / "outlet", rate=2_000, segment_bytes=1) as run:  # So it comes in several segments.
         run.wait(timeout=10 * DEADLINE_S)
     segments = len(list((tmp_path / "outlet").glob("*.rows")))
     first, deadline = None, time.monotonic() + 10 * DEADLINE_S

@@ -79,6 +79,25 @@ class Slow(flux.KeyedOperator):
         return time.time() // 100, [{"late": time.time() > 1_750_000_000}]
 
 
+class Dated(flux.KeyedOperator):
+    """Says when a row came, in one of the ways in which `time` tells it without being asked for a moment."""
+
+    output = {"day": "string"}
+
+    def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
+        return 1, [{"day": time.strftime("%Y-%m-%d")}]
+
+
+class Stamped(Dated):
+    def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
+        return 1, [{"day": time.asctime()}]
+
+
+class Taken(Dated):
+    def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
+        return 1, [{"day": f"{time.gmtime().tm_yday} {time.localtime().tm_year}"}]
+
+
 class Lucky(Totals):
     def process(self, batch: Any) -> Any:
         return batch.emit({"word": batch.column("word"), "total": [random.random() for _ in range(len(batch))]})

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
+import flux
 from flux.errors import PlanError
 from flux.testing import Fault, check_operator
 
@@ -44,6 +45,9 @@ FAULTS: dict[Any, tuple[str, str, str, int]] = {
     faulty.Batchy: ("batching", "depends on where batches are cut", "only boundaries one may see are punctuations", 3),
     faulty.Hourly: ("clock", "depends on the time of day", r"reads the clock at .*faulty.py:\d+ \(datetime.now\)", 2),
     faulty.Slow: ("clock", "depends on the time of day", r"faulty.py:\d+ \(time.time\)", 2),
+    faulty.Dated: ("clock", "depends on the time of day", r"faulty.py:\d+ \(time.strftime\)", 2),
+    faulty.Stamped: ("clock", "depends on the time of day", r"faulty.py:\d+ \(time.asctime\)", 2),
+    faulty.Taken: ("clock", "depends on the time of day", r"faulty.py:\d+ \(time.gmtime\)", 2),
     faulty.Lucky: ("repeats", "gives different output each time it is run", "must not draw random numbers", 2),
     faulty.Unordered: ("hash order", r"depends on the order of a set or on hash\(\)", r"sorted\(some_set\)", 3),
     faulty.Vandal: ("input", "writes to what is not its own", "process wrote to its input", 2),
@@ -117,3 +121,24 @@ def test_a_column_that_is_not_there_is_said() -> None:
         check_operator(faulty.Totals, rows=ROWS.filter(len))
     with pytest.raises(PlanError, match="the rows have no column nowhere; they have value, word"):
         check_operator(faulty.Totals, rows=ROWS, key="nowhere")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["a", 1], r"column 'word': .* Draw values of one type that fit, or say schema=pyarrow.schema\("),
+        ([2**70], "column 'word': values of int came, and Arrow says .*[Ii]nt too (big|large)"),
+    ],
+)
+def test_values_that_make_no_column_are_a_plan_error_that_names_it(words: list[Any], says: str) -> None:
+    row = st.fixed_dictionaries({"word": st.sampled_from(words), "value": st.just(1.0)})
+    with pytest.raises(PlanError, match=says):
+        check_operator(faulty.Totals, rows=st.lists(row, min_size=4), key="word", examples=20)
+
+
+def test_what_is_no_operator_is_a_plan_error() -> None:
+    class Nothing(flux.Operator):
+        pass
+
+    with pytest.raises(PlanError, match=r"process\(self, batch\), and Nothing does not define it"):
+        check_operator(Nothing, rows=ROWS, key="word", examples=5)

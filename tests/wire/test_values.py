@@ -24,7 +24,7 @@ from flux.batch import Batch
 from flux.errors import PlanError, StateError
 from flux.hosting import host
 from flux.wire.frames import BadFrame
-from flux.wire.state import decode, encode
+from flux.wire.state import Outside, decode, encode
 from flux.wire.transfer import Arrival, items
 from flux.wire.values import PLAIN, Spoken, Vocabulary
 
@@ -327,3 +327,45 @@ def test_state_of_a_step_that_is_not_here_is_a_bad_frame() -> None:
 def test_a_vocabulary_that_cannot_be_is_a_plan_error(attributes: dict[str, Any], says: str) -> None:
     with pytest.raises(PlanError, match=f"step 'Fitting': .*{says}"):
         hosted(type("Odd", (flux.KeyedOperator,), attributes))
+
+
+class Held(NamedTuple):
+    data: Any
+
+
+@pytest.mark.parametrize(
+    "within", [lambda v: v, lambda v: [1, {"a": [v]}], lambda v: (1, v), lambda v: deque([v]), Held]
+)
+def test_a_bytearray_stays_one_and_can_be_written_to(within: Any) -> None:
+    words = Vocabulary((Held,))
+    there = decode(encode(within(bytearray(b"ab")), WHOSE, words=words), words=words)
+    assert there == within(bytearray(b"ab"))
+    assert "bytearray(b'ab')" in repr(there)
+
+
+def test_a_bytearray_in_a_long_list_stays_one() -> None:
+    outside = Outside(lambda size: None)
+    packed = encode([[bytearray(b"a")], *range(20_000)], WHOSE, outside)
+    buffers = [np.frombuffer(b"".join(parts), np.uint8) for parts in outside.buffers]
+    assert decode(packed, buffers)[0] == [bytearray(b"a")]
+    assert type(decode(packed, buffers)[0][0]) is bytearray
+
+
+@pytest.mark.parametrize("held", [b"a", bytearray(b"a")])
+def test_a_list_within_itself_is_refused_also_beside_a_bytearray(held: Any) -> None:
+    endless: list[Any] = [held]
+    endless += [endless, endless]
+    with pytest.raises(StateError, match="cannot be moved"):
+        encode(endless, WHOSE)
+
+
+def test_a_memoryview_is_refused_by_its_place() -> None:
+    with pytest.raises(StateError, match=r"memory.* of type memoryview, at \['a'\]\[0\], cannot be moved"):
+        encode({"a": [memoryview(b"ab")]}, WHOSE)
+
+
+@pytest.mark.parametrize("value", [np.array(5), np.array("x"), np.int16(5), np.array([5]), np.datetime64(3, "s")])
+def test_an_array_without_dimensions_is_no_scalar(value: Any) -> None:
+    there = decode(encode(value, WHOSE))
+    assert (type(there), there.dtype, there.shape) == (type(value), value.dtype, value.shape)
+    assert there == value

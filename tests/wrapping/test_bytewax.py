@@ -9,23 +9,33 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import flux
 from flux.errors import OperatorError, PlanError
+from flux.hashing import partition_of
 from flux.punctuation import Punctuation
 from tests.runtime.waiting import wait_until
 
 from .bytewax_flows import CASES, START, Case, Row, builder_of, by_bytewax, by_key, op, win
-from .moving_about import emitted
+from .moving_about import PARTITIONS, emitted
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SHOWN = ["fold", "stateful map", "join", "sliding windows", "session windows"]
 
 
 def wrapped(case: Case) -> Any:
     return flux.wrap_bytewax(builder_of(case), value=case.value, emit=case.emit, output=case.output)
+
+
+def together(count: int) -> list[str]:
+    """Keys of one partition."""
+    letters = pa.array("abcdefghijklmnopqrstuvwxyz")
+    partitions = partition_of([letters], PARTITIONS)
+    return [k for k, pid in zip(letters.to_pylist(), partitions, strict=True) if pid == 0][:count]
 
 
 def some_rows(count: int, seed: int = 0) -> list[Row]:
@@ -103,10 +113,58 @@ def test_the_clock_of_the_stream_drives_notifications(moves: list[int]) -> None:
     ]
 
 
+class Asking:
+    """Asks to be notified at the millisecond that a row says, 0 for never."""
+
+    def __init__(self, due: datetime | None) -> None:
+        self.due = due
+
+    def on_item(self, row: Row) -> tuple[list[Any], bool]:
+        self.due = EPOCH + timedelta(milliseconds=row["at"]) if row["at"] else None
+        return [], False
+
+    def on_notify(self) -> tuple[list[Any], bool]:
+        self.due = None
+        return ["notified"], False
+
+    def notify_at(self) -> datetime | None:
+        return self.due
+
+    def snapshot(self) -> datetime | None:
+        return self.due
+
+
+@pytest.mark.parametrize("moves", [[], [3], [0, 2]])
+def test_logics_of_one_time_are_notified_in_the_order_of_their_keys_also_after_a_move(moves: list[int]) -> None:
+    one, other = together(2)
+    asked = [{"k": k, "at": at} for k, at in ((one, 10), (other, 10), (one, 0), (one, 10))]
+    got = emitted(flux.wrap_bytewax(Asking), [*asked, *events(1)], key=("k",), moves=moves)
+    assert [row["k"] for row in got] == [one, other]
+
+
 def test_watermarks_may_tell_the_time_instead() -> None:
     given = [{"k": "a"}, Punctuation(0, "clock", 9_000), Punctuation(0, "watermark", 5_000)]
     got = emitted(flux.wrap_bytewax(Reminder, time="watermark"), given, key=("k",))
     assert [row["at"] for row in got] == ["00:00:00", "00:00:05"]
+
+
+def asking(time: Any, **source: Any) -> flux.Dataflow:
+    flow = flux.Dataflow("asking")
+    rows = flow.source(flux.sources.Table([{"k": "a", "at": n} for n in range(1, 5)]), **source)
+    rows.exchange("k").apply(flux.wrap_bytewax(Asking, time=time)).sink(flux.sinks.Collect())
+    return flow
+
+
+@pytest.mark.parametrize(("time", "source"), [("clock", {}), ("clock", {"event_time": "at"}), ("watermark", {})])
+def test_asking_for_a_time_that_nobody_tells_is_a_plan_error(time: str, source: dict[str, str]) -> None:
+    with pytest.raises(PlanError, match=f'notified by the {time}, and no source .* Table. Say .*time="watermark"'):
+        asking(time, **source).explain()
+
+
+def test_asking_for_a_time_that_is_told_is_none() -> None:
+    asking("watermark", event_time="at", watermark_every_ms=1).explain()
+    asking(None).explain()
+    assert emitted(flux.wrap_bytewax(Asking, time=None), [{"k": "a", "at": 1}, *events(1)], key=("k",)) == []
 
 
 def test_windows_close_when_the_stream_says_that_time_has_passed() -> None:
@@ -118,8 +176,7 @@ def test_windows_close_when_the_stream_says_that_time_has_passed() -> None:
         lambda key, event: {"kind": event[1]},
         {"kind": "string"},
     )
-    epoch = datetime(1970, 1, 1, tzinfo=UTC)
-    seconds = int((START - epoch).total_seconds())
+    seconds = int((START - EPOCH).total_seconds())
     given = [Punctuation(0, "clock", seconds * 1_000), {"k": "a"}, *events(seconds + 14), *events(seconds + 15)]
     kept = [row["kind"] for row in emitted(wrapped(case), given[:3], key=("k",), ends=False)]
     closed = [row["kind"] for row in emitted(wrapped(case), given, key=("k",), ends=False)]
@@ -197,6 +254,31 @@ def test_what_a_logic_must_return_is_said() -> None:
 
     with pytest.raises(OperatorError, match=r"Wrong.on_batch returned \[1\]; expected a tuple"):
         emitted(flux.wrap_bytewax(Wrong), events("a"), key=("k",))
+
+
+class Ending(Asking):
+    """Ends with what the millisecond says."""
+
+    def on_eof(self) -> tuple[list[Any], bool]:
+        if self.due is None:
+            raise ValueError("never asked")
+        return [{"a": 1, "b": 2} if (self.due - EPOCH) > timedelta(milliseconds=1) else {"a": 1}], False
+
+
+@pytest.mark.parametrize(
+    ("at", "emit", "says"),
+    [
+        ((1, 2), None, r"Ending.on_eof \(.*test_bytewax.py:\d+\) returned .*'b': 2.*with the keys k, a\. "),
+        ((2, 1), None, r"Ending.on_eof \(.*test_bytewax.py:\d+\) returned .*'a': 1.*with the keys k, a, b"),
+        ((1, 2), lambda key, value: 3, r"<lambda> \(.*test_bytewax.py:\d+\) returned 3; expected"),
+        ((0, 0), None, r"Ending.on_eof \(.*test_bytewax.py:\d+\) raised ValueError: never asked"),
+        ((1, 2), lambda key, value: value["c"], r"<lambda> \(.*test_bytewax.py:\d+\) raised KeyError: 'c'"),
+    ],
+)
+def test_what_is_emitted_at_the_end_is_checked_and_the_method_blamed(at: Any, emit: Any, says: str) -> None:
+    rows = [{"k": k, "at": each} for k, each in zip(together(2), at, strict=True)]
+    with pytest.raises(OperatorError, match=says):
+        emitted(flux.wrap_bytewax(Ending, emit=emit, time=None), rows, key=("k",))
 
 
 def test_flux_does_not_import_bytewax() -> None:
