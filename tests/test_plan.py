@@ -244,7 +244,7 @@ def test_what_is_no_operator_is_refused_with_the_plan(operator: Any, says: str) 
 @pytest.mark.parametrize("operator", [Keyed, made_keyed, flux.wrap_bytewax(a_logic)])
 def test_whoever_keeps_state_by_key_needs_the_key_whichever_way_it_is_made(operator: Any) -> None:
     _, events = a_flow()
-    with pytest.raises(flux.PlanError, match='keeps its state by key: name its columns'):
+    with pytest.raises(flux.PlanError, match="keeps its state by key: name its columns"):
         events.exchange(by="any").apply(operator)
     with pytest.raises(flux.PlanError, match="has left out 'k': keep the column"):
         events.exchange("k").select("v").apply(operator)

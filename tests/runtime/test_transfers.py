@@ -130,6 +130,9 @@ def test_large_state_moves_while_rows_flow() -> None:
         assert run._program.wait(whole_without("site-2"), PATIENCE_S)
         donor = pid_of(run, "site-1")
         assert forks_of(donor) == []
+        wait_until(
+            lambda: bool(run.moved_log()), "the donor to tell what it has moved"
+        )  # On another link than the view.
         [moved] = run.moved_log()
         assert moved.to == "site-3" and moved.size_bytes > 8 * WORDS
         run.kill("site-1")  # Now the copy must stand alone.
