@@ -89,7 +89,7 @@ def test_rows_emitted_at_the_end_reach_the_next_step_of_the_segment_before_its_e
 
 
 def test_a_field_without_nulls_and_metadata_arrive_as_declared() -> None:
-    class Declared(flux.Operator):
+    class Declared(Same):
         output = pa.schema([pa.field("k", pa.int64(), nullable=False, metadata={"unit": "s"})], metadata={"of": "us"})
 
         def process(self, batch: Any) -> Any:
@@ -154,7 +154,7 @@ def test_emitted_dictionaries_are_decoded() -> None:
 
 @pytest.mark.parametrize("name", ["__sn", "__sub", "__producer", "__partition"])
 def test_a_column_with_a_name_of_flux_is_refused_wherever_it_comes_from(name: str) -> None:
-    class Declared(flux.Operator):
+    class Declared(Same):
         output = {name: "int64"}
 
     class Undeclared(flux.Operator):
@@ -176,7 +176,7 @@ def test_a_column_with_a_name_of_flux_is_refused_wherever_it_comes_from(name: st
 
 @pytest.mark.parametrize("declared", [pa.dictionary(pa.int8(), pa.string()), pa.string_view()])
 def test_a_declared_output_must_be_a_type_that_rows_travel_as(declared: Any) -> None:
-    class Declared(flux.Operator):
+    class Declared(Same):
         output = {"v": declared}
 
     with pytest.raises(flux.PlanError, match=r"output column 'v': .* Declare string"):
