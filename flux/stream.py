@@ -227,6 +227,8 @@ class Stream:
             raise PlanError(f"{name} needs an exchange in front: write .exchange(columns).apply({name})")
         made = check_operator_class(operator, name)
         self._check_not_remade(name, root)
+        if getattr(made, "is_one_to_many", False):
+            self._check_level(name)
         if getattr(made, "is_by_key", False):
             self._check_key(name, root)
         step = OperatorStep(
@@ -241,7 +243,6 @@ class Stream:
         return self._applied(step)
 
     def _applied(self, step: OperatorStep) -> Stream:
-        self._check_level(step.name)
         node = self._flow._add(partial(StepNode, parent=self._tails[0], step=step))
         return replace(self, _tails=(node,), _schema=step.output, _level=self._level + 1)
 
@@ -340,7 +341,9 @@ class Stream:
             level=level,
             output=joined.output,
         )
-        return replace(stream, _level=level)._applied(step)
+        both = replace(stream, _level=level)
+        both._check_level(step.name)
+        return both._applied(step)
 
     def _is_event_time(self, column: str) -> bool:
         """Whether the plan knows that a column is what tells event time, in all sources of the stream."""
@@ -390,9 +393,9 @@ class Stream:
     def _check_level(self, name: str) -> None:
         if self._level >= LEVELS:
             raise PlanError(
-                f"{name} is step number {self._level + 1} in a row that may make several rows of one, as operators, "
-                f"joins and flat_maps do: {LEVELS} such steps fit in the order of rows. Make one operator of two of "
-                "them; map, filter and select do not count"
+                f"{name} makes several rows of one, and is step number {self._level + 1} in a row that may, as "
+                f"operators, joins and flat_maps do: {LEVELS} such steps fit in the order of rows. Make one operator of "
+                "two of them; map, filter and select do not count"
             )
 
     def _check_columns(self, what: str, columns: Sequence[str], needed: bool = False) -> None:

@@ -104,13 +104,13 @@ class Lucky(Totals):
 
 
 class Unordered(flux.KeyedOperator):
-    """Emits what it has seen in the order of a set."""
+    """Emits what it has seen in the order of a set; what it keeps is in order, so it comes back as it was."""
 
     output = {"seen": "string"}
 
     def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
-        seen = (state or set()) | {row.word, row.word[::-1]}
-        return seen, [{"seen": " ".join(seen)}]
+        seen = {*(state or []), row.word, row.word[::-1]}
+        return sorted(seen), [{"seen": " ".join(seen)}]
 
 
 class Vandal(flux.Operator):
