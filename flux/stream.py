@@ -393,8 +393,8 @@ class Stream:
     def _check_level(self, name: str) -> None:
         if self._level >= LEVELS:
             raise PlanError(
-                f"{name} makes several rows of one, and is step number {self._level + 1} in a row that may: {LEVELS} such "
-                "steps fit in the order of rows. Make one operator of two of them; map, filter and select do not count"
+                f"{name} makes several rows of one, and is step number {self._level + 1} in a row that may: {LEVELS} "
+                "such steps fit in the order of rows. Make one operator of two of them; map, filter, select do not count"
             )
 
     def _check_columns(self, what: str, columns: Sequence[str], needed: bool = False) -> None:
