@@ -394,7 +394,7 @@ class Stream:
         if self._level >= LEVELS:
             raise PlanError(
                 f"{name} makes several rows of one, and is step number {self._level + 1} in a row that may: {LEVELS} "
-                "such steps fit in the order of rows. Make one operator of two of them; map, filter, select do not count"
+                "such steps fit in the order of rows. Make one operator of two of them; map and filter do not count"
             )
 
     def _check_columns(self, what: str, columns: Sequence[str], needed: bool = False) -> None:
