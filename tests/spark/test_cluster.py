@@ -103,7 +103,8 @@ def test_an_operator_that_executors_cannot_import_is_named_in_one_line(
     spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = types.ModuleType("only_here")
-    exec("import flux\nclass Op(flux.KeyedOperator):\n    output = {'n': 'int64'}\n", module.__dict__)
+    methods = "output = {'n': 'int64'}\n    def on_tuple(self, key, row, state): return None, []"
+    exec(f"import flux\nclass Op(flux.KeyedOperator):\n    {methods}\n", module.__dict__)
     monkeypatch.setitem(sys.modules, "only_here", module)
     flow = flux.Dataflow("far")
     stream = flow.source(flux.sources.Table([{"n": 1}])).exchange("n", partitions=2).apply(module.Op)

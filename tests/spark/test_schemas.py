@@ -146,7 +146,7 @@ def test_columns_become_what_arrow_makes_of_them(column: Any) -> None:
 
 def test_map_keys_come_in_the_order_of_sparks_state_store() -> None:
     """As real Spark gave them: little end first, so 256 comes before 1."""
-    order = byte_order(struct_of("a int, b string", "it"))
+    order = byte_order([field.dataType for field in struct_of("a int, b string", "it")])
     in_order = [(256, "b"), (1, "a"), (1, "b"), (1, "bb"), (2, "b"), (5, "b"), (7, "t"), (300, "b"), (-1, "b")]
     assert sorted(sorted(in_order), key=order) == in_order
 

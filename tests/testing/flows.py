@@ -57,7 +57,8 @@ class Tells(flux.Operator):
         self.rows += len(batch)
 
     def on_punctuation(self, p: Any) -> Any:
-        return {"kind": [p.kind], "value": [p.value], "rows": [self.rows]}
+        value = None if p.kind == "end" else p.value  # That of the end is the time of day.
+        return {"kind": [p.kind], "value": [value], "rows": [self.rows]}
 
     def get_state(self) -> Any:
         return self.rows
