@@ -1,7 +1,7 @@
 """Orders: how rows are put in the order of their keys, which is the same in every copy, whatever slots the keys have.
 
 Each column becomes whole numbers that stand in the order of its values: ascending, with NaN behind all other floats and
-nulls behind everything. If the numbers of all columns fit in 32 bits, they are sorted by radix, 16 bits at a time; if
+nulls behind everything. If the numbers of all columns fit in 48 bits, they are sorted by radix, 16 bits at a time; if
 they and a row's place fit in one word, the words are sorted. Both are several times faster than sorting by columns.
 """
 
@@ -84,7 +84,7 @@ def in_order(columns: Sequence[Ints]) -> Ints:
         words <<= np.uint64(width)
         # Differences wrap around to what they are without a sign.
         words |= (column - np.int64(low)).view(np.uint64)
-    if sum(bits) <= 2 * _DIGIT_BITS:
+    if sum(bits) <= 3 * _DIGIT_BITS:
         return by_radix(words)
     words <<= np.uint64(place_bits)
     words |= np.arange(count, dtype=np.uint64)

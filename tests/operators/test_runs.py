@@ -43,7 +43,7 @@ def check_ticks(times: npt.NDArray[Any], bound: Any, are_near: Any) -> None:
 
 
 def run_of(side: npt.NDArray[Any], key: npt.NDArray[Any], when: npt.NDArray[Any], ticks: Ticks) -> Run:
-    """A run of rows whose hashes are their keys, far enough apart; the rows of side 0 come first in all it is made of."""
+    """A run of rows whose hashes are their keys, far enough apart."""
     places = np.concatenate([np.flatnonzero(side == 0), np.flatnonzero(side == 1)])
     hashed, told = key.astype(np.uint64) << np.uint64(33), ticks.of(when)
     words = np.concatenate([words_of(s, hashed[side == s], told[side == s]) for s in (0, 1)])
