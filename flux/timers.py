@@ -154,12 +154,14 @@ class Timers:
 
 
 def _milliseconds(time: Any) -> int:
-    """A time as `row` has it, in milliseconds; without a time zone it is UTC, as Arrow's is."""
+    """A time as `row` has it, in milliseconds; without a time zone it is UTC, as Arrow's is; a date is its midnight."""
+    if isinstance(time, datetime.date) and not isinstance(time, datetime.datetime):
+        time = datetime.datetime.combine(time, datetime.time())
     if isinstance(time, datetime.datetime):
         aware = time if time.tzinfo is not None else time.replace(tzinfo=datetime.UTC)
         return (aware - _EPOCH) // _MS
     if not isinstance(time, int) or isinstance(time, bool):
-        raise TypeError(f"a timer's time is a whole number of milliseconds, or a datetime; came {time!r}")
+        raise TypeError(f"a timer's time is a whole number of milliseconds, or a datetime or date; came {time!r}")
     return max(-FARTHEST_MS, min(time, FARTHEST_MS))
 
 

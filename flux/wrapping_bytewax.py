@@ -171,6 +171,15 @@ class _Logics(RowWise):
     _method: str
     _time: str | None
 
+    def output_for(self, parameters: Mapping[str, Any], key_columns: tuple[str, ...], rows: Any) -> Any:
+        """What was declared; a column that is to be given and is not there is refused as the plan is made."""
+        if isinstance(self._value, str) and self._value not in rows.names:
+            raise PlanError(
+                f"wrap_bytewax({type(self).__name__}): value={self._value!r} is to be a column of the rows, which have "
+                f"the columns {', '.join(rows.names)}. Name one of them, or give a function of the row"
+            )
+        return self.output
+
     def open(self, context: Context) -> None:
         self._columns = context.key_columns
         if not self._columns:

@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -271,6 +272,43 @@ def test_what_was_read_can_be_emitted() -> None:
     out = b.emit({name: b[name] for name in columns})
     assert out is not None
     assert out.arrow.equals(b.arrow)
+
+
+# Rows.
+
+MICRO, NANO = 1_577_836_800_000_001_000, 1_577_836_800_000_001_001
+AT = datetime.datetime(2020, 1, 1, 0, 0, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "exact", "finer"),
+    [
+        (pa.timestamp("ns"), AT, pd.Timestamp(NANO)),
+        (pa.timestamp("ns", "UTC"), AT.replace(tzinfo=datetime.UTC), pd.Timestamp(NANO, tz="UTC")),
+        (pa.duration("ns"), AT - datetime.datetime(1970, 1, 1), pd.Timedelta(NANO)),
+    ],
+)
+def test_rows_have_times_of_the_standard_library_where_these_hold_them_and_else_of_pandas(
+    kind: Any, exact: Any, finer: Any
+) -> None:
+    for stored, values in (
+        ([MICRO, None], [exact, None]),
+        ([NANO, None, MICRO], [finer, None, exact]),
+    ):
+        column = pa.array(stored, kind)
+        nested = pa.array([[None], stored], pa.list_(kind))
+        flat = [row.t for row in batch({"t": column}).rows()]
+        [_, [inner]] = [list(row) for row in batch({"t": nested}).rows()]
+        for got in (flat, inner):
+            assert got == values and list(map(type, got)) == list(map(type, values))
+
+
+def test_a_time_of_day_with_nanoseconds_has_no_value_of_python_and_is_not_cut_off() -> None:
+    fine, coarse = (pa.array([stored, None], pa.time64("ns")) for stored in (1_001, 1_000))
+    assert [row.t for row in batch({"t": coarse}).rows()] == [datetime.time(0, 0, 0, 1), None]
+    for column in (fine, pa.array([{"x": 1_001}], pa.struct([("x", pa.time64("ns"))]))):
+        with pytest.raises(ValueError, match=r"datetime.time has no nanoseconds"):
+            list(batch({"t": column}).rows())
 
 
 # Order.

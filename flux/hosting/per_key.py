@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from ..batch import Batch
 from ..blame import innermost, place_of
+from ..columns import python_of
 from ..errors import FluxError, OperatorError, PlanError, StateError
 from ..operator import KeyedOperator, OperatorStep, Punctuation
 from ..timers import Timers
@@ -177,7 +178,7 @@ def keys_of(columns: list[Any]) -> list[tuple[Any, ...]]:
     """
     values = []
     for column in columns:
-        cells = column.to_pylist()
+        cells = python_of(column)
         if pa.types.is_floating(column.type):
             cells = [NAN if cell != cell else 0.0 if cell == 0 else cell for cell in cells]
         values.append(cells)

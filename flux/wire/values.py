@@ -1,9 +1,9 @@
 """Values: what state may hold beside plain values, arrays and tables, as plain values; and back, without pickle.
 
-Some types of the standard library travel as they are: sets, dates and times, decimals and the like. Classes of the
-user's travel if the operator names them (`state_types`): dataclasses, named tuples, enums, and classes whose instances
-are their attributes. For everything else an operator may have `encode_state` and `decode_state`.
-All three together are its `Vocabulary`, and bytes that came from a peer make nothing that is not in it.
+Some types of the standard library travel as they are: sets, dates and times, decimals and the like; and times of
+pandas. Classes of the user's travel if the operator names them (`state_types`): dataclasses, named tuples, enums, and
+classes whose instances are their attributes. For everything else an operator may have `encode_state` and
+`decode_state`. All three together are its `Vocabulary`, and bytes that came from a peer make nothing that is not in it.
 
 An instance is made without its `__init__`, because what came is a state in which it was, and not how it began.
 """
@@ -21,6 +21,8 @@ from fractions import Fraction
 from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
+
+import numpy as np
 
 from ..batch import ROW_MODULE, row_type
 from ..errors import PlanError, StateError
@@ -151,6 +153,47 @@ _FROM_STANDARD = {name: made for name, _, made in _STANDARD.values()}
 _ROW = "row"  # What `batch.rows()` yields: a row that an operator keeps comes back as one.
 
 
+# --- of pandas ----------------------------------------------------------------------------------------
+
+
+def _timestamp(value: Any) -> list[Any]:
+    # pandas makes zones of pytz of names, and so it does again.
+    name = getattr(value.tzinfo, "zone", None)
+    return [value.to_numpy(), name, _zone(value.tzinfo) if name is None else None]
+
+
+def _to_timestamp(plain: Any, pandas: Any) -> Any:
+    instant, name, zone = plain
+    made = pandas.Timestamp(_numpy(instant, np.datetime64))
+    if name is None and zone is None:
+        return made
+    if name is not None:
+        ZoneInfo(_text(name))  # Raises for what is no zone. pandas would open any file of that name.
+    return made.tz_localize("UTC").tz_convert(_to_zone(zone) if name is None else name)
+
+
+def _numpy(value: Any, kind: type[Any]) -> Any:
+    if type(value) is not kind:
+        raise TypeError(f"expected a {kind.__name__}, got {shown(value)}")
+    return value
+
+
+# Rows have them where the standard library has nothing so fine. Of each: what it is made of, and what makes it.
+_OF_PANDAS: dict[str, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]] = {
+    "pandas.Timestamp": (_timestamp, _to_timestamp),
+    "pandas.Timedelta": (lambda v: v.to_numpy(), lambda p, pandas: pandas.Timedelta(_numpy(p, np.timedelta64))),
+    "pandas.NaTType": (lambda v: None, lambda p, pandas: pandas.NaT),
+}
+
+
+def _to_pandas(word: str, plain: Any) -> Any:
+    try:
+        import pandas  # Not needed by those who do not keep such values.
+    except ImportError as error:
+        raise BadFrame(f"state with a {word}, and pandas is not installed here: install it everywhere") from error
+    return _OF_PANDAS[word][1](plain, pandas)
+
+
 # --- of the user's ----------------------------------------------------------------------------------
 
 
@@ -250,6 +293,8 @@ class Vocabulary:
             return name, take(value)
         if kind in self._classes:
             return f".{kind.__qualname__}", self._classes[kind].take(value)
+        if kind.__module__.startswith("pandas.") and (word := f"pandas.{kind.__name__}") in _OF_PANDAS:
+            return word, _OF_PANDAS[word][0](value)
         if kind.__module__ == ROW_MODULE and isinstance(value, tuple):
             return _ROW, [list(kind._fields), list(value)]
         if self._encode is not None:
@@ -262,6 +307,8 @@ class Vocabulary:
         """The value of which `to_plain` gave this; `BadFrame` if there is no such word."""
         if word in _FROM_STANDARD:
             return _FROM_STANDARD[word](plain)
+        if word in _OF_PANDAS:
+            return _to_pandas(word, plain)
         if word == _ROW:
             names, values = plain
             return row_type(tuple(map(_text, names)))._make(values)

@@ -16,6 +16,7 @@ from flux.batch import Batch
 from flux.errors import OperatorError, PlanError, StateError
 from flux.hosting import host
 from flux.operator import Context, KeyedOperator, Operator, PooledOperator, Punctuation
+from flux.testing.playing import ship
 
 SCHEMA = pa.schema([("k", pa.int64()), ("n", pa.int64())])
 ROWS = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 3)), max_size=30)
@@ -383,3 +384,29 @@ def test_an_operator_is_told_before_its_state_moves_and_afterwards(form: type[An
     standby.install_partition_state(3, state)
     standby.end_trans(3)
     assert calls == [("init_trans", *partition), *put, ("end_trans", *partition)]
+
+
+class Last(KeyedOperator):
+    """Tells the time of the row before, and how long ago that was."""
+
+    output = {"k": pa.timestamp("ns"), "before": pa.timestamp("ns"), "ago": pa.duration("ns")}  # noqa: RUF012
+
+    def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
+        before, ago = state or (row.ts, None)
+        return (row.ts, row.ts - before), [{"k": key[0], "before": before, "ago": ago}]
+
+
+@pytest.mark.parametrize("finer", [0, 1])
+def test_times_in_nanoseconds_are_kept_as_keys_and_states_that_move(finer: int) -> None:
+    kind = pa.timestamp("ns")
+    schema = pa.schema({"k": kind, "ts": kind})
+    here, there = opened(step_of(Last, schema, ("k",)), [0]), opened(step_of(Last, schema, ("k",)), [])
+    first, second, third = (1_000_000_000_000 + 1_000 * i + finer * i for i in range(3))
+    for site, ts in ((here, first), (here, second), (there, third)):
+        if site is there:
+            ship(here, 0, there)
+        rows = pa.record_batch([pa.array([5_000 + finer], kind), pa.array([ts], kind)], schema=schema)
+        out = site.process(Batch(rows, np.array([ts]), None, np.array([0], np.uint16)))
+    assert out is not None
+    found = [column.cast(pa.int64()).to_pylist()[0] for column in out.arrow.columns]
+    assert found == [5_000 + finer, second, second - first]

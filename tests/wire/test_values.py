@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import enum
 import math
+import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, time, timedelta, timezone
@@ -14,6 +15,7 @@ from zoneinfo import ZoneInfo
 
 import msgpack
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -167,6 +169,34 @@ def test_a_class_may_be_derived_from_abstract_and_generic_ones() -> None:
     assert type(got) is Learner and got.rate == 0.5
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        pd.Timestamp("2020-01-01T00:00:00.000000001"),
+        pd.Timestamp("2020-01-01", unit="s"),
+        pd.Timestamp("2020-10-25T01:30:00.000000001", tz="UTC").tz_convert("Europe/Berlin"),
+        pd.Timestamp(2020, 10, 25, 1, 30, tzinfo=UTC).tz_convert(ZoneInfo("Europe/Berlin")),
+        pd.Timestamp("2020-01-01T00:00:00.000000001", tz=timezone(timedelta(hours=2))),
+        pd.Timestamp("2020-01-01", tz="UTC"),
+        pd.Timedelta(-1, "ns"),
+        pd.Timedelta(5, "D").as_unit("s"),
+        pd.NaT,
+    ],
+)
+def test_times_of_pandas_come_back_to_the_nanosecond(value: Any) -> None:
+    [got] = returned([value])
+    assert type(got) is type(value) and repr(got) == repr(value)
+    if value is not pd.NaT:
+        assert got == value and got.unit == value.unit
+
+
+def test_where_there_is_no_pandas_its_times_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = encode([pd.Timestamp("2020-01-01")], WHOSE)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(BadFrame, match="pandas is not installed here"):
+        decode(packed)
+
+
 def test_an_hour_that_comes_twice_is_told_apart() -> None:
     twice = datetime(2024, 10, 27, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin"))
     got = returned(twice)
@@ -239,6 +269,10 @@ def test_a_class_that_is_not_named_is_not_made_of_what_came(value: Any) -> None:
         *(("Decimal", values) for values in ("one", 1, None)),
         *(("row", values) for values in ([["a"], []], [[1], [2]], [["a", "b"], [1]])),
         *(("timedelta", values) for values in ([10**12, 0, 0], [1.5, 0, 0], [1])),
+        *(("pandas.Timestamp", values) for values in ("now", [1, None, None])),
+        ("pandas.Timestamp", [np.datetime64(1, "s"), "dateutil//etc/localtime", None]),
+        *(("pandas.Timedelta", values) for values in (1, "1 day")),
+        ("pandas.DataFrame", {"a": [1]}),
         ("set", [[1]]),
         ("UUID", b"short"),
         ("Fraction", [1, 0]),

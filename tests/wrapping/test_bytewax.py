@@ -234,6 +234,13 @@ def test_a_logic_is_given_a_column_or_what_a_function_makes_of_a_row() -> None:
         assert emitted(flux.wrap_bytewax(Echo, value=value), rows, key=("k",)) == [{"k": "a"} | gives]
 
 
+def test_a_column_that_is_not_there_is_a_plan_error() -> None:
+    flow = flux.Dataflow("no such column")
+    stream = flow.source(flux.sources.Table([{"k": "a", "v": 7}])).exchange("k")
+    with pytest.raises(PlanError, match=r"wrap_bytewax\(Counting\): value='price' .* columns k, v"):
+        stream.apply(flux.wrap_bytewax(Counting, value="price"))
+
+
 @pytest.mark.parametrize(
     ("builder", "says"),
     [
