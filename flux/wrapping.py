@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from flux.batch import Batch
+from flux.emitted import keeping
 from flux.errors import OperatorError, PlanError
 from flux.operator import Context, Operator
 from flux.punctuation import Punctuation
@@ -126,11 +127,12 @@ class _Wrapped(RowWise):
     def process(self, batch: Batch) -> Batch | None:
         update, wrapped, names = self._calls["_process"], self._wrapped, batch.arrow.schema.names
         assert update is not None
+        kept = keeping(batch.output)
         outputs: list[Any] = []
         origin: list[int] = []
         for place, row in enumerate(batch.rows()):
             before = len(outputs)
-            outputs.extend(as_dicts(update(wrapped, dict(zip(names, row, strict=True)))))
+            outputs.extend(kept(as_dicts(update(wrapped, dict(zip(names, row, strict=True))))))
             origin.extend([place] * (len(outputs) - before))
         return self._emit(batch, outputs, origin)
 

@@ -204,6 +204,19 @@ def test_a_keyed_operator_emits_dicts_of_its_columns(emitted: Any) -> None:
         opened(step_of(Wrong, SCHEMA, ("k",))).process(batch_of([(0, 1)], SCHEMA, [0]))
 
 
+def test_a_keyed_operator_may_emit_the_dict_that_it_keeps() -> None:
+    class Counts(KeyedOperator):
+        output = {"n": "int64"}  # noqa: RUF012
+
+        def on_tuple(self, key: tuple[Any, ...], row: Any, state: Any) -> Any:
+            state = state or {"n": 0}
+            state["n"] += 1
+            return state, [state]
+
+    out = opened(step_of(Counts, SCHEMA, ("k",))).process(batch_of([(1, 1)] * 3, SCHEMA, [0] * 3))
+    assert tuples(out) == [(1,), (2,), (3,)]
+
+
 def test_a_keyed_operator_needs_a_key() -> None:
     with pytest.raises(PlanError, match="exchange"):
         host(step_of(RunningByKey, SCHEMA))

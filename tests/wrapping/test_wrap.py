@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import flux
@@ -157,3 +158,28 @@ def test_what_is_no_row_is_refused(returned: Any) -> None:
 def test_state_that_cannot_be_moved_is_named() -> None:
     with pytest.raises(StateError, match=r"Seen.*at \['seen'\].*state_types = \(Seen,\)"):
         emitted(flux.wrap(Odd, process="look", get_state=vars, install_state=setattr), ROWS, key=("k",), moves=[1])
+
+
+class KeepsItsRow:
+    """Returns the dict that it goes on counting in, and a list that it goes on adding to."""
+
+    def __init__(self) -> None:
+        self.stats: dict[str, Any] = {"n": 0, "all": []}
+
+    def update(self, row: dict[str, int]) -> dict[str, Any]:
+        self.stats["n"] += 1
+        self.stats["all"].append(row["v"])
+        return self.stats
+
+    def getState(self) -> dict[str, Any]:
+        return self.stats
+
+    def installState(self, state: dict[str, Any]) -> None:
+        self.stats = state
+
+
+@pytest.mark.parametrize("output", [None, {"n": "int64", "all": pa.list_(pa.int64())}])
+def test_a_row_is_what_it_was_when_it_was_returned(output: Any) -> None:
+    wrapped = flux.wrap(KeepsItsRow, output=output)
+    told = emitted(wrapped, [{"k": 1, "v": v} for v in range(5)], key=("k",), moves=[2])
+    assert told == [{"n": n, "all": list(range(n))} for n in range(1, 6)]
