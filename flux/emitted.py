@@ -6,7 +6,7 @@ list in it. So each is copied as it comes; lists and dicts in it are too, if its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,27 +15,27 @@ import pyarrow as pa
 __all__ = ["keeping"]
 
 
-def keeping(schema: pa.Schema | None) -> Callable[[Iterable[Any]], list[Any]]:
-    """What makes copies of rows of a schema, or of rows of which nothing is known yet.
+def keeping(schema: pa.Schema | None) -> Callable[[Any], Any]:
+    """What makes a copy of a row of a schema, or of one of which nothing is known yet.
 
     What is no row stays what it is: an error, for whoever looks at it.
 
     >>> held = {"n": 1, "all": [1]}
-    >>> rows = keeping(None)([held, 5])
+    >>> row = keeping(None)(held)
     >>> held["all"].append(2)
-    >>> rows
-    [{'n': 1, 'all': [1]}, 5]
+    >>> row
+    {'n': 1, 'all': [1]}
     """
     is_flat = schema is not None and not any(pa.types.is_nested(field.type) for field in schema)
     return _flat if is_flat else _deep
 
 
-def _flat(rows: Iterable[Any]) -> list[Any]:
-    return [row.copy() if type(row) is dict else dict(row) if isinstance(row, Mapping) else row for row in rows]
+def _flat(row: Any) -> Any:
+    return row.copy() if type(row) is dict else dict(row) if isinstance(row, Mapping) else row
 
 
-def _deep(rows: Iterable[Any]) -> list[Any]:
-    return [_copied(row) if isinstance(row, Mapping) else row for row in rows]
+def _deep(row: Any) -> Any:
+    return _copied(row) if isinstance(row, Mapping) else row
 
 
 def _copied(value: Any) -> Any:

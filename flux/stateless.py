@@ -48,7 +48,8 @@ class Map(_Stateless):
     def process(self, batch: Batch) -> Batch | None:
         if self._by_batch:
             return batch.emit(_columns(self._fn(batch), batch, "a dict of columns"))
-        rows = keeping(batch.output)(self._fn(row) for row in batch.rows())
+        kept = keeping(batch.output)
+        rows = [kept(self._fn(row)) for row in batch.rows()]
         return batch.emit(_columns_of(rows, None, batch, "a dict"))
 
 
@@ -74,7 +75,7 @@ class FlatMap(_Stateless):
             made = self._fn(row)
             if isinstance(made, Mapping):
                 raise _unexpected(made, batch, "an iterable of dicts: write [{...}] for one row")
-            rows.extend(kept(made))
+            rows.extend(map(kept, made))
             counts.append(len(rows) - before)
         if not rows:
             return None

@@ -96,7 +96,7 @@ class Timers:
         self._at = None
 
     def fire(
-        self, p: Punctuation, states: Mapping[int, dict[Key, Any]], on_timer: Any, kept: Callable[[Any], list[Any]]
+        self, p: Punctuation, states: Mapping[int, dict[Key, Any]], on_timer: Any, kept: Callable[[Any], Any]
     ) -> tuple[list[Any], list[int]]:
         """Call `on_timer` for all that a punctuation makes due; return what it emits, and the partition of each row."""
         outputs: list[Any] = []
@@ -106,7 +106,7 @@ class Timers:
             for key, time in self._due(pid, p):
                 try:
                     state, emitted = on_timer(key, time, held.get(key))
-                    outputs += () if emitted is None else kept(emitted)
+                    outputs += () if emitted is None else map(kept, emitted)
                 except (Exception, SystemExit) as error:
                     raised = f"{place_of(on_timer, error)} raised {type(error).__name__}: {error}"
                     message = f"{raised}; it was called for the key {key!r:.200} at {time}"

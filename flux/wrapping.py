@@ -132,7 +132,7 @@ class _Wrapped(RowWise):
         origin: list[int] = []
         for place, row in enumerate(batch.rows()):
             before = len(outputs)
-            outputs.extend(kept(as_dicts(update(wrapped, dict(zip(names, row, strict=True))))))
+            outputs.extend(map(kept, as_dicts(update(wrapped, dict(zip(names, row, strict=True))))))
             origin.extend([place] * (len(outputs) - before))
         return self._emit(batch, outputs, origin)
 

@@ -264,7 +264,7 @@ class _Logics(RowWise):
         else:
             self._note_due(key, logic)
         rows = [self._row(key, value) for value in emitted]
-        return keeping(None)(row for row in rows if row is not None)
+        return [keeping(None)(row) for row in rows if row is not None]
 
     def _note_due(self, key: Key, logic: Any) -> None:
         notify_at = getattr(logic, "notify_at", None) if self._time is not None else None

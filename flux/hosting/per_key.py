@@ -70,9 +70,9 @@ class PerKey(Hosted):
                 else:
                     held[key] = state
                 if emitted is not None:
-                    before = len(outputs)
-                    outputs.extend(kept(iter(emitted)))
-                    origin.extend([place] * (len(outputs) - before))
+                    for made in emitted:
+                        outputs.append(kept(made))
+                        origin.append(place)
 
         try:
             each_row()
