@@ -116,7 +116,7 @@ class Mute:
 @pytest.mark.parametrize(
     ("wrapping", "says"),
     [
-        (lambda: flux.wrap(Mute), r'wrap\(Mute\): it has none of the methods update, .*it has say\..*process="say"'),
+        (lambda: flux.wrap(Mute), r"wrap\(Mute\): it has none of the methods update, .*it has say\..*process= which"),
         (lambda: flux.wrap(Mute, process="speak"), r"it has no method 'speak'; it has say"),
         (lambda: flux.wrap(Mute, process="say"), "none of the methods getState, .*get_state=vars"),
         (lambda: flux.wrap(Odd, process="look", get_state=vars), "none of the methods installState.*vars"),
@@ -183,3 +183,46 @@ def test_a_row_is_what_it_was_when_it_was_returned(output: Any) -> None:
     wrapped = flux.wrap(KeepsItsRow, output=output)
     told = emitted(wrapped, [{"k": 1, "v": v} for v in range(5)], key=("k",), moves=[2])
     assert told == [{"n": n, "all": list(range(n))} for n in range(1, 6)]
+
+
+def test_a_static_method_is_called_as_one() -> None:
+    class Doubles(Totals):
+        @staticmethod
+        def update(row: dict[str, int]) -> dict[str, int]:  # type: ignore[override]
+            return {"v": 2 * row["v"]}
+
+    assert emitted(flux.wrap(Doubles), ROWS[:2], key=("k",)) == [{"v": 0}, {"v": 2}]
+
+
+class Failing(Totals):
+    def __init__(self, place: str) -> None:
+        super().__init__()
+        self.place = place
+        self.fail("__init__")
+
+    def fail(self, place: str) -> None:
+        if place == self.place:
+            raise ValueError("not today")
+
+    def finish(self) -> list[Any]:
+        self.fail("finish")
+        return [5]
+
+    def getState(self) -> dict[int, int]:
+        self.fail("getState")
+        return super().getState()
+
+
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [
+        ("__init__", r"Failing raised ValueError: not today"),
+        ("getState", r"Failing\.getState \(.*test_wrap.py:\d+\) raised ValueError: not today"),
+        ("finish", r"Failing\.finish \(.*test_wrap.py:\d+\) raised ValueError: not today"),
+        ("", r"Failing\.finish \(.*test_wrap.py:\d+\) returned 5; expected None, a dict"),
+    ],
+)
+def test_an_error_names_the_method_in_which_it_arose(place: str, says: str) -> None:
+    with pytest.raises(OperatorError, match=says) as caught:
+        emitted(flux.wrap(Failing, at_end="finish"), ROWS[:4], key=("k",), moves=[1], place=place)
+    assert "update" not in str(caught.value)
