@@ -163,3 +163,11 @@ def test_what_is_no_operator_is_a_plan_error() -> None:
 
     with pytest.raises(PlanError, match=r"process\(self, batch\), and Nothing does not define it"):
         check_operator(Nothing, rows=ROWS, key="word", examples=5)
+
+
+def test_none_in_undeclared_output_is_no_fault() -> None:
+    class Before(flux.KeyedOperator):
+        def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
+            return row.value, [{"before": state, "all": [] if state is None else [state]}]
+
+    check_operator(Before, rows=ROWS, key="word", examples=20)
