@@ -11,6 +11,7 @@ other threads run until it is through: the one that beats for this process must 
 
 from __future__ import annotations
 
+import gc
 import itertools
 import re
 import sys
@@ -31,8 +32,10 @@ _WORD, _SPOKEN = 10, 11
 _ARROW_OUTSIDE = (_TABLE_OUTSIDE, _BATCH_OUTSIDE)
 _SLICED = (_LIST, _DICT)
 _MEMORY = (bytearray, memoryview)
-_LOOKED_INTO = (list, dict, *_MEMORY)
+_HOLDERS = {list, dict}
+_LOOKED_INTO = (*_HOLDERS, *_MEMORY)
 _DEEP_MAX = 512  # As deep as msgpack goes.
+_LOOKED_AT_ONCE_MAX = 1 << 18
 # Each tuple or value of a class within another takes 50 KiB of the C stack, which ends at 8 MiB or sooner, and the
 # process with it.
 _TUPLES_DEEP_MAX = 32
@@ -157,10 +160,12 @@ def _holds_memory(state: Any) -> bool:
             return False
         if not kinds.isdisjoint(_MEMORY):
             return True
-        # By identity, lest lists that hold one another twice become ever more.
-        lists = {id(value): value for value in values if type(value) is list}.values()
-        dicts = {id(value): value for value in values if type(value) is dict}.values()
-        values = [*itertools.chain.from_iterable(lists), *itertools.chain.from_iterable(map(dict.values, dicts))]
+        holders = values if kinds <= _HOLDERS else [value for value in values if type(value) in _HOLDERS]
+        if sum(map(len, holders)) > _LOOKED_AT_ONCE_MAX:
+            # Each once, lest lists that hold one another twice become ever more.
+            holders = {id(value): value for value in holders}.values()
+        # The quickest way to what is in many lists and dicts; the keys of dicts come along, which are no memory.
+        values = gc.get_referents(*holders)
     return False
 
 

@@ -387,10 +387,11 @@ def test_a_bytearray_in_a_long_list_stays_one() -> None:
 
 @pytest.mark.parametrize("held", [b"a", bytearray(b"a")])
 def test_a_list_within_itself_is_refused_also_beside_a_bytearray(held: Any) -> None:
-    endless: list[Any] = [held]
-    endless += [endless, endless]
-    with pytest.raises(StateError, match="cannot be moved"):
-        encode(endless, WHOSE)
+    for often in (2, 100_000):
+        endless: list[Any] = [held]
+        endless += [endless] * often
+        with pytest.raises(StateError, match="cannot be moved"):
+            encode(endless if often == 2 else {"a": [endless]}, WHOSE)
 
 
 def test_a_memoryview_is_refused_by_its_place() -> None:
