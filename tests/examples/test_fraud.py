@@ -30,7 +30,7 @@ def in_pandas(payments: pd.DataFrame) -> pd.DataFrame:
         told = pd.DataFrame({"count": hour.count(), "total": hour.sum().round()}).set_index(place)
         out[f"{key}_count"] = told["count"].astype("int64")
         out[f"{key}_mean"] = told["total"] / told["count"]
-    out["times_usual"] = out.cents / out.merchant_mean
+    out["times_usual"] = out.cents / out.merchant_mean.where(out.merchant_mean > 0)
     return out
 
 
