@@ -21,6 +21,7 @@ from ..controller.process import RETURN_S, ControllerProcess
 from ..disk import disk_error, replace_file
 from ..errors import FluxError, PlanError
 from ..plan.plan import CONTROLLER, EGRESS, INGRESS
+from ..site.at_work import Job
 from ..wire import frames
 from ..wire.link import Link, tune
 from .flows import description
@@ -57,6 +58,7 @@ class RemoteController(ControllerProcess):
                 await trio.sleep(RETURN_S)
             while not self.leader.over:
                 await trio.sleep(_LOOK_EVERY_S)
+                self.leader.end_if_lost()
             error = self.leader.heard.error
             if error is None:
                 _write(self._ended, b"")
@@ -111,6 +113,8 @@ class RemoteController(ControllerProcess):
             return self._admit(header)
         if what == "kill":
             return await self._killed(str(header.get("process")))
+        if what == "died":
+            return self._hear_witness(header)
         if what == "drain":
             return await self._drained(str(header.get("site")), frames.field(header, "within_s", float))
         raise FluxError(
@@ -129,6 +133,12 @@ class RemoteController(ControllerProcess):
         if kind in (INGRESS, EGRESS):
             return {**answer, "name": kind, "incarnation": self._roll.incarnation(kind, view)}
         return {**answer, "name": self._roll.site(header.get("name"), view, self._links), "incarnation": 1}
+
+    def _hear_witness(self, header: dict[str, Any]) -> dict[str, Any]:
+        """A site has died while its operator was at work."""
+        if header.get("run") == self.surroundings.run:
+            self.leader.hear_death(frames.field(header, "name", str), Job.from_plain(header.get("job")))
+        return {}
 
     async def _killed(self, name: str) -> dict[str, Any]:
         """Have a process kill itself, as if by SIGKILL from outside; what starts it again is its supervisor's to do."""

@@ -28,6 +28,7 @@ from ..wire.asking import Unanswered, ask
 from ..wire.connections import Identity
 from .flows import RemoteFlow, description
 from .surroundings import RemoteSurroundings
+from .witness import Witness
 
 _ASK_TIMEOUT_S = 30.0
 _RETRY_S = 0.2
@@ -74,8 +75,14 @@ class Joining:
             return IngressProcess(surroundings, flow.sources, joined["incarnation"])
         if self.role == EGRESS:
             return EgressProcess(surroundings, flow.sinks, joined["incarnation"])
-        # Whoever starts it again does not read what it notes; others here may have a site of the same name.
-        return Worker(surroundings, joined["name"], shared_note())
+        return self._site(surroundings, joined["name"])
+
+    def _site(self, surroundings: RemoteSurroundings, name: str) -> Worker:
+        # Not in a file: others here may have a site of the same name, and whoever starts it again reads nothing.
+        note = shared_note()
+        site = Worker(surroundings, name, note)
+        Witness(name=name, run=surroundings.run, controller=self.controller, own=self.own, note=note).stand_by()
+        return site
 
     def _here(self) -> str:
         """Where the others reach this process."""

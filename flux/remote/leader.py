@@ -14,10 +14,12 @@ from ..controller.divergence import Divergence
 from ..errors import DataLost, FluxError, from_dict
 from ..local.failures import failures_of, settle_failures
 from ..local.heard import Heard, Taken
+from ..local.post_mortem import PostMortem
 from ..local.processes import Process
 from ..local.reporting import latency_ms, rate
 from ..plan import Plan
 from ..plan.plan import CONTROLLER, INGRESS
+from ..site.at_work import Job
 from ..status import ProcessStatus, Status
 from ..wire import frames
 from ..wire.link import Link
@@ -25,6 +27,7 @@ from ..wire.link import Link
 log = logging.getLogger("flux")
 
 FAILED = 1
+_POST_MORTEM_S = 3.0  # In this time a witness has told what its site died of, if its machine lives.
 
 
 class Leader:
@@ -37,6 +40,8 @@ class Leader:
         self.told: set[str] = set()  # To stop.
         self._plan = plan
         self._divergence = Divergence(plan)
+        self._post_mortem = PostMortem(plan)
+        self._lost: tuple[DataLost, float] | None = None  # And until when to wait for why.
 
     @property
     def over(self) -> bool:
@@ -116,7 +121,11 @@ class Leader:
             if header["site"] in self.links:
                 self.links[header["site"]].send({"kind": "stop"})
         elif kind == "error":
-            self._end(from_dict(header["error"]))
+            error = from_dict(header["error"])
+            if isinstance(error, DataLost):
+                self._lost = self._lost or (error, now + _POST_MORTEM_S)
+            else:
+                self._end(error)
         elif kind in ("skipped", "shed", "late"):
             for text in heard.left_out.hear(header):
                 self._log(logging.WARNING, link.peer, text)
@@ -133,6 +142,17 @@ class Leader:
         if heard.started_at is not None and heard.history.is_due(heard.started_at, now):
             settle_failures(heard, now)
             heard.history.settle(heard.started_at, now)
+
+    def hear_death(self, site: str, job: Job) -> None:
+        """A site has died at this work, as its witness says; end the run if it was the input that killed it."""
+        how = "a status that its supervisor knows; what it wrote is in its log"
+        if (poison := self._post_mortem.examine(site, how, job)) is not None:
+            self._end(poison)
+
+    def end_if_lost(self) -> None:
+        """End the run if both copies are gone, and nobody has said why."""
+        if self._lost is not None and time.monotonic() > self._lost[1]:
+            self._end(self._lost[0])
 
     def _hear_gone(self, header: dict[str, Any]) -> None:
         node = header["node"]
