@@ -282,8 +282,7 @@ class Run:
 
     def _begin_drain(self, site: str) -> Process:
         assert self._program is not None
-        copies = 2 if any(segment.availability == "pairs" for segment in self._plan.segments) else 1
-        others = self._program.sites_without(site)
+        copies, others = self._plan.copies, self._program.sites_without(site)
         if len(others) < copies:
             raise NoSites(
                 f"drain({site!r}): its partitions need {copies} other sites to live on, and there are {len(others)}. "

@@ -19,7 +19,7 @@ import trio
 
 from ..controller.process import RETURN_S, ControllerProcess
 from ..disk import disk_error, replace_file
-from ..errors import FluxError, PlanError
+from ..errors import FluxError, NoSites, PlanError
 from ..plan.plan import CONTROLLER, EGRESS, INGRESS
 from ..site.at_work import Job
 from ..wire import frames
@@ -160,6 +160,7 @@ class RemoteController(ControllerProcess):
         view = self.machine.view
         if not site.startswith("site-") or not view.alive(site):
             raise FluxError(f"no live site is called {site!r}; the nodes are {', '.join(sorted(self._links))}")
+        self._check_places(site)
         self._draining.add(site)
         self._drain()
         with trio.move_on_after(within_s):
@@ -168,9 +169,24 @@ class RemoteController(ControllerProcess):
                     raise FluxError(
                         f"{site} died before everything had been moved off it; its copies are rebuilt on other sites"
                     )
+                self._check_places(site)
                 await trio.sleep(_LOOK_EVERY_S)
             return {}
         raise FluxError(f"waited {within_s:g} s for {site} to be drained; it is still being emptied")
+
+    def _check_places(self, site: str) -> None:
+        """`NoSites` if what is on a site that is to be emptied could not live on the others: nothing is moved then."""
+        others = [other for other in self._sites() if other != site and other not in self._draining]
+        needed = self.surroundings.plan.copies
+        if len(others) < needed and site not in self.leader.drained:
+            self._draining.discard(site)
+            there = f"there is {len(others)}" if len(others) == 1 else f"there are {len(others)}"
+            listed = f" ({', '.join(others)})" if others else ""
+            start = "one" if needed - len(others) == 1 else f"{needed - len(others)}"
+            raise NoSites(
+                f"{site} cannot be drained: its partitions need {needed} other sites to live on, and {there}{listed}. "
+                f"Start {start} with `flux site MODULE:FLOW --controller HOST:PORT`, then drain it again"
+            )
 
 
 def _run_name(directory: Path) -> str:
