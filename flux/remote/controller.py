@@ -48,6 +48,8 @@ class RemoteController(ControllerProcess):
         self._ended = surroundings.directory / _ENDED
         self.leader = Leader(surroundings.plan, self._ended.exists())
         self._roll = Roll(surroundings.plan)
+        self._outcome: dict[str, Any] | None = None  # How the run has ended.
+        self._await_outcome: set[Link] = set()
 
     async def run(self) -> None:
         """Live until the stream has ended, or the run has failed."""
@@ -66,9 +68,18 @@ class RemoteController(ControllerProcess):
                 # Its own is among them. Who is just connecting anew must find somebody to send it home.
                 while len(self.leader.links) > 1 or not (was_over or self._all_told()):
                     await trio.sleep(_LOOK_EVERY_S)
+            error = error or self.leader.heard.diverged
+            with trio.move_on_after(_FAREWELL_S):
+                await self._tell_outcome(error)
             nursery.cancel_scope.cancel()
-        if error := error or self.leader.heard.diverged:
+        if error is not None:
             raise error
+
+    async def _tell_outcome(self, error: BaseException | None) -> None:
+        """Those who have asked for it hear it from here, or never."""
+        self._outcome = {"status": self.leader.status().to_dict(), "error": None if error is None else str(error)}
+        while self._await_outcome:
+            await trio.sleep(_LOOK_EVERY_S)
 
     def _all_told(self) -> bool:
         view = self.machine.view
@@ -86,9 +97,12 @@ class RemoteController(ControllerProcess):
 
     async def _attend(self, link: Link, first: dict[str, Any], pid: int | None) -> None:
         if first["kind"] == "ask":
+            if first.get("what") == "outcome":
+                self._await_outcome.add(link)
             answer = await self._answered(first)
             link.send(answer)
             await link.drain()
+            self._await_outcome.discard(link)
             if answer.get("answer") == _KILL_ME:
                 os.kill(os.getpid(), signal.SIGKILL)
         elif first["kind"] == "up":
@@ -107,6 +121,10 @@ class RemoteController(ControllerProcess):
         what = header.get("what")
         if what == "status":
             return self.leader.status().to_dict()
+        if what == "outcome":
+            while self._outcome is None:
+                await trio.sleep(_LOOK_EVERY_S)
+            return self._outcome
         if what == "settings":
             return self._settings
         if what == "join":

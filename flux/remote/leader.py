@@ -197,8 +197,11 @@ class Leader:
 
     def _process(self, node: str) -> ProcessStatus:
         name, _, incarnation = node.partition(".")
+        number = int(incarnation or 1)
+        if node in self.drained or node in self.heard.closed_at:  # Its process may be there for a while.
+            return ProcessStatus(name, None, "drained" if node in self.drained else "dead", number, 0.0)
         copies, rows = self.heard.copies.get(node, 0), self.heard.buffered_rows.get(node, 0)
-        return ProcessStatus(name, None, "up", int(incarnation or 1), 0.0, copies, rows)
+        return ProcessStatus(name, None, "up", number, 0.0, copies, rows)
 
     def _log(self, level: int, node: str, text: str) -> None:
         log.log(level, "%s", text, extra={"flow": self._plan.name, "node": node})

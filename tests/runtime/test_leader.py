@@ -189,6 +189,8 @@ def test_the_death_of_a_site_that_was_stopped_began_when_it_fell_silent(processe
     processes.advance(100)
     processes.running["site-a"].send_signal(signal.SIGSTOP)
     wait_until(lambda: bool(processes.status().get("failures")), f"nobody died: {processes.logs()}")
+    [told] = [process for process in processes.status()["processes"] if process["name"] == "site-1"]
+    assert (told["state"], told["copies"], told["buffered_rows"]) == ("dead", 0, 0)
     processes.advance(100)
     [failure] = processes.status()["failures"]
     assert failure["site"] == "site-1" and failure["detected_after_s"] > 0.4

@@ -90,6 +90,8 @@ def test_a_site_that_was_stopped_and_never_woke_is_a_failure_that_began_when_it_
     with running(tmp_path, sites=3) as run:
         stop(run, "site-2")
         assert [failure.site for failure in run.status().failures] == ["site-2"]
+        [told] = [process for process in run.status().processes if process.name == "site-2"]
+        assert (told.state, told.copies, told.buffered_rows) == ("dead", 0, 0)
         wait_until(lambda: run.status().failures[0].recovered_after_s is not None, "the copies were not rebuilt")
         report = end(run, tmp_path)
     [failure] = report.failures
