@@ -66,7 +66,7 @@ class Program:
         self._names = names
         self._restarts = restarts
         self._answer = answer
-        self._supervisor = Supervisor(spawner, self.changed, self._died, self._fail)
+        self._supervisor = Supervisor(spawner, self.changed, restarts, self._died, self._fail)
         self.processes = self._supervisor.processes
         self._links: dict[str, Link] = {}  # By the names of processes, not of nodes.
         self._over: dict[str, trio.Event] = {}  # Set when nothing more can come on the link.
