@@ -48,7 +48,8 @@ class RemoteController(ControllerProcess):
         self._ended = surroundings.directory / _ENDED
         self.leader = Leader(surroundings.plan, self._ended.exists())
         self._roll = Roll(surroundings.plan)
-        self._outcome: dict[str, Any] | None = None  # How the run has ended.
+        self._outcome: dict[str, Any] = {}  # How the run has ended, when it has.
+        self._has_outcome = trio.Event()
         self._await_outcome: set[Link] = set()
 
     async def run(self) -> None:
@@ -78,6 +79,7 @@ class RemoteController(ControllerProcess):
     async def _tell_outcome(self, error: BaseException | None) -> None:
         """Those who have asked for it hear it from here, or never."""
         self._outcome = {"status": self.leader.status().to_dict(), "error": None if error is None else str(error)}
+        self._has_outcome.set()
         while self._await_outcome:
             await trio.sleep(_LOOK_EVERY_S)
 
@@ -96,19 +98,29 @@ class RemoteController(ControllerProcess):
         return ours
 
     async def _attend(self, link: Link, first: dict[str, Any], pid: int | None) -> None:
-        if first["kind"] == "ask":
-            if first.get("what") == "outcome":
-                self._await_outcome.add(link)
+        if first["kind"] == "ask" and first.get("what") == "outcome":
+            await self._answer_at_the_end(link)
+        elif first["kind"] == "ask":
             answer = await self._answered(first)
             link.send(answer)
             await link.drain()
-            self._await_outcome.discard(link)
             if answer.get("answer") == _KILL_ME:
                 os.kill(os.getpid(), signal.SIGKILL)
         elif first["kind"] == "up":
             await self.leader.serve(link)
         else:
             await super()._attend(link, first, pid)
+
+    async def _answer_at_the_end(self, link: Link) -> None:
+        """Tell a command how the run has ended, when it has; the command may be gone by then."""
+        self._await_outcome.add(link)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_cancel_when_gone, link, nursery.cancel_scope)
+            await self._has_outcome.wait()
+            link.send({"kind": "answer", "answer": self._outcome})
+            await link.drain()
+            nursery.cancel_scope.cancel()
+        self._await_outcome.discard(link)
 
     async def _answered(self, header: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -121,10 +133,6 @@ class RemoteController(ControllerProcess):
         what = header.get("what")
         if what == "status":
             return self.leader.status().to_dict()
-        if what == "outcome":
-            while self._outcome is None:
-                await trio.sleep(_LOOK_EVERY_S)
-            return self._outcome
         if what == "settings":
             return self._settings
         if what == "join":
@@ -153,9 +161,10 @@ class RemoteController(ControllerProcess):
         return {**answer, "name": self._roll.site(header.get("name"), view, self._links), "incarnation": 1}
 
     def _hear_witness(self, header: dict[str, Any]) -> dict[str, Any]:
-        """A site has died while its operator was at work."""
+        """A site has ended, maybe while its operator was at work."""
         if header.get("run") == self.surroundings.run:
-            self.leader.hear_death(frames.field(header, "name", str), Job.from_plain(header.get("job")))
+            job = None if header.get("job") is None else Job.from_plain(header["job"])
+            self.leader.hear_witness(frames.field(header, "name", str), job)
         return {}
 
     async def _killed(self, name: str) -> dict[str, Any]:
@@ -205,6 +214,11 @@ class RemoteController(ControllerProcess):
                 f"{site} cannot be drained: its partitions need {needed} other sites to live on, and {there}{listed}. "
                 f"Start {start} with `flux site MODULE:FLOW --controller HOST:PORT`, then drain it again"
             )
+
+
+async def _cancel_when_gone(link: Link, scope: trio.CancelScope) -> None:
+    await link.receive()
+    scope.cancel()
 
 
 def _run_name(directory: Path) -> str:

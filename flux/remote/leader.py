@@ -27,7 +27,7 @@ from ..wire.link import Link
 log = logging.getLogger("flux")
 
 FAILED = 1
-_POST_MORTEM_S = 3.0  # In this time a witness has told what its site died of, if its machine lives.
+_POST_MORTEM_S = 10.0  # In this time a witness has told what its site died of, if its machine lives.
 
 
 class Leader:
@@ -42,6 +42,7 @@ class Leader:
         self._divergence = Divergence(plan)
         self._post_mortem = PostMortem(plan)
         self._lost: tuple[DataLost, float] | None = None  # And until when to wait for why.
+        self._witnessed: set[str] = set()  # Sites whose witness has spoken.
 
     @property
     def over(self) -> bool:
@@ -143,16 +144,20 @@ class Leader:
             settle_failures(heard, now)
             heard.history.settle(heard.started_at, now)
 
-    def hear_death(self, site: str, job: Job) -> None:
-        """A site has died at this work, as its witness says; end the run if it was the input that killed it."""
+    def hear_witness(self, site: str, job: Job | None) -> None:
+        """A site has ended at this work, or idle, as its witness says; end the run if its input has killed it."""
+        self._witnessed.add(site)
         how = "a status that its supervisor knows; what it wrote is in its log"
-        if (poison := self._post_mortem.examine(site, how, job)) is not None:
+        if job is not None and (poison := self._post_mortem.examine(site, how, job)) is not None:
             self._end(poison)
 
     def end_if_lost(self) -> None:
-        """End the run if both copies are gone, and nobody has said why."""
-        if self._lost is not None and time.monotonic() > self._lost[1]:
-            self._end(self._lost[0])
+        """End the run if all copies are gone, unless somebody may yet say why."""
+        if self._lost is not None:
+            error, until = self._lost
+            sites = {dead.name for dead in self.heard.deaths if dead.is_site}
+            if sites <= self._witnessed or time.monotonic() > until:
+                self._end(error)
 
     def _hear_gone(self, header: dict[str, Any]) -> None:
         node = header["node"]

@@ -26,6 +26,7 @@ from types import TracebackType
 from typing import NoReturn, Self
 
 from ..controller.pulse import Standstill
+from ..errors import FluxError
 from ..site.at_work import Job, job_of, shared_note
 from ..site.heartbeat import BEAT_EVERY_S
 from ..site.shell import leave
@@ -94,20 +95,26 @@ class Witness:
                 if is_child or os.getppid() == pid:  # Else it has ended, and its number may be another's.
                     seen = _see_the_end(pid, pidfd, hearing)
             status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) if is_child else 0
-            if seen and (job := job_of(self.note[:])) is not None:
-                self._tell(seen, job)
+            if seen and seen["name"].startswith("site-"):
+                with contextlib.suppress(FluxError):  # Another may lead another run there by now.
+                    self._tell(seen, job_of(self.note[:]))
             leave(status if status >= 0 else 128 - status)  # As shells say it.
         except BaseException:
             traceback.print_exc()
         finally:
             leave(1)  # Whatever happens, this process must not go on as a second one of its kind.
 
-    def _tell(self, who: dict[str, str], job: Job) -> None:
-        deadline = time.monotonic() + _TELL_WITHIN_S
-        while time.monotonic() < deadline:
-            with contextlib.suppress(Unanswered):
-                ask(self._controller, self._own, "died", _ASK_TIMEOUT_S, **who, job=job.to_plain())
+    def _tell(self, who: dict[str, str], job: Job | None) -> None:
+        """The controller may be gone because the run has ended: only who died at work is worth another try."""
+        deadline = time.monotonic() + (0 if job is None else _TELL_WITHIN_S)
+        plain = None if job is None else job.to_plain()
+        while True:
+            try:
+                ask(self._controller, self._own, "died", _ASK_TIMEOUT_S, **who, job=plain)
                 return
+            except Unanswered:
+                if time.monotonic() > deadline:
+                    return
             time.sleep(_RETRY_S)
 
 

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from flux.cli import main
+from flux.errors import DataLost, OperatorError
 from flux.plan import Policy
 from flux.remote.leader import Leader
+from flux.site.at_work import Job
 from flux.status import Status
 from flux.wire.link import Link
 
@@ -93,6 +95,42 @@ def test_who_was_drained_or_sent_home_has_not_failed(hearing: Hearing) -> None:
     hearing.hear(3.0, "rows", "egress", upto=1, total=1, count=1, end=True)
     hearing.gone(4.0, "site-2")
     assert hearing.status().failures == []
+
+
+@pytest.fixture
+def bereft(hearing: Hearing) -> Hearing:
+    """Both sites have died a moment ago."""
+    hearing.hear(0.0, "view", number=1, whole=True, at=0.0)
+    for site in ("site-1", "site-2"):
+        hearing.gone(1.0, site)
+    hearing.hear(1.0, "error", error=DataLost([("Sums", 1)]).to_dict())
+    hearing.leader.end_if_lost()
+    assert not hearing.leader.over
+    return hearing
+
+
+def test_a_loss_is_told_when_every_witness_has_spoken(bereft: Hearing) -> None:
+    bereft.leader.hear_witness("site-1", None)
+    bereft.leader.end_if_lost()
+    assert not bereft.leader.over
+    bereft.leader.hear_witness("site-2", None)
+    bereft.leader.end_if_lost()
+    assert isinstance(bereft.leader.heard.error, DataLost)
+
+
+def test_a_loss_is_told_after_a_while_where_the_witnesses_are_lost_too(bereft: Hearing) -> None:
+    bereft.now += 20.0
+    bereft.leader.end_if_lost()
+    assert isinstance(bereft.leader.heard.error, DataLost)
+
+
+def test_a_loss_by_rows_that_kill_is_told_as_that(bereft: Hearing) -> None:
+    first = Job(stage=1, after=10, upto=30, partitions=frozenset({0, 2}))
+    second = Job(stage=1, after=20, upto=40, partitions=frozenset({2}))
+    bereft.leader.hear_witness("site-1", first)
+    bereft.leader.hear_witness("site-2", second)
+    assert isinstance(bereft.leader.heard.error, OperatorError)
+    assert "site-1 and site-2 both died while they worked on rows 21 to 30" in str(bereft.leader.heard.error)
 
 
 def test_deaths_leave_no_open_files(hearing: Hearing) -> None:

@@ -57,10 +57,11 @@ def the_row_is_named(processes: Processes, tmp_path: Path) -> str:
         processes.start(name)
     assert processes.running["controller"].wait(DEADLINE_S) == 1, processes.logs()
     said = (tmp_path / "controller.log").read_text().splitlines()[-1]
-    both_died = r"step 'Deadly', row \d+: site-\d and site-\d both died while they worked on rows (\d+) to (\d+),"
-    named = re.search(both_died, said)
+    both_died = r"step 'Deadly', row \d+: site-\d+ and site-\d+ both died while they worked on rows "
+    named = re.search(both_died + r"([\d,]+) to ([\d,]+), site", said)
     assert named is not None, said
-    assert int(named[1]) <= 701 <= int(named[2])
+    first, last = (int(number.replace(",", "")) for number in named.groups())
+    assert first <= 701 <= last
     return said
 
 
