@@ -34,7 +34,7 @@ from ..wire.asking import Unanswered, ask
 from ..wire.connections import Identity
 
 _ASK_TIMEOUT_S = 10.0
-_TELL_WITHIN_S = 30.0  # The controller may be on its way back.
+_TELL_WITHIN_S = 15.0  # The controller may be on its way back; and a supervisor may wait for its witness.
 _RETRY_S = 0.2
 _FIRST = 1  # The process with which its namespace ends.
 _WORD_MAX_BYTES = 4096

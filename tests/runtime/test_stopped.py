@@ -78,26 +78,26 @@ def test_in_a_remote_run(processes: Processes, tmp_path: Path) -> None:
     assert_exact(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["egress", "ingress"])
 def test_who_comes_while_the_last_one_may_wake_up_is_refused_and_harms_nothing(
-    processes: Processes, tmp_path: Path, name: str
+    processes: Processes, tmp_path: Path
 ) -> None:
-    for started in ("controller", "site-a", "site-b", "site-c", "ingress", "egress"):
-        processes.start(started)
-    processes.advance(100)
-    # As when a whole unit is stopped: its witness is, too.
-    pid = processes.running[name].pid
-    [witness] = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    for each in (int(witness), pid):
-        os.kill(each, signal.SIGSTOP)
-    second = processes.call(
-        f"{name}-again", name, "job:flow", "--controller", processes.controller, "--journal", f"journal-{name[0]}"
-    )
-    assert second.wait(DEADLINE_S) == 1
-    assert "is in use by a process that still lives" in (tmp_path / f"{name}-again.log").read_text()
-    for each in (int(witness), pid):
-        os.kill(each, signal.SIGCONT)
+    for name in ("controller", "site-a", "site-b", "site-c", "ingress", "egress"):
+        processes.start(name)
+    there = ("job:flow", "--controller", processes.controller)
+    for name in ("egress", "ingress"):
+        processes.advance(100)
+        # As when a whole unit is stopped: its witness is, too.
+        pid = processes.running[name].pid
+        [witness] = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        for each in (int(witness), pid):
+            os.kill(each, signal.SIGSTOP)
+        again = processes.call(f"{name}-again", name, *there, "--journal", f"journal-{name[0]}")
+        assert again.wait(DEADLINE_S) == 1
+        assert "is in use by a process that still lives" in (tmp_path / f"{name}-again.log").read_text()
+        for each in (int(witness), pid):
+            os.kill(each, signal.SIGCONT)
     processes.advance(100)
     (tmp_path / "enough").touch()
-    assert processes.running[name].wait(DEADLINE_S) == 0, processes.logs()
+    for name in ("egress", "ingress"):
+        assert processes.running[name].wait(DEADLINE_S) == 0, processes.logs()
     assert_exact(tmp_path)
