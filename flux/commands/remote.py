@@ -20,6 +20,7 @@ from ..remote.flows import RemoteFlow
 from ..remote.importable import check_module
 from ..remote.joining import Joining
 from ..remote.surroundings import RemoteSurroundings
+from ..remote.witness import Witness
 from ..site.surroundings import LEASE_S
 from ..wire import address
 from . import credentials
@@ -116,18 +117,21 @@ def _controller(options: argparse.Namespace) -> int:
 
 
 def _join(options: argparse.Namespace) -> int:
-    joining = Joining(
-        flow=_flow_of(options),
-        role=options.role,
-        controller=tcp(options.controller),
-        own=credentials.of(options),
-        listen=None if options.listen is None else tcp(options.listen),
-        patience_s=options.patience,
-        lease_s=options.lease,
-    )
-    if options.role == "site":
-        return _live(joining.process(None, options.name))
-    return _live(joining.process(Path(options.journal)))
+    controller, own = tcp(options.controller), credentials.of(options)
+    with Witness(controller, own) as witness:
+        joining = Joining(
+            flow=_flow_of(options),
+            role=options.role,
+            controller=controller,
+            own=own,
+            witness=witness,
+            listen=None if options.listen is None else tcp(options.listen),
+            patience_s=options.patience,
+            lease_s=options.lease,
+        )
+        if options.role == "site":
+            return _live(joining.process(None, options.name))
+        return _live(joining.process(Path(options.journal)))
 
 
 def _live(process: Runnable) -> int:

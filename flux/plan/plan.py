@@ -53,6 +53,11 @@ class Segment:
         """What it is called in messages: its steps."""
         return " or ".join(step.name for step in self.steps) or f"exchange({', '.join(self.columns)})"
 
+    @property
+    def copies(self) -> int:
+        """How many copies of each partition there are, on as many sites."""
+        return 2 if self.availability == "pairs" else 1
+
 
 @dataclass(frozen=True, kw_only=True)
 class Edge:
@@ -166,10 +171,14 @@ class Plan:
             unordered=frozenset(unordered),
         )
 
+    @property
+    def copies(self) -> int:
+        """How many sites it takes to hold every partition."""
+        return max((segment.copies for segment in self.segments), default=1)
+
     def _placed(self, segment: Segment) -> tuple[tuple[str, ...], ...]:
         """Chained declustering: each primary's replica is on the next site (thesis 3.4.4)."""
-        copies = 2 if segment.availability == "pairs" else 1
         return tuple(
-            tuple(self.site_names[(partition + copy) % self.sites] for copy in range(copies))
+            tuple(self.site_names[(partition + copy) % self.sites] for copy in range(segment.copies))
             for partition in range(segment.partitions)
         )
