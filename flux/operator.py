@@ -25,6 +25,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 from flux.batch import Batch
@@ -40,7 +41,8 @@ __all__ = [
     "OperatorStep",
     "PooledOperator",
     "Punctuation",
-    "made_by",
+    "asked",
+    "name_of",
     "output_of",
 ]
 
@@ -246,18 +248,30 @@ def output_of(factory: Any, parameters: Mapping[str, Any], key_columns: tuple[st
     that of a group-by does, has a method ``output_for(parameters, key_columns, rows)`` instead of `output`.
     Such a method is also where an operator refuses parameters, keys and columns that it cannot work with.
     """
-    name = getattr(factory, "__name__", repr(factory))
-    # A class says what it emits; of any other callable, and to ask `output_for`, an operator is made.
-    says = factory if isinstance(factory, type) and not hasattr(factory, "output_for") else made_by(factory, name)
+    name = name_of(factory)
+    says = asked(factory, name)
     try:
         if hasattr(says, "output_for") and rows is not None:
-            return schema_of(says.output_for(parameters, key_columns, rows))
+            made = _made_by(factory, name) if says is factory else says
+            return schema_of(made.output_for(parameters, key_columns, rows))
         return schema_of(getattr(says, "output", None))
     except ColumnError as error:
         raise PlanError(f"operator {name}: {error}") from error
 
 
-def made_by(factory: Any, name: str) -> Any:
+def asked(factory: Any, name: str) -> Any:
+    """Return what tells of an operator before it runs: its class, or what any other callable makes."""
+    return factory if isinstance(factory, type) else _made_by(factory, name)
+
+
+def name_of(factory: Any) -> str:
+    """What a step is called by: the same in every process, so nothing with an address in it."""
+    while isinstance(factory, partial):
+        factory = factory.func
+    return str(getattr(factory, "__name__", None) or type(factory).__name__)
+
+
+def _made_by(factory: Any, name: str) -> Any:
     """Return a new operator; `PlanError` if it cannot be made as Flux makes it."""
     try:
         return factory()

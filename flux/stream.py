@@ -13,8 +13,8 @@ from .batch import LEVELS
 from .columns import schema_of
 from .errors import PlanError
 from .hashing import tokens
-from .hosting import check_operator_class
-from .operator import OperatorStep, output_of
+from .hosting import checked_operator
+from .operator import OperatorStep, name_of, output_of
 from .operators.join import Join, Joined
 from .plain import ColumnError, columns_of
 from .plan import Availability, By, Route
@@ -102,7 +102,7 @@ class Stream:
     def _step(self, kind: str, made: Any, fn: Callable[[Any], Any], batch: bool, schema: pa.Schema | None) -> Stream:
         if not callable(fn):
             raise PlanError(f"{kind} takes a function of a row, or with batch=True of a flux.Batch; got {fn!r:.200}")
-        name = f"{kind}({_name_of(fn)})"
+        name = f"{kind}({name_of(fn)})"
         return self._with_steps(name, partial(made, fn, batch), schema, made.is_one_to_many)
 
     def _with_steps(
@@ -219,13 +219,13 @@ class Stream:
 
     def apply(self, operator: Callable[[], Any], **parameters: Any) -> Stream:
         """Put an operator behind the exchange; `parameters` reach it as `context.parameters`."""
-        name = _name_of(operator)
+        name = name_of(operator)
         if not callable(operator):
             raise PlanError(f"apply takes an operator class, got {operator!r}: write apply(Sessions, history=2)")
         root = root_of(self._tails[0])
         if len(self._tails) > 1 or not isinstance(root, ExchangeNode):
             raise PlanError(f"{name} needs an exchange in front: write .exchange(columns).apply({name})")
-        made = check_operator_class(operator, name)
+        made = checked_operator(operator, name)
         self._check_not_remade(name, root)
         if getattr(made, "is_one_to_many", False):
             self._check_level(name)
@@ -419,13 +419,6 @@ class Stream:
         if not name.startswith("select("):
             hint = f'give {name} an `output = {{"column": "type", ...}}`'
         raise PlanError(f"{name} does not say what it emits, so {what}({', '.join(columns)}) cannot be planned: {hint}")
-
-
-def _name_of(made: Any) -> str:
-    """What a step is called by: the same in every process, so nothing with an address in it."""
-    while isinstance(made, partial):
-        made = made.func
-    return str(getattr(made, "__name__", None) or type(made).__name__)
 
 
 def _declared(kind: str, fn: Any, output: Any) -> pa.Schema | None:
