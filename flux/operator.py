@@ -36,6 +36,7 @@ from flux.timers import Timers
 
 __all__ = [
     "Context",
+    "Kept",
     "KeyedOperator",
     "Operator",
     "OperatorStep",
@@ -70,6 +71,9 @@ class Operator:
     """
 
     output: ClassVar[Any] = None
+    # The column of what it emits that tells event time as watermarks do: behind a watermark W no row is below W, and at
+    # W none is emitted below the one before it. A join within a bound of the column forgets rows by it.
+    event_time: str | None = None
     state_types: ClassVar[tuple[type[Any], ...]] = ()
     # Large state is read in a fork of the site, while the site goes on. Say False if a fork cannot do that: because
     # state is in a file, a database or another process, or is read with the help of a thread.
@@ -130,6 +134,7 @@ class KeyedOperator:
     """
 
     output: ClassVar[Any] = None
+    event_time: str | None = None
     state_types: ClassVar[tuple[type[Any], ...]] = ()
     # So the exchange in front must say the key, and its columns must still be there.
     is_by_key: ClassVar[bool] = True
@@ -181,6 +186,7 @@ class PooledOperator:
     """An operator that serves all partitions of a site at once; `batch.partition` says which row is whose."""
 
     output: ClassVar[Any] = None
+    event_time: str | None = None
     state_types: ClassVar[tuple[type[Any], ...]] = ()
     # Whether it keeps its state by the columns of the exchange before it, so that these must be there.
     is_by_key: ClassVar[bool] = False
@@ -224,6 +230,24 @@ class PooledOperator:
 
 
 @dataclass(frozen=True)
+class Kept:
+    """That a step keeps its rows until the end of the stream: why, with what to do, and of which sources that may not
+    come.
+    """
+
+    why: str
+    endless: tuple[str, ...]
+
+    @property
+    def warning(self) -> str:
+        """What is to be said where there may be no end; nothing if there is one."""
+        if not self.endless:
+            return ""
+        several = "sources that need not end" if len(self.endless) > 1 else "a source that need not end"
+        return f"takes rows of {several}, {', '.join(self.endless)}, and keeps them for ever: {self.why}"
+
+
+@dataclass(frozen=True)
 class OperatorStep:
     """An operator in its place in a plan: everything that is needed to run it."""
 
@@ -236,6 +260,7 @@ class OperatorStep:
     # Which field of `sub` is this step's; see flux.batch.
     level: int
     output: Any = None
+    kept: Kept | None = None
 
     def context(self, partition: int | None = None) -> Context:
         return Context(dict(self.parameters), partition, self.partitions, self.name, self.key_columns)

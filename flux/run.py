@@ -74,6 +74,8 @@ class Run:
         self._collecting: list[Sink] = []
         self._bound: list[Source] = []
         _refuse_inside_trio()
+        for warning in plan.warnings():
+            log.warning("%s", warning)
         if record is not None:
             _make_directory(Path(record))
         self.directory = _run_directory()
