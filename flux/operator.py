@@ -257,7 +257,7 @@ class OperatorStep:
     name: str
     key_columns: tuple[str, ...]
     partitions: int
-    # Which field of `sub` is this step's; see flux.batch.
+    # Which field of `sub` is this step's; see flux.subs.
     level: int
     output: Any = None
     kept: Kept | None = None

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 
-from .batch import LEVELS
 from .columns import schema_of
 from .errors import PlanError
 from .event_time import EXPECTED, is_event_time
@@ -125,8 +124,6 @@ class Stream:
         self, name: str, factory: Callable[[], Any], schema: pa.Schema | None, is_one_to_many: bool = False
     ) -> Stream:
         """The stream with a step behind each of its tails: a union needs none of its own."""
-        if is_one_to_many:
-            self._check_level(name)
         step = OperatorStep(
             factory=factory,
             parameters={},
@@ -243,8 +240,6 @@ class Stream:
             raise PlanError(f"{name} needs an exchange in front: write .exchange(columns).apply({name})")
         made = checked_operator(operator, name)
         self._check_not_remade(name, root)
-        if getattr(made, "is_one_to_many", False):
-            self._check_level(name)
         if getattr(made, "is_by_key", False):
             self._check_key(name, root)
         step = OperatorStep(
@@ -359,9 +354,7 @@ class Stream:
             output=joined.output,
             kept=kept,
         )
-        both = replace(stream, _level=level)
-        both._check_level(step.name)
-        return both._applied(step)
+        return replace(stream, _level=level)._applied(step)
 
     def _kept(self, column: str, tails: tuple[Node, ...]) -> Kept | None:
         """Why a join within a bound of `column` keeps its rows until the end of the stream; None if it does not."""
@@ -411,13 +404,6 @@ class Stream:
         for tail in self._tails:
             if isinstance(tail, ExchangeNode):
                 raise PlanError(f"{tail.title} is followed by {what}: put .apply(an operator) in between")
-
-    def _check_level(self, name: str) -> None:
-        if self._level >= LEVELS:
-            raise PlanError(
-                f"{name} makes several rows of one, and is step number {self._level + 1} in a row that may: {LEVELS} "
-                "such steps fit in the order of rows. Make one operator of two of them; map and filter do not count"
-            )
 
     def _check_columns(self, what: str, columns: Sequence[str], needed: bool = False) -> None:
         if self._schema is None:

@@ -115,7 +115,6 @@ class TimeWindow(PooledOperator):
     """
 
     is_by_key = True
-    is_one_to_many = True  # At a watermark.
     # What a watermark closes ends behind the watermark before it: else that would have closed it.
     event_time = "window_end"
 
