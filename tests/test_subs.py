@@ -229,6 +229,32 @@ def test_a_deep_flow_gives_the_same_in_simulated_worlds() -> None:
     assert simulate(stream._flow, seeds=4, rows=12).outputs > 50
 
 
+@pytest.mark.parametrize("order", ["sn", "any"])
+def test_branches_of_different_depths_come_together_alike_in_simulated_worlds(order: Any) -> None:
+    rows = flux.Dataflow("branches").source(flux.sources.Table(inputs(12)))
+    deep = rows
+    for _ in range(5):
+        deep = deep.flat_map(twice, COLUMNS)
+    both = deep.union(rows.flat_map(twice, COLUMNS)).exchange("k", partitions=3, order=order).apply(Twice)
+    both.union(rows).exchange("k", partitions=3).apply(Twice).sink(flux.sinks.Collect())
+    assert simulate(both._flow, seeds=4, rows=12).outputs > 20
+
+
+def test_branches_of_different_depths_come_together_in_the_order_of_their_descent() -> None:
+    """Rows of one input go by the numbers of their descent, whatever their depths; of equal ones, by their branches."""
+    rows = flux.Dataflow("branches").source(flux.sources.Table([{"k": 1, "path": 1}, {"k": 2, "path": 2}]))
+    both = rows.map(lambda row: {"k": row.k, "path": 0}, COLUMNS)
+    for _ in range(5):
+        both = both.flat_map(lambda row: [{"k": row.k, "path": 2 * row.path + i} for i in (0, 1)], COLUMNS)
+    shallow = rows.flat_map(lambda row: [{"k": row.k, "path": -1 - i} for i in (0, 1)], COLUMNS)
+    both.union(shallow).sink(flux.sinks.Collect())
+    table = rows._flow.run(sites=2).table
+    assert table is not None
+    # Of 32 descendants the first 16 stem from the first child: the shallow second child comes before the 17th.
+    of_one = [0, -1, *range(1, 16), 16, -2, *range(17, 32)]
+    assert table.to_pylist() == [{"k": k, "path": path} for k in (1, 2) for path in of_one]
+
+
 def test_windows_may_close_behind_four_steps_that_make_several_rows_of_one() -> None:
     rows = [{"k": i % 7, "path": i % 9 + 1, "ts": i} for i in range(60)]
     stream = flux.Dataflow("windows").source(flux.sources.Table(rows), event_time="ts", watermark_every_ms=10)
