@@ -200,11 +200,11 @@ def test_the_ends_of_windows_tell_event_time_whatever_gaps_there_are(size_ms: in
 def test_a_join_behind_a_map_that_says_its_event_time_keeps_what_is_near_and_no_more() -> None:
     flow = flux.Dataflow("endless")
     joined = joined_by(flow, source_of(flow, flux.sources.Table(rows_of([(0, 0)]))), WAYS["map"])
-    assert _most_kept(step_of(joined), rows=20_000) < 1_000
+    assert _most_kept(step_of(joined), rows=5_000) < 1_000
     silent = joined_by(
         flow, source_of(flow, flux.sources.Table(rows_of([(0, 0)]))), lambda rows: rows.map(same, COLUMNS)
     )
-    assert _most_kept(step_of(silent), rows=20_000) == 20_000
+    assert _most_kept(step_of(silent), rows=5_000) == 5_000
 
 
 def _most_kept(step: Any, rows: int, piece: int = 50) -> int:
