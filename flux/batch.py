@@ -22,9 +22,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from flux.columns import ColumnError, numpy_of, record_batch_of
+from flux.columns import ColumnError, numpy_of, python_of, record_batch_of
 from flux.errors import OperatorError
-from flux.subs import MAX_OUTPUTS_PER_ROW, Subs, at_level, neighbours, together, words_of
+from flux.learning import together
+from flux.subs import MAX_OUTPUTS_PER_ROW, Subs, appended, at_level, neighbours, words_of
 
 __all__ = ["ROW_MODULE", "Batch", "punctuated", "row_type"]
 
@@ -111,7 +112,10 @@ class Batch:
         return self.arrow.column(place)
 
     def rows(self) -> Iterator[Any]:
-        """Yield each row as a named tuple of Python values (null is None)."""
+        """Yield each row as a named tuple of Python values (null is None).
+
+        A time of nanoseconds is a `datetime` where that holds it, and else a `pandas.Timestamp`, which is one too.
+        """
         # `_reached` lets an error name the row that was being looked at.
         untold = self.untold_rows()
         for self._reached, row in enumerate(untold):
@@ -122,7 +126,7 @@ class Batch:
         """As `rows`, for those who know themselves which row they look at."""
         # rename=True: a column called "class" or "my col" becomes _1 rather than an error.
         make = functools.partial(tuple.__new__, row_type(tuple(self.arrow.schema.names)))
-        return map(make, zip(*(column.to_pylist() for column in self.arrow.columns), strict=True))
+        return map(make, zip(*map(python_of, self.arrow.columns), strict=True))
 
     # What an operator emits.
 
@@ -243,9 +247,9 @@ class Batch:
             return batches[0]
         first = batches[0]
         return Batch(
-            pa.concat_batches([b.arrow for b in batches]),
+            together([b.arrow for b in batches]),
             np.concatenate([b.sn for b in batches]),
-            together([(b.sub, len(b)) for b in batches]),
+            appended([(b.sub, len(b)) for b in batches]),
             np.concatenate([b.partition for b in batches]),
             first.level,
             first.output,

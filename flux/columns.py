@@ -2,12 +2,14 @@
 
 `numpy_of` never copies what can be looked at in place and never lets an operator write to it: the same
 memory may still be needed by the other copy's buffer. `arrow_of` takes what users naturally hold (numpy,
-masked, Arrow, lists) and casts it safely: a value that does not fit is an error and never another
-value; only floats may be rounded.
+masked, Arrow, lists) and casts it safely (`casting`): a value that does not fit is an error and never
+another value; only floats may be rounded.
 """
 
 from __future__ import annotations
 
+import datetime
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,9 +18,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flux.plain import ColumnError, check_names, is_list, plain_array, plain_type
+from flux.casting import converted
+from flux.learning import told
+from flux.plain import ColumnError, check_names, of_inner, plain_type
 
-__all__ = ["ColumnError", "arrow_of", "numpy_of", "record_batch_of", "schema_of"]
+__all__ = ["ColumnError", "arrow_of", "numpy_of", "python_of", "record_batch_of", "schema_of"]
 
 # What has a type of its own, other than the values in it.
 _ARRAYS = pa.Array | pa.ChunkedArray | np.ndarray
@@ -78,147 +82,113 @@ def _read_only(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return values
 
 
-def arrow_of(values: Any, field: Any = None) -> Any:
-    """Return `values` as an Arrow array of the field's type, or of their own if there is no field."""
+def python_of(column: Any) -> list[Any]:
+    """Return an Arrow column as Python values; null is None.
+
+    A time or span of nanoseconds is a datetime or timedelta where that holds it, and else a Timestamp or Timedelta of
+    pandas: that depends on each value alone, and nothing is cut off.
+
+    >>> python_of(pa.array([5_000], pa.timestamp("ns")))
+    [datetime.datetime(1970, 1, 1, 0, 0, 0, 5)]
+    """
+    coarser = _in_microseconds(column.type)
+    if coarser == column.type:
+        return list(column.to_pylist())
+    try:
+        return list(column.cast(coarser, safe=True).to_pylist())
+    except pa.ArrowInvalid:
+        return [_in_standard_library(value) for value in _with_times(column).to_pylist()]
+
+
+@functools.lru_cache(maxsize=1_024)
+def _in_microseconds(kind: Any, only_times: bool = False) -> Any:
+    """Return the type with microseconds wherever it has nanoseconds; or only in its times of day."""
+    if pa.types.is_nested(kind) and not pa.types.is_union(kind):
+        return of_inner(kind, functools.partial(_in_microseconds, only_times=only_times))
+    if pa.types.is_time64(kind):
+        return pa.time64("us")
+    if only_times or getattr(kind, "unit", None) != "ns":
+        return kind
+    return pa.timestamp("us", kind.tz) if pa.types.is_timestamp(kind) else pa.duration("us")
+
+
+def _with_times(column: Any) -> Any:
+    """Return the column with its times of day as Python has them; `ColumnError` for nanoseconds."""
+    try:
+        return column.cast(_in_microseconds(column.type, only_times=True), safe=True)
+    except pa.ArrowInvalid as error:
+        raise ColumnError(
+            f"a column of {column.type}: {error}, because Python's datetime.time has no nanoseconds. Work on "
+            'batch.arrow, or make the column pyarrow.time64("us") before'
+        ) from error
+
+
+def _in_standard_library(value: Any) -> Any:
+    """Return a value with times of pandas only where the standard library has none so fine."""
+    if isinstance(value, list | tuple):
+        return type(value)(map(_in_standard_library, value))
+    if isinstance(value, dict):
+        return {name: _in_standard_library(inner) for name, inner in value.items()}
+    if isinstance(value, datetime.datetime) and not getattr(value, "nanosecond", 1):
+        return value.to_pydatetime()  # type: ignore[attr-defined]
+    if isinstance(value, datetime.timedelta) and not getattr(value, "nanoseconds", 1):
+        return value.to_pytimedelta()  # type: ignore[attr-defined]
+    return value
+
+
+def arrow_of(values: Any, field: Any = None, known: Any = None) -> Any:
+    """Return `values` as an Arrow array of the field's type, or else of the type they tell; `known` is known of it."""
     kind = None if field is None else field.type
     if not isinstance(values, _ARRAYS | str | bytes) and hasattr(values, "__iter__"):
         values = list(values)
     try:
         if kind is None:
-            kind = _told_by_the_first(values)
-        array = plain_array(_as_arrow(values, kind))
-        if kind is not None and array.type != kind:
-            _refuse_conversion(array.type, kind)
-            array = array.cast(kind, safe=True)
+            kind = told(values, known)
+        array = converted(values, kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         expected = kind if kind is not None else "values of one type"
         raise ColumnError(f"expected {expected}, came {describe(values)}: {error}") from error
-    if kind is None and pa.types.is_null(array.type) and len(array) and not isinstance(values, _ARRAYS):
-        raise ColumnError("all values are None, which tells no type. Declare `output` with the operator")
     if field is not None and not field.nullable and array.null_count:
         raise ColumnError(f"expected {kind} without nulls, came {array.null_count} nulls")
     return array
 
 
-def record_batch_of(columns: Any, schema: Any = None) -> Any:
-    """Return a record batch of the declared schema, or of the columns' own types and order if None is."""
+def record_batch_of(columns: Any, output: Any = None) -> Any:
+    """Return a record batch of the declared schema, or of the columns' own types and order if None is.
+
+    `output` may also be a `Learning`: then open types are what the values tell.
+    """
     if not isinstance(columns, Mapping):
         raise ColumnError(f"output is given as a dict of columns; {describe(columns)} came")
-    if schema is not None and set(columns) != set(schema.names):
+    if output is not None and set(columns) != set(output.names):
         raise ColumnError(
-            f"the declared output has the columns {', '.join(schema.names)}; those emitted are "
+            f"the declared output has the columns {', '.join(output.names)}; those emitted are "
             f"{', '.join(map(str, columns)) or 'none'}. Emit exactly the declared columns"
         )
     arrays, fields = [], []
-    for name in columns if schema is None else schema.names:
-        declared = None if schema is None else schema.field(name)
+    for name in columns if output is None else output.names:
         try:
-            array = arrow_of(columns[name], declared)
+            array, field = _column_of(name, columns[name], output)
         except ColumnError as error:
             raise ColumnError(f"output column {name!r}: {error}") from error
         arrays.append(array)
-        fields.append(pa.field(name, array.type) if declared is None else declared)
-    if schema is None:
+        fields.append(field)
+    if output is None:
         check_names([field.name for field in fields])
     lengths = {field.name: len(array) for field, array in zip(fields, arrays, strict=True)}
     if len(set(lengths.values())) > 1:
         raise ColumnError(f"columns emitted together have one length; these have {lengths}")
-    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields) if schema is None else schema)
+    return pa.RecordBatch.from_arrays(arrays, schema=output if isinstance(output, pa.Schema) else pa.schema(fields))
 
 
-def _as_arrow(values: Any, kind: Any) -> Any:
-    if isinstance(values, pa.ChunkedArray):
-        return values.combine_chunks()
-    if isinstance(values, pa.Array):
-        return values
-    if isinstance(values, np.ndarray):
-        return _from_numpy(values, kind)
-    if not isinstance(values, list):
-        raise TypeError("a column is a list or an array of values, one for each output row")
-    return _from_objects(values, kind)
-
-
-def _from_numpy(values: npt.NDArray[Any], kind: Any) -> Any:
-    missing = np.ma.getmaskarray(values) if np.ma.isMaskedArray(values) else None
-    plain = np.ma.getdata(values)
-    if plain.ndim == 2 and plain.dtype == np.uint8 and plain.shape[1]:
-        if kind is not None and not pa.types.is_fixed_size_binary(kind) and not pa.types.is_binary(kind):
-            raise TypeError(f"rows of {plain.shape[1]} bytes are fixed_size_binary({plain.shape[1]})")
-        fixed = pa.binary(plain.shape[1])
-        data = pa.py_buffer(np.ascontiguousarray(plain))
-        array = pa.FixedSizeBinaryArray.from_buffers(fixed, len(plain), [None, data])
-        return array if missing is None else pc.if_else(pa.array(missing.all(axis=1)), None, array)
-    if plain.ndim != 1:
-        raise TypeError("a column has one dimension")
-    if plain.dtype == object:
-        objects = plain.tolist()
-        if missing is not None:
-            objects = [None if gone else value for gone, value in zip(missing.tolist(), objects, strict=True)]
-        return _from_objects(objects, kind)
-    return pa.array(plain, mask=missing)
-
-
-def _told_by_the_first(values: Any) -> Any:
-    """Return the type that the first value tells; None where the values have a type of their own, or none yet.
-
-    Looking at the first alone makes the type independent of where batches are cut: whatever follows it must fit.
-    Of nested values the first may be empty and tell little, so all of a batch are asked.
-    """
-    if isinstance(values, np.ndarray):
-        values = values.tolist() if values.dtype == object and values.ndim == 1 else []
-    if not isinstance(values, list):
-        return None
-    first = next((value for value in values if value is not None), None)
-    if first is None:
-        return None
-    kind = pa.array([first]).type
-    return None if pa.types.is_nested(kind) else kind
-
-
-def _from_objects(values: list[Any], kind: Any) -> Any:
-    """Return Python values as Arrow.
-
-    Told to make integers of floats, Arrow would cut them off without a word: so the values say what they are,
-    and the cast that follows decides. Only where they cannot say it (integers that need 64 bits without a
-    sign, values nested in others) does the declared type lead.
-    """
-    if kind is None or not pa.types.is_nested(kind):
-        try:
-            return pa.array(values)
-        except (pa.ArrowException, OverflowError):
-            if kind is None or any(isinstance(value, float) for value in values):
-                raise
-    for value in values:
-        _check_nothing_is_cut_off(value, kind)
-    return pa.array(values, type=kind)
-
-
-def _check_nothing_is_cut_off(value: Any, kind: Any) -> None:
-    """Raise where Arrow would make less of a nested value than it is."""
-    if isinstance(value, Mapping) and pa.types.is_struct(kind):
-        unknown = [name for name in value if kind.get_field_index(name) < 0]
-        if unknown:
-            raise TypeError(f"{kind} has no {', '.join(map(repr, unknown))}")
-        for name, inner in value.items():
-            _check_nothing_is_cut_off(inner, kind.field(name).type)
-    elif isinstance(value, list | tuple) and is_list(kind):
-        for inner in value:
-            _check_nothing_is_cut_off(inner, kind.value_type)
-    elif isinstance(value, float) and pa.types.is_integer(kind) and not value.is_integer():
-        raise TypeError(f"{value!r} is no {kind}")
-
-
-def _refuse_conversion(came: Any, kind: Any) -> None:
-    """Raise where Arrow's cast would parse, print or judge values rather than keep them."""
-    judged = pa.types.is_boolean(kind) and not pa.types.is_boolean(came)
-    if not pa.types.is_null(came) and (judged or _is_text(came) != _is_text(kind)):
-        raise TypeError(f"{came} is not converted to {kind}. Convert the values in the operator")
-
-
-def _is_text(kind: Any) -> bool:
-    strings = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    variable = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
-    return bool(strings or variable or pa.types.is_fixed_size_binary(kind))
+def _column_of(name: str, values: Any, output: Any) -> tuple[Any, Any]:
+    """Return a column and its field."""
+    if isinstance(output, pa.Schema):
+        field = output.field(name)
+        return arrow_of(values, field), field
+    field = pa.field(name, pa.null()) if output is None else output.schema.field(name)
+    array = arrow_of(values, known=field.type)
+    return array, field.with_type(array.type)
 
 
 def describe(values: Any) -> str:

@@ -10,10 +10,10 @@ installed and when that is done, on both sites; those of a `PooledOperator` are 
 methods are.
 
 State is made of plain values, the usual ones of the standard library (sets, dates and times, decimals, ...), numpy
-arrays and Arrow tables. Classes of your own in it are named, ``state_types = (Visit, Colour)``: dataclasses, named
-tuples, enums and classes whose instances are their attributes. For other values define both of the static methods
-``encode_state(value)``, which returns such state (or NotImplemented), and ``decode_state(state)``, which returns the
-value. Nothing is unpickled: what comes from another site makes values of these classes and no others.
+arrays, times of pandas and Arrow tables. Classes of your own in it are named, ``state_types = (Visit, Colour)``:
+dataclasses, named tuples, enums and classes whose instances are their attributes. For other values define both of the
+static methods ``encode_state(value)``, which returns such state (or NotImplemented), and ``decode_state(state)``, which
+returns the value. Nothing is unpickled: what comes from another site makes values of these classes and no others.
 
 An operator is deterministic: the same input sequence, punctuations included, gives the same output
 sequence, whatever the batch boundaries. It never reads the clock and never draws random numbers. Both
@@ -161,15 +161,16 @@ class KeyedOperator:
         """
         raise NotImplementedError(f"{type(self).__name__} must define on_timer(self, key, time, state)")
 
-    def set_timer(self, time: int | datetime.datetime) -> None:
+    def set_timer(self, time: int | datetime.date) -> None:
         """Have `on_timer` called for the key at hand when event time has come to `time`; in on_tuple or on_timer.
 
+        `time` is in milliseconds, or a datetime, or a date, which is its midnight; without a time zone it is UTC.
         A key may have many timers, one for each time. They stay when its state is forgotten. A timer whose time has
         passed already is called at the next watermark.
         """
         self._need_timers().set(time)
 
-    def cancel_timer(self, time: int | datetime.datetime | None = None) -> None:
+    def cancel_timer(self, time: int | datetime.date | None = None) -> None:
         """Cancel a timer of the key at hand, or all that it has; in on_tuple or on_timer."""
         self._need_timers().cancel(time)
 

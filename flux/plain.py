@@ -7,6 +7,7 @@ rows enter, from a source or an operator. Equal values stay equal; only how they
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ __all__ = [
     "check_names",
     "columns_of",
     "is_list",
+    "of_inner",
     "plain_array",
     "plain_batch",
     "plain_schema",
@@ -116,16 +118,28 @@ def plain_type(kind: Any) -> Any:
         return pa.string()
     if pa.types.is_binary_view(kind):
         return pa.binary()
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(plain_type(field.type)) for field in kind])
-    if is_list(kind):
-        large = pa.types.is_large_list(kind) or pa.types.is_large_list_view(kind)
-        return (pa.large_list if large else pa.list_)(kind.value_field.with_type(plain_type(kind.value_type)))
-    if pa.types.is_map(kind):
-        return pa.map_(plain_type(kind.key_type), plain_type(kind.item_type))
+    if pa.types.is_struct(kind) or is_list(kind) or pa.types.is_map(kind):
+        return of_inner(kind, plain_type)
     if not all(_is_plain(inner) for inner in _inside(kind)):
         raise ColumnError(f"rows with values of type {kind} cannot be sent one by one. Convert the column")
     return kind
+
+
+def of_inner(kind: Any, change: Callable[[Any], Any]) -> Any:
+    """Return the nested type whose inner types are what `change` makes of those of `kind`; views become plain.
+
+    >>> of_inner(pa.list_(pa.int8()), lambda inner: pa.int64())
+    ListType(list<item: int64>)
+    """
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(change(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(change(kind.key_type), change(kind.item_type))
+    inner = kind.value_field.with_type(change(kind.value_type))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(inner, kind.list_size)
+    large = pa.types.is_large_list(kind) or pa.types.is_large_list_view(kind)
+    return (pa.large_list if large else pa.list_)(inner)
 
 
 def _inside(kind: Any) -> list[Any]:

@@ -25,13 +25,13 @@ import pyarrow as pa
 __all__ = [
     "MAX_OUTPUTS_PER_ROW",
     "Subs",
+    "appended",
     "at_level",
     "from_arrow",
     "is_sub",
     "neighbours",
     "padded",
     "to_arrow",
-    "together",
     "words_of",
 ]
 
@@ -121,7 +121,7 @@ def is_sub(column: Any) -> bool:
     return bool(values.type == pa.uint64() and not values.null_count)
 
 
-def together(parts: Sequence[tuple[Subs | None, int]]) -> Subs | None:
+def appended(parts: Sequence[tuple[Subs | None, int]]) -> Subs | None:
     """The `sub` of rows that follow each other, of parts with so many rows each."""
     if all(sub is None for sub, _ in parts):
         return None

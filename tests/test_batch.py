@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -222,7 +223,10 @@ def test_of_nested_values_nothing_is_cut_off(kind: Any, value: Any) -> None:
         (np.array([None, 1, 2.0], object), pa.int64()),
         (["a", b"b"], pa.string()),
         ((value for value in (1, 2.0)), pa.int64()),
-        ([[1], [1.5]], pa.list_(pa.float64())),
+        ([[1], [2.0]], pa.list_(pa.int64())),
+        ([None, None], pa.null()),
+        ([[], [None], [1.5]], pa.list_(pa.float64())),
+        ([{"x": None, "y": 1}, {"x": "a", "y": 2}], pa.struct([("x", pa.string()), ("y", pa.int64())])),
         (pa.array(["a"]).dictionary_encode(), pa.string()),
         (pa.nulls(1), pa.null()),
     ],
@@ -234,7 +238,9 @@ def test_the_first_value_tells_the_type_of_undeclared_output(values: Any, kind: 
     assert out.arrow.column(0).type == kind
 
 
-@pytest.mark.parametrize("values", [[1, 1.5], [1, "x"], ["x", 1], [1, 2**63], [None, None], [2**63]])
+@pytest.mark.parametrize(
+    "values", [[1, 1.5], [1, "x"], ["x", 1], [1, 2**63], [2**63], [[1], [1.5]], [{"x": 1}, {"y": 1}]]
+)
 def test_values_that_do_not_fit_the_first_are_refused(values: list[Any]) -> None:
     with pytest.raises(OperatorError, match="'v': "):
         batch({"n": [1, 2]}).emit({"v": values}, origin=[0] * len(values))
@@ -256,8 +262,6 @@ def test_without_a_schema_types_are_those_of_the_values() -> None:
     out = batch({"n": [1]}).emit({"m": np.array([1], np.int16), "s": ["x"]})
     assert out is not None
     assert out.arrow.schema == pa.schema([("m", pa.int16()), ("s", pa.string())])
-    with pytest.raises(OperatorError, match="Declare `output`"):
-        batch({"n": [1]}).emit({"m": [None]})
 
 
 def test_what_was_read_can_be_emitted() -> None:
@@ -271,6 +275,43 @@ def test_what_was_read_can_be_emitted() -> None:
     out = b.emit({name: b[name] for name in columns})
     assert out is not None
     assert out.arrow.equals(b.arrow)
+
+
+# Rows.
+
+MICRO, NANO = 1_577_836_800_000_001_000, 1_577_836_800_000_001_001
+AT = datetime.datetime(2020, 1, 1, 0, 0, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "exact", "finer"),
+    [
+        (pa.timestamp("ns"), AT, pd.Timestamp(NANO)),
+        (pa.timestamp("ns", "UTC"), AT.replace(tzinfo=datetime.UTC), pd.Timestamp(NANO, tz="UTC")),
+        (pa.duration("ns"), AT - datetime.datetime(1970, 1, 1), pd.Timedelta(NANO)),
+    ],
+)
+def test_rows_have_times_of_the_standard_library_where_these_hold_them_and_else_of_pandas(
+    kind: Any, exact: Any, finer: Any
+) -> None:
+    for stored, values in (
+        ([MICRO, None], [exact, None]),
+        ([NANO, None, MICRO], [finer, None, exact]),
+    ):
+        column = pa.array(stored, kind)
+        nested = pa.array([[None], stored], pa.list_(kind))
+        flat = [row.t for row in batch({"t": column}).rows()]
+        [_, [inner]] = [list(row) for row in batch({"t": nested}).rows()]
+        for got in (flat, inner):
+            assert got == values and list(map(type, got)) == list(map(type, values))
+
+
+def test_a_time_of_day_with_nanoseconds_has_no_value_of_python_and_is_not_cut_off() -> None:
+    fine, coarse = (pa.array([stored, None], pa.time64("ns")) for stored in (1_001, 1_000))
+    assert [row.t for row in batch({"t": coarse}).rows()] == [datetime.time(0, 0, 0, 1), None]
+    for column in (fine, pa.array([{"x": 1_001}], pa.struct([("x", pa.time64("ns"))]))):
+        with pytest.raises(ValueError, match=r"datetime.time has no nanoseconds"):
+            list(batch({"t": column}).rows())
 
 
 # Order.

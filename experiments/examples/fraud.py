@@ -54,8 +54,8 @@ class LastHour(flux.KeyedOperator):
 
 
 def times_usual(batch: Any) -> Any:
-    """The amount as a multiple of what the merchant took on average."""
-    return batch["cents"] / batch["merchant_mean"]
+    """The amount as a multiple of what the merchant took on average; null where that is nothing."""
+    return batch["cents"] / np.ma.masked_equal(batch["merchant_mean"], 0)
 
 
 def flow(source: flux.sources.Source) -> flux.Dataflow:

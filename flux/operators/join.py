@@ -1,17 +1,16 @@
 """Join: pairs of rows of two streams with equal keys, close to each other.
 
-It is the symmetric join: a row of either side is matched against what the other side has kept, and kept itself. The
-kept rows of a side are *runs*, each sorted by the hash of the key: a batch looks up all its keys in a run with one
-binary search for each, whatever the number of keys and partitions. A new run is merged with the one before it when that
-is not much larger, so there are few, and a row is merged about as often as the state has doubled since it came. Hashes
-only find candidates; where two keys may share one, the keys themselves are compared.
+It is the symmetric join: a row of either side is matched against what the other side has kept, and kept itself. Kept
+rows are in runs (`flux.operators.runs`), each in an order in which the partners of a batch are found at once, whatever
+the number of keys and partitions. A new run is merged with the one before it when that is not much larger, so there are
+few, and a row is merged about as often as the state has doubled since it came.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,52 +23,18 @@ from flux.event_time import in_unit_of
 from flux.hashing import hash_rows
 from flux.operator import Context, PooledOperator, Punctuation
 from flux.operators.joining import Joined, times_of
+from flux.operators.ordering import in_order
+from flux.operators.runs import Rows, Run, Ticks, words_of
 from flux.plan.sides import SIDE
 
 __all__ = ["Join", "Joined"]
 
 _PIECE_ROWS = 16_384  # Of one piece of state.
 _LEAST = np.iinfo(np.int64).min
+_WORTH_KEEPING = 0.75  # A run of which less than this part counts is rid of the rest when it is merged.
 
 Ints = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """Rows of one side, in the order of their hashes and, among equals, as they came."""
-
-    hashed: npt.NDArray[np.uint64]
-    sn: Ints
-    when: npt.NDArray[Any]  # The column of times; with a bound on rows, the sequence numbers.
-    partition: npt.NDArray[np.uint16]
-    rows: pa.RecordBatch
-
-    def __len__(self) -> int:
-        return len(self.hashed)
-
-    def take(self, indices: Ints) -> _Run:
-        return _Run(
-            self.hashed[indices],
-            self.sn[indices],
-            self.when[indices],
-            self.partition[indices],
-            self.rows.take(pa.array(indices)),
-        )
-
-    def where(self, mask: npt.NDArray[np.bool_]) -> _Run:
-        return self if mask.all() else self.take(np.flatnonzero(mask))
-
-    @staticmethod
-    def merged(runs: list[_Run]) -> _Run:
-        """One run out of several, the oldest first."""
-        whole = _Run(
-            np.concatenate([run.hashed for run in runs]),
-            np.concatenate([run.sn for run in runs]),
-            np.concatenate([run.when for run in runs]),
-            np.concatenate([run.partition for run in runs]),
-            pa.concat_batches([run.rows for run in runs]),
-        )
-        return whole.take(np.argsort(whole.hashed, kind="stable"))  # Runs that are sorted, it only merges.
+Pids = npt.NDArray[np.uint16]
 
 
 class Join(PooledOperator):
@@ -94,13 +59,15 @@ class Join(PooledOperator):
     """
 
     def __init__(self) -> None:
-        self._runs: tuple[list[_Run], list[_Run]] = ([], [])  # Of each side, the oldest first.
+        self._runs: list[Run] = []  # The oldest first.
+        self._came = 0
 
     def open(self, context: Context) -> None:
         joined = context.parameters.get("joined")
         if not isinstance(joined, Joined):
             raise PlanError('Join takes two streams: write a.join(b, on="key", within=1000) instead of apply(Join)')
         self._joined = joined
+        self._ticks = Ticks(joined.bound)
         column = joined.column
         is_float = column is not None and pa.types.is_floating(joined.sides[0].field(column).type)
         self._least: Any = np.float64(-np.inf) if is_float else np.int64(_LEAST)
@@ -109,88 +76,70 @@ class Join(PooledOperator):
 
     def process(self, batch: Batch) -> Batch | None:
         sides = batch[SIDE]
-        news = [_News.of(self._joined, batch, np.flatnonzero(sides == side), side) for side in (0, 1)]
-        found: list[_Pairs] = []
-        for probe, others in ((news[0], news[1]), (news[1], news[0])):
-            if not len(probe.run):
-                continue
-            for run in self._runs[others.side]:
-                found.append(self._pairs(probe, run, None))
-            found.append(self._pairs(probe, others.run, others.place))
-        for new in news:
-            self._keep(new)
-        return self._emitted(batch, [pairs for pairs in found if len(pairs.place)])
+        left, right = (_usable(self._joined, batch, np.flatnonzero(sides == side), side) for side in (0, 1))
+        place = np.concatenate([left[1], right[1]])
+        if not len(place):
+            return None
+        new = self._run_of((left[0], right[0]), place + self._came, batch.sn.take(place), batch.partition.take(place))
+        self._add(new)
+        found = [self._found(new, run) for run in self._runs]
+        if self._joined.column is None:
+            np.maximum.at(self._floor, new.partition, new.when - self._joined.bound)
+        out = self._emitted(batch, new, [some for some in found if len(some.asking)])
+        self._came += len(batch)
+        return out
 
-    def _keep(self, new: _News) -> None:
-        if not len(new.run):
-            return
-        if self._joined.rows is not None:
-            np.maximum.at(self._floor, new.run.partition, new.run.sn - self._joined.rows)
-        self._add(new.side, new.run)
+    def _run_of(self, rows: Rows, came: Ints, sn: Ints, partition: Pids) -> Run:
+        joined = self._joined
+        hashed = [hash_rows([rows[side].column(name) for name in joined.keys(side)]) for side in (0, 1)]
+        when = sn if joined.column is None else np.concatenate([times_of(side.column(joined.column)) for side in rows])
+        ticks = self._ticks.of(when)
+        left = len(hashed[0])
+        words = np.concatenate([words_of(0, hashed[0], ticks[:left]), words_of(1, hashed[1], ticks[left:])])
+        return Run.of(words, came, when, partition, rows)
 
-    def _add(self, side: int, run: _Run) -> None:
-        runs = self._runs[side]
+    def _add(self, run: Run) -> None:
+        runs = self._runs
         runs.append(run)
         while len(runs) > 1 and len(runs[-2]) <= 2 * len(runs[-1]):
-            last = runs.pop()
-            runs[-1] = _Run.merged([self._pruned(runs[-1]), self._pruned(last)])
-        if not len(runs[-1]):
-            runs.pop()
+            last, before = runs.pop(), runs.pop()
+            counts = self._counts(before)
+            if np.count_nonzero(counts) < _WORTH_KEEPING * len(before):
+                before = before.where(counts)
+            runs.append(before.followed_by(last))
 
-    def _pruned(self, run: _Run) -> _Run:
-        return run.where(run.when >= self._floor[run.partition])
+    def _counts(self, run: Run) -> npt.NDArray[np.bool_]:
+        """Which rows of a run are not to be forgotten."""
+        return np.asarray(run.when >= self._floor.take(run.partition))
 
     # Looking up.
 
-    def _pairs(self, probe: _News, run: _Run, place: Ints | None) -> _Pairs:
-        """The pairs of new rows with rows of a run; with a `place`, these are new too, and only earlier ones count."""
-        first = np.searchsorted(run.hashed, probe.run.hashed, "left")
-        count = np.searchsorted(run.hashed, probe.run.hashed, "right") - first
-        asking = np.repeat(np.arange(len(probe.run)), count)
-        asked = np.arange(len(asking)) - np.repeat(np.cumsum(count) - count, count) + np.repeat(first, count)
-        fits = self._is_near(probe.run, asking, run, asked)
-        if place is not None:
-            fits &= place[asked] < probe.place[asking]
-        asking, asked = asking[fits], asked[fits]
-        if len(asking) and not self._joined.hash_is_exact:
-            same = self._have_equal_keys(probe, asking, run, asked)
-            asking, asked = asking[same], asked[same]
-        mine, theirs = probe.run.rows.take(pa.array(asking)), run.rows.take(pa.array(asked))
-        left, right = (theirs, mine) if probe.side else (mine, theirs)
-        return _Pairs(probe.place[asking], left, right)
+    def _found(self, new: Run, run: Run) -> _Found:
+        """The pairs of new rows with rows of a run that came before them, the new rows in it included."""
+        asking, asked = run.candidates(new.word, self._ticks.reach)
+        asking = new.at.take(asking)
+        when = run.when.take(asked)
+        near = self._joined.distance(new.when.take(asking), when) <= self._joined.bound
+        near &= when >= self._floor.take(run.partition.take(asked))
+        near &= run.came.take(asked) < new.came.take(asking)
+        fits = np.flatnonzero(near)
+        return _Found(run, asking.take(fits), asked.take(fits))
 
-    def _is_near(self, probe: _Run, asking: Ints, run: _Run, asked: Ints) -> npt.NDArray[np.bool_]:
-        joined = self._joined
-        if joined.rows is not None:
-            return np.asarray(probe.sn[asking] - run.sn[asked] <= joined.rows)
-        near = joined.distance(probe.when[asking], run.when[asked]) <= joined.bound
-        return np.asarray(near & (run.when[asked] >= self._floor[run.partition[asked]]))
-
-    def _have_equal_keys(self, probe: _News, asking: Ints, run: _Run, asked: Ints) -> npt.NDArray[np.bool_]:
-        same = np.ones(len(asking), np.bool_)
-        for ours, theirs in zip(self._joined.keys(probe.side), self._joined.keys(1 - probe.side), strict=True):
-            a, b = probe.run.rows.column(ours).take(pa.array(asking)), run.rows.column(theirs).take(pa.array(asked))
-            if a.type != b.type:  # Integers: numpy compares signed and unsigned ones as the numbers they are.
-                same &= a.to_numpy(zero_copy_only=False) == b.to_numpy(zero_copy_only=False)
-                continue
-            equal = pc.equal(a, b)
-            if pa.types.is_floating(a.type):
-                equal = pc.or_(equal, pc.and_(pc.is_nan(a), pc.is_nan(b)))
-            same &= equal.to_numpy(zero_copy_only=False)
-        return same
-
-    def _emitted(self, batch: Batch, found: list[_Pairs]) -> Batch | None:
+    def _emitted(self, batch: Batch, new: Run, found: list[_Found]) -> Batch | None:
         if not found:
             return None
-        place = np.concatenate([pairs.place for pairs in found])
-        # What is found of one row is in order: the runs are, and in each of them its equals are.
-        order = np.argsort(place, kind="stable")
-        left, right = (pa.concat_batches(parts) for parts in zip(*((p.left, p.right) for p in found), strict=True))
-        joined, indices = self._joined, pa.array(order)
+        joined = self._joined
+        place = np.concatenate([new.came.take(some.asking) for some in found]) - self._came
+        other = np.concatenate([some.run.came.take(some.asked) for some in found])
+        order = in_order([place, other])
+        left, right = (_rows_of(side, new, found, order) for side in (0, 1))
+        place = place.take(order)
         columns = [left.column(name) for name in joined.sides[0].names]
         columns += [right.column(name) for name in joined.taken]
-        made = {name: column.take(indices) for name, column in zip(joined.output.names, columns, strict=True)}
-        return batch.emit(made, place[order])
+        agree = _agree(joined, left, right)
+        if not agree.all():
+            columns, place = [column.filter(pa.array(agree)) for column in columns], place[agree]
+        return batch.emit(dict(zip(joined.output.names, columns, strict=True)), place)
 
     def on_punctuation(self, p: Punctuation) -> None:
         if p.kind == "watermark" and p.value is not None and self._joined.is_event_time:
@@ -206,82 +155,103 @@ class Join(PooledOperator):
         return self._pieces(pid)
 
     def _pieces(self, pid: int) -> Iterator[Any]:
+        """The rows as they came, in pieces that do not tell in which batches they did."""
         yield {"floor": self._floor[pid].item()}
-        for side in (0, 1):
-            own = [run.take(np.flatnonzero(run.partition == pid)) for run in self._runs[side]]
-            own = [self._pruned(run) for run in own if len(run)]
-            if not own:
-                continue
-            whole = _Run.merged(own)
-            for start in range(0, len(whole), _PIECE_ROWS):
-                rows = pa.Table.from_batches([whole.rows.slice(start, _PIECE_ROWS)])
-                yield {"side": side, "rows": rows, "sn": whole.sn[start : start + _PIECE_ROWS]}
+        own = [run.where((run.partition == pid) & self._counts(run)) for run in self._runs]
+        for side in (0, 1) if own else ():
+            rows = pa.concat_batches([run.rows[side] for run in own])
+            when = np.concatenate([run.when[run.left :] if side else run.when[: run.left] for run in own])
+            for start in range(0, len(rows), _PIECE_ROWS):
+                piece = {"side": side, "rows": pa.Table.from_batches([rows.slice(start, _PIECE_ROWS)])}
+                if self._joined.column is None:
+                    piece["sn"] = when[start : start + _PIECE_ROWS]
+                yield piece
 
     def install_partition_state(self, pid: int, state: Any) -> None:
         if "floor" in state:
             self._floor[pid] = state["floor"]
             return
-        rows = state["rows"].combine_chunks().to_batches()[0]
-        side, partition = state["side"], np.full(len(rows), pid, np.uint16)
-        run, _ = _run_of(self._joined, rows, np.asarray(state["sn"]), partition, side)
-        self._add(side, run)
+        side = state["side"]
+        rows = [_no_rows(schema) for schema in self._joined.sides]
+        [rows[side]] = state["rows"].combine_chunks().to_batches()
+        count = len(rows[side])
+        sn = np.asarray(state["sn"]) if "sn" in state else np.zeros(count, np.int64)
+        came = np.arange(self._came, self._came + count)
+        self._add(self._run_of((rows[0], rows[1]), came, sn, np.full(count, pid, np.uint16)))
+        self._came += count
 
     def drop_partition(self, pid: int) -> None:
-        for runs in self._runs:
-            left = [run.where(run.partition != pid) for run in runs]
-            runs[:] = [run for run in left if len(run)]
+        left = [run.where(run.partition != pid) for run in self._runs]
+        self._runs = [run for run in left if len(run)]
         self._floor[pid] = self._least
 
     def partition_info(self) -> dict[int, int]:
         counts = np.zeros(len(self._floor), np.int64)
-        for runs in self._runs:
-            for run in runs:
-                counts += np.bincount(run.partition, minlength=len(counts))
+        for run in self._runs:
+            counts += np.bincount(run.partition, minlength=len(counts))
         return {int(pid): int(counts[pid]) for pid in np.flatnonzero(counts)}
 
 
 @dataclass(frozen=True, slots=True)
-class _News:
-    """The rows of one side in a batch that may have a pair, and their places in the batch."""
+class _Found:
+    """Pairs of new rows with rows of a run, those that rows of side 0 have found first."""
 
-    side: int
-    place: Ints
-    run: _Run
-
-    @classmethod
-    def of(cls, joined: Joined, batch: Batch, place: Ints, side: int) -> Self:
-        names = joined.sides[side].names
-        indices = pa.array(place)
-        columns = [batch.column(f"{side}.{name}").take(indices) for name in names]
-        rows = pa.RecordBatch.from_arrays(columns, names=names)
-        needed = [*joined.keys(side), *([] if joined.column is None else [joined.column])]
-        usable = np.ones(len(place), np.bool_)
-        for name in dict.fromkeys(needed):
-            column = rows.column(name)
-            if column.null_count:
-                usable &= column.is_valid().to_numpy(zero_copy_only=False)
-            if name == joined.column and pa.types.is_floating(column.type):
-                usable &= ~np.isnan(column.to_numpy(zero_copy_only=False))
-        if not usable.all():
-            rows, place = rows.filter(pa.array(usable)), place[usable]
-        run, order = _run_of(joined, rows, batch.sn[place], batch.partition[place], side)
-        return cls(side, place[order], run)
+    run: Run
+    asking: Ints
+    asked: Ints
 
 
-@dataclass(frozen=True, slots=True)
-class _Pairs:
-    """Pairs: the place of the row at which each comes out, and both rows."""
+def _usable(joined: Joined, batch: Batch, place: Ints, side: int) -> tuple[pa.RecordBatch, Ints]:
+    """The rows of a side that may have a pair, and their places in the batch."""
+    names = joined.sides[side].names
+    rows = pa.RecordBatch.from_arrays([batch.column(f"{side}.{name}") for name in names], names=names)
+    if len(place) < len(batch):
+        rows = rows.take(pa.array(place))
+    needed = [*joined.keys(side), *([] if joined.column is None else [joined.column])]
+    usable = np.ones(len(place), np.bool_)
+    for name in dict.fromkeys(needed):
+        column = rows.column(name)
+        if column.null_count:
+            usable &= column.is_valid().to_numpy(zero_copy_only=False)
+        if name == joined.column and pa.types.is_floating(column.type):
+            usable &= ~np.isnan(column.to_numpy(zero_copy_only=False))
+    if not usable.all():
+        rows, place = rows.filter(pa.array(usable)), place[usable]
+    return rows, place
 
-    place: Ints
-    left: pa.RecordBatch
-    right: pa.RecordBatch
+
+def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], names=schema.names)
 
 
-def _run_of(
-    joined: Joined, rows: pa.RecordBatch, sn: Ints, partition: npt.NDArray[np.uint16], side: int
-) -> tuple[_Run, Ints]:
-    """A run of rows, and which of them each was. Sorted, they are also looked up faster: neighbours were just read."""
-    hashed = hash_rows([rows.column(name) for name in joined.keys(side)])
-    when = sn if joined.column is None else times_of(rows.column(joined.column)).to_numpy(zero_copy_only=False)
-    order = np.argsort(hashed, kind="stable")
-    return _Run(hashed, sn, when, partition, rows).take(order), order
+def _rows_of(side: int, new: Run, found: Sequence[_Found], order: Ints) -> pa.RecordBatch:
+    """The rows of a side in the pairs, in this order of what was found."""
+    rows, count = [new.rows[side]], len(new.rows[side])
+    indices: list[Ints] = []
+    for some in found:
+        cut = int(np.count_nonzero(some.asking < new.left))
+        if side:
+            kept, own = some.asked[:cut] - some.run.left, some.asking[cut:] - new.left
+        else:
+            own, kept = some.asking[:cut], some.asked[cut:]
+        if len(kept):
+            rows.append(some.run.rows[side].take(pa.array(kept)))
+        taken = np.arange(count, count + len(kept))
+        indices += [taken, own] if side else [own, taken]
+        count += len(kept)
+    return pa.concat_batches(rows).take(pa.array(np.concatenate(indices).take(order)))
+
+
+def _agree(joined: Joined, left: pa.RecordBatch, right: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+    """Which pairs have equal keys; all NaN are equal."""
+    agree = np.ones(len(left), np.bool_)
+    for ours, theirs in zip(joined.ours, joined.theirs, strict=True):
+        a, b = left.column(ours), right.column(theirs)
+        if pa.types.is_integer(a.type):  # Numpy compares signed and unsigned ones as the numbers they are.
+            agree &= a.to_numpy() == b.to_numpy()
+            continue
+        equal = pc.equal(a, b)
+        if pa.types.is_floating(a.type):
+            equal = pc.or_(equal, pc.and_(pc.is_nan(a), pc.is_nan(b)))
+        agree &= equal.to_numpy(zero_copy_only=False)
+    return agree

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from flux.errors import PlanError
@@ -17,6 +18,7 @@ from flux.plain import columns_of
 
 _FARTHEST_ROWS = 2**62  # No two rows are further apart.
 _FARTHEST = 2**64 - 1  # Nor are two numbers of 64 bits.
+_LEAST = np.int64(-(2**63))
 _UNIT_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 
@@ -24,14 +26,13 @@ _UNIT_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 class Joined:
     """A join of two streams: `sides` are their schemas, `ours` and `theirs` the columns in which a pair agrees.
 
-    Rows of a pair are at most `rows` sequence numbers apart, or their values of `column` at most `bound`. A pair has
-    the columns `output`: all of ours, and `taken` of theirs.
+    In a pair the values of `column` are at most `bound` apart; if there is no column, the sequence numbers are. A pair
+    has the columns `output`: all of ours, and `taken` of theirs.
     """
 
     sides: tuple[pa.Schema, pa.Schema]
     ours: tuple[str, ...]
     theirs: tuple[str, ...]
-    rows: int | None
     column: str | None
     bound: Any
     taken: tuple[str, ...]
@@ -43,7 +44,7 @@ class Joined:
     def of(left: pa.Schema, right: pa.Schema, on: Any, within: Any, suffix: str) -> Joined:
         """The join that a user has asked for; `PlanError` if it cannot be."""
         ours, theirs = _keys(left, right, on)
-        rows, column, bound = _within(left, right, within)
+        column, bound = _within(left, right, within)
         taken = tuple(name for name in right.names if name not in theirs)
         fields = [field.remove_metadata() for field in left]
         for name in taken:
@@ -60,7 +61,6 @@ class Joined:
             sides=(left, right),
             ours=ours,
             theirs=theirs,
-            rows=rows,
             column=column,
             bound=bound,
             taken=taken,
@@ -71,31 +71,27 @@ class Joined:
         """The columns of a side in which a pair agrees."""
         return self.theirs if side else self.ours
 
-    @property
-    def hash_is_exact(self) -> bool:
-        """Whether equal hashes mean equal keys: the hash of one integer can be undone."""
-        if len(self.ours) > 1:
-            return False
-        kinds = [self.sides[side].field(self.keys(side)[0]).type for side in (0, 1)]
-        return bool(kinds[0] == kinds[1] and pa.types.is_integer(kinds[0]))
-
     def distance(self, a: Any, b: Any) -> Any:
         """How far values of `column` are apart, as `bound` counts."""
         if a.dtype.kind == "f":
-            return np.abs(a - b)
+            with np.errstate(invalid="ignore"):  # Infinities are near to nothing.
+                return np.abs(a - b)
         # Two numbers of 64 bits may be further apart than such a number can say.
         later, earlier = np.maximum(a, b), np.minimum(a, b)
         return later.view(np.uint64) - earlier.view(np.uint64)
 
 
-def times_of(column: Any) -> Any:
-    """A column of times or numbers as one of 64-bit numbers, nulls included."""
+def times_of(column: Any) -> npt.NDArray[Any]:
+    """A column of times or numbers without nulls, as 64-bit numbers that are as far apart as its values are."""
     kind = column.type
     if pa.types.is_floating(kind):
-        return column.cast(pa.float64())
-    if pa.types.is_temporal(kind) and kind.bit_width == 32:
-        column = column.cast(pa.int32())
-    return column.cast(pa.int64())
+        column = column.cast(pa.float64())
+    elif pa.types.is_uint64(kind):
+        return np.asarray(column.to_numpy().view(np.int64) ^ _LEAST)
+    else:
+        column = column.cast(pa.int32()) if pa.types.is_temporal(kind) and kind.bit_width == 32 else column
+        column = column.cast(pa.int64())
+    return np.asarray(column.to_numpy())
 
 
 def _listed(on: Any) -> list[Any]:
@@ -126,9 +122,9 @@ def _keys(left: pa.Schema, right: pa.Schema, on: Any) -> tuple[tuple[str, ...], 
     return tuple(pairs), tuple(pairs.values())
 
 
-def _within(left: pa.Schema, right: pa.Schema, within: Any) -> tuple[int | None, str | None, Any]:
+def _within(left: pa.Schema, right: pa.Schema, within: Any) -> tuple[str | None, Any]:
     if isinstance(within, int) and not isinstance(within, bool) and within >= 0:
-        return min(within, _FARTHEST_ROWS), None, None
+        return None, min(within, _FARTHEST_ROWS)
     if not isinstance(within, Mapping) or len(within) != 1:
         raise PlanError(
             "join(within=...) is a number of input rows, or {column: bound} for a column of both streams, such as "
@@ -141,7 +137,7 @@ def _within(left: pa.Schema, right: pa.Schema, within: Any) -> tuple[int | None,
     kinds = left.field(column).type, right.field(column).type
     if kinds[0] != kinds[1]:
         raise PlanError(f"join(within=...): {column!r} is {kinds[0]} here and {kinds[1]} there; make them alike")
-    return None, column, _bound(kinds[0], column, bound)
+    return column, _bound(kinds[0], column, bound)
 
 
 def _bound(kind: Any, column: str, bound: Any) -> Any:

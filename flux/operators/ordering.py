@@ -1,7 +1,7 @@
 """Orders: how rows are put in the order of their keys, which is the same in every copy, whatever slots the keys have.
 
 Each column becomes whole numbers that stand in the order of its values: ascending, with NaN behind all other floats and
-nulls behind everything. If the numbers of all columns fit in 32 bits, they are sorted by radix, 16 bits at a time; if
+nulls behind everything. If the numbers of all columns fit in 48 bits, they are sorted by radix, 16 bits at a time; if
 they and a row's place fit in one word, the words are sorted. Both are several times faster than sorting by columns.
 """
 
@@ -15,13 +15,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["begins_of", "in_order", "order_numbers", "rank_within"]
+__all__ = ["begins_of", "by_radix", "in_order", "order_numbers", "rank_within"]
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 _WORD_BITS = 64
 _DIGIT_BITS = 16
+_DIGIT = (1 << _DIGIT_BITS) - 1
 _LEAST = np.int64(-(2**63))
 
 
@@ -83,8 +84,8 @@ def in_order(columns: Sequence[Ints]) -> Ints:
         words <<= np.uint64(width)
         # Differences wrap around to what they are without a sign.
         words |= (column - np.int64(low)).view(np.uint64)
-    if sum(bits) <= 2 * _DIGIT_BITS:
-        return _by_radix(words, sum(bits))
+    if sum(bits) <= 3 * _DIGIT_BITS:
+        return by_radix(words)
     words <<= np.uint64(place_bits)
     words |= np.arange(count, dtype=np.uint64)
     words.sort()
@@ -92,13 +93,25 @@ def in_order(columns: Sequence[Ints]) -> Ints:
     return words.view(np.int64)
 
 
-def _by_radix(words: npt.NDArray[np.uint64], bits: int) -> Ints:
-    """Return the places of words in ascending order; numpy sorts 16 bits by radix if it is to be stable."""
-    order = np.argsort(words.astype(np.uint16), kind="stable")
-    if bits > _DIGIT_BITS:
-        high = (words >> np.uint64(_DIGIT_BITS)).astype(np.uint16)
-        order = order.take(np.argsort(high.take(order), kind="stable"))
-    return order
+def by_radix(words: npt.NDArray[np.uint64]) -> Ints:
+    """Return the places of words in ascending order, equal ones in theirs.
+
+    Numpy sorts 16 bits by radix if it is to be stable, ten times as fast as it sorts 64: so it goes digit by digit.
+
+    >>> by_radix(np.array([2**40, 3, 2**40 + 1, 3], np.uint64)).tolist()
+    [1, 3, 0, 2]
+    """
+    varies = int(np.bitwise_or.reduce(words ^ words[:1])) if len(words) else 0
+    order = None
+    for shift in range(0, varies.bit_length(), _DIGIT_BITS):
+        if not varies >> shift & _DIGIT:
+            continue
+        digit = (words >> np.uint64(shift)).astype(np.uint16)
+        if order is None:
+            order = np.argsort(digit, kind="stable")
+        else:
+            order = order.take(np.argsort(digit.take(order), kind="stable"))
+    return np.arange(len(words)) if order is None else order
 
 
 def begins_of(columns: Sequence[npt.NDArray[Any]]) -> Ints:

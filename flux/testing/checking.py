@@ -193,6 +193,9 @@ def _try(claim: Callable[[_Example], None], cases: st.SearchStrategy[_Example], 
 
     try:
         holds()
+    except PlanError as error:
+        error.__notes__ = []  # Of the example, which has nothing to do with it.
+        raise error.with_traceback(None) from None
     except (Fault, Flaky):
         # The last one is the smallest; one that does not depend on its input alone may not show itself again.
         smallest = min(reversed(found), key=lambda each: each[0].size)
@@ -216,9 +219,11 @@ def _made_smaller(claim: Callable[[_Example], None], fault: Fault, example: _Exa
 
 @contextmanager
 def _blamed(subject: Subject, given: Given, way: str) -> Iterator[None]:
-    """What the operator raises is told with the input that made it."""
+    """What the operator raises is told with the input that made it; what is wrong with the plan has no such input."""
     try:
         yield
+    except PlanError:
+        raise
     except Mutated as error:
         raise raised(subject.name, "input", given, way, error) from None
     except FluxError as error:

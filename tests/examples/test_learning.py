@@ -1,21 +1,24 @@
-"""Online learning: to the bit what river alone gives, with a model for each station, through a kill."""
+"""Online learning: to the bit what river alone gives, with a model for each station, whoever is killed."""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 from river import evaluate, metrics
 
-import flux
-from experiments.examples import learning, running
+from experiments.examples import learning
 from flux.testing import check_operator
 from flux.wire.state import decode, encode
 from flux.wire.values import Vocabulary
+
+from .shapes import SHAPES, run_through_kills, with_columns
+
+ROWS = 300
 
 
 def told(row: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -46,42 +49,27 @@ def check(found: list[dict[str, Any]], rows: list[dict[str, Any]]) -> None:
     assert all(row["predicted"] is not None for row in found)
 
 
-def test_the_output_is_that_of_river_to_the_bit_though_a_site_is_killed() -> None:
-    data = learning.hours(3_000, seed=7)
-    report = running.run_with_kill(data, learning.flow, kill_at=data.num_rows // 2)
-    assert [failure.site for failure in report.failures] == [running.VICTIM]
+MISSING = [None, math.nan]
+VALUES = [0.0, -0.0, 1.0, 1e6, -1e-9, *MISSING]
+COLUMNS = SHAPES | {
+    "one key": {"station": ["only"] * ROWS},
+    "all keys distinct": {"station": [str(n) for n in range(ROWS)]},
+    "nulls and NaN": {
+        "station": [None if n % 5 == 0 else str(n % 5) for n in range(ROWS)],
+        "degrees": [VALUES[n * 5 % 7] for n in range(ROWS)],
+        "wind": [VALUES[n * 3 % 7] for n in range(ROWS)],
+        "is_rush": [(None, True, False)[n % 3] for n in range(ROWS)],
+        "rides": [VALUES[n * 2 % 7] if n % 2 else float(n % 13) for n in range(ROWS)],
+    },
+}
+
+
+@pytest.mark.parametrize("shape", COLUMNS)
+def test_the_output_is_that_of_river_to_the_bit_though_every_first_copy_dies(shape: str, tmp_path: Path) -> None:
+    data = with_columns(learning.hours(ROWS, seed=7), COLUMNS[shape])
+    report = run_through_kills(learning.flow, data, shape, tmp_path)
     check(report.table.to_pylist(), data.to_pylist())
     assert report.table.column("rides").null_count > 0
-
-
-MISSING = [None, math.nan]
-
-
-def adversarial(stations: int, rows: int = 300) -> list[dict[str, Any]]:
-    """Stations without a name, features and rides that are missing in both ways, and huge ones."""
-    values = [0.0, -0.0, 1.0, 1e6, -1e-9, *MISSING]
-    return [
-        {
-            "hour": n,
-            "station": None if n % stations == 0 else str(n % stations),
-            "degrees": values[n * 5 % 7],
-            "wind": values[n * 3 % 7],
-            "is_rush": (None, True, False)[n % 3],
-            "rides": values[n * 2 % 7] if n % 2 else float(n % 13),
-        }
-        for n in range(rows)
-    ]
-
-
-@pytest.mark.parametrize("stations", [1, 5, 300])
-def test_what_is_missing_is_left_out_and_any_number_of_stations_will_do(stations: int) -> None:
-    rows = adversarial(stations)
-    schema = learning.hours(1).schema
-    table = pa.Table.from_pylist(rows, schema)
-    nothing = schema.empty_table()
-    pieces = [nothing, table.slice(0, 1), nothing, table.slice(1, 120), nothing, table.slice(121), nothing]
-    report = learning.flow(flux.sources.Table(pieces, batch_rows=50)).run(sites=2)
-    check(report.table.to_pylist(), rows)
 
 
 def test_a_model_comes_back_from_its_bytes_with_the_same_floats() -> None:

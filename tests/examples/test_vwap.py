@@ -1,17 +1,24 @@
-"""VWAP: what the example gives is what pandas gives, late trades and a kill included."""
+"""VWAP: what the example gives is what pandas gives, late trades and kills included."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
 import flux
-from experiments.examples import running, vwap
+from experiments.examples import vwap
 from flux.testing import check_operator
+
+from .shapes import SHAPES, run_through_kills, with_columns
+
+ROWS = 600
+TRADES = vwap.trades(ROWS, seed=8)
 
 
 def in_pandas(trades: pd.DataFrame) -> tuple[pd.DataFrame, int]:
@@ -38,22 +45,24 @@ def nullable(table: pa.Table) -> Any:
     return table.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype(), pa.float64(): pd.Float64Dtype()}.get)
 
 
-def adversarial() -> pa.Table:
-    """Nulls in every column; most trades are of one symbol, many of one that comes once; some come far too late."""
-    data = vwap.trades(2_000, seed=8).to_pydict()
-    for n in range(2_000):
-        data["symbol"][n] = ("KO", "KO", None, f"once {n}")[n % 4]
-        for column, remainder in (("price", 1), ("volume", 2), ("ts", 3)):
-            if n * 7 % 19 == remainder:
-                data[column][n] = None
-    return pa.table(data)
+def some_null(name: str, remainder: int) -> list[Any]:
+    """A column of which some values are not known, beside rows of which others are not."""
+    return [None if n * 7 % 19 == remainder else value for n, value in enumerate(TRADES[name].to_pylist())]
 
 
-@pytest.mark.parametrize("data", [vwap.trades(3_000, seed=7), adversarial()], ids=["random", "adversarial"])
-def test_the_output_is_that_of_pandas_though_a_site_is_killed(data: pa.Table) -> None:
+COLUMNS = SHAPES | {
+    "one key": {"symbol": ["KO"] * ROWS},
+    "all keys distinct": {"symbol": [f"once {n}" for n in range(ROWS)]},
+    "nulls": {name: some_null(name, place) for place, name in enumerate(TRADES.schema.names)},
+    "out-of-order time": {"ts": TRADES["ts"].to_numpy() - np.random.default_rng(8).integers(0, 2_000, ROWS)},
+}
+
+
+@pytest.mark.parametrize("shape", COLUMNS)
+def test_the_output_is_that_of_pandas_though_every_first_copy_dies(shape: str, tmp_path: Path) -> None:
+    data = with_columns(TRADES, COLUMNS[shape])
     expected, late = in_pandas(nullable(data))
-    report = running.run_with_kill(data, vwap.flow, kill_at=len(expected) // 2)
-    assert [failure.site for failure in report.failures] == [running.VICTIM]
+    report = run_through_kills(vwap.flow, data, shape, tmp_path)
     pd.testing.assert_frame_equal(as_frame(report), expected, check_exact=True)
     assert report.late == late > 0
 

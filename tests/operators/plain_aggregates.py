@@ -1,4 +1,4 @@
-"""Aggregates in plain Python, to compare those of the library with; shared by the tests here."""
+"""The aggregates of a column `x` that tests ask for, and the same in plain Python to compare with; shared by tests."""
 
 from __future__ import annotations
 
@@ -9,8 +9,31 @@ from typing import Any
 import numpy as np
 
 
+def spread(x: Any) -> float:
+    """A function of a user's own, of values that may be masked."""
+    with np.errstate(invalid="ignore"):
+        return float(np.ma.max(x) - np.ma.min(x)) if np.ma.count(x) else -1.0
+
+
+RUNNING: dict[str, Any] = {
+    "rows": "count",
+    "n": ("count", "x"),
+    "total": ("sum", "x"),
+    "least": ("min", "x"),
+    "most": ("max", "x"),
+    "mean": ("avg", "x"),
+    "var": ("variance", "x"),
+}
+# Those for which every value has to be kept.
+KEPT: dict[str, Any] = {
+    "median": ("quantile", "x", 0.5),
+    "p90": ("quantile", "x", 0.9),
+    "spread": (spread, "x", "float64"),
+}
+
+
 def aggregated(values: list[Any]) -> tuple[Any, ...]:
-    """Rows, count, sum, min, max, avg, variance, median, 90th percentile, and max less min."""
+    """What `RUNNING | KEPT` tells of values, in that order."""
     x = [value for value in values if value is not None]
     if not x:
         return (len(values), 0, None, None, None, None, None, None, None, -1.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import date, datetime, timedelta
+from datetime import date, datetime, time, timedelta
 from types import GeneratorType
 from typing import Any
 
@@ -348,6 +348,9 @@ def test_a_pair_has_our_columns_and_theirs_without_the_key() -> None:
         (pa.date32(), timedelta(days=2), (date(2026, 1, 1), date(2026, 1, 3))),
         (pa.float64(), 0.5, (1.0, 1.5)),
         (pa.int16(), 3, (-3, 0)),
+        (pa.uint64(), 3, (2**64 - 1, 2**64 - 4)),
+        (pa.uint64(), 2, (2**63 - 1, 2**63 + 1)),
+        (pa.time32("s"), timedelta(hours=1), (time(9), time(10))),
     ],
 )
 def test_nearness_is_known_of_times_and_numbers(kind: Any, bound: Any, values: tuple[Any, Any]) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from in_duckdb import PARTITIONS, Batch, Row, differ
-from runtime.waiting import wait_until
+from plain_aggregates import KEPT, RUNNING
+from runtime.through_kills import through_kills
 
 import flux
 from flux.operators import CountWindow, Distinct, GroupBy, Sessions, TimeWindow, TopK
@@ -22,31 +22,18 @@ LATENESS_MS, EVERY_MS, SIZE_MS, SLIDE_MS = 30, 25, 100, 40
 NEAR_MS, NEAR_ROWS = 20, 15
 FIRST = 3
 HISTORY, SLIDE = 3, 2
+SIZES = (1, 0, 7, 60, 0, 200, 31)  # Of batches: some are empty.
 
 
-def spread(x: Any) -> float:
-    """A function of a user's own."""
-    return float(np.ma.max(x) - np.ma.min(x)) if np.ma.count(x) else -1.0
-
-
-RUNNING: dict[str, Any] = {
-    "rows": "count",
-    "n": ("count", "x"),
-    "total": ("sum", "x"),
-    "least": ("min", "x"),
-    "most": ("max", "x"),
-    "mean": ("avg", "x"),
-    "var": ("variance", "x"),
+# Of the floats `x` all that there are, and some of the integers `i`.
+OF_INTEGERS: dict[str, Any] = {
     "whole": ("sum", "i"),
     "whole_mean": ("avg", "i"),
     "whole_var": ("variance", "i"),
     "whole_least": ("min", "i"),
 }
-AGGREGATES = RUNNING | {
-    "median": ("quantile", "x", 0.5),
-    "p90": ("quantile", "x", 0.9),
-    "spread": (spread, "x", "float64"),
-}
+SO_FAR = RUNNING | OF_INTEGERS
+OF_WINDOWS = SO_FAR | KEPT
 
 KEYS: dict[str, Callable[[Any], pa.Array]] = {
     "few keys": lambda draw: pa.array(draw.choice([0.0, -0.0, 1.5, -7.0, math.nan, None], ROWS).tolist(), pa.float64()),
@@ -81,21 +68,9 @@ def arrivals(keys: str) -> pa.Table:
             "src": host,
             "dst": pa.array(draw.integers(0, 2, ROWS, np.int32), mask=draw.random(ROWS) < 0.01),
             "data": pa.array([packet.encode() for packet in packets.tolist()], pa.binary()),
-            "ts": number * 3,
+            "ts": t * 3,
         }
     )
-
-
-def gated(rows: pa.Table, gate: Path) -> Iterator[pa.RecordBatch]:
-    """The rows in batches of many sizes, of which some are empty; the second half waits for the file `gate`."""
-    nothing = rows.schema.empty_table().to_batches() or [pa.RecordBatch.from_pylist([], rows.schema)]
-    start, sizes = 0, [1, 0, 7, 60, 0, 200, 31]
-    while start < rows.num_rows:
-        for size in sizes:
-            yield from rows.slice(start, size).combine_chunks().to_batches() if size else nothing
-            start += size
-            while start >= rows.num_rows // 2 and not gate.exists():
-                time.sleep(0.01)
 
 
 def is_left(batch: Any) -> Any:
@@ -115,10 +90,10 @@ def flow_of(source: flux.sources.Source) -> flux.Dataflow:
     left = rows.filter(is_left, batch=True).select("k", "t", l="number")
     right = rows.filter(is_right, batch=True).select("k", "t", r="number")
     for told in (
-        keyed.apply(TimeWindow, **window, aggregates=AGGREGATES),
-        keyed.apply(TimeWindow, **window, slide_ms=SLIDE_MS, aggregates=AGGREGATES),
-        keyed.apply(GroupBy, aggregates=RUNNING),
-        keyed.apply(GroupBy, aggregates=RUNNING, emit="watermarks"),
+        keyed.apply(TimeWindow, **window, aggregates=OF_WINDOWS),
+        keyed.apply(TimeWindow, **window, slide_ms=SLIDE_MS, aggregates=OF_WINDOWS),
+        keyed.apply(GroupBy, aggregates=SO_FAR),
+        keyed.apply(GroupBy, aggregates=SO_FAR, emit="watermarks"),
         keyed.apply(TopK, k=FIRST, by="x").select("k", "number", "rank"),
         keyed.apply(TopK, k=FIRST, by="x", **window).select("k", "number", "rank"),
         keyed.apply(Distinct, on=("k", "dst")).select("number"),
@@ -155,21 +130,12 @@ def expected(rows: pa.Table) -> tuple[dict[str, list[Row]], int]:
 
 @pytest.mark.parametrize("keys", KEYS)
 def test_every_operator_tells_what_duckdb_does_though_two_sites_die(keys: str, tmp_path: Path) -> None:
-    rows, gate = arrivals(keys), tmp_path / "gate"
+    rows = arrivals(keys)
     told, late = expected(rows)
-    source = flux.sources.Table(gated(rows, gate), batch_rows=100)
     # CountWindow and Sessions refuse nulls: such rows are left out, of these operators alone.
-    with flow_of(source).start(sites=3, standby=1, on_error="skip") as run:
-        run.wait_for_output(ROWS // 3)
-        run.kill("site-1")
-        wait_until(lambda: run.status().whole, "the copies of site-1 were not rebuilt")
-        gate.touch()
-        # It shared partitions with the first: of those the copies that were rebuilt go on alone.
-        run.kill("site-2")
-        report = run.wait(timeout=120)
+    report = through_kills(flow_of, rows, tmp_path, SIZES, on_error="skip")
     for (what, wanted), table in zip(told.items(), report.tables, strict=True):
         found = [tuple(row.values()) for row in table.to_pylist()]
         assert not (difference := differ(found, wanted)), f"{what}, {difference}"
     assert report.late == late > 0
     assert report.skipped == rows["w"].null_count + rows["dst"].null_count > 0
-    assert [failure.site for failure in report.failures] == ["site-1", "site-2"]

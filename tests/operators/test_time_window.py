@@ -12,7 +12,7 @@ import pytest
 from feeding import PARTITIONS, opened, step_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plain_aggregates import aggregated, alike
+from plain_aggregates import KEPT, RUNNING, aggregated, alike
 from timeline import Sites, Timeline, cut_places, played
 
 from flux.batch import Batch
@@ -25,26 +25,6 @@ Row = tuple[Any, Any, Any]  # key, ts, x
 MOVES = st.lists(st.integers(0, PARTITIONS - 1), max_size=12)
 FLOATS = st.floats(-1e6, 1e6) | st.sampled_from([0.1, -0.0, math.inf, -math.inf, math.nan])
 INTS = st.integers(-9, 9) | st.integers(-(2**63), 2**63 - 1)
-
-
-def spread(x: Any) -> float:
-    """A function of a user's own, of values that may be masked."""
-    with np.errstate(invalid="ignore"):
-        return float(np.ma.max(x) - np.ma.min(x)) if np.ma.count(x) else -1.0
-
-
-AGGREGATES = {
-    "rows": "count",
-    "n": ("count", "x"),
-    "total": ("sum", "x"),
-    "least": ("min", "x"),
-    "most": ("max", "x"),
-    "mean": ("avg", "x"),
-    "var": ("variance", "x"),
-    "median": ("quantile", "x", 0.5),
-    "p90": ("quantile", "x", 0.9),
-    "spread": (spread, "x", "float64"),
-}
 
 
 def schema_of(key: Any, x: Any) -> pa.Schema:
@@ -94,7 +74,7 @@ def by_place(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
 def check(rows: list[Row], schema: pa.Schema, size: int, slide: int | None, data: st.DataObject) -> None:
     told = EventTime(column="ts", lateness_ms=data.draw(st.integers(0, 20)), every_ms=data.draw(st.integers(1, 30)))
     timeline = Timeline.of(batch_of(rows, schema), ("k",), told)
-    step = step_of(TimeWindow, schema, ("k",), time="ts", size_ms=size, slide_ms=slide, aggregates=AGGREGATES)
+    step = step_of(TimeWindow, schema, ("k",), time="ts", size_ms=size, slide_ms=slide, aggregates=RUNNING | KEPT)
     found, late = played(step, timeline)
     windows, late_rows = plain(rows, told, size, slide or size)
     assert late == late_rows

@@ -6,6 +6,7 @@ import datetime
 from typing import Any
 
 import feeding
+import numpy as np
 import pyarrow as pa
 import pytest
 from feeding import PARTITIONS, opened, step_of
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from timeline import Timeline, cut_places, played
 
+from flux.batch import Batch
 from flux.errors import OperatorError
 from flux.event_time import EventTime
 from flux.operator import KeyedOperator
@@ -158,6 +160,31 @@ def test_a_timer_may_be_set_for_an_instant(zone: Any) -> None:
     rows = pa.record_batch({"k": pa.array(["a"]), "ts": pa.array([5_000_123], pa.int64()).cast(kind)})
     found, _ = played(step_of(At, rows.schema, ("k",)), Timeline.of(rows, ("k",), EventTime(column="ts")))
     assert [row for _, row in found] == [(6_000,)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "stored", "at"), [(pa.date32(), 2, 172_800_000), (pa.timestamp("ns"), 5_000_123_456, 5_000)]
+)
+def test_a_timer_may_be_set_for_what_a_row_has(kind: Any, stored: int, at: int) -> None:
+    class At(KeyedOperator):
+        output = {"at": "int64"}  # noqa: RUF012
+
+        def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
+            self.set_timer(row.when)
+            self.set_timer(at + 1)
+            self.cancel_timer(row.when if row.cancels else at + 1)
+            return None, None
+
+        def on_timer(self, key: Any, time: int, state: Any) -> Any:
+            return None, [{"at": time}]
+
+    for cancels in (False, True):
+        columns = {"k": pa.array(["a"]), "when": pa.array([stored], kind), "cancels": pa.array([cancels])}
+        rows = pa.record_batch(columns)
+        here = opened(step_of(At, rows.schema, ("k",)), [0])
+        here.process(Batch(rows, np.array([1]), None, np.array([0], np.uint16)))
+        told = here.punctuate(Punctuation(9, "watermark", 2 * at, frozenset({0})))
+        assert told is not None and told["at"].tolist() == [at + cancels]
 
 
 class Signed(KeyedOperator):

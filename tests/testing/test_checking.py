@@ -136,9 +136,38 @@ def test_values_that_make_no_column_are_a_plan_error_that_names_it(words: list[A
         check_operator(faulty.Totals, rows=st.lists(row, min_size=4), key="word", examples=20)
 
 
+@pytest.mark.parametrize(
+    ("operator", "parameters"),
+    [
+        (flux.operators.TopK, {"k": 0, "by": "value"}),
+        (flux.operators.TimeWindow, {"size": 5, "column": "nowhere"}),
+        (flux.operators.GroupBy, {"nonsense": 1}),
+        (flux.wrap_bytewax(faulty.Logic, value="nowhere"), {}),
+    ],
+)
+def test_parameters_that_cannot_be_are_the_plan_error_that_apply_raises(
+    operator: Any, parameters: dict[str, Any]
+) -> None:
+    flow = flux.Dataflow("of one row")
+    stream = flow.source(flux.sources.Table([{"value": 1.0, "word": "a"}])).exchange("word")
+    with pytest.raises(PlanError) as caught:
+        stream.apply(operator, **parameters)
+    with pytest.raises(PlanError, match=f"^{re.escape(str(caught.value))}$") as checked:
+        check_operator(operator, rows=ROWS.filter(len), key="word", parameters=parameters, examples=5)
+    assert not getattr(checked.value, "__notes__", [])
+
+
 def test_what_is_no_operator_is_a_plan_error() -> None:
     class Nothing(flux.Operator):
         pass
 
     with pytest.raises(PlanError, match=r"process\(self, batch\), and Nothing does not define it"):
         check_operator(Nothing, rows=ROWS, key="word", examples=5)
+
+
+def test_none_in_undeclared_output_is_no_fault() -> None:
+    class Before(flux.KeyedOperator):
+        def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
+            return row.value, [{"before": state, "all": [] if state is None else [state]}]
+
+    check_operator(Before, rows=ROWS, key="word", examples=20)

@@ -6,11 +6,11 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from hypothesis import strategies as st
+from operators.plain_aggregates import KEPT, RUNNING
 
 import flux
 from flux.batch import Batch
@@ -39,22 +39,7 @@ SCHEMA = pa.schema(
 WINDOW = {"time": "ts", "size_ms": 20}
 
 
-def spread(x: Any) -> float:
-    """A function of a user's own."""
-    with np.errstate(invalid="ignore"):
-        return float(np.ma.max(x) - np.ma.min(x)) if np.ma.count(x) else -1.0
-
-
-RUNNING = {
-    "rows": "count",
-    "count": ("count", "x"),
-    "total": ("sum", "x"),
-    "least": ("min", "x"),
-    "most": ("max", "x"),
-    "mean": ("avg", "x"),
-    "var": ("variance", "x"),
-}
-AGGREGATES = RUNNING | {"median": ("quantile", "x", 0.5)}
+AGGREGATES = RUNNING | {"median": KEPT["median"]}
 
 OPERATORS: dict[str, tuple[Any, dict[str, Any]]] = {
     "TimeWindow": (flux.operators.TimeWindow, {**WINDOW, "aggregates": AGGREGATES}),
@@ -78,7 +63,7 @@ def test_an_operator_of_the_library_passes(name: str) -> None:
 
 
 def test_a_window_with_a_function_of_a_users_own_passes() -> None:
-    parameters = {**WINDOW, "slide_ms": 10, "aggregates": {"spread": (spread, "x", "float64")}}
+    parameters = {**WINDOW, "slide_ms": 10, "aggregates": {"spread": KEPT["spread"]}}
     checked = check_operator(
         flux.operators.TimeWindow, EVENTS, key="k", parameters=parameters, schema=SCHEMA, event_time="ts", examples=8
     )

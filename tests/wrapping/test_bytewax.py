@@ -234,6 +234,13 @@ def test_a_logic_is_given_a_column_or_what_a_function_makes_of_a_row() -> None:
         assert emitted(flux.wrap_bytewax(Echo, value=value), rows, key=("k",)) == [{"k": "a"} | gives]
 
 
+def test_a_column_that_is_not_there_is_a_plan_error() -> None:
+    flow = flux.Dataflow("no such column")
+    stream = flow.source(flux.sources.Table([{"k": "a", "v": 7}])).exchange("k")
+    with pytest.raises(PlanError, match=r"wrap_bytewax\(Counting\): value='price' .* columns k, v"):
+        stream.apply(flux.wrap_bytewax(Counting, value="price"))
+
+
 @pytest.mark.parametrize(
     ("builder", "says"),
     [
@@ -284,3 +291,35 @@ def test_what_is_emitted_at_the_end_is_checked_and_the_method_blamed(at: Any, em
 def test_flux_does_not_import_bytewax() -> None:
     look = "import flux, sys; flux.wrap_bytewax; print('bytewax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", look], check=True, capture_output=True, text=True).stdout == "False\n"
+
+
+class Later(op.StatefulLogic):  # type: ignore[misc]
+    """Asks to be notified at a time that it is told."""
+
+    when: Any = None
+
+    def on_item(self, value: Any) -> tuple[list[Any], bool]:
+        return [], False
+
+    def notify_at(self) -> Any:
+        return self.when
+
+    def snapshot(self) -> None:
+        return None
+
+
+def test_a_time_without_a_zone_is_the_fault_of_who_returned_it() -> None:
+    class Naive(Later):
+        when = datetime(2030, 1, 1)
+
+    with pytest.raises(OperatorError, match=r"Later.notify_at \(.*returned datetime.*with a time zone"):
+        emitted(flux.wrap_bytewax(lambda state: Naive()), [{"k": 1, "v": 1}], key=("k",))
+
+
+def test_a_logic_inside_that_of_bytewax_may_ask_for_time_too() -> None:
+    shim = op._StatefulLogic(Later(), lambda state: Later())
+    flow = flux.Dataflow("asks")
+    operator = flux.wrap_bytewax(lambda state: shim, output={"k": "int64", "value": "int64"})
+    flow.source(flux.sources.Table([{"k": 1}])).exchange("k").apply(operator).sink(flux.sinks.Collect())
+    with pytest.raises(PlanError, match="clock"):
+        flow.explain()
