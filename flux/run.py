@@ -76,6 +76,8 @@ class Run:
         self._bound: list[Source] = []
         _refuse_inside_trio()
         crash.check()  # Else each process would say so, and die.
+        for warning in plan.warnings():
+            log.warning("%s", warning)
         if record is not None:
             _make_directory(Path(record))
         self.directory = _run_directory()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import signal
 from dataclasses import asdict
 from pathlib import Path
@@ -27,6 +28,8 @@ from . import credentials
 from .calls import WrongCall
 from .flows import find_flow
 from .policy import add_policy, policy_of
+
+log = logging.getLogger("flux")
 
 if TYPE_CHECKING:
     from .calls import Commands
@@ -102,6 +105,8 @@ def _flow_of(options: argparse.Namespace) -> Dataflow:
 def _controller(options: argparse.Namespace) -> int:
     where, own, policy = tcp(options.listen), credentials.of(options), policy_of(options)
     flow = RemoteFlow.of(_flow_of(options), options.sites, options.standby, options.availability, policy)
+    for warning in flow.plan.warnings():
+        log.warning("%s", warning)
     directory = Path(options.journal)
     try:
         directory.mkdir(parents=True, exist_ok=True)

@@ -11,6 +11,7 @@ an input for each source, all others have one.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -145,6 +146,13 @@ class Plan:
     def partitions(self, stage: int) -> int:
         """How many partitions a stage has; ingress and sinks are one each."""
         return self.segments[stage - 1].partitions if stage in self.stages else 1
+
+    def warnings(self) -> Iterator[str]:
+        """What a run of it is to say at its beginning."""
+        for stage in self.stages:
+            for step in self.segment(stage).steps:
+                if step.kept is not None and step.kept.warning:
+                    yield f"dataflow {self.name!r}, stage {stage}, {step.name}: it {step.kept.warning}"
 
     def outputs(self, stage: int) -> tuple[int, ...]:
         """The edges out of a stage."""
