@@ -1,11 +1,13 @@
 """What a view and its journal cost when many sites have been replaced.
 
     python -m experiments.replaced [--sites N] [--partitions N] [--replaced 10,100,1000]
+    python -m experiments.replaced --run 30
 
 The controller's machine and journal and the machine of a node that outlives them all, without processes: again and
 again a further site comes, the oldest one dies, and its copies are rebuilt. Told are the bytes of a view as it is sent
 and of the journal, and the milliseconds that one replaced site costs: to make and write its views, and to read and
-apply them; then how long a controller takes that is started again.
+apply them; then how long a controller takes that is started again. `--run` does it with processes, which are killed,
+and compares the output with a plain run's; every tenth time the controller is killed as well.
 """
 
 from __future__ import annotations
@@ -17,6 +19,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from experiments.soak.stream import Checked, Packets, flow
+from experiments.soak.watching import Watch
+from flux.controller.process import JOURNAL
 from flux.controller.views import Views
 from flux.protocols.controller import Controller
 from flux.protocols.ingress import Ingress
@@ -27,6 +32,8 @@ from flux.wire import frames
 from flux.wire.codec import from_plain, to_plain
 
 AVERAGED = 10  # Sites that are replaced while the time is taken.
+RATE, POOL_ROWS, PATIENCE_S = 20_000, 32_768, 120.0  # Of a run.
+CONTROLLER_EVERY = 10
 _HEAD = "replaced   nodes   view bytes   journal bytes   make ms/site   apply ms/site   restart ms"
 
 
@@ -117,19 +124,52 @@ class Replacing:
         return {"kind": "view", "view": to_plain(view, lambda body: body), "addresses": self._views.addresses}
 
 
+def run(replaced: int, sites: int, partitions: int) -> None:
+    """Replace so many sites of a run, one after the other, and print what its view and journal come to."""
+    with tempfile.TemporaryDirectory() as directory:
+        packets, sink = Packets(Path(directory) / "end"), Checked()
+        with flow(packets, sink, partitions, rate=RATE).start(sites=sites, standby=1, pool_rows=POOL_ROWS) as running:
+            sink.start()
+            watch = Watch(running)
+            most_nodes = most_bytes = 0
+            print("replaced    view   nodes   journal bytes      most   rows checked")
+            for number in range(1, replaced + 1):
+                watch.wait_whole()
+                running.kill(watch.holders()[0])
+                if number % CONTROLLER_EVERY == 0:
+                    running.kill("controller")
+                running.add_site()
+                watch.wait_whole()
+                view, size = watch.view(), (running.directory / JOURNAL).stat().st_size
+                most_nodes, most_bytes = max(most_nodes, len(view.nodes)), max(most_bytes, size)
+                shown = f"{number:>8}{view.number:>8,}{len(view.nodes):>8}{size:>16,}{most_bytes:>10,}"
+                print(f"{shown}{sink.checked:>15,}", flush=True)
+                sink.raise_if_wrong()
+            packets.end(watch.numbered() + 8 * POOL_ROWS)
+            running.wait(timeout=PATIENCE_S)
+        last = packets.last()
+        assert last is not None
+        sink.finish(last)
+    print(f"exact: {sink.checked:,} rows; at most {most_nodes} nodes in a view and {most_bytes:,} bytes of journal")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--sites", type=int, default=4)
     parser.add_argument("--partitions", type=int, default=16)
     parser.add_argument("--replaced", default="10,100,1000")
+    parser.add_argument("--run", type=int, metavar="N", help="replace N sites of a run")
     arguments = parser.parse_args()
+    if arguments.run is not None:
+        run(arguments.run, arguments.sites, arguments.partitions)
+        return
     print(_HEAD)
     with tempfile.TemporaryDirectory() as directory:
-        run = Replacing(arguments.sites, arguments.partitions, Path(directory))
+        replacing = Replacing(arguments.sites, arguments.partitions, Path(directory))
         for number in map(int, arguments.replaced.split(",")):
-            while run.replaced < number - AVERAGED:
-                run.replace_one()
-            print(run.cost(), flush=True)
+            while replacing.replaced < number - AVERAGED:
+                replacing.replace_one()
+            print(replacing.cost(), flush=True)
 
 
 if __name__ == "__main__":
