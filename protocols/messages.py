@@ -381,7 +381,10 @@ class Complain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publish:
-    """Write `view` to the journal; when it is safe there, send it to the nodes `to`. What it may forget: `seen`."""
+    """Write `view` to the journal; when it is safe there, send it to the nodes `to`.
+
+    It stays there until all who live have seen it, and while it is the last one: `seen` knows.
+    """
 
     view: View
     to: tuple[str, ...]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
+
+_SITE = re.compile(r"site-([0-9]{1,15})")  # More digits would be no number of the wire.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +31,8 @@ def number_of(site: str) -> int:
     >>> number_of("site-7"), number_of("ingress.2")
     (7, 0)
     """
-    digits = site.removeprefix("site-")
-    return int(digits) if digits != site and digits.isascii() and digits.isdigit() else 0
+    numbered = _SITE.fullmatch(site)
+    return int(numbered[1]) if numbered else 0
 
 
 @dataclass(frozen=True, kw_only=True)

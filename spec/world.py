@@ -372,6 +372,11 @@ class World:
             self._listed.setdefault(node, view.number)
         self.seen.publish(view)
         self.journal = [old for old in self.journal if old.number > self.seen.by_all] + [view]
+        living = {node for node in view.nodes if view.alive(node)}
+        if living <= self.controller.present:
+            seen = min(self.processes[node].node.number for node in living)
+            kept = [old.number for old in self.journal[:-1] if old.number <= seen]
+            assert not kept, f"all have seen view {seen}, and the journal has {kept}"
 
     def _must_stop(self) -> None:
         """Whoever else goes when data is lost, no view takes the dataflow on with a hole in it."""

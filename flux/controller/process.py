@@ -113,6 +113,8 @@ class ControllerProcess:
             del self._links[link.peer]
             self._pulse.forget(link.peer)
             self._step(Closed(node=link.peer))
+            if not self.machine.view.alive(link.peer):
+                self._views.addresses.pop(link.peer, None)  # It may never have been in a view.
 
     def _why_refused(self, peer: str) -> str | None:
         view = self.machine.view
