@@ -55,8 +55,7 @@ class RecoveryEnds(Checker):
                 if set(copies) & view.dead and sites - set(copies):
                     raise self.violated(f"stage {stage}, partition {partition} is left with {copies}")
                 for node in set(copies) - view.dead:
-                    [process] = [p for p in live if p.name == node]
-                    if (stage, partition) not in process.states:
+                    if not any(p.name == node and (stage, partition) in p.states for p in live):
                         raise self.violated(f"{node} has no state of stage {stage}, partition {partition}")
 
 

@@ -353,8 +353,9 @@ class World:
             elif isinstance(effect, Resend):
                 views = [v for v in self.journal if v.number > effect.after and effect.to in v.nodes]
                 first = effect.after + 1 if effect.after else self._listed[effect.to]
-                there = [view.number for view in views]
-                assert there[0] == first, f"{effect.to} needs view {first}, and the journal has {there}"
+                if views[0].number != first:
+                    there = [view.number for view in views]
+                    raise Violated(f"views come without gaps: {effect.to} needs {first}, and the journal has {there}")
                 self._post(CONTROLLER, [(effect.to, view) for view in views])
             else:
                 assert isinstance(effect, Lost), f"the controller has no business with {effect}"
@@ -376,7 +377,8 @@ class World:
         if living <= self.controller.present:
             seen = min(self.processes[node].node.number for node in living)
             kept = [old.number for old in self.journal[:-1] if old.number <= seen]
-            assert not kept, f"all have seen view {seen}, and the journal has {kept}"
+            if kept:
+                raise Violated(f"the journal stays short: all have seen view {seen}, and it has {kept}")
 
     def _must_stop(self) -> None:
         """Whoever else goes when data is lost, no view takes the dataflow on with a hole in it."""

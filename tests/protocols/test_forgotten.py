@@ -107,7 +107,10 @@ def test_a_doubt_about_the_forgotten_is_none_of_this_run() -> None:
     assert_refused(recovered(), Suspected(node="site-1"), by="Controller")
 
 
-@pytest.mark.parametrize("name", ["site-", "site-x", "site-1" + 15 * "0", "site-\u00b2", "ingress.2", "egress", "", "-7", "7"])
+NO_NUMBERS = ["site-", "site-x", "site-1" + 15 * "0", "site-\u00b2", "ingress.2", "egress", "", "-7", "7"]
+
+
+@pytest.mark.parametrize("name", NO_NUMBERS)
 def test_only_sites_have_numbers(name: str) -> None:
     assert number_of(name) == 0
 
