@@ -238,6 +238,8 @@ def _greetings(controller: Controller, message: Hello) -> Iterator[Hello]:
     yield replace(message, node=STRANGER, view=1)
     yield replace(message, node=STRANGER, ends=(1,), incarnation=FAR)
     yield replace(message, node=STRANGER, ends=(0, len(view.copies)), incarnation=FAR)
+    yield replace(message, node=f"site-{FAR}", view=0, ends=(1,), incarnation=FAR)  # Neither a site nor an end,
+    yield Hello(node=STRANGER)  # and a site without a number.
     yield replace(message, node="")
     for node in sorted(controller.present):
         ends = tuple(stage for stage in (0, len(view.copies) - 1) if node in view.copies[stage][0])
