@@ -250,6 +250,19 @@ def test_a_name_that_is_or_was_in_the_view_is_not_given_by_the_next_controller()
     assert Roll(plan()).site("site-2", view, ["site-1"]) == "site-4"
 
 
+def test_a_name_that_views_do_not_list_any_more_is_not_given_again() -> None:
+    made = plan().view()
+    left = tuple(node for node in made.nodes if node not in ("site-1", "site-2"))
+    view = replace(made, number=9, nodes=(*left, "site-8"), forgotten=7)
+    roll = Roll(plan())
+    assert [roll.site(wish, view, []) for wish in ("site-2", "site-7", None)] == ["site-9", "site-10", "site-11"]
+    assert Roll(plan()).site(None, replace(view, forgotten=12), []) == "site-13"
+
+
+def test_a_site_that_wishes_for_a_name_without_a_number_gets_one_with() -> None:
+    assert Roll(plan()).site("mine", plan().view(), []) == "site-1"
+
+
 def test_an_end_that_joins_again_is_the_next_incarnation_also_after_the_controllers() -> None:
     roll, view = Roll(plan()), plan().view()
     assert [roll.incarnation("ingress", view) for _ in range(3)] == [1, 2, 3]
