@@ -199,6 +199,11 @@ def test_an_address_that_is_none_is_a_wrong_call(
     assert f"an address is HOST:PORT, such as 10.0.0.5:7000, got {where!r}" in said(capsys, 2, *controller(where))
 
 
+def test_a_name_that_no_site_has_is_a_wrong_call(processes: Processes, capsys: pytest.CaptureFixture[str]) -> None:
+    err = said(capsys, 2, "site", "job:flow", "--controller", processes.controller, "--name", "alpha")
+    assert "sites are called site-1, site-2 and so on, got 'alpha'" in err
+
+
 def test_a_flow_that_needs_a_program_is_refused(processes: Processes, capsys: pytest.CaptureFixture[str]) -> None:
     err = said(capsys, 1, "controller", "job:collecting", "--listen", "127.0.0.1:1", "--journal", "journal-c")
     assert "a remote run has none: use flux.sinks.Parquet(directory) or flux.sinks.Jsonl(path)" in err
