@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from flux.casting import converted
 from flux.plain import ColumnError, check_names, of_inner, plain_type
+from flux.valid import check_values
 
 __all__ = ["ColumnError", "arrow_of", "numpy_of", "python_of", "record_batch_of", "schema_of"]
 
@@ -149,6 +150,7 @@ def arrow_of(values: Any, field: Any = None) -> Any:
         raise ColumnError(f"expected {expected}, came {describe(values)}: {error}") from error
     if kind is None and pa.types.is_null(array.type) and len(array) and not isinstance(values, _ARRAYS):
         raise ColumnError("all values are None, which tells no type. Declare `output` with the operator")
+    check_values(array)
     if field is not None and not field.nullable and array.null_count:
         raise ColumnError(f"expected {kind} without nulls, came {array.null_count} nulls")
     return array

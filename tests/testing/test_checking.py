@@ -153,7 +153,13 @@ def test_parameters_that_cannot_be_are_the_plan_error_that_apply_raises(
     with pytest.raises(PlanError) as caught:
         stream.apply(operator, **parameters)
     with pytest.raises(PlanError, match=f"^{re.escape(str(caught.value))}$") as checked:
-        check_operator(operator, rows=ROWS.map(lambda rows: rows or [{"word": "a", "value": 1.0}]), key="word", parameters=parameters, examples=5)
+        check_operator(
+            operator,
+            rows=ROWS.map(lambda rows: rows or [{"word": "a", "value": 1.0}]),
+            key="word",
+            parameters=parameters,
+            examples=5,
+        )
     assert not getattr(checked.value, "__notes__", [])
 
 
