@@ -129,6 +129,8 @@ def _in_standard_library(value: Any) -> Any:
         return type(value)(map(_in_standard_library, value))
     if isinstance(value, dict):
         return {name: _in_standard_library(inner) for name, inner in value.items()}
+    if isinstance(value, datetime.datetime) and value != value:
+        raise ColumnError("pandas takes the number of it for no time")
     if isinstance(value, datetime.datetime) and not getattr(value, "nanosecond", 1):
         return value.to_pydatetime()  # type: ignore[attr-defined]
     if isinstance(value, datetime.timedelta) and not getattr(value, "nanoseconds", 1):

@@ -17,11 +17,11 @@ from ..errors import PlanError
 from ..operator import KeyedOperator, Operator, OperatorStep, PooledOperator, made_by
 from ..wire.values import Vocabulary
 from .hosted import ROW_WAS, Hosted
-from .per_key import NAN, PerKey, keys_of
+from .per_key import NAN, PerKey, apart, keys_within
 from .per_partition import PerPartition
 from .pooled import Pooled
 
-__all__ = ["NAN", "ROW_WAS", "Hosted", "check_operator_class", "host", "keys_of"]
+__all__ = ["NAN", "ROW_WAS", "Hosted", "apart", "check_operator_class", "host", "keys_within"]
 
 # The form, what drives it, and the method without which it does nothing.
 _FORMS: tuple[tuple[type[Any], type[Hosted], str], ...] = (

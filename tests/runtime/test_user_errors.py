@@ -326,6 +326,20 @@ def an_output_with_a_time_beyond_the_day(tmp_path: Path) -> None:
     flow.run(sites=2)
 
 
+@case(flux.OperatorError, "step 'Counts'", "row 2: column 't'", "Python has no value for 12000-01-01", "with select")
+def a_date_that_python_cannot_hold(tmp_path: Path) -> None:
+    flow_with(pa.array([0, 3_663_382, 0], pa.date32())).run(sites=2)
+
+
+@case(flux.OperatorError, "step 'Counts'", "row 2: column 't'", "Python has no value for", "4611686018427387904")
+def a_key_that_python_cannot_hold(tmp_path: Path) -> None:
+    flow = flux.Dataflow("wrong")
+    times = pa.array([0, 2**62, 5]).cast(pa.timestamp("us"))
+    rows = flow.source(flux.sources.Table(pa.table({"k": [1, 2, 3], "t": times}))).exchange("t", partitions=4)
+    rows.apply(Counts).sink(flux.sinks.Collect())
+    flow.run(sites=2)
+
+
 # Sinks.
 
 
