@@ -117,10 +117,7 @@ def _with_times(column: Any) -> Any:
     try:
         return column.cast(_in_microseconds(column.type, only_times=True), safe=True)
     except pa.ArrowInvalid as error:
-        raise ColumnError(
-            f"a column of {column.type}: {error}, because Python's datetime.time has no nanoseconds. Work on "
-            'batch.arrow, or make the column pyarrow.time64("us") before'
-        ) from error
+        raise ColumnError("Python's datetime.time has no nanoseconds") from error
 
 
 def _in_standard_library(value: Any) -> Any:
