@@ -38,11 +38,15 @@ class Divergence:
 
     def _error(self, stage: int, partition: int, position: int, first: str, second: str) -> OperatorError:
         begin = max(1, (position - 1) // EVERY * EVERY + 1)
+        segment = self._plan.segment(stage)
+        undeclared = [step.name for step in segment.steps if step.output is None]
+        types = f". Or its copies took {', '.join(undeclared)} for another type: declare `output`" if undeclared else ""
         return OperatorError(
             f"its copies on {first} and {second} emitted different rows for the input {begin:,} to {position:,}: the "
             "operator is not deterministic. It must not read the clock, draw random numbers, depend on the order of a "
-            "set or on where batches begin; flux.testing.check_operator finds out which",
-            step=self._plan.segment(stage).title,
+            "set or on where batches begin; flux.testing.check_operator finds out which"
+            f"{types}",
+            step=segment.title,
             partition=partition,
             row=begin,
         )

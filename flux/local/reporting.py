@@ -68,16 +68,21 @@ def _events(heard: Heard, failures: list[Failure], moves: list[dict[str, Any]]) 
 
 def make_status(name: str, heard: Heard, processes: Processes) -> Status:
     """What the run is doing now."""
-    now = time.monotonic()
-    started_at = heard.started_at or now
-    p50_ms, p99_ms = latency_ms(heard.history.inputs, heard.history.outputs, started_at, now)
     # The controller may not have noticed yet that a site is gone, and take its copies for live ones.
     unnoticed = any(process.is_site and process.gone and process.node in heard.copies for process in processes)
+    told = [_process_status(process, heard) for process in processes]
+    return status_of(name, heard, told, heard.whole and not unnoticed, time.monotonic())
+
+
+def status_of(name: str, heard: Heard, processes: list[ProcessStatus], whole: bool, now: float) -> Status:
+    """What has been heard of a run until `now`, with what is known of its processes."""
+    started_at = heard.started_at or now
+    p50_ms, p99_ms = latency_ms(heard.history.inputs, heard.history.outputs, started_at, now)
     return Status(
         name=name,
         t_s=now - started_at,
-        processes=[_process_status(process, heard) for process in processes],
-        whole=heard.whole and not unnoticed,
+        processes=processes,
+        whole=whole,
         inputs=heard.history.input_rows,
         outputs=heard.outputs,
         input_rate=rate(heard.history.inputs, started_at, now),

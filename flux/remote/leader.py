@@ -12,10 +12,10 @@ from typing import Any
 
 from ..controller.divergence import Divergence
 from ..errors import DataLost, FluxError, from_dict
-from ..local.failures import failures_of, settle_failures
+from ..local.failures import settle_failures
 from ..local.heard import Heard, Taken
 from ..local.processes import Process
-from ..local.reporting import latency_ms, rate
+from ..local.reporting import status_of
 from ..plan import Plan
 from ..plan.plan import CONTROLLER, INGRESS
 from ..status import ProcessStatus, Status
@@ -66,27 +66,8 @@ class Leader:
 
     def status(self) -> Status:
         """What the run is doing now."""
-        heard, now = self.heard, time.monotonic()
-        started_at = heard.started_at or now
-        p50_ms, p99_ms = latency_ms(heard.history.inputs, heard.history.outputs, started_at, now)
-        return Status(
-            name=self._plan.name,
-            t_s=now - started_at,
-            processes=[self._process(node) for node in sorted(self.links)],
-            whole=heard.whole,
-            inputs=heard.history.input_rows,
-            outputs=heard.outputs,
-            input_rate=rate(heard.history.inputs, started_at, now),
-            output_rate=rate(heard.history.outputs, started_at, now),
-            failures=failures_of(heard, now),
-            ended=heard.ended,
-            latency_p50_ms=p50_ms,
-            latency_p99_ms=p99_ms,
-            building=heard.building,
-            skipped=heard.left_out.skipped,
-            shed=heard.left_out.shed,
-            late=heard.left_out.late,
-        )
+        processes = [self._process(node) for node in sorted(self.links)]
+        return status_of(self._plan.name, self.heard, processes, self.heard.whole, time.monotonic())
 
     def _hear(self, link: Link, header: dict[str, Any]) -> None:
         heard, now, kind = self.heard, time.monotonic(), header["kind"]
