@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import signal
 from dataclasses import asdict
 from pathlib import Path
@@ -15,17 +16,21 @@ from ..dataflow import Dataflow
 from ..errors import FluxError
 from ..local.launcher import Runnable
 from ..plan.plan import EGRESS, INGRESS
+from ..protocols.view import number_of
 from ..remote.controller import RemoteController
 from ..remote.flows import RemoteFlow
 from ..remote.importable import check_module
 from ..remote.joining import Joining
 from ..remote.surroundings import RemoteSurroundings
+from ..remote.witness import Witness
 from ..site.surroundings import LEASE_S
 from ..wire import address
 from . import credentials
 from .calls import WrongCall
 from .flows import find_flow
 from .policy import add_policy, policy_of
+
+log = logging.getLogger("flux")
 
 if TYPE_CHECKING:
     from .calls import Commands
@@ -66,7 +71,9 @@ def add(commands: Commands) -> None:
         )
         if role == "site":
             parser.add_argument(
-                "--name", metavar="site-N", help="the name it would like; one that has died is not given"
+                "--name",
+                metavar="site-N",
+                help="the name it would like; one that has died is not given",
             )
         else:
             _add_journal(parser)
@@ -79,6 +86,12 @@ def tcp(text: str) -> str:
     if not host or not port.isdigit() or int(port) > 65_535:
         raise WrongCall(f"an address is HOST:PORT, such as 10.0.0.5:7000, got {text!r}")
     return f"tcp:{text}"
+
+
+def _site_name(text: str | None) -> str | None:
+    if text is not None and not number_of(text):
+        raise WrongCall(f"sites are called site-1, site-2 and so on, got {text!r}")
+    return text
 
 
 def _add_flow(parser: argparse.ArgumentParser) -> None:
@@ -101,6 +114,8 @@ def _flow_of(options: argparse.Namespace) -> Dataflow:
 def _controller(options: argparse.Namespace) -> int:
     where, own, policy = tcp(options.listen), credentials.of(options), policy_of(options)
     flow = RemoteFlow.of(_flow_of(options), options.sites, options.standby, options.availability, policy)
+    for warning in flow.plan.warnings():
+        log.warning("%s", warning)
     directory = Path(options.journal)
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -116,18 +131,20 @@ def _controller(options: argparse.Namespace) -> int:
 
 
 def _join(options: argparse.Namespace) -> int:
-    joining = Joining(
-        flow=_flow_of(options),
-        role=options.role,
-        controller=tcp(options.controller),
-        own=credentials.of(options),
-        listen=None if options.listen is None else tcp(options.listen),
-        patience_s=options.patience,
-        lease_s=options.lease,
-    )
-    if options.role == "site":
-        return _live(joining.process(None, options.name))
-    return _live(joining.process(Path(options.journal)))
+    controller, own = tcp(options.controller), credentials.of(options)
+    name = _site_name(options.name) if options.role == "site" else None
+    with Witness(controller, own) as witness:
+        joining = Joining(
+            flow=_flow_of(options),
+            role=options.role,
+            controller=controller,
+            own=own,
+            witness=witness,
+            listen=None if options.listen is None else tcp(options.listen),
+            patience_s=options.patience,
+            lease_s=options.lease,
+        )
+        return _live(joining.process(None if options.role == "site" else Path(options.journal), name))
 
 
 def _live(process: Runnable) -> int:

@@ -99,11 +99,12 @@ def status_of(name: str, heard: Heard, processes: list[ProcessStatus], whole: bo
 
 
 def _process_status(process: Process, heard: Heard) -> ProcessStatus:
-    is_there = not process.gone
+    is_declared_dead = process.node in heard.closed_at and not process.drained  # It may be stopped, or cut off.
+    is_there = not process.gone and not is_declared_dead
     return ProcessStatus(
         name=process.name,
         pid=process.pid,
-        state=process.state,
+        state="dead" if is_declared_dead else process.state,
         incarnation=process.incarnation,
         cpu_s=process.cpu_s,
         copies=heard.copies.get(process.node, 0) if is_there else 0,
