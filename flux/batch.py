@@ -26,6 +26,7 @@ from flux.columns import ColumnError, numpy_of, python_of, record_batch_of
 from flux.errors import OperatorError
 from flux.learning import together
 from flux.subs import MAX_OUTPUTS_PER_ROW, Subs, appended, at_level, neighbours, words_of
+from flux.unheld import UNHELD, first_unheld
 
 __all__ = ["ROW_MODULE", "Batch", "punctuated", "row_type"]
 
@@ -126,7 +127,20 @@ class Batch:
         """As `rows`, for those who know themselves which row they look at."""
         # rename=True: a column called "class" or "my col" becomes _1 rather than an error.
         make = functools.partial(tuple.__new__, row_type(tuple(self.arrow.schema.names)))
-        return map(make, zip(*map(python_of, self.arrow.columns), strict=True))
+        try:
+            return map(make, zip(*map(python_of, self.arrow.columns), strict=True))
+        except UNHELD as error:
+            return self._rows_before_one_unheld(error)
+
+    def _rows_before_one_unheld(self, error: Exception) -> Iterator[Any]:
+        """Yield the rows before the first with a value that Python cannot hold, and raise what is to be said of it."""
+        found = first_unheld(self.arrow)
+        if found is None:
+            raise error
+        place, told = found
+        if place:
+            yield from self.slice(0, place).untold_rows()
+        raise self._error(told, place)
 
     # What an operator emits.
 

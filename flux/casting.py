@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flux.plain import is_list, plain_array
+from flux.plain import inner_arrays, is_list, plain_array
 
 __all__ = ["converted"]
 
@@ -263,20 +263,12 @@ def _check_nothing_is_lost(came: Any, made: Any) -> None:
 def _within(came: Any, made: Any) -> Iterator[tuple[Any, Any]]:
     """Yield what is in nested values beside what was made of it."""
     if pa.types.is_struct(came.type):
-        parts = dict(zip((field.name for field in came.type), came.flatten(), strict=True))
-        for field, child in zip(made.type, made.flatten(), strict=True):
+        parts = dict(zip((field.name for field in came.type), inner_arrays(came), strict=True))
+        for field, child in zip(made.type, inner_arrays(made), strict=True):
             if field.name in parts:
                 yield parts[field.name], child
-    elif pa.types.is_map(came.type):
-        ends = [(array.offsets[0].as_py(), array.offsets[-1].as_py()) for array in (came, made)]
-        for name in ("keys", "items"):
-            inner, child = (
-                getattr(array, name).slice(start, stop - start)
-                for array, (start, stop) in zip((came, made), ends, strict=True)
-            )
-            yield inner, child
     else:
-        yield came.flatten(), made.flatten()
+        yield from zip(inner_arrays(came), inner_arrays(made), strict=True)
 
 
 def _check_finite(came: Any, made: Any) -> None:

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from flux.casting import converted
 from flux.learning import told
 from flux.plain import ColumnError, check_names, of_inner, plain_type
+from flux.valid import check_values
 
 __all__ = ["ColumnError", "arrow_of", "numpy_of", "python_of", "record_batch_of", "schema_of"]
 
@@ -117,10 +118,7 @@ def _with_times(column: Any) -> Any:
     try:
         return column.cast(_in_microseconds(column.type, only_times=True), safe=True)
     except pa.ArrowInvalid as error:
-        raise ColumnError(
-            f"a column of {column.type}: {error}, because Python's datetime.time has no nanoseconds. Work on "
-            'batch.arrow, or make the column pyarrow.time64("us") before'
-        ) from error
+        raise ColumnError("Python's datetime.time has no nanoseconds") from error
 
 
 def _in_standard_library(value: Any) -> Any:
@@ -129,6 +127,8 @@ def _in_standard_library(value: Any) -> Any:
         return type(value)(map(_in_standard_library, value))
     if isinstance(value, dict):
         return {name: _in_standard_library(inner) for name, inner in value.items()}
+    if isinstance(value, datetime.datetime) and value != value:
+        raise ColumnError("pandas takes the number of it for no time")
     if isinstance(value, datetime.datetime) and not getattr(value, "nanosecond", 1):
         return value.to_pydatetime()  # type: ignore[attr-defined]
     if isinstance(value, datetime.timedelta) and not getattr(value, "nanoseconds", 1):
@@ -148,6 +148,7 @@ def arrow_of(values: Any, field: Any = None, known: Any = None) -> Any:
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         expected = kind if kind is not None else "values of one type"
         raise ColumnError(f"expected {expected}, came {describe(values)}: {error}") from error
+    check_values(array)
     if field is not None and not field.nullable and array.null_count:
         raise ColumnError(f"expected {kind} without nulls, came {array.null_count} nulls")
     return array

@@ -19,6 +19,7 @@ __all__ = [
     "ColumnError",
     "check_names",
     "columns_of",
+    "inner_arrays",
     "is_list",
     "of_inner",
     "plain_array",
@@ -140,6 +141,20 @@ def of_inner(kind: Any, change: Callable[[Any], Any]) -> Any:
         return pa.list_(inner, kind.list_size)
     large = pa.types.is_large_list(kind) or pa.types.is_large_list_view(kind)
     return (pa.large_list if large else pa.list_)(inner)
+
+
+def inner_arrays(array: Any) -> list[Any]:
+    """Return what is in the values of a nested array, and nothing that its buffers hold beside.
+
+    >>> [inner.to_pylist() for inner in inner_arrays(pa.array([[1], [2, 3], None]).slice(1))]
+    [[2, 3]]
+    """
+    if pa.types.is_struct(array.type):
+        return list(array.flatten())
+    if pa.types.is_map(array.type):
+        begin, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
+        return [part.slice(begin, end - begin) for part in (array.keys, array.items)]
+    return [array.flatten()]
 
 
 def _inside(kind: Any) -> list[Any]:

@@ -15,6 +15,7 @@ from typing import Any
 from flux.blame import place_of
 from flux.errors import OperatorError
 from flux.event_time import FARTHEST_MS
+from flux.instants import instant
 from flux.punctuation import Punctuation
 
 __all__ = ["Timers", "key_order"]
@@ -105,7 +106,7 @@ class Timers:
             held = states[pid]
             for key, time in self._due(pid, p):
                 try:
-                    state, emitted = on_timer(key, time, held.get(key))
+                    state, emitted = on_timer(tuple(key), time, held.get(key))
                     outputs += () if emitted is None else map(kept, emitted)
                 except (Exception, SystemExit) as error:
                     raised = f"{place_of(on_timer, error)} raised {type(error).__name__}: {error}"
@@ -169,4 +170,4 @@ def _milliseconds(time: Any) -> int:
 
 def key_order(key: Key) -> tuple[Any, ...]:
     """What puts keys in order: NaN behind other floats, nulls behind everything."""
-    return tuple((2, 0) if value is None else (1, 0) if value != value else (0, value) for value in key)
+    return tuple((2, 0) if value is None else (1, 0) if value != value else (0, instant(value)) for value in key)

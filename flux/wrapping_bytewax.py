@@ -27,7 +27,8 @@ from flux.batch import Batch
 from flux.blame import place_of
 from flux.emitted import keeping
 from flux.errors import OperatorError, PlanError
-from flux.hosting import NAN, keys_of
+from flux.hosting import NAN, apart, keys_within
+from flux.instants import ZonedKey, instant
 from flux.operator import Context, Operator
 from flux.punctuation import Punctuation
 from flux.timers import key_order
@@ -200,10 +201,11 @@ class _Logics(RowWise):
     def process(self, batch: Batch) -> Batch | None:
         self._set_time()
         names = batch.arrow.schema.names
-        keys = keys_of([batch.column(name) for name in self._columns])
+        columns = [batch.column(name) for name in self._columns]
+        keys = apart(keys_within(batch, columns), columns)
         outputs: list[Any] = []
         origin: list[int] = []
-        for place, (key, row) in enumerate(zip(keys, batch.rows(), strict=True)):
+        for place, (row, key) in enumerate(zip(batch.rows(), keys, strict=True)):
             value = self._given(dict(zip(names, row, strict=True)))
             before = len(outputs)
             outputs += self._called(key, self._method, [value] if self._method == "on_batch" else value)
@@ -288,7 +290,7 @@ class _Logics(RowWise):
     def _row(self, key: Key, value: Any) -> Any:
         if self._emitting is not None:
             self._last = self._emitting
-            return self._emitting(key, value)
+            return self._emitting(tuple(key), value)
         columns = dict(zip(self._columns, key, strict=True))
         return columns | dict(value) if isinstance(value, Mapping) else columns | {"value": value}
 
@@ -310,5 +312,6 @@ class _Logics(RowWise):
         self._last = self._builder
         for cells, snapshot in state:
             key = tuple(NAN if cell != cell else cell for cell in cells)
+            key = key if tuple(map(instant, key)) == key else ZonedKey(key)
             logic = self._logics[key] = self._builder(snapshot)
             self._note_due(key, logic)

@@ -14,6 +14,7 @@ from ..columns import ColumnError, record_batch_of
 from ..errors import FluxError, OperatorError
 from ..learning import Learning, learned, together
 from ..operator import OperatorStep, Punctuation
+from ..unheld import shown_row
 from ..wire.values import PLAIN, Vocabulary
 
 ROW_WAS = "; the row was "
@@ -141,7 +142,7 @@ class Hosted:
         if reached is None:
             given = f"it was given the rows of sn {rows.sn[0]} to {rows.sn[-1]}"
             return OperatorError(f"{text}; {given}. {_ADVICE}", self.step.name, partition)
-        text = f"{text}{ROW_WAS}{rows.arrow.slice(reached, 1).to_pylist()[0]!r:.500}. {_ADVICE}"
+        text = f"{text}{ROW_WAS}{shown_row(rows.arrow, reached):.500}. {_ADVICE}"
         return OperatorError(text, self.step.name, int(rows.partition[reached]), int(rows.sn[reached]))
 
     def _checked(self, emitted: Any, rows: Batch, function: Callable[..., Any]) -> Batch | None:

@@ -13,8 +13,10 @@ from ..blame import innermost, place_of
 from ..columns import python_of
 from ..emitted import keeping
 from ..errors import FluxError, OperatorError, PlanError, StateError
+from ..instants import ZonedKey
 from ..operator import KeyedOperator, OperatorStep, Punctuation
 from ..timers import Timers
+from ..unheld import UNHELD, first_unheld
 from .hosted import RAISED, Hosted
 
 NAN = float("nan")
@@ -49,7 +51,8 @@ class PerKey(Hosted):
         batch = self._ours(batch)
         columns = [batch.column(name) for name in self.step.key_columns]
         self._key_schema = pa.schema(zip(self.step.key_columns, (c.type for c in columns), strict=True))
-        keys = keys_of(columns)
+        keys = keys_within(batch, columns)
+        told_apart = apart(keys, columns)
         on_tuple, states, timers = self._instance.on_tuple, self._states, self._timers
         assert states.keys() >= set(batch.partition.tolist()), f"step {self.step.name!r}: not held here"
         outputs: list[Mapping[str, Any]] = []
@@ -59,12 +62,12 @@ class PerKey(Hosted):
 
         def each_row() -> None:
             nonlocal place
-            each = zip(keys, batch.untold_rows(), batch.partition.tolist(), strict=True)
-            for place, (key, row, pid) in enumerate(each):
+            each = zip(batch.untold_rows(), keys, told_apart, batch.partition.tolist(), strict=True)
+            for place, (row, given, key, pid) in enumerate(each):
                 held = states[pid]
                 if timers is not None:
                     timers.look_at(pid, key)
-                state, emitted = on_tuple(key, row, held.get(key))
+                state, emitted = on_tuple(given, row, held.get(key))
                 if state is None:
                     held.pop(key, None)
                 else:
@@ -155,7 +158,7 @@ class PerKey(Hosted):
                 "Both sites must run the same flow"
             )
         self._key_schema = table.schema
-        keys = keys_of(table.columns)
+        keys = apart(keys_of(table.columns), table.columns)
         held.update((key, kept) for key, kept in zip(keys, state["states"], strict=True) if kept is not None)
         if self._timers is not None:
             self._timers.install(pid, keys, state["timers"])
@@ -185,3 +188,20 @@ def keys_of(columns: list[Any]) -> list[tuple[Any, ...]]:
             cells = [NAN if cell != cell else 0.0 if cell == 0 else cell for cell in cells]
         values.append(cells)
     return list(zip(*values, strict=True))
+
+
+def keys_within(batch: Batch, columns: list[Any]) -> list[tuple[Any, ...]]:
+    """Return the key of each row that `batch.rows()` yields before it comes to a value that Python cannot hold."""
+    try:
+        return keys_of(columns)
+    except UNHELD:
+        found = first_unheld(batch.arrow)
+        if found is None:
+            raise
+        return keys_of([column.slice(0, found[0]) for column in columns])
+
+
+def apart(keys: list[tuple[Any, ...]], columns: list[Any]) -> list[tuple[Any, ...]]:
+    """Return what tells these keys apart: they themselves, unless there are times of a zone among them."""
+    is_zoned = any(pa.types.is_timestamp(column.type) and column.type.tz is not None for column in columns)
+    return list(map(ZonedKey, keys)) if is_zoned else keys

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from ..disk import append, disk_error, replace_file, sync_directory
 from ..errors import FluxError, PlanError
+from ..unheld import shown_value
 from .claim import foreign_output, run_token
 from .sink import Sink
 
@@ -121,7 +122,7 @@ def _values(name: str, column: pa.Array, whose: str) -> list[Any]:
         values: list[Any] = column.to_pylist()
     except (OverflowError, ValueError) as error:
         row = next(row for row in range(len(column)) if not _has_form(column[row]))
-        shown = _shown(column[row : row + 1])
+        shown = shown_value(column[row : row + 1])
         raise FluxError(
             f"{_WHO} cannot write the column {name!r}: it is {shown} in row {row + 1} of {whose}. Times go from the "
             f"years 1 to 9999 ({error}). Leave such rows out with filter, change them with map, or use "
@@ -136,13 +137,6 @@ def _has_form(value: pa.Scalar) -> bool:
     except (OverflowError, ValueError):
         return False
     return True
-
-
-def _shown(one: pa.Array) -> str:
-    try:
-        return str(one.cast(pa.string())[0])
-    except pa.ArrowNotImplementedError:
-        return " ".join(one.to_string().split())  # It holds several.
 
 
 def _text(row: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from ..errors import FluxError
 from ..sources import Source, SourceBatch, SourceContext
+from ..sources.source import check_given
 from .numbering import Numbering, Span
 from .taking import Taking
 
@@ -57,6 +58,7 @@ class Intake:
         batch = await self.taking.next(most)
         if batch is None or not batch.rows.num_rows:
             return batch
+        check_given(self.source, batch.rows)
         if self.source.replays and batch.offset is None and not self.taking.is_within_batch:
             raise FluxError(
                 f"source {self.name} says that it replays, and gave a batch without an offset; "

@@ -19,9 +19,9 @@ from typing import Any, NoReturn
 
 import trio
 
-from ..errors import AuthError
+from ..errors import AuthError, FluxError
 from ..plan.plan import CONTROLLER
-from ..protocols.messages import Message, PeerMessage, State, View
+from ..protocols.messages import Data, Message, PeerMessage, State, View
 from ..punctuation import Punctuation
 from ..wire import frames
 from ..wire.codec import from_plain
@@ -72,6 +72,10 @@ class Peers:
 
     def end_as_dead(self, why: str) -> NoReturn:
         """Others have taken this process for dead and go on without it: it can only end."""
+        raise NotImplementedError
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the program why this run cannot go on."""
         raise NotImplementedError
 
     def log(self, text: str, level: int = logging.INFO) -> None:
@@ -172,7 +176,19 @@ class Peers:
         if header["kind"] == "chunk":
             self.take_chunk(link, header, body)
         elif header["kind"] != "ping":
-            self.tell(_decoded(link, header, body))
+            try:
+                self.tell(_decoded(link, header, body))
+            except frames.BadValues as error:
+                self.fail(FluxError(f"{self.name} cannot take rows of {self._maker(header)} from {link.peer}: {error}"))
+                self.give_up(link)
+
+    def _maker(self, header: dict[str, Any]) -> str:
+        """Who made the rows of a message."""
+        plan, message = self.surroundings.plan, from_plain(header.get("m"), lambda _: ())
+        if not isinstance(message, Data) or not 0 <= message.edge < len(plan.edges):
+            raise frames.BadFrame(f"expected rows of an edge, got {message!r:.200}")
+        edge = plan.edges[message.edge]
+        return f"step {plan.segment(edge.producer).steps[edge.tap].name!r}" if edge.tap >= 0 else "a source"
 
     def give_up(self, link: Link) -> None:
         """What this peer sends cannot be read, and will not be: it is as if nothing came through."""

@@ -26,6 +26,7 @@ from ..batch import Batch
 from ..errors import OperatorError, StateError
 from ..hosting import ROW_WAS, Hosted
 from ..punctuation import Punctuation
+from ..unheld import shown_row
 from ..wire.state import decode, encode
 
 KEPT_MIN_BYTES = 4 << 20  # Input that is kept, before the state is saved again, however small it is.
@@ -171,7 +172,7 @@ class Skipping(Hosted):
         shown = None
         if self._shown < SHOWN_MAX:
             self._shown += 1
-            values = f"{row.arrow.to_pylist()[0]!r:.{_VALUES_MAX_CHARS}}"
+            values = shown_row(row.arrow, 0)[:_VALUES_MAX_CHARS]
             raised, _, _ = str(error.args[0]).partition(ROW_WAS)
             shown = (values, raised[:_ERROR_MAX_CHARS])
         self._skipped.append(Skipped(partition=pid, nth=self._counts[pid], sn=int(row.sn[0]), shown=shown))

@@ -9,8 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from ..errors import FluxError
 from ..event_time import EventTime
-from ..plain import plain_batch
+from ..plain import ColumnError, plain_batch
+from ..valid import check_rows
 
 
 @dataclass(frozen=True)
@@ -91,3 +93,11 @@ class Source:
         raise NotImplementedError(
             f"{type(self).__name__} must define `async def batches(self, context, after=None)` that yields SourceBatch"
         )
+
+
+def check_given(source: Source, rows: pa.RecordBatch) -> None:
+    """Raise if there is a value among the rows of a source that nobody can be sent."""
+    try:
+        check_rows(rows)
+    except ColumnError as error:
+        raise FluxError(f"source {type(source).__name__} gave a row that nobody can be sent: {error}") from error

@@ -22,7 +22,7 @@ from ..errors import PlanError
 from ..plain import plain_schema
 from ..punctuation import Punctuation
 from ..site.watermarks import Watermarks, numbered
-from ..sources.source import Source, SourceContext
+from ..sources.source import Source, SourceContext, check_given
 
 __all__ = ["Beginning", "Pull", "beginnings", "pulls"]
 
@@ -94,6 +94,7 @@ async def _read(source: Source, count: int, directory: Path) -> Beginning:
             if batch is None:
                 break
             found.append(batch.rows.slice(0, count - came))
+            check_given(source, found[-1])
             came += len(found[-1])
             marks += [(came, kind, value) for kind, value in batch.marks]
     finally:

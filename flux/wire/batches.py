@@ -21,7 +21,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from .frames import BadFrame, blame, shown
+from ..plain import ColumnError
+from ..valid import check_rows, raw_schema
+from .frames import BadFrame, BadValues, blame, shown
 
 _SCHEMAS_MAX = 4_096  # Of one peer. A dataflow has a handful for each of its exchanges.
 _ROWS_MAX_OF_NOTHING = 1 << 20  # Columns of nulls take no space; any other takes at least a bit for each row.
@@ -72,7 +74,7 @@ class Batches:
             message = pa.ipc.read_message(body)
             _refuse_compressed(message)
             batch = pa.ipc.read_record_batch(message, schema)
-            (batch if checkable is None else pa.ipc.read_record_batch(message, checkable)).validate(full=True)
+            _check(message, batch, checkable)
         except BadFrame:
             raise
         except Exception as error:
@@ -80,6 +82,19 @@ class Batches:
         if batch.num_rows > max(8 * body.size, _ROWS_MAX_OF_NOTHING):
             raise BadFrame(f"{body.size:,} bytes cannot hold the {batch.num_rows:,} rows that they claim to")
         return batch
+
+
+def _check(message: Any, batch: pa.RecordBatch, checkable: pa.Schema | None) -> None:
+    """Raise what Arrow raises if a batch is not valid; `BadValues` if all that is wrong with it is a value."""
+    try:
+        (batch if checkable is None else pa.ipc.read_record_batch(message, checkable)).validate(full=True)
+    except pa.ArrowInvalid:
+        pa.ipc.read_record_batch(message, raw_schema(batch.schema)).validate(full=True)
+        try:
+            check_rows(batch)
+        except ColumnError as error:
+            raise BadValues(str(error)) from error
+        raise
 
 
 def read_table(stream: Any) -> pa.Table:

@@ -35,6 +35,10 @@ class BadFrame(Exception):
     """Bytes that are not a frame of this version, or one beyond the limits, or one with senseless content."""
 
 
+class BadValues(BadFrame):
+    """A frame that is whole, of rows in which a value is none: it would be the same to whoever is sent it."""
+
+
 def shown(value: Any) -> str:
     """What came from a peer, for an error: a little of it, however large or deep it is."""
     return reprlib.repr(value)

@@ -23,6 +23,8 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import StateError
+from ..plain import ColumnError
+from ..valid import check_rows
 from .batches import read_batch, read_table
 from .frames import BadFrame, blame, shown
 from .values import PLAIN, Spoken, Unknown, Vocabulary, Words, cannot_move
@@ -261,6 +263,12 @@ def _extended_array(value: Any, outside: Outside | None) -> msgpack.ExtType:
 
 def _extended_arrow(value: Any, outside: Outside | None) -> msgpack.ExtType:
     is_table = isinstance(value, pa.Table)
+    try:
+        for rows in value.to_batches() if is_table else (value,):
+            check_rows(rows)
+    except ColumnError as error:
+        # Whoever is sent it could not read it, and would not know whose it is.
+        raise Unknown(value, str(error), "Keep another type, or HOOKS") from None
     parts = _stream_of(value)
     if outside is None or sum(map(len, parts)) < _OUTSIDE_MIN_BYTES:
         return msgpack.ExtType(_TABLE if is_table else _BATCH, b"".join(parts))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import flux
+from flux.site import intake
 from flux.wire import frames
 
 from .relay import Relay, Spoil, relayed
@@ -162,3 +164,17 @@ def test_a_copy_that_cannot_be_read_is_built_elsewhere(
             report = run.wait(timeout=PATIENCE_S)
     check(report)
     assert [failure.site for failure in report.failures] == ["site-2", "site-3"]
+
+
+def test_rows_that_no_receiver_can_take_end_the_run_and_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are refused where they enter; should they ever not be, no other pair of sites can read them either."""
+    monkeypatch.setattr(intake, "check_given", lambda source, rows: None)
+    made = flux.Dataflow("unreadable")
+    rows = pa.table({"key": list(range(300)), "at": pa.array([1, 90_000, 3] * 100, pa.time32("s"))})
+    source = made.source(flux.sources.Table(rows))
+    source.exchange("key", partitions=4).apply(Counts).sink(flux.sinks.Collect())
+    with made.start(sites=3) as run, pytest.raises(flux.FluxError) as raised:
+        run.wait(timeout=PATIENCE_S)
+    assert re.search(
+        r"^site-\d cannot take rows of a source from ingress: column 'at': 90000 is no time32\[s\]", str(raised.value)
+    )

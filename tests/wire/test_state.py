@@ -125,6 +125,9 @@ def test_the_state_of_a_keyed_operator_comes_back() -> None:
     assert got["a", 1] == state["a", 1]
 
 
+LATE = pa.array([1, 90_000], pa.time32("s"))
+
+
 class Thing:
     def __repr__(self) -> str:
         return "a thing" + "!" * 1_000
@@ -139,9 +142,21 @@ class Thing:
         (np.ma.array([1], mask=[1]), r"of type MaskedArray.*Keep an Arrow array .*encode_state\(value\)"),
         (np.zeros(1, "i8,f8"), r"of type ndarray.*Keep an array for each field.*encode_state\(value\)"),
         (np.zeros(1, "i8,f8")[0], r"of type void.*Keep an array for each field.*encode_state\(value\)"),
+        (pa.table({"t": LATE}), r"of type Table.* cannot be moved .*column 't': 90000 is no time32\[s\].*Correct it"),
+        (pa.record_batch({"t": LATE}), r"of type RecordBatch.* cannot be moved .*90000 is no time32\[s\].*Correct it"),
         ("\ud800", r"'\\ud800' of type str.* cannot be moved .*half a character.*Keep it as bytes"),
     ],
-    ids=["object", "within a set", "objects", "masked", "fields", "a scalar with fields", "half a character"],
+    ids=[
+        "object",
+        "within a set",
+        "objects",
+        "masked",
+        "fields",
+        "a scalar with fields",
+        "a table with a wrong value",
+        "a batch with a wrong value",
+        "half a character",
+    ],
 )
 def test_what_cannot_be_moved_is_a_state_error_that_names_it(value: Any, says: str) -> None:
     for state in (value, {"deep": [(value,)]}):
