@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pyarrow as pa
 
 from .batch import LEVELS
+from .casting import converted
 from .columns import schema_of
 from .errors import PlanError
 from .hashing import tokens
@@ -21,7 +22,7 @@ from .plan import Availability, By, Route
 from .plan.graph import ExchangeNode, Input, Node, Order, SourceNode, StepNode, root_of
 from .plan.lineage import traced
 from .plan.planner import Ending
-from .plan.routes import boundaries_of, checked_boundaries
+from .plan.routes import boundaries_of, check_in_order, checked_boundaries
 from .sinks import Sink
 from .stateless import Filter, FlatMap, Map, Select, selected
 
@@ -196,14 +197,15 @@ class Stream:
             raise PlanError('by="range" takes boundaries=[...] or sample=values, not both')
         assert self._schema is not None
         kind = self._schema.field(columns[0]).type
+        check_in_order(kind, columns[0])
         if given is not None:
             return checked_boundaries(given, kind, columns[0], partitions)
         if sample is None:
             sample = self._sampled(columns[0])
         try:
-            values = sample if isinstance(sample, pa.Array | pa.ChunkedArray) else pa.array(list(sample), kind)
-            return boundaries_of(values.cast(kind), partitions)
-        except (pa.ArrowException, TypeError, ValueError) as error:
+            values = sample if isinstance(sample, pa.Array | pa.ChunkedArray) else list(sample)
+            return boundaries_of(converted(values, kind), partitions)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise PlanError(f'by="range": the sample must be values of {kind}: {error}') from error
 
     def _sampled(self, column: str) -> Any:
@@ -227,6 +229,11 @@ class Stream:
             raise PlanError(f"{name} needs an exchange in front: write .exchange(columns).apply({name})")
         made = check_operator_class(operator, name)
         self._check_not_remade(name, root)
+        if root.order == "any" and getattr(made, "needs_order", False):
+            raise PlanError(
+                f'{name} depends on the order of rows, and {root.title} has order="any": each copy takes rows as '
+                'they come, and the copies would differ. Leave order="any" out of this exchange'
+            )
         if getattr(made, "is_one_to_many", False):
             self._check_level(name)
         if getattr(made, "is_by_key", False):

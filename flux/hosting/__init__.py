@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import PlanError
-from ..operator import KeyedOperator, Operator, OperatorStep, PooledOperator, made_by
+from ..operator import KeyedOperator, Operator, OperatorStep, PooledOperator, check_constructor, made_by
 from ..wire.values import Vocabulary
 from .hosted import ROW_WAS, Hosted
 from .per_key import NAN, PerKey, keys_of
@@ -49,6 +49,8 @@ def check_operator_class(factory: Any, name: str) -> type[Any]:
                 f"step {name!r}: a flux.{form.__name__} is given rows by {method}, and {made.__name__} does not define "
                 "it. Define it"
             )
+    if made is factory:
+        check_constructor(made, name)
     return made
 
 

@@ -172,6 +172,8 @@ class Hosted:
                 arrow = record_batch_of(columns, self._output)
             except ColumnError as error:
                 raise OperatorError(f"on_punctuation: {error}", self.step.name, row=p.sn) from error
+            if np.ndim(partition) and len(partition) != arrow.num_rows:
+                raise ColumnError(f"{len(partition)} partitions for {arrow.num_rows} rows")
             if arrow.num_rows:
                 self._pin(arrow.schema)
                 arrows.append(arrow)

@@ -67,6 +67,13 @@ class Parquet(Sink):
         self._gathered_rows = 0
         self._schema: pa.Schema | None = None
 
+    def expect(self, schema: pa.Schema | None) -> None:
+        if schema is None:
+            raise PlanError(
+                f"{_WHO}: all files have the same columns, which must be known before the first row comes: declare "
+                "`output` with the operator, map or flat_map before the sink; in a select, the type of each function"
+            )
+
     def open(self, directory: Path) -> int | None:
         try:
             self._run = run_token(directory)
