@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from flux.columns import ColumnError, numpy_of, python_of, record_batch_of
 from flux.errors import OperatorError
+from flux.learning import together
 
 __all__ = ["LEVELS", "MAX_OUTPUTS_PER_ROW", "ROW_MODULE", "Batch", "punctuated", "row_type"]
 
@@ -251,7 +252,7 @@ class Batch:
         first = batches[0]
         subs = [np.zeros(len(b), np.uint64) if b.sub is None else b.sub for b in batches]
         return Batch(
-            pa.concat_batches([b.arrow for b in batches]),
+            together([b.arrow for b in batches]),
             np.concatenate([b.sn for b in batches]),
             None if all(b.sub is None for b in batches) else np.concatenate(subs),
             np.concatenate([b.partition for b in batches]),

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flux.casting import converted
+from flux.learning import told
 from flux.plain import ColumnError, check_names, of_inner, plain_type
 
 __all__ = ["ColumnError", "arrow_of", "numpy_of", "python_of", "record_batch_of", "schema_of"]
@@ -135,66 +136,59 @@ def _in_standard_library(value: Any) -> Any:
     return value
 
 
-def arrow_of(values: Any, field: Any = None) -> Any:
-    """Return `values` as an Arrow array of the field's type, or of their own if there is no field."""
+def arrow_of(values: Any, field: Any = None, known: Any = None) -> Any:
+    """Return `values` as an Arrow array of the field's type, or else of the type they tell; `known` is known of it."""
     kind = None if field is None else field.type
     if not isinstance(values, _ARRAYS | str | bytes) and hasattr(values, "__iter__"):
         values = list(values)
     try:
         if kind is None:
-            kind = _told_by_the_first(values)
+            kind = told(values, known)
         array = converted(values, kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         expected = kind if kind is not None else "values of one type"
         raise ColumnError(f"expected {expected}, came {describe(values)}: {error}") from error
-    if kind is None and pa.types.is_null(array.type) and len(array) and not isinstance(values, _ARRAYS):
-        raise ColumnError("all values are None, which tells no type. Declare `output` with the operator")
     if field is not None and not field.nullable and array.null_count:
         raise ColumnError(f"expected {kind} without nulls, came {array.null_count} nulls")
     return array
 
 
-def record_batch_of(columns: Any, schema: Any = None) -> Any:
-    """Return a record batch of the declared schema, or of the columns' own types and order if None is."""
+def record_batch_of(columns: Any, output: Any = None) -> Any:
+    """Return a record batch of the declared schema, or of the columns' own types and order if None is.
+
+    `output` may also be a `Learning`: then open types are what the values tell.
+    """
     if not isinstance(columns, Mapping):
         raise ColumnError(f"output is given as a dict of columns; {describe(columns)} came")
-    if schema is not None and set(columns) != set(schema.names):
+    if output is not None and set(columns) != set(output.names):
         raise ColumnError(
-            f"the declared output has the columns {', '.join(schema.names)}; those emitted are "
+            f"the declared output has the columns {', '.join(output.names)}; those emitted are "
             f"{', '.join(map(str, columns)) or 'none'}. Emit exactly the declared columns"
         )
     arrays, fields = [], []
-    for name in columns if schema is None else schema.names:
-        declared = None if schema is None else schema.field(name)
+    for name in columns if output is None else output.names:
         try:
-            array = arrow_of(columns[name], declared)
+            array, field = _column_of(name, columns[name], output)
         except ColumnError as error:
             raise ColumnError(f"output column {name!r}: {error}") from error
         arrays.append(array)
-        fields.append(pa.field(name, array.type) if declared is None else declared)
-    if schema is None:
+        fields.append(field)
+    if output is None:
         check_names([field.name for field in fields])
     lengths = {field.name: len(array) for field, array in zip(fields, arrays, strict=True)}
     if len(set(lengths.values())) > 1:
         raise ColumnError(f"columns emitted together have one length; these have {lengths}")
-    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields) if schema is None else schema)
+    return pa.RecordBatch.from_arrays(arrays, schema=output if isinstance(output, pa.Schema) else pa.schema(fields))
 
 
-def _told_by_the_first(values: Any) -> Any:
-    """Return the type that the first value tells; None where the values have a type of their own, or none yet.
-
-    Looking at the first alone makes the type independent of where batches are cut: whatever follows it must fit.
-    Of nested values the first may be empty and tell little, so all of a batch are asked.
-    """
-    if isinstance(values, np.ndarray):
-        values = values.tolist() if values.dtype == object and values.ndim == 1 else []
-    if not isinstance(values, list):
-        return None
-    first = next((value for value in values if value is not None), None)
-    if first is None:
-        return None
-    kind = pa.array([first]).type
-    return None if pa.types.is_nested(kind) else kind
+def _column_of(name: str, values: Any, output: Any) -> tuple[Any, Any]:
+    """Return a column and its field."""
+    if isinstance(output, pa.Schema):
+        field = output.field(name)
+        return arrow_of(values, field), field
+    field = pa.field(name, pa.null()) if output is None else output.schema.field(name)
+    array = arrow_of(values, known=field.type)
+    return array, field.with_type(array.type)
 
 
 def describe(values: Any) -> str:

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from .batch import Batch
 from .columns import schema_of
+from .emitted import keeping
 from .errors import OperatorError
 from .operator import PooledOperator
 
@@ -47,7 +48,8 @@ class Map(_Stateless):
     def process(self, batch: Batch) -> Batch | None:
         if self._by_batch:
             return batch.emit(_columns(self._fn(batch), batch, "a dict of columns"))
-        rows = [self._fn(row) for row in batch.rows()]
+        kept = keeping(batch.output)
+        rows = [kept(self._fn(row)) for row in batch.rows()]
         return batch.emit(_columns_of(rows, None, batch, "a dict"))
 
 
@@ -65,6 +67,7 @@ class FlatMap(_Stateless):
                 raise _unexpected(made, batch, "(columns, origin): a dict of columns, and each row's row of the batch")
             columns, origin = made
             return batch.emit(_columns(columns, batch, "(columns, origin)"), origin)
+        kept = keeping(batch.output)
         rows: list[Any] = []
         counts: list[int] = []
         for row in batch.rows():
@@ -72,7 +75,7 @@ class FlatMap(_Stateless):
             made = self._fn(row)
             if isinstance(made, Mapping):
                 raise _unexpected(made, batch, "an iterable of dicts: write [{...}] for one row")
-            rows.extend(made)
+            rows.extend(map(kept, made))
             counts.append(len(rows) - before)
         if not rows:
             return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from flux.blame import place_of
@@ -95,7 +95,9 @@ class Timers:
         """Let them be about none."""
         self._at = None
 
-    def fire(self, p: Punctuation, states: Mapping[int, dict[Key, Any]], on_timer: Any) -> tuple[list[Any], list[int]]:
+    def fire(
+        self, p: Punctuation, states: Mapping[int, dict[Key, Any]], on_timer: Any, kept: Callable[[Any], Any]
+    ) -> tuple[list[Any], list[int]]:
         """Call `on_timer` for all that a punctuation makes due; return what it emits, and the partition of each row."""
         outputs: list[Any] = []
         partitions: list[int] = []
@@ -104,7 +106,7 @@ class Timers:
             for key, time in self._due(pid, p):
                 try:
                     state, emitted = on_timer(key, time, held.get(key))
-                    outputs += () if emitted is None else emitted
+                    outputs += () if emitted is None else map(kept, emitted)
                 except (Exception, SystemExit) as error:
                     raised = f"{place_of(on_timer, error)} raised {type(error).__name__}: {error}"
                     message = f"{raised}; it was called for the key {key!r:.200} at {time}"

@@ -7,9 +7,12 @@ partition. What bytewax's logics need beside that is in `flux.wrapping_bytewax`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from types import FunctionType
 from typing import Any
 
 from flux.batch import Batch
+from flux.blame import place_of
+from flux.emitted import keeping
 from flux.errors import OperatorError, PlanError
 from flux.operator import Context, Operator
 from flux.punctuation import Punctuation
@@ -24,21 +27,27 @@ Method = str | Callable[..., Any] | None
 
 
 class RowWise(Operator):
-    """An operator that makes dicts of rows, one row after the other."""
+    """An operator that makes dicts of rows, one row after the other; `_last` is what it has called of the user's."""
+
+    _last: Callable[..., Any]
+
+    @property
+    def user_code(self) -> Callable[..., Any]:
+        """What to blame for an error."""
+        return self._last
 
     def _emit(self, batch: Batch, outputs: list[Any], origin: list[int]) -> Batch | None:
         """What `outputs` are as columns; `origin[i]` is the row that the i-th stems from."""
         if not outputs:
             return None
-        return batch.emit(columns_of(outputs, batch.output, lambda i: self._at(batch, origin[i])), origin)
+        who = place_of(self.user_code)
+        return batch.emit(columns_of(outputs, batch.output, lambda i: self._at(batch, origin[i]), who), origin)
 
     def _at(self, batch: Batch, row: int) -> dict[str, Any]:
         return {"partition": int(batch.partition[row]), "row": int(batch.sn[row])}
 
 
-def columns_of(
-    outputs: list[Any], schema: Any, at: Callable[[int], dict[str, Any]], who: str = "it"
-) -> dict[str, list[Any]]:
+def columns_of(outputs: list[Any], schema: Any, at: Callable[[int], dict[str, Any]], who: str) -> dict[str, list[Any]]:
     """Rows as columns; an error, which says `who` returned it and `at` which row, if one is no dict like the others."""
     first = outputs[0]
     names = list(schema.names if schema is not None else first if isinstance(first, Mapping) else ())
@@ -116,40 +125,37 @@ class _Wrapped(RowWise):
     _calls: dict[str, Callable[..., Any] | None]
 
     def open(self, context: Context) -> None:
+        self._last = self._existing
         self._wrapped = self._existing(**context.parameters)
 
-    @property
-    def user_code(self) -> Callable[..., Any] | None:
-        """What to blame for an error in `process`."""
-        return self._calls["_process"]
-
     def process(self, batch: Batch) -> Batch | None:
-        update, wrapped, names = self._calls["_process"], self._wrapped, batch.arrow.schema.names
-        assert update is not None
+        update, wrapped, names = self._called("_process"), self._wrapped, batch.arrow.schema.names
+        kept = keeping(batch.output)
         outputs: list[Any] = []
         origin: list[int] = []
         for place, row in enumerate(batch.rows()):
             before = len(outputs)
-            outputs.extend(as_dicts(update(wrapped, dict(zip(names, row, strict=True)))))
+            outputs.extend(map(kept, as_dicts(update(wrapped, dict(zip(names, row, strict=True))))))
             origin.extend([place] * (len(outputs) - before))
         return self._emit(batch, outputs, origin)
 
     def on_punctuation(self, p: Punctuation) -> Mapping[str, Any] | None:
-        finish = self._calls["_at_end"]
-        if p.kind != "end" or finish is None:
+        if p.kind != "end" or self._calls["_at_end"] is None:
             return None
-        outputs = list(as_dicts(finish(self._wrapped)))
-        return columns_of(outputs, None, lambda i: {"row": p.sn}) if outputs else None
+        outputs = list(as_dicts(self._called("_at_end")(self._wrapped)))
+        return columns_of(outputs, None, lambda i: {"row": p.sn}, place_of(self._last)) if outputs else None
 
     def get_state(self) -> Any:
-        get = self._calls["_get"]
-        assert get is not None
-        return get(self._wrapped)
+        return self._called("_get")(self._wrapped)
 
     def install_state(self, state: Any) -> None:
-        install = self._calls["_install"]
-        assert install is not None
-        install(self._wrapped, state)
+        self._called("_install")(self._wrapped, state)
+
+    def _called(self, what: str) -> Callable[..., Any]:
+        called = self._calls[what]
+        assert called is not None
+        self._last = called
+        return called
 
 
 def _method(of: Any, name: str, what: str, given: Method, usual: tuple[str, ...]) -> Callable[..., Any]:
@@ -164,20 +170,21 @@ def _method(of: Any, name: str, what: str, given: Method, usual: tuple[str, ...]
     kind = of if isinstance(of, type) else type(of)
     for each in found:
         # Every class can be called, to make an instance; whether instances can is written in one of its bases.
-        if any(each in vars(base) for base in kind.__mro__) and callable(function := getattr(kind, each)):
-            return _calling(each, function)
+        written = next((vars(base)[each] for base in kind.__mro__ if each in vars(base)), None)
+        if written is not None and callable(getattr(kind, each)):
+            return _calling(each, written)
     has = [each for each in dir(kind) if not each.startswith("_") and callable(getattr(kind, each, None))]
     looked = f"has no method {given!r}" if given is not None else f"has none of the methods {', '.join(usual)}"
     raise PlanError(
-        f"wrap({name}): it {looked}; it has {', '.join(has) or 'no methods'}. Say which to call, as in wrap({name}, "
-        f'{what}="{has[0] if has else "method"}"), or give a function of the instance: {_EXAMPLES[what]}'
+        f"wrap({name}): it {looked}; it has {', '.join(has) or 'no methods'}. Say with {what}= which of them to call, "
+        f"or give a function of the instance: {_EXAMPLES[what]}"
     )
 
 
-def _calling(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _calling(name: str, written: Any) -> Callable[..., Any]:
     # A plain function of the class is called as it is, so that errors name it; anything else as Python would.
-    if hasattr(function, "__code__") and not hasattr(function, "__self__"):
-        return function
+    if isinstance(written, FunctionType):
+        return written
     return lambda instance, *values: getattr(instance, name)(*values)
 
 

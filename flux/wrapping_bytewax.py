@@ -25,6 +25,7 @@ from typing import Any, Literal
 
 from flux.batch import Batch
 from flux.blame import place_of
+from flux.emitted import keeping
 from flux.errors import OperatorError, PlanError
 from flux.hosting import NAN, keys_of
 from flux.operator import Context, Operator
@@ -145,9 +146,16 @@ def _probed(builder: Callable[[Any], Any], name: str) -> Any:
 
 
 def _could_ask(logic: Any) -> bool:
-    """Whether a logic could ask to be notified. bytewax's own act at rows and at the end too, and need no such time."""
+    """Whether a logic could ask to be notified. bytewax's own act at rows and at the end too, and need no such time.
+
+    The one that `op.stateful` makes has the user's in it, and asks for it.
+    """
     notify_at = getattr(type(logic), "notify_at", None)
-    return notify_at is not None and str(notify_at.__module__).partition(".")[0] != "bytewax"
+    if notify_at is None:
+        return False
+    if str(notify_at.__module__).partition(".")[0] != "bytewax":
+        return True
+    return any(_could_ask(part) for part in getattr(logic, "__dict__", {}).values() if part is not logic)
 
 
 def _system_clock(value: Any, deep: int) -> str | None:
@@ -187,12 +195,7 @@ class _Logics(RowWise):
         self._logics: dict[Key, Any] = {}
         self._due: dict[Key, datetime] = {}  # When logics want to be notified.
         self._now = _EPOCH
-        self._last: Callable[..., Any] = self._builder  # What was called.
-
-    @property
-    def user_code(self) -> Callable[..., Any]:
-        """What to blame for an error."""
-        return self._last
+        self._last = self._builder
 
     def process(self, batch: Batch) -> Batch | None:
         self._set_time()
@@ -263,15 +266,24 @@ class _Logics(RowWise):
         else:
             self._note_due(key, logic)
         rows = [self._row(key, value) for value in emitted]
-        return [row for row in rows if row is not None]
+        return [keeping(None)(row) for row in rows if row is not None]
 
     def _note_due(self, key: Key, logic: Any) -> None:
         notify_at = getattr(logic, "notify_at", None) if self._time is not None else None
-        due = notify_at() if notify_at is not None else None
-        if due is not None:
-            self._due[key] = due
-        else:
+        if notify_at is None:
+            return
+        called, self._last = self._last, notify_at
+        due = notify_at()
+        self._last = called
+        if due is None:
             self._due.pop(key, None)
+            return
+        if not isinstance(due, datetime) or due.tzinfo is None:
+            raise OperatorError(
+                f"{place_of(notify_at)} returned {due!r:.200}; expected None or a datetime with a time zone, such as "
+                "flux.stream_time() + timedelta(minutes=1)"
+            )
+        self._due[key] = due
 
     def _row(self, key: Key, value: Any) -> Any:
         if self._emitting is not None:

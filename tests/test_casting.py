@@ -187,6 +187,8 @@ def test_a_date_beside_a_time_is_its_midnight_and_loses_neither() -> None:
             emitted(values, pa.date32())
     with pytest.raises(ColumnError, match="05:00"):  # The first tells the type.
         arrow_of(mixed)
+    with pytest.raises(ColumnError, match="05:00"):
+        arrow_of([[mixed[0]], [AT_FIVE]])
 
 
 def test_times_without_a_zone_are_utc_and_instants_are_kept() -> None:

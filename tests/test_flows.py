@@ -4,9 +4,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -268,6 +271,66 @@ def test_undeclared_output_that_differs_between_partitions_is_an_operator_error(
     with pytest.raises(flux.OperatorError, match=r"'v': expected int64, came|Declare `output`"):
         # Of the four partitions each site has two, odd or even, when there is one copy.
         table_of(flow_of(rows, ByPartition), availability=availability)
+
+
+@pytest.mark.parametrize("sink", ["Collect", "Jsonl", "Callback"])
+def test_two_types_that_two_sites_were_told_are_both_named_whatever_the_sink(sink: str, tmp_path: Path) -> None:
+    class ByPartition(flux.Operator):
+        def open(self, context: Any) -> None:
+            self.value = 1.5 if context.partition % 2 else 1
+
+        def process(self, batch: Any) -> Any:
+            return batch.emit({"v": [self.value] * len(batch)})
+
+    to = {
+        "Collect": flux.sinks.Collect,
+        "Jsonl": partial(flux.sinks.Jsonl, tmp_path / "out.jsonl"),
+        "Callback": partial(flux.sinks.Callback, lambda rows: None),
+    }[sink]
+    rows = [{"k": index} for index in range(100)]
+    with pytest.raises(flux.OperatorError, match=r"v (int64|double) .* with v (int64|double).*Declare `output`"):
+        flow_of(rows, ByPartition, sink=to()).run(sites=2, availability="none")
+
+
+HALF = [{"k": index % 5, "n": None} for index in range(50)] + [{"k": index % 5, "n": index} for index in range(50)]
+
+
+@pytest.mark.parametrize("batch_rows", [3, 50, 100])
+def test_none_in_the_undeclared_output_of_a_map_is_none_wherever_batches_are_cut(
+    batch_rows: int, tmp_path: Path
+) -> None:
+    flow = flux.Dataflow("some are None")
+    schema = pa.schema({"k": pa.int64(), "n": pa.int64()})
+    source = flux.sources.Table(pa.Table.from_pylist(HALF, schema), batch_rows=batch_rows)
+    mapped = flow.source(source).map(lambda row: {"v": row.n, "l": [] if row.n is None else [row.n]})
+    mapped.sink(flux.sinks.Collect())
+    mapped.sink(flux.sinks.Jsonl(tmp_path / "out.jsonl"))
+    expected = [{"v": row["n"], "l": [] if row["n"] is None else [row["n"]]} for row in HALF]
+    assert table_of(flow).to_pylist() == expected
+    assert [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()] == expected
+
+
+def test_none_in_undeclared_output_is_none_on_a_site_that_was_told_no_type() -> None:
+    class Early(flux.KeyedOperator):
+        def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
+            return (state or 0) + 1, [{"k": key[0], "v": state if row.n is None else None}]
+
+    reading, writing = os.pipe()
+
+    def live() -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pylist(HALF[:50], schema)
+        os.read(reading, 1)  # Blocks until a site is dead.
+        yield pa.RecordBatch.from_pylist(HALF[50:], schema)
+
+    schema = pa.schema({"k": pa.int64(), "n": pa.int64()})
+    with flow_of(live(), Early).start(sites=2, standby=1) as run:
+        run.wait_for_output(50)
+        run.kill("site-1")  # Its copies are made anew on a site that saw no value.
+        os.write(writing, b".")
+        values = run.wait().table.column("v").to_pylist()
+    os.close(reading)
+    os.close(writing)
+    assert values == [index // 5 if index >= 5 else None for index in range(50)] + [None] * 50
 
 
 def test_an_operator_that_exits_is_an_operator_error_with_its_row() -> None:

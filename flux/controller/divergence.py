@@ -37,22 +37,27 @@ class Divergence:
             del positions[min(positions)]
         return None
 
-    def _why(self, stage: int) -> str:
-        if self._plan.segment(stage).ordered:
-            return "the operator is not deterministic."
-        return (
-            'it stands behind order="any", where each copy takes the rows in another order, and what it makes of a row '
-            'seems to depend on those that came before. Leave order="any" out of the exchange. Or the operator is not '
-            "deterministic:"
-        )
-
     def _error(self, stage: int, partition: int, position: int, first: str, second: str) -> OperatorError:
         begin = max(1, (position - 1) // EVERY * EVERY + 1)
+        segment = self._plan.segment(stage)
+        undeclared = [step.name for step in segment.steps if step.output is None]
+        types = f". Or its copies took {', '.join(undeclared)} for another type: declare `output`" if undeclared else ""
         return OperatorError(
             f"its copies on {first} and {second} emitted different rows for the input {begin:,} to {position:,}: "
-            f"{self._why(stage)} It must not read the clock, draw random numbers, depend on the order of a set or on "
-            "where batches begin; flux.testing.check_operator finds out which",
-            step=self._plan.segment(stage).title,
+            f"{_why(segment.ordered)} It must not read the clock, draw random numbers, depend on the order of a set or on "
+            "where batches begin; flux.testing.check_operator finds out which"
+            f"{types}",
+            step=segment.title,
             partition=partition,
             row=begin,
         )
+
+
+def _why(ordered: bool) -> str:
+    if ordered:
+        return "the operator is not deterministic."
+    return (
+        'it stands behind order="any", where each copy takes the rows in another order, and what it makes of a row seems '
+        'to depend on those that came before. Leave order="any" out of the exchange. Or the operator is not '
+        "deterministic:"
+    )

@@ -7,12 +7,12 @@ from types import GeneratorType
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from ..batch import Batch, punctuated
 from ..blame import columns_hint, place_of
 from ..columns import ColumnError, record_batch_of
 from ..errors import FluxError, OperatorError
+from ..learning import Learning, learned, together
 from ..operator import OperatorStep, Punctuation
 from ..wire.values import PLAIN, Vocabulary
 
@@ -33,7 +33,7 @@ class Hosted:
     def __init__(self, step: OperatorStep, state_in_memory: bool = True) -> None:
         self.step = step
         self.state_in_memory = state_in_memory  # Whether a fork of this process has the state too.
-        # Declared, or else that of the first output.
+        # Declared, or else what the output has told so far.
         self._output = step.output
 
     def open(self, partitions_held: Iterable[int]) -> None:
@@ -68,6 +68,15 @@ class Hosted:
 
     def take_late(self) -> dict[int, int]:
         return {}  # See PooledOperator.
+
+    @property
+    def output(self) -> Any:
+        """What is known of its output: a schema, a `Learning` or None."""
+        return self._output
+
+    def learn(self, output: Any) -> None:
+        """Go on with what another one knows, of the same step."""
+        self._output = output
 
     # What the forms share.
 
@@ -161,8 +170,8 @@ class Hosted:
         return emitted
 
     def _pin(self, schema: Any) -> None:
-        if self._output is None:
-            self._output = schema
+        if self._output is None or isinstance(self._output, Learning):
+            self._output = learned(self._output, schema)
 
     def _caused(self, parts: list[tuple[Any, Any]], p: Punctuation) -> Batch | None:
         """Return the rows a punctuation caused, of (columns, partition of each row)."""
@@ -180,5 +189,5 @@ class Hosted:
                 partitions.append(np.broadcast_to(np.asarray(partition, np.uint16), (arrow.num_rows,)))
         if not arrows:
             return None
-        rows = pa.concat_batches(arrows)
+        rows = together(arrows)
         return punctuated(rows, p.sn, np.concatenate(partitions), self.step.level, self._output, self.step.name)

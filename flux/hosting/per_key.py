@@ -11,6 +11,7 @@ import pyarrow as pa
 from ..batch import Batch
 from ..blame import innermost, place_of
 from ..columns import python_of
+from ..emitted import keeping
 from ..errors import FluxError, OperatorError, PlanError, StateError
 from ..operator import KeyedOperator, OperatorStep, Punctuation
 from ..timers import Timers
@@ -52,6 +53,7 @@ class PerKey(Hosted):
         on_tuple, states, timers = self._instance.on_tuple, self._states, self._timers
         assert states.keys() >= set(batch.partition.tolist()), f"step {self.step.name!r}: not held here"
         outputs: list[Mapping[str, Any]] = []
+        kept = keeping(self._output)
         origin: list[int] = []
         place = 0
 
@@ -68,9 +70,9 @@ class PerKey(Hosted):
                 else:
                     held[key] = state
                 if emitted is not None:
-                    before = len(outputs)
-                    outputs.extend(emitted)
-                    origin.extend([place] * (len(outputs) - before))
+                    for made in emitted:
+                        outputs.append(kept(made))
+                        origin.append(place)
 
         try:
             each_row()
@@ -112,7 +114,7 @@ class PerKey(Hosted):
         if self._timers is None:
             return None
         on_timer = self._instance.on_timer
-        outputs, where = self._call(None, None, self._timers.fire, p, self._states, on_timer)
+        outputs, where = self._call(None, None, self._timers.fire, p, self._states, on_timer, keeping(self._output))
         return self._caused(
             [(self._columns_of(outputs, on_timer, where, [p.sn] * len(where)), where)] if where else [], p
         )

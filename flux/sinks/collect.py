@@ -23,6 +23,7 @@ class Collect(Sink):
 
     def __init__(self) -> None:
         self.collected: list[pa.RecordBatch] = []
+        self._schema: pa.Schema | None = None
         self._in_use = False
 
     def open(self, directory: Path) -> int | None:
@@ -34,14 +35,13 @@ class Collect(Sink):
                 "Collect() each"
             )
         self._in_use = True
-        self.collected = []
+        self.collected, self._schema = [], None
         return None
 
     def write(self, rows: pa.RecordBatch, after: int, upto: int) -> None:
         if not rows.num_rows:
             return
-        if self.collected:
-            check_alike(self.collected[0].schema, rows.schema)
+        self._schema = check_alike(self._schema, rows.schema)
         self.collected.append(rows)
 
     def close(self) -> None:
@@ -52,6 +52,8 @@ class Collect(Sink):
         """Return everything collected as one table; if that is nothing, an empty one of `schema`."""
         if not self.collected:
             return (pa.schema([]) if schema is None else schema).empty_table()
-        whole = pa.Table.from_batches(self.collected)
+        assert self._schema is not None
+        alike = [rows if rows.schema == self._schema else rows.cast(self._schema) for rows in self.collected]
+        whole = pa.Table.from_batches(alike)
         # What was declared also says what rows do not: which columns have no nulls, and metadata.
         return whole if schema is None else whole.cast(schema)

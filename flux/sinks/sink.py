@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from ..errors import OperatorError
+from ..learning import filled_schema
 from ..plain import columns_of
 
 
@@ -54,13 +55,16 @@ class Null(Sink):
         pass
 
 
-def check_alike(first: pa.Schema, now: pa.Schema) -> None:
-    """Raise if the output changed its columns.
+def check_alike(first: pa.Schema | None, now: pa.Schema) -> pa.Schema:
+    """Return the schema of all the output: what `first` did not tell is told by `now`. Raise if columns changed.
 
     Only an output that nobody declared can do that: each site takes it from the first rows it sees.
     """
-    if now != first:
+    whole = now if first is None else filled_schema(first, now)
+    if whole is None:
+        assert first is not None
         raise OperatorError(
             f"the output came with the columns {columns_of(first)} at first and then with {columns_of(now)}. "
             "Declare `output` with the operator before the sink"
         )
+    return whole

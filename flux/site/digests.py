@@ -19,7 +19,7 @@ out again of the digest of a position that lies before them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -124,7 +124,7 @@ class Digests:
         for start in range(0, len(rows), _BLOCK_ROWS):
             block = slice(start, start + _BLOCK_ROWS)
             np.add.at(into, producer[block], self._mixed(edge, [(part, values[block]) for part, values in whole]))
-        texts = [column for column in user.columns if _is_sampled(column.type)]
+        texts = {place: column for place, column in enumerate(user.columns) if _is_sampled(column.type)}
         if texts:
             _sample(edge, texts, sn, producer, into)
 
@@ -148,15 +148,17 @@ class Digests:
 
 
 def _sample(
-    edge: int, columns: Sequence[Any], sn: npt.NDArray[np.int64], producer: npt.NDArray[np.uint16], into: Words
+    edge: int, columns: Mapping[int, Any], sn: npt.NDArray[np.int64], producer: npt.NDArray[np.uint16], into: Words
 ) -> None:
     """Take in what is in some of the rows."""
     chosen = np.flatnonzero(mix(sn.astype(np.uint64)) >> _SAMPLE_SHIFT == 0)
     if not len(chosen):
         return
     words = sn[chosen].astype(np.uint64) + np.uint64(edge)
-    for number, column in enumerate(columns):
-        words += tokens(pc.take(column, pa.array(chosen), boundscheck=False)) * _multiplier(number)
+    for place, column in columns.items():
+        some = pc.take(column, pa.array(chosen), boundscheck=False)
+        found = tokens(some) * _multiplier(place)
+        words += np.where(some.is_null(), np.uint64(0), found) if some.null_count else found
     np.add.at(into, producer[chosen], mix(words))
 
 
@@ -168,16 +170,20 @@ def _multiplier(number: int) -> np.uint64:
 
 
 def _fixed(column: Any) -> Iterator[Part]:
-    """What every row has of a column, as floats or without a sign. Nested values have no hash: they do not count."""
+    """What every row has of a column, as floats or without a sign. Nested values have no hash: they do not count.
+
+    A null counts the same whatever the type: of a column that nobody declared, one copy may not know it yet.
+    """
     kind = column.type
+    is_null = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
+    if is_null is not None:
+        yield _OF_NULLS, is_null.view(np.uint8)
     if _has_offsets(kind):
-        lengths = pc.fill_null(pc.binary_length(column), -1).to_numpy()
+        lengths = pc.fill_null(pc.binary_length(column), 0).to_numpy()
         yield 0, lengths.view(f"u{lengths.itemsize}")
     elif _is_sampled(kind) or pa.types.is_nested(kind) or pa.types.is_null(kind):
         return
-    elif column.null_count:
-        is_null = column.is_null().to_numpy(zero_copy_only=False)
-        yield _OF_NULLS, is_null.view(np.uint8)
+    elif is_null is not None:
         for part, values in enumerate(_memory(column)):
             yield part, np.where(is_null, values.dtype.type(0), values)
     else:

@@ -16,10 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from ..errors import blamed
 from ..protocols.egress import ONLY, Egress
 from ..protocols.messages import Ahead, Consume, Consumed
 from ..sinks import Collect, Sink
+from ..sinks.sink import check_alike
 from ..wire.codec import from_plain, to_plain
 from ..wire.rows import Rows
 from .progress import Progress, Reached
@@ -53,6 +56,7 @@ class Outlet:
         self._reached: Reached = (0, ())
         self._given: Work | None = None
         self._in_use = threading.Lock()
+        self._schema: pa.Schema | None = None
         if not self.collects:
             try:
                 self._open()
@@ -102,13 +106,19 @@ class Outlet:
         with self._in_use:
             self.progress.give(work.upto, len(work.rows), work.end, work.reached)
             if len(work.rows):
+                rows = self._alike(work.rows.user)
                 doing = f"took the output of the input {self._reached[0] + 1:,} to {work.reached[0]:,}"
                 with self._blaming(doing):
-                    self.sink.write(work.rows.user, work.after, work.upto)
+                    self.sink.write(rows, work.after, work.upto)
             if work.end:
                 with self._blaming("was closed"):
                     self.sink.close()
             self.progress.take()
+
+    def _alike(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows under the schema of all that this egress has written; an error if they have another."""
+        self._schema = check_alike(self._schema, rows.schema)
+        return rows if rows.schema == self._schema else rows.cast(self._schema)
 
     def finish(self, upto: int) -> Consumed | None:
         """Everything up to `upto` is durable: what the machine is told, if it waits for that."""

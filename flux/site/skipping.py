@@ -99,6 +99,13 @@ class Skipping(Hosted):
     def take_late(self) -> dict[int, int]:
         return self._inner.take_late()
 
+    @property
+    def output(self) -> Any:
+        return self._inner.output
+
+    def learn(self, output: Any) -> None:
+        self._inner.learn(output)
+
     # What was left out, for those who count.
 
     def take_skipped(self) -> tuple[dict[int, int], list[Skipped]]:

@@ -20,7 +20,7 @@ import pyarrow as pa
 import trio
 
 from ..batch import Batch
-from ..errors import FluxError
+from ..errors import FluxError, StateError
 from ..protocols.messages import Block, Consume, Consumed, Drop, Effect, Install, Standby, State
 from ..protocols.node import Node
 from ..protocols.pooler import Pooler
@@ -239,6 +239,10 @@ class Worker(Shell):
                 raise frames.BadFrame(f"expected the state of a partition of {link.peer}, got {message!r:.200}")
         except frames.BadFrame as error:
             self._cannot_use(link, error)
+            return
+        except StateError as error:
+            # It is the operator's doing, and would be so on any other site.
+            self.fail(error)
             return
         if not link.closed:
             self.tell(message)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import GeneratorType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -111,6 +111,11 @@ class FlowScenario(Scenario):
         for mark in pull.marks:
             yield from self._passed_on(0, 0, mark)
 
+    @cached_property
+    def outputs_told(self) -> dict[tuple[int, int], Any]:
+        """By stage and step, what undeclared output has told; all runs go on with what the plain one knew."""
+        return {}
+
     def first_state(self) -> OperatorState:
         return Kept.of(0, 0, ())
 
@@ -177,6 +182,9 @@ class _Segment:
         self._ties: Counter[Position] = Counter()  # Rows of one sequence number come in one step, all of them.
         self._steps = Steps(self._plan, stage)
         self._steps.open([] if packed else [partition])
+        for number, step in enumerate(self._steps):
+            if (stage, number) in scenario.outputs_told:
+                step.learn(scenario.outputs_told[stage, number])
         if packed:
             for step, pieces in zip(self._steps, packed, strict=True):
                 step.init_trans(partition)
@@ -217,7 +225,9 @@ class _Segment:
     def closed(self) -> tuple[bytes, ...]:
         """The states of the operators, as they go over the wire; they are not used any more."""
         partition, packed = self._partition, []
-        for step in self._steps:
+        for number, step in enumerate(self._steps):
+            if step.step.output is None:
+                self._scenario.outputs_told[self._stage, number] = step.output
             step.init_trans(partition)
             state = step.get_partition_state(partition)
             pieces = list(state) if isinstance(state, GeneratorType) else [state]

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import OperatorError
+from ..learning import filled_schema, together
 from ..plain import HIDDEN, columns_of
 from ..protocols.messages import Block
 from ..punctuation import PUNCTUATIONS, Punctuation
@@ -270,15 +271,18 @@ def merge(parts: Iterable[Rows], edges: Sequence[int] = ()) -> Rows:
     if len(filled) <= 1:
         return Rows(filled[0].wide if filled else None, in_order)
     batches = _alike(filled)
+    schema = batches[0].schema
     for batch in batches:
-        if batch.schema != batches[0].schema:
+        both = filled_schema(schema, batch.schema)
+        if both is None:
             # Only an output that nobody declared can do that: each site takes it from the first rows it sees.
             first, other = (columns_of(rows.schema.remove_metadata()) for rows in (filled[0].user, Rows(batch).user))
             raise OperatorError(
                 f"the output came with the columns {first} from one site and with {other} from another. "
                 "Declare `output` with the operator before the sink"
             )
-    whole = Rows(pa.concat_batches(batches))
+        schema = both
+    whole = Rows(together(batches))
     sn = whole.hidden(SN)
     order = np.argsort(sn, kind="stable")
     in_sn_order = sn[order]

@@ -11,6 +11,7 @@ other threads run until it is through: the one that beats for this process must 
 
 from __future__ import annotations
 
+import gc
 import itertools
 import re
 import sys
@@ -31,11 +32,14 @@ _WORD, _SPOKEN = 10, 11
 _ARROW_OUTSIDE = (_TABLE_OUTSIDE, _BATCH_OUTSIDE)
 _SLICED = (_LIST, _DICT)
 _MEMORY = (bytearray, memoryview)
-_LOOKED_INTO = (list, dict, *_MEMORY)
+_HOLDERS = {list, dict}
+_LOOKED_INTO = (*_HOLDERS, *_MEMORY)
 _DEEP_MAX = 512  # As deep as msgpack goes.
+_LOOKED_AT_ONCE_MAX = 1 << 18
 # Each tuple or value of a class within another takes 50 KiB of the C stack, which ends at 8 MiB or sooner, and the
 # process with it.
 _TUPLES_DEEP_MAX = 32
+_TOO_DEEP = f"tuples and values of classes are nested {_TUPLES_DEEP_MAX} deep in it, or it is within itself"
 _OUTSIDE_MIN_BYTES = 64 << 10
 _SLICE_ENTRIES = 8_192
 # Long lists and dicts are looked for this deep, and in those with so many entries.
@@ -91,22 +95,15 @@ def encode(state: Any, whose: str, outside: Outside | None = None, words: Vocabu
 
 def _encode(state: Any, whose: str, outside: Outside | None, words: Vocabulary, depth: int) -> bytes:
     """As `encode`, within `depth` tuples or values of a class."""
-    if depth > _TUPLES_DEEP_MAX:
-        raise StateError(
-            f"{whose}: tuples and values of classes nested more than {_TUPLES_DEEP_MAX} deep, or within themselves, "
-            "cannot be moved; keep lists and dicts"
-        )
 
     def within(value: Any, words: Vocabulary = words) -> bytes:
         return _encode(value, whose, outside, words, depth + 1)
 
     def extend(value: Any) -> msgpack.ExtType:
-        if isinstance(value, np.ma.MaskedArray):
-            raise StateError(f"{whose}: a numpy array with a mask cannot be moved; keep an Arrow array in a table")
-        if isinstance(value, np.ndarray) and value.dtype.hasobject:
-            raise StateError(f"{whose}: a numpy array of objects cannot be moved; keep a list, or an Arrow table")
-        if isinstance(value, np.ndarray | np.generic) and value.dtype.names:
-            raise StateError(f"{whose}: a numpy array with fields cannot be moved; keep an array for each field")
+        if depth == _TUPLES_DEEP_MAX and type(value) is not Spoken:
+            raise Unknown(value, _TOO_DEEP, "Keep lists and dicts, or HOOKS")
+        if isinstance(value, np.ndarray | np.generic) and (why := _why_not(value)):
+            return word(value, why)
         if isinstance(value, np.ndarray):
             return _extended_array(value, outside)
         if isinstance(value, np.generic):
@@ -118,7 +115,14 @@ def _encode(state: Any, whose: str, outside: Outside | None, words: Vocabulary, 
         if type(value) is Spoken:
             place = msgpack.packb([value.stage, value.step])
             return msgpack.ExtType(_SPOKEN, place + within(value.state, value.words))
-        return msgpack.ExtType(_WORD, within(list(words.to_plain(value))))
+        return word(value)
+
+    def word(value: Any, why: str = "") -> msgpack.ExtType:
+        try:
+            plain = words.to_plain(value)
+        except Unknown as unknown:
+            raise unknown if unknown.why else Unknown(value, advice=f"{why}, or HOOKS" if why else "") from None
+        return msgpack.ExtType(_WORD, within(list(plain)))
 
     def sliced(value: Any, deep: int) -> Any:
         """`value` with the long lists and dicts in it put outside."""
@@ -139,9 +143,20 @@ def _encode(state: Any, whose: str, outside: Outside | None, words: Vocabulary, 
         if _holds_memory(state):
             state = _replaced(state, extend)
         packed: bytes = msgpack.packb(state if outside is None else sliced(state, 0), default=extend, strict_types=True)
+    except UnicodeEncodeError as error:
+        raise Unknown(error.object, "it has half a character", "Keep it as bytes") from error
     except (OverflowError, ValueError, RecursionError) as error:
-        raise StateError(f"{whose}: the state cannot be moved: {error}") from error
+        raise Unknown(state, str(error), "Keep it flatter: nothing may be in itself, or HOOKS") from error
     return packed
+
+
+def _why_not(value: Any) -> str:
+    """What to do instead of keeping an array that cannot be moved; nothing if it can."""
+    if isinstance(value, np.ma.MaskedArray):
+        return "Keep an Arrow array in a table instead of one with a mask"
+    if value.dtype.hasobject:
+        return "Keep a list, or an Arrow table, instead of an array of objects"
+    return "Keep an array for each field" if value.dtype.names else ""
 
 
 def _holds_memory(state: Any) -> bool:
@@ -157,10 +172,12 @@ def _holds_memory(state: Any) -> bool:
             return False
         if not kinds.isdisjoint(_MEMORY):
             return True
-        # By identity, lest lists that hold one another twice become ever more.
-        lists = {id(value): value for value in values if type(value) is list}.values()
-        dicts = {id(value): value for value in values if type(value) is dict}.values()
-        values = [*itertools.chain.from_iterable(lists), *itertools.chain.from_iterable(map(dict.values, dicts))]
+        holders = values if kinds <= _HOLDERS else [value for value in values if type(value) in _HOLDERS]
+        if sum(map(len, holders)) > _LOOKED_AT_ONCE_MAX:
+            # Each once, lest lists that hold one another twice become ever more.
+            holders = {id(value): value for value in holders}.values()
+        # The quickest way to what is in many lists and dicts; the keys of dicts come along, which are no memory.
+        values = gc.get_referents(*holders)
     return False
 
 
@@ -215,7 +232,7 @@ def _decode(packed: Any, outside: Sequence[Any], words: Vocabulary, steps: Words
 
     try:
         return msgpack.unpackb(packed, ext_hook=extended, strict_map_key=False, max_ext_len=2**32 - 1)
-    except BadFrame:
+    except (BadFrame, StateError):
         raise
     except Exception as error:
         raise BadFrame(

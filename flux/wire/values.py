@@ -18,6 +18,7 @@ from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from enum import Enum, Flag
 from fractions import Fraction
+from types import MemberDescriptorType
 from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -35,12 +36,16 @@ _FACTORIES: dict[str, Callable[[], Any]] = {
 
 
 class Unknown(Exception):
-    """A value that is in nobody's vocabulary; `why` there is more to say about it."""
+    """A value that is in nobody's vocabulary; `why` there is more to say about it, and `advice` other than the usual.
 
-    def __init__(self, value: Any, why: str = "") -> None:
+    In the advice HOOKS stands for what there is to say of `encode_state` and `decode_state`.
+    """
+
+    def __init__(self, value: Any, why: str = "", advice: str = "") -> None:
         super().__init__(why)
         self.value = value
         self.why = why
+        self.advice = advice
 
 
 # --- of the standard library ------------------------------------------------------------------------
@@ -203,16 +208,25 @@ class _Class:
 
     kind: type[Any]
     fields: tuple[str, ...] | None
+    slots: tuple[str, ...] = ()
 
     def take(self, value: Any) -> Any:
         if isinstance(value, Flag):
             return value.value
         if isinstance(value, Enum):
             return value.name
-        attributes: dict[str, Any] = getattr(value, "__dict__", {})
-        if self.fields is None or not attributes.keys() <= set(self.fields):
-            return dict(attributes)
-        return [getattr(value, name) for name in self.fields]
+        held: dict[str, Any] = getattr(value, "__dict__", {})
+        if isinstance(value, tuple):
+            if held:
+                beside = f"it has the attributes {', '.join(held)} beside its fields, which named tuples have not"
+                raise Unknown(value, beside)
+            return list(value)
+        if self.slots:
+            held = held | {name: getattr(value, name) for name in self.slots if hasattr(value, name)}
+        # What was never set stays so; what the class does not declare comes along.
+        if self.fields is None or len(held) != len(self.fields) or not all(map(held.__contains__, self.fields)):
+            return dict(held)
+        return [held[name] for name in self.fields]
 
     def make(self, plain: Any) -> Any:
         kind = self.kind
@@ -237,21 +251,20 @@ class _Class:
 
 
 def _class_of(kind: Any, whose: str) -> _Class:
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        return _Class(kind, tuple(field.name for field in dataclasses.fields(kind)))
-    if isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields"):
-        return _Class(kind, tuple(kind._fields))
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return _Class(kind, ())
     bases = kind.__mro__[:-1] if isinstance(kind, type) else ()
-    # Empty slots, as those of abc.ABC and typing.Generic, hold nothing; what is needed is that instances have a dict.
-    has_dict = bool(bases) and kind.__dictoffset__ != 0
-    if has_dict and all(base.__flags__ & _HEAP_TYPE and not vars(base).get("__slots__") for base in bases):
-        return _Class(kind, None)
+    if bases and issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        return _Class(kind, tuple(kind._fields))
+    if bases and issubclass(kind, Enum):
+        return _Class(kind, ())
+    # Instances of what is written in C, and of what is derived from it, hold more than their attributes.
+    if bases and all(base.__flags__ & _HEAP_TYPE for base in bases):
+        slots = [name for base in bases for name, of in vars(base).items() if isinstance(of, MemberDescriptorType)]
+        fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else None
+        return _Class(kind, None if fields is None else tuple(field.name for field in fields), tuple(slots))
     raise PlanError(
         f"{whose}: state_types holds dataclasses, named tuples, enums and classes whose instances are their "
-        f"attributes; {kind!r} is none of them. Leave it out, and define the static methods encode_state and "
-        "decode_state"
+        f"attributes, and not derived from dict, list and the like; {kind!r} is none of them. Leave it out, and define "
+        "the static methods encode_state and decode_state"
     )
 
 
@@ -267,7 +280,7 @@ class Vocabulary:
     ) -> None:
         self._classes = {kind: _class_of(kind, whose) for kind in types}
         self._names = {kind.__qualname__: made for kind, made in self._classes.items()}
-        self._encode, self._decode = encode, decode
+        self._encode, self._decode, self._whose = encode, decode, whose
         if len(self._names) != len(self._classes):
             raise PlanError(
                 f"{whose}: two classes of state_types have one name: {', '.join(k.__qualname__ for k in types)}"
@@ -298,10 +311,25 @@ class Vocabulary:
         if kind.__module__ == ROW_MODULE and isinstance(value, tuple):
             return _ROW, [list(kind._fields), list(value)]
         if self._encode is not None:
-            plain = self._encode(value)
+            plain = self._encoded(value, self._encode)
             if plain is not NotImplemented:
                 return "", plain
         raise Unknown(value)
+
+    def _encoded(self, value: Any, encode: Callable[[Any], Any]) -> Any:
+        """What `encode_state` makes of a value, if `decode_state` makes something of it again."""
+        assert self._decode is not None, "they come together"
+        try:
+            plain = encode(value)
+        except Exception as error:
+            raise Unknown(value, f"encode_state raised {type(error).__name__}: {error}", "Mend encode_state") from error
+        if plain is not NotImplemented:
+            try:
+                self._decode(plain)
+            except Exception as error:
+                why = f"decode_state, given {plain!r:.100} for it, raised {type(error).__name__}: {error}"
+                raise Unknown(value, why, "Mend decode_state") from error
+        return plain
 
     def to_value(self, word: Any, plain: Any) -> Any:
         """The value of which `to_plain` gave this; `BadFrame` if there is no such word."""
@@ -313,7 +341,13 @@ class Vocabulary:
             names, values = plain
             return row_type(tuple(map(_text, names)))._make(values)
         if word == "" and self._decode is not None:
-            return self._decode(plain)
+            try:
+                return self._decode(plain)
+            except Exception as error:
+                raise StateError(
+                    f"{self._whose}: decode_state, given {plain!r:.100}, raised {type(error).__name__}: {error}. Where "
+                    "the state comes from it did not: what it makes of it must be the same in every process"
+                ) from error
         named = self._names.get(word[1:]) if isinstance(word, str) and word.startswith(".") else None
         if named is None:
             raise BadFrame(f"state with a {shown(word)}, which the operator here does not name in state_types")
@@ -349,15 +383,20 @@ def _hook(operator: type[Any], name: str, whose: str) -> Callable[[Any], Any] | 
 def cannot_move(unknown: Unknown, state: Any, whose: str) -> StateError:
     """The error that says which value, where in the state it is, and what to do."""
     value, kind = unknown.value, type(unknown.value)
+    try:
+        text = " ".join(f"{value!r:.200}".split())  # Arrays have lines.
+    except Exception:  # It is too deep, or has a repr of its own that raises.
+        text = "something that cannot be printed"
     place = _place_of(value, state)
     at = f", at {place}," if place else ""
     why = f" ({unknown.why})" if unknown.why else ""
-    return StateError(
-        f"{whose}: {value!r:.200} of type {kind.__qualname__}{at} cannot be moved to another site{why}. If it is a "
-        "dataclass, a named tuple, an enum or an object that is its attributes, name its class in the operator: "
-        f"`state_types = ({kind.__name__},)`. Else give the operator static methods encode_state(value), which returns "
-        "plain state, and decode_state(state), which returns the value"
+    hooks = "give the operator static methods encode_state(value), which returns plain state, and decode_state(state), "
+    usual = (
+        "If it is a dataclass, a named tuple, an enum or an object that is its attributes, name its class in the "
+        f"operator: `state_types = ({kind.__name__},)`. Else {hooks}which returns the value"
     )
+    advice = unknown.advice.replace("HOOKS", f"{hooks}which returns it") or usual
+    return StateError(f"{whose}: {text} of type {kind.__qualname__}{at} cannot be moved to another site{why}. {advice}")
 
 
 _LOOKED_AT_MAX = 1_000_000

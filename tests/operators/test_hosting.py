@@ -204,6 +204,19 @@ def test_a_keyed_operator_emits_dicts_of_its_columns(emitted: Any) -> None:
         opened(step_of(Wrong, SCHEMA, ("k",))).process(batch_of([(0, 1)], SCHEMA, [0]))
 
 
+def test_a_keyed_operator_may_emit_the_dict_that_it_keeps() -> None:
+    class Counts(KeyedOperator):
+        output = {"n": "int64"}  # noqa: RUF012
+
+        def on_tuple(self, key: tuple[Any, ...], row: Any, state: Any) -> Any:
+            state = state or {"n": 0}
+            state["n"] += 1
+            return state, [state]
+
+    out = opened(step_of(Counts, SCHEMA, ("k",))).process(batch_of([(1, 1)] * 3, SCHEMA, [0] * 3))
+    assert tuples(out) == [(1,), (2,), (3,)]
+
+
 def test_a_keyed_operator_needs_a_key() -> None:
     with pytest.raises(PlanError, match="exchange"):
         host(step_of(RunningByKey, SCHEMA))
@@ -410,3 +423,60 @@ def test_times_in_nanoseconds_are_kept_as_keys_and_states_that_move(finer: int) 
     assert out is not None
     found = [column.cast(pa.int64()).to_pylist()[0] for column in out.arrow.columns]
     assert found == [5_000 + finer, second, second - first]
+
+
+class Told(PooledOperator):
+    """Emits what it is told to."""
+
+    def process(self, batch: Batch) -> Batch | None:
+        return batch.emit({"v": self.values[: len(batch)], "n": batch["n"]})
+
+    values: list[Any] = []  # noqa: RUF012
+
+
+def told_in_turn(values: list[Any], cut: Iterable[int]) -> list[Any]:
+    """What comes of rows that are told these values, cut into batches so."""
+    hosted = opened(step_of(Told, SCHEMA))
+    emitted: list[Batch] = []
+    ends = sorted({*cut, len(values)})
+    for start, stop in zip([0, *ends], ends, strict=False):
+        Told.values = values[start:stop]
+        rows = batch_of([(0, n) for n in range(start, stop)], SCHEMA, [0] * (stop - start))
+        emitted += filter(None, [hosted.process(rows)])
+    return Batch.concat(emitted).arrow.column("v").to_pylist()
+
+
+@given(
+    st.sampled_from([[1, 2], [1.5, 2.5], ["a", "b"], [[1], []], [[], [None], [2]], [{"x": None}, {"x": [1]}]]).flatmap(
+        lambda some: st.lists(st.none() | st.sampled_from(some), min_size=1, max_size=8)
+    ),
+    st.sets(st.integers(1, 8)),
+)
+def test_none_is_none_in_undeclared_output_wherever_batches_are_cut(values: list[Any], cut: set[int]) -> None:
+    assert told_in_turn(values, [end for end in cut if end < len(values)]) == values
+
+
+@pytest.mark.parametrize("values", [[None, 1, 1.5], [None, [], [1], ["a"]], [None, {"x": 1}, {"y": 1}]])
+def test_what_does_not_fit_what_was_told_is_refused_wherever_batches_are_cut(values: list[Any]) -> None:
+    for cut in ((), (1,), (2,), (1, 2)):
+        with pytest.raises(OperatorError, match=r"'v': expected"):
+            told_in_turn(values, cut)
+
+
+def test_partitions_of_which_some_have_told_nothing_yet_are_put_together() -> None:
+    class OfPartition(Operator):
+        def open(self, context: Context) -> None:
+            self.value = (None, 7, None)[context.partition or 0]
+
+        def process(self, batch: Batch) -> Batch | None:
+            return batch.emit({"v": [self.value] * len(batch)})
+
+        def on_punctuation(self, p: Punctuation) -> Mapping[str, Any] | None:
+            return {"v": [self.value]}
+
+    hosted = opened(step_of(OfPartition, SCHEMA), [0, 1, 2])
+    caused = hosted.punctuate(Punctuation(1, "end"))
+    assert caused is not None and caused.arrow.column("v").to_pylist() == [None, 7, None]
+    hosted = opened(step_of(OfPartition, SCHEMA), [0, 1, 2])
+    out = hosted.process(batch_of([(0, 0), (0, 0), (0, 0)], SCHEMA, [0, 1, 2]))
+    assert out is not None and out.arrow.column("v").to_pylist() == [None, 7, None]

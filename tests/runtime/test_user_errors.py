@@ -175,6 +175,25 @@ def an_operator_without_get_state(tmp_path: Path) -> None:
     lose_a_site(batched(lambda batch: batch.emit({"k": batch["k"]}), open=opened))
 
 
+def hooked(decode: Any) -> Any:
+    """An operator whose states go as the number of the process that they come from."""
+    operator = keyed(lambda key, row, state: (range(1), [{"k": row.k}]))
+    operator.encode_state, operator.decode_state = staticmethod(lambda value: [os.getpid()]), staticmethod(decode)
+    return operator
+
+
+@case(
+    flux.StateError, "step 'Mine', stage 1, partition ", "range(0, 1) of type range, at the state of key (", "KeyError"
+)
+def a_decode_state_that_raises(tmp_path: Path) -> None:
+    lose_a_site(hooked(lambda state: {}["nothing"]))
+
+
+@case(flux.StateError, "'Mine'", "decode_state, given [", "raised ZeroDivisionError", "the same in every process")
+def a_decode_state_that_raises_elsewhere_only(tmp_path: Path) -> None:
+    lose_a_site(hooked(lambda state: 1 // (state[0] == os.getpid())))
+
+
 @case(flux.OperatorError, "step 'Mine', partition ", "test_user_errors.py:", "raised RuntimeError: cannot take it")
 def an_install_state_that_raises(tmp_path: Path) -> None:
     def install(self: Any, state: Any) -> None:

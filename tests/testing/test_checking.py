@@ -153,7 +153,7 @@ def test_parameters_that_cannot_be_are_the_plan_error_that_apply_raises(
     with pytest.raises(PlanError) as caught:
         stream.apply(operator, **parameters)
     with pytest.raises(PlanError, match=f"^{re.escape(str(caught.value))}$") as checked:
-        check_operator(operator, rows=ROWS.map(lambda rows: rows or [{"word": "a", "value": 1.0}]), key="word", parameters=parameters, examples=5)
+        check_operator(operator, rows=ROWS.filter(len), key="word", parameters=parameters, examples=5)
     assert not getattr(checked.value, "__notes__", [])
 
 
@@ -163,3 +163,11 @@ def test_what_is_no_operator_is_a_plan_error() -> None:
 
     with pytest.raises(PlanError, match=r"process\(self, batch\), and Nothing does not define it"):
         check_operator(Nothing, rows=ROWS, key="word", examples=5)
+
+
+def test_none_in_undeclared_output_is_no_fault() -> None:
+    class Before(flux.KeyedOperator):
+        def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
+            return row.value, [{"before": state, "all": [] if state is None else [state]}]
+
+    check_operator(Before, rows=ROWS, key="word", examples=20)

@@ -230,3 +230,34 @@ def test_there_must_be_rows_of_some_source() -> None:
         empty.source(flux.sources.Table(pa.table({"k": pa.array([], "int64")}))).sink(flux.sinks.Null())
     with pytest.raises(PlanError, match="none of the sources of 'empty' gave rows"):
         simulate(empty)
+
+
+# --- output that nobody declared --------------------------------------------------------------------------------------
+
+
+def undeclared(values: list[Any]) -> flux.Dataflow:
+    class Told(flux.KeyedOperator):
+        def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
+            return (state or 0) + 1, [{"v": values[row.n]}]
+
+    flow = flux.Dataflow("undeclared")
+    rows = [{"k": n % 3, "n": n} for n in range(len(values))]
+    told = flow.source(flux.sources.Table(rows, batch_rows=2)).exchange("k", partitions=2).apply(Told)
+    told.sink(flux.sinks.Collect())
+    return flow
+
+
+def test_none_in_undeclared_output_is_none_here_and_in_real_processes() -> None:
+    values = [None, None, None, None, 1, None, 2, 3.0, None, None]
+    assert simulate(undeclared(values), faults=FAULTS, seeds=4).outputs == len(values)
+    expected = [repr({"v": None if value is None else int(value)}) for value in values]
+    assert plain(undeclared(values)) == [expected]
+    assert [repr(row) for row in undeclared(values).run(sites=2).table.to_pylist()] == expected
+
+
+def test_types_that_do_not_fit_are_refused_here_and_in_real_processes() -> None:
+    values = [None, None, 1, 2, 3, 1.5, 2.5, 3.5]
+    with pytest.raises(SimulationFailed, match=r"OperatorError: .*'v': expected int64, came"):
+        simulate(undeclared(values), faults=FAULTS, seeds=1)
+    with pytest.raises(flux.OperatorError, match=r"'v': expected int64, came|Declare `output`"):
+        undeclared(values).run(sites=2)

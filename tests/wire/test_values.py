@@ -287,11 +287,103 @@ def test_what_makes_no_sense_is_a_bad_frame(word: Any, plain: Any) -> None:
 def test_values_within_themselves_are_refused() -> None:
     visit = Visit("a")
     visit.at = visit  # type: ignore[assignment]
-    with pytest.raises(StateError, match="nested more than 32 deep, or within themselves"):
+    with pytest.raises(StateError, match=r"Visit\(.*of type Visit.*nested 32 deep in it, or it is within itself"):
         encode(visit, WHOSE, words=WORDS)
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(StateError, match=r"\{'a': \[\[\.\.\.\]\]\} of type dict.*nothing may be in itself"):
+        encode({"a": endless}, WHOSE, words=WORDS)
 
 
 # What an operator says of its state.
+
+
+@dataclass
+class Bag(dict[str, int]):
+    total: int = 0
+
+
+class Failure(Exception):
+    pass
+
+
+class Hidden:
+    __slots__ = ("__hidden", "shown")
+
+    def hide(self, value: Any) -> None:
+        self.__hidden = value
+
+    def found(self) -> Any:
+        return self.__hidden
+
+
+@dataclass(slots=True)
+class Half(Hidden):
+    n: int = 0
+    later: int = field(init=False)
+
+
+def test_what_is_in_slots_comes_along_and_what_was_never_set_is_not() -> None:
+    half = Half(3)
+    half.hide({1})
+    got = returned(half, Vocabulary((Half,)))
+    assert (got.n, got.found()) == (3, {1})
+    assert not hasattr(got, "later") and not hasattr(got, "shown")
+
+
+class Named(Pair):
+    """A named tuple that could have attributes."""
+
+
+def test_attributes_beside_the_fields_of_a_named_tuple_are_refused() -> None:
+    words, named = Vocabulary((Named,)), Named(1, 2)
+    assert type(returned(named, words)) is Named
+    named.more = 3  # type: ignore[attr-defined]
+    with pytest.raises(StateError, match=r"Named\(left=1, right=2\).*the attributes more beside its fields"):
+        encode([named], WHOSE, words=words)
+
+
+class Fussy:
+    """Its hooks raise when they are told to."""
+
+    output = None
+
+    @staticmethod
+    def encode_state(value: Any) -> Any:
+        return {"places": value} if isinstance(value, range) and value.start > 0 else 1 // 0
+
+    @staticmethod
+    def decode_state(state: Any) -> Any:
+        if state["places"].stop > 5:
+            raise KeyError("stop")
+        return state["places"]
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (
+            range(0, 1),
+            r"range\(0, 1\) of type range, at \[0\],.*encode_state raised ZeroDivisionError.*Mend encode_state",
+        ),
+        (range(1, 9), r"of type range.*decode_state, given .*, raised KeyError: 'stop'.*Mend decode_state"),
+    ],
+)
+def test_hooks_that_raise_are_found_where_the_state_is(value: Any, says: str) -> None:
+    with pytest.raises(StateError, match=says):
+        encode([value], WHOSE, words=Vocabulary.of(Fussy, WHOSE))
+
+
+def test_a_hook_that_raises_only_elsewhere_is_no_bad_frame() -> None:
+    def raising(state: Any) -> Any:
+        raise KeyError(state)
+
+    def same(value: Any) -> Any:
+        return [value.start]
+
+    packed = encode(range(1), WHOSE, words=Vocabulary((), same, lambda state: range(1)))
+    with pytest.raises(StateError, match=r"^step 'Visits': decode_state, given \[0\], raised KeyError"):
+        decode(packed, words=Vocabulary((), same, raising, WHOSE))
 
 
 class Polynomial:
@@ -351,7 +443,7 @@ def test_state_of_a_step_that_is_not_here_is_a_bad_frame() -> None:
     ("attributes", "says"),
     [
         ({"state_types": (int,)}, "state_types holds dataclasses.*<class 'int'> is none of them"),
-        ({"state_types": (Polynomial,)}, "Polynomial.* is none of them.*encode_state and decode_state"),
+        *(({"state_types": (of,)}, f"{of.__name__}.* is none of them.*encode_state and") for of in (Bag, Failure)),
         ({"state_types": ("Visit",)}, "'Visit' is none of them"),
         ({"state_types": (Visit, type("Visit", (), {}))}, "two classes of state_types have one name"),
         ({"encode_state": staticmethod(str)}, "come together; define both"),
@@ -387,10 +479,11 @@ def test_a_bytearray_in_a_long_list_stays_one() -> None:
 
 @pytest.mark.parametrize("held", [b"a", bytearray(b"a")])
 def test_a_list_within_itself_is_refused_also_beside_a_bytearray(held: Any) -> None:
-    endless: list[Any] = [held]
-    endless += [endless, endless]
-    with pytest.raises(StateError, match="cannot be moved"):
-        encode(endless, WHOSE)
+    for often in (2, 100_000):
+        endless: list[Any] = [held]
+        endless += [endless] * often
+        with pytest.raises(StateError, match="cannot be moved"):
+            encode(endless if often == 2 else {"a": [endless]}, WHOSE)
 
 
 def test_a_memoryview_is_refused_by_its_place() -> None:

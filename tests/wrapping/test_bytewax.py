@@ -291,3 +291,35 @@ def test_what_is_emitted_at_the_end_is_checked_and_the_method_blamed(at: Any, em
 def test_flux_does_not_import_bytewax() -> None:
     look = "import flux, sys; flux.wrap_bytewax; print('bytewax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", look], check=True, capture_output=True, text=True).stdout == "False\n"
+
+
+class Later(op.StatefulLogic):  # type: ignore[misc]
+    """Asks to be notified at a time that it is told."""
+
+    when: Any = None
+
+    def on_item(self, value: Any) -> tuple[list[Any], bool]:
+        return [], False
+
+    def notify_at(self) -> Any:
+        return self.when
+
+    def snapshot(self) -> None:
+        return None
+
+
+def test_a_time_without_a_zone_is_the_fault_of_who_returned_it() -> None:
+    class Naive(Later):
+        when = datetime(2030, 1, 1)
+
+    with pytest.raises(OperatorError, match=r"Later.notify_at \(.*returned datetime.*with a time zone"):
+        emitted(flux.wrap_bytewax(lambda state: Naive()), [{"k": 1, "v": 1}], key=("k",))
+
+
+def test_a_logic_inside_that_of_bytewax_may_ask_for_time_too() -> None:
+    shim = op._StatefulLogic(Later(), lambda state: Later())
+    flow = flux.Dataflow("asks")
+    operator = flux.wrap_bytewax(lambda state: shim, output={"k": "int64", "value": "int64"})
+    flow.source(flux.sources.Table([{"k": 1}])).exchange("k").apply(operator).sink(flux.sinks.Collect())
+    with pytest.raises(PlanError, match="clock"):
+        flow.explain()

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import flux
@@ -115,7 +116,7 @@ class Mute:
 @pytest.mark.parametrize(
     ("wrapping", "says"),
     [
-        (lambda: flux.wrap(Mute), r'wrap\(Mute\): it has none of the methods update, .*it has say\..*process="say"'),
+        (lambda: flux.wrap(Mute), r"wrap\(Mute\): it has none of the methods update, .*it has say\..*process= which"),
         (lambda: flux.wrap(Mute, process="speak"), r"it has no method 'speak'; it has say"),
         (lambda: flux.wrap(Mute, process="say"), "none of the methods getState, .*get_state=vars"),
         (lambda: flux.wrap(Odd, process="look", get_state=vars), "none of the methods installState.*vars"),
@@ -157,3 +158,71 @@ def test_what_is_no_row_is_refused(returned: Any) -> None:
 def test_state_that_cannot_be_moved_is_named() -> None:
     with pytest.raises(StateError, match=r"Seen.*at \['seen'\].*state_types = \(Seen,\)"):
         emitted(flux.wrap(Odd, process="look", get_state=vars, install_state=setattr), ROWS, key=("k",), moves=[1])
+
+
+class KeepsItsRow:
+    """Returns the dict that it goes on counting in, and a list that it goes on adding to."""
+
+    def __init__(self) -> None:
+        self.stats: dict[str, Any] = {"n": 0, "all": []}
+
+    def update(self, row: dict[str, int]) -> dict[str, Any]:
+        self.stats["n"] += 1
+        self.stats["all"].append(row["v"])
+        return self.stats
+
+    def getState(self) -> dict[str, Any]:
+        return self.stats
+
+    def installState(self, state: dict[str, Any]) -> None:
+        self.stats = state
+
+
+@pytest.mark.parametrize("output", [None, {"n": "int64", "all": pa.list_(pa.int64())}])
+def test_a_row_is_what_it_was_when_it_was_returned(output: Any) -> None:
+    wrapped = flux.wrap(KeepsItsRow, output=output)
+    told = emitted(wrapped, [{"k": 1, "v": v} for v in range(5)], key=("k",), moves=[2])
+    assert told == [{"n": n, "all": list(range(n))} for n in range(1, 6)]
+
+
+def test_a_static_method_is_called_as_one() -> None:
+    class Doubles(Totals):
+        @staticmethod
+        def update(row: dict[str, int]) -> dict[str, int]:  # type: ignore[override]
+            return {"v": 2 * row["v"]}
+
+    assert emitted(flux.wrap(Doubles), ROWS[:2], key=("k",)) == [{"v": 0}, {"v": 2}]
+
+
+class Failing(Totals):
+    def __init__(self, place: str) -> None:
+        super().__init__()
+        self.place = place
+        self.fail("__init__")
+
+    def fail(self, place: str) -> None:
+        if place == self.place:
+            raise ValueError("not today")
+
+    def finish(self) -> list[Any]:
+        self.fail("finish")
+        return [5]
+
+    def getState(self) -> dict[int, int]:
+        self.fail("getState")
+        return super().getState()
+
+
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [
+        ("__init__", r"Failing raised ValueError: not today"),
+        ("getState", r"Failing\.getState \(.*test_wrap.py:\d+\) raised ValueError: not today"),
+        ("finish", r"Failing\.finish \(.*test_wrap.py:\d+\) raised ValueError: not today"),
+        ("", r"Failing\.finish \(.*test_wrap.py:\d+\) returned 5; expected None, a dict"),
+    ],
+)
+def test_an_error_names_the_method_in_which_it_arose(place: str, says: str) -> None:
+    with pytest.raises(OperatorError, match=says) as caught:
+        emitted(flux.wrap(Failing, at_end="finish"), ROWS[:4], key=("k",), moves=[1], place=place)
+    assert "update" not in str(caught.value)

@@ -1,0 +1,46 @@
+"""Emitted rows: a row-wise operator's dicts as they are when it returns them.
+
+Its rows become columns when a batch has ended, and by then it may have changed a dict that it keeps as its state, or a
+list in it. So each is copied as it comes; lists and dicts in it are too, if its columns are such that it may have any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+__all__ = ["keeping"]
+
+
+def keeping(schema: pa.Schema | None) -> Callable[[Any], Any]:
+    """What makes a copy of a row of a schema, or of one of which nothing is known yet.
+
+    What is no row stays what it is: an error, for whoever looks at it.
+
+    >>> held = {"n": 1, "all": [1]}
+    >>> row = keeping(None)(held)
+    >>> held["all"].append(2)
+    >>> row
+    {'n': 1, 'all': [1]}
+    """
+    is_flat = schema is not None and not any(pa.types.is_nested(field.type) for field in schema)
+    return _flat if is_flat else _deep
+
+
+def _flat(row: Any) -> Any:
+    return row.copy() if type(row) is dict else dict(row) if isinstance(row, Mapping) else row
+
+
+def _deep(row: Any) -> Any:
+    return _copied(row) if isinstance(row, Mapping) else row
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _copied(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_copied(inner) for inner in value]
+    return value.copy() if isinstance(value, np.ndarray | bytearray | set) else value

@@ -1,0 +1,128 @@
+"""Learning: the types of output columns that nobody declared.
+
+The first value of a column tells its type, and all that follow must fit it. None tells nothing, and an empty list not
+what it is a list of: as far as a type is not told it is *open*, and Arrow's null type stands there. Rows of open types
+travel as they are, and whoever puts rows together makes of them what the others were told. So None is None wherever
+batches are cut, whichever site it is made on, and whenever a partition came there.
+
+Each site learns by itself. If two are told different types, whoever puts their rows together says so.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from flux.casting import converted
+from flux.plain import is_list, of_inner, plain_type
+
+__all__ = ["Learning", "filled_schema", "learned", "together", "told"]
+
+
+@dataclass(frozen=True)
+class Learning:
+    """The schema of an undeclared output as far as it is known: some of its types are open."""
+
+    schema: Any
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.schema.names)
+
+
+def learned(known: Learning | None, schema: Any) -> Any:
+    """Return what is known of an output after rows of `schema`: that schema, or a `Learning` while it is open."""
+    whole = schema if known is None else filled_schema(known.schema, schema)
+    assert whole is not None, "what is emitted fits what is known"
+    return Learning(whole) if any(_is_open(field.type) for field in whole) else whole
+
+
+def told(values: Any, known: Any = None) -> Any:
+    """Return the type that values tell, of which `known` is known; None if they are an array, which has one.
+
+    >>> told([None, 1, "a"]), told([None]), told([[], [1]]), told([1.5], known=pa.int8())
+    (DataType(int64), DataType(null), ListType(list<item: int64>), DataType(int8))
+    """
+    if known is not None and not _is_open(known):
+        return known
+    if isinstance(values, np.ndarray) and values.dtype == object and values.ndim == 1:
+        values = values.tolist()
+    if isinstance(values, pa.Array | pa.ChunkedArray) and known is not None:
+        return filled(known, plain_type(values.type)) or known
+    if not isinstance(values, list):
+        return None
+    kind = pa.null() if known is None else known
+    for value in values:
+        if value is not None:
+            kind = filled(kind, plain_type(converted([value]).type)) or kind
+            if not _is_open(kind):
+                break
+    return kind
+
+
+def filled(kind: Any, other: Any) -> Any:
+    """Return the type that both are, where what is open in one may be told in the other; None if they differ.
+
+    >>> filled(pa.list_(pa.null()), pa.list_(pa.int8())), filled(pa.int8(), pa.int16())
+    (ListType(list<item: int8>), None)
+    """
+    if pa.types.is_null(other) or kind == other:
+        return kind
+    if pa.types.is_null(kind):
+        return other
+    inner = _inner(kind)
+    if not inner or type(kind) is not type(other) or len(inner) != len(_inner(other)):
+        return None
+    made = [filled(ours, theirs) for ours, theirs in zip(inner, _inner(other), strict=True)]
+    if any(each is None for each in made):
+        return None
+    whole = _with_inner(kind, made)
+    return whole if whole == _with_inner(other, made) else None  # They may have other names or sizes.
+
+
+def filled_schema(schema: Any, other: Any) -> Any:
+    """Return the schema that both are, where what is open in one may be told in the other; None if they differ."""
+    if schema == other:
+        return schema
+    if schema.names != other.names:
+        return None
+    fields = []
+    for ours, theirs in zip(schema, other, strict=True):
+        kind = filled(ours.type, theirs.type)
+        if kind is None or ours.nullable != theirs.nullable:
+            return None
+        fields.append(ours.with_type(kind))
+    return pa.schema(fields, schema.metadata)
+
+
+def together(batches: Sequence[Any]) -> Any:
+    """Return the rows of record batches, one after the other, under one schema."""
+    whole = batches[0].schema
+    for batch in batches:
+        whole = filled_schema(whole, batch.schema)
+        assert whole is not None, "they are of one step, and fit what is known of it"
+    return pa.concat_batches([batch if batch.schema == whole else batch.cast(whole) for batch in batches])
+
+
+@functools.lru_cache(maxsize=1_024)
+def _is_open(kind: Any) -> bool:
+    return bool(pa.types.is_null(kind) or any(map(_is_open, _inner(kind))))
+
+
+def _with_inner(kind: Any, inner: list[Any]) -> Any:
+    left = iter(inner)
+    return of_inner(kind, lambda _: next(left))
+
+
+def _inner(kind: Any) -> list[Any]:
+    """The types that a nested one is made of."""
+    if pa.types.is_struct(kind):
+        return [field.type for field in kind]
+    if pa.types.is_map(kind):
+        return [kind.key_type, kind.item_type]
+    return [kind.value_type] if is_list(kind) or pa.types.is_fixed_size_list(kind) else []
