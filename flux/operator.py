@@ -239,6 +239,8 @@ class OperatorStep:
     # Which field of `sub` is this step's; see flux.batch.
     level: int
     output: Any = None
+    # How rows came to their partitions, if they are to be asked whether they still belong there; a `Route`.
+    route: Any = None
 
     def context(self, partition: int | None = None) -> Context:
         return Context(dict(self.parameters), partition, self.partitions, self.name, self.key_columns)

@@ -147,7 +147,8 @@ class Stream:
 
         With `order="any"`, rows are consumed as they come, not in the order of their sequence numbers: a slow producer
         holds up nobody. The operator must be indifferent to the order, and what it makes of one row must not depend on
-        which others came before it: else the two copies differ, and the run ends and says so.
+        which others came before it: else the two copies differ, and the run ends and says so. Those of
+        `flux.operators` are not, and a plan error.
         """
         _check_choice("order", order, ("sn", "any"))
         _check_choice("by", by, ("hash", "range", "any"))
@@ -246,6 +247,7 @@ class Stream:
             partitions=root.partitions,
             level=self._level,
             output=output_of(operator, parameters, root.columns, self._schema),
+            route=self._route_to_ask(root) if getattr(made, "is_by_key", False) else None,
         )
         return self._applied(step)
 
@@ -261,6 +263,11 @@ class Stream:
                 f"{', '.join(map(repr, remade))}: rows that are equal in it are in different partitions. Put the "
                 f"select before the exchange, or behind {name}, or give the new column another name"
             )
+
+    def _route_to_ask(self, root: ExchangeNode) -> Route | None:
+        """The route to `root`, if only the rows can say whether steps behind it have kept the key."""
+        is_known = all(traced(self._tails[0], column)[0] is root for column in root.columns)
+        return None if is_known or root.partitions == 1 else root.inputs[0].route
 
     def _check_key(self, name: str, root: ExchangeNode) -> None:
         if not root.columns:

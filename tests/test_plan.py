@@ -341,9 +341,10 @@ def test_flows_that_differ_in_anything_are_told_apart() -> None:
     def flow_of(change: str = "") -> Plan:
         flow, events = a_flow()
         events = events.filter(lambda row: True) if change == "step" else events
-        other = events.filter(lambda row: True)
         if change == "function":
             other = events.filter(lambda row: False)
+        else:
+            other = events.filter(lambda row: True)
         by = {"by": "range", "boundaries": [5]} if change == "range" else {}
         stream = other.exchange("k", partitions=2, order="any" if change == "order" else "sn", **by).apply(Same)
         stream.sink(flux.sinks.Null(), order="any" if change == "sink order" else "sn")

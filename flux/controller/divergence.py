@@ -44,8 +44,8 @@ class Divergence:
         types = f". Or its copies took {', '.join(undeclared)} for another type: declare `output`" if undeclared else ""
         return OperatorError(
             f"its copies on {first} and {second} emitted different rows for the input {begin:,} to {position:,}: "
-            f"{_why(segment.ordered)} It must not read the clock, draw random numbers, depend on the order of a set or on "
-            "where batches begin; flux.testing.check_operator finds out which"
+            f"{_why(segment.ordered)} It must not read the clock, draw random numbers, depend on the order of a set or "
+            "on where batches begin; flux.testing.check_operator finds out which"
             f"{types}",
             step=segment.title,
             partition=partition,
@@ -57,7 +57,7 @@ def _why(ordered: bool) -> str:
     if ordered:
         return "the operator is not deterministic."
     return (
-        'it stands behind order="any", where each copy takes the rows in another order, and what it makes of a row seems '
-        'to depend on those that came before. Leave order="any" out of the exchange. Or the operator is not '
+        'it stands behind order="any", where each copy takes the rows in another order, and what it makes of a row '
+        'seems to depend on those that came before. Leave order="any" out of the exchange. Or the operator is not '
         "deterministic:"
     )

@@ -15,6 +15,7 @@ from ..errors import FluxError, OperatorError
 from ..learning import Learning, learned, together
 from ..operator import OperatorStep, Punctuation
 from ..wire.values import PLAIN, Vocabulary
+from .kept_key import check_key_kept
 
 ROW_WAS = "; the row was "
 # A library that calls sys.exit() must not end a site as if that were in order.
@@ -102,6 +103,8 @@ class Hosted:
             raise self._raised(error, function, pid, None) from error
 
     def _ours(self, batch: Batch) -> Batch:
+        if self.step.route is not None:
+            check_key_kept(self.step, batch)
         return batch.for_step(self.step.level, self._output, self.step.name)
 
     def _call(self, partition: int | None, rows: Batch | None, function: Callable[..., Any], *args: Any) -> Any:

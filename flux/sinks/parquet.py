@@ -39,6 +39,8 @@ class Parquet(Sink):
     `flush_every_s` seconds or so; they are safe on the disk (fsync) before they count as output. If the whole
     run is killed, rows that were not readable yet are left in ``.flux-open``.
 
+    What stands before it declares its `output`.
+
     A directory that holds anything else is an error; with `overwrite`, the files of another run are removed.
     """
 
