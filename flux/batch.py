@@ -5,9 +5,8 @@ repeat one: `sn`, the number the ingress gave to the input each row descends fro
 descendants of one input; and the partition of each row. Rows stand in (sn, sub, producer partition) order.
 
 `emit` is where hidden columns are made. The user says which input row each output row stems from, and that
-alone gives the output its place, so that it cannot depend on how rows were batched. `sub` has four fields
-of 16 bits, the topmost for the first step of a flow that makes several rows of one; a step writes the index
-of each row among those of the same input row into its own field, its *level*.
+alone gives the output its place, so that it cannot depend on how rows were batched. What `sub` is made of
+is told in `flux.subs`.
 
 The file knows nothing of partition functions, frames or operators' life cycles.
 """
@@ -26,18 +25,13 @@ import pyarrow as pa
 from flux.columns import ColumnError, numpy_of, python_of, record_batch_of
 from flux.errors import OperatorError
 from flux.learning import together
+from flux.subs import MAX_OUTPUTS_PER_ROW, Subs, appended, at_level, neighbours, words_of
 
-__all__ = ["LEVELS", "MAX_OUTPUTS_PER_ROW", "ROW_MODULE", "Batch", "punctuated", "row_type"]
+__all__ = ["ROW_MODULE", "Batch", "punctuated", "row_type"]
 
-# 64 bits of `sub`, 16 for each one-to-many step.
-LEVELS = 4
-MAX_OUTPUTS_PER_ROW = 65_536
-_FIELD_BITS = 16
-_TOP_FIELD = 48
 ROW_MODULE = "flux.batch.row"  # Tells the rows that are given to operators from other named tuples.
 
 Int64s = npt.NDArray[np.int64]
-Subs = npt.NDArray[np.uint64]
 Partitions = npt.NDArray[np.uint16]
 
 
@@ -189,16 +183,18 @@ class Batch:
         return where
 
     def _descendants(self, where: Int64s, index: Int64s | None) -> Subs | None:
-        """Return `sub` of the outputs: that of the row they stem from, with their index in our field."""
-        inherited = None if self.sub is None else self.sub.take(where)
+        """Return `sub` of the outputs: that of the row they stem from, with their index at our level."""
+        inherited = None if self.sub is None else self.sub.take(where, axis=0)
         if index is None:
             return inherited
         most = int(index.max())
-        if most >= MAX_OUTPUTS_PER_ROW or self.level >= LEVELS:
-            culprit = int(where[int(index.argmax())])
-            raise self._error(_too_many(most + 1, self.level), culprit)
-        field = index.astype(np.uint64) << np.uint64(_TOP_FIELD - _FIELD_BITS * self.level)
-        return field if inherited is None else inherited | field
+        if most >= MAX_OUTPUTS_PER_ROW:
+            raise self._error(
+                f"made {most + 1} rows of one; at most {MAX_OUTPUTS_PER_ROW} can be kept in order. Emit fewer, or "
+                "one row with a list column",
+                int(where[int(index.argmax())]),
+            )
+        return at_level(inherited, index, self.level)
 
     def _error(self, message: str, row: int | None = None) -> OperatorError:
         if row is None:
@@ -250,11 +246,10 @@ class Batch:
         if len(batches) == 1:
             return batches[0]
         first = batches[0]
-        subs = [np.zeros(len(b), np.uint64) if b.sub is None else b.sub for b in batches]
         return Batch(
             together([b.arrow for b in batches]),
             np.concatenate([b.sn for b in batches]),
-            None if all(b.sub is None for b in batches) else np.concatenate(subs),
+            appended([(b.sub, len(b)) for b in batches]),
             np.concatenate([b.partition for b in batches]),
             first.level,
             first.output,
@@ -270,14 +265,14 @@ class Batch:
         later = self.sn[1:] > self.sn[:-1]
         if later.all():
             return self
-        sub = np.zeros(len(self), np.uint64) if self.sub is None else self.sub
         same_sn = self.sn[1:] == self.sn[:-1]
-        same_sub = sub[1:] == sub[:-1]
-        later |= same_sn & (sub[1:] > sub[:-1])
-        later |= same_sn & same_sub & (self.partition[1:] >= self.partition[:-1])
+        greater, same = neighbours(self.sub, len(self))
+        later |= same_sn & greater
+        later |= same_sn & same & (self.partition[1:] >= self.partition[:-1])
         if later.all():
             return self
-        return self.take(np.lexsort((self.partition, sub, self.sn)))
+        keys: tuple[npt.NDArray[Any], ...] = (self.partition, *reversed(words_of(self.sub)), self.sn)
+        return self.take(np.lexsort(keys))
 
 
 def punctuated(arrow: Any, sn: int, partition: Partitions, level: int, output: Any = None, step: str = "") -> Batch:
@@ -290,11 +285,9 @@ def punctuated(arrow: Any, sn: int, partition: Partitions, level: int, output: A
     grouped = np.argsort(partition, kind="stable")
     index = np.empty(len(partition), np.int64)
     index[grouped] = _index_among_equals(partition[grouped].astype(np.int64), always=True)
-    if level >= LEVELS and len(index) and (most := int(index.max())):
-        raise OperatorError(_too_many(most + 1, level), step or None, int(partition[int(index.argmax())]), sn)
     np.minimum(index, MAX_OUTPUTS_PER_ROW - 1, out=index)
-    sub = index.astype(np.uint64) << np.uint64(max(_TOP_FIELD - _FIELD_BITS * level, 0))
-    rows = Batch(arrow, np.full(len(index), sn, np.int64), sub, partition, level, output, step)
+    numbers = np.full(len(index), sn, np.int64)
+    rows = Batch(arrow, numbers, at_level(None, index, level), partition, level, output, step)
     # What `ordered` would do; but these are many, and an index has 16 bits, which numpy sorts by radix.
     return rows.take(grouped.take(np.argsort(index.take(grouped).astype(np.uint16), kind="stable")))
 
@@ -310,18 +303,6 @@ def _index_among_equals(values: Any, always: bool = False) -> Any:
     # The last place that began a new value; a repeated one before the first beginning cannot be.
     np.maximum.accumulate(first, out=first)
     return places - first
-
-
-def _too_many(outputs: int, level: int) -> str:
-    if level >= LEVELS:
-        return (
-            f"made {outputs} rows of one, and is step number {level + 1} of the flow that may: {LEVELS} such "
-            "steps fit in the order of rows. Join steps into one operator, or emit one row with a list column"
-        )
-    return (
-        f"made {outputs} rows of one; at most {MAX_OUTPUTS_PER_ROW} can be kept in order. "
-        "Emit fewer, or one row with a list column"
-    )
 
 
 @functools.lru_cache(maxsize=256)

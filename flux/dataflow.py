@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from .errors import PlanError
 from .event_time import DEFAULT_EVERY_MS, EventTime
+from .operator import asked
 from .plain import ColumnError, plain_schema
 from .plan import Availability, OnError, OnOverload, Plan, Policy
 from .plan.explain import explained
@@ -174,7 +175,7 @@ def _check_time_is_told(plan: Plan, sources: list[Source]) -> None:
         "watermark": any(source.tells_time is not False or source.event_time is not None for source in sources),
     }
     for step in (step for segment in (plan.first, *plan.segments) for step in segment.steps):
-        time = getattr(step.factory, "told_time_by", None)
+        time = getattr(asked(step.factory, step.name), "told_time_by", None)
         if time is not None and not told[time]:
             raise PlanError(
                 f"step {step.name!r}: its notify_at asks to be notified by the {time}, and no source of the flow tells "

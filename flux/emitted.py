@@ -15,8 +15,8 @@ import pyarrow as pa
 __all__ = ["keeping"]
 
 
-def keeping(schema: pa.Schema | None) -> Callable[[Any], Any]:
-    """What makes a copy of a row of a schema, or of one of which nothing is known yet.
+def keeping(schema: Any) -> Callable[[Any], Any]:
+    """What makes a copy of a row of a schema, or of one of which not all is known yet.
 
     What is no row stays what it is: an error, for whoever looks at it.
 
@@ -26,7 +26,7 @@ def keeping(schema: pa.Schema | None) -> Callable[[Any], Any]:
     >>> row
     {'n': 1, 'all': [1]}
     """
-    is_flat = schema is not None and not any(pa.types.is_nested(field.type) for field in schema)
+    is_flat = isinstance(schema, pa.Schema) and not any(pa.types.is_nested(field.type) for field in schema)
     return _flat if is_flat else _deep
 
 

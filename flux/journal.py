@@ -22,12 +22,16 @@ from pathlib import Path
 from .disk import append, disk_error, sync_directory
 from .errors import FluxError
 
-__all__ = ["Journal", "Record"]
+__all__ = ["InUse", "Journal", "Record"]
 
 MAGIC = b"flux journal 1\n"
 _HEAD = struct.Struct("<III")
 _CHECKED_BYTES = 8  # Of the head: length and crc32 of the content.
 _KEPT = "What the journal held before is safe"
+
+
+class InUse(FluxError):
+    """Another process has the journal, and lives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +131,7 @@ def _open_locked(path: Path) -> int:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(fd)
-        raise FluxError(
+        raise InUse(
             f"the journal {path} is in use by a process that still lives. Its successor must not write to it as "
             "well: end that process first"
         ) from None

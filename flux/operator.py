@@ -26,6 +26,7 @@ import datetime
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 from flux.batch import Batch
@@ -36,13 +37,15 @@ from flux.timers import Timers
 
 __all__ = [
     "Context",
+    "Kept",
     "KeyedOperator",
     "Operator",
     "OperatorStep",
     "PooledOperator",
     "Punctuation",
+    "asked",
     "check_constructor",
-    "made_by",
+    "name_of",
     "output_of",
 ]
 
@@ -70,6 +73,9 @@ class Operator:
     """
 
     output: ClassVar[Any] = None
+    # The column of what it emits that tells event time as watermarks do: behind a watermark W no row is below W, and at
+    # W none is emitted below the one before it. A join within a bound of the column forgets rows by it.
+    event_time: str | None = None
     state_types: ClassVar[tuple[type[Any], ...]] = ()
     # Large state is read in a fork of the site, while the site goes on. Say False if a fork cannot do that: because
     # state is in a file, a database or another process, or is read with the help of a thread.
@@ -130,6 +136,7 @@ class KeyedOperator:
     """
 
     output: ClassVar[Any] = None
+    event_time: str | None = None
     state_types: ClassVar[tuple[type[Any], ...]] = ()
     # So the exchange in front must say the key, and its columns must still be there.
     is_by_key: ClassVar[bool] = True
@@ -182,6 +189,7 @@ class PooledOperator:
     """An operator that serves all partitions of a site at once; `batch.partition` says which row is whose."""
 
     output: ClassVar[Any] = None
+    event_time: str | None = None
     state_types: ClassVar[tuple[type[Any], ...]] = ()
     # Whether it keeps its state by the columns of the exchange before it, so that these must be there.
     is_by_key: ClassVar[bool] = False
@@ -227,6 +235,24 @@ class PooledOperator:
 
 
 @dataclass(frozen=True)
+class Kept:
+    """That a step keeps its rows until the end of the stream: why, with what to do, and of which sources that may not
+    come.
+    """
+
+    why: str
+    endless: tuple[str, ...]
+
+    @property
+    def warning(self) -> str:
+        """What is to be said where there may be no end; nothing if there is one."""
+        if not self.endless:
+            return ""
+        several = "sources that need not end" if len(self.endless) > 1 else "a source that need not end"
+        return f"takes rows of {several}, {', '.join(self.endless)}, and keeps them for ever: {self.why}"
+
+
+@dataclass(frozen=True)
 class OperatorStep:
     """An operator in its place in a plan: everything that is needed to run it."""
 
@@ -236,9 +262,10 @@ class OperatorStep:
     name: str
     key_columns: tuple[str, ...]
     partitions: int
-    # Which field of `sub` is this step's; see flux.batch.
+    # Which field of `sub` is this step's; see flux.subs.
     level: int
     output: Any = None
+    kept: Kept | None = None
     # How rows came to their partitions, if they are to be asked whether they still belong there; a `Route`.
     route: Any = None
 
@@ -253,18 +280,30 @@ def output_of(factory: Any, parameters: Mapping[str, Any], key_columns: tuple[st
     that of a group-by does, has a method ``output_for(parameters, key_columns, rows)`` instead of `output`.
     Such a method is also where an operator refuses parameters, keys and columns that it cannot work with.
     """
-    name = getattr(factory, "__name__", repr(factory))
-    # A class says what it emits; of any other callable, and to ask `output_for`, an operator is made.
-    says = factory if isinstance(factory, type) and not hasattr(factory, "output_for") else made_by(factory, name)
+    name = name_of(factory)
+    says = asked(factory, name)
     try:
         if hasattr(says, "output_for") and rows is not None:
-            return schema_of(says.output_for(parameters, key_columns, rows))
+            made = _made_by(factory, name) if says is factory else says
+            return schema_of(made.output_for(parameters, key_columns, rows))
         return schema_of(getattr(says, "output", None))
     except ColumnError as error:
         raise PlanError(f"operator {name}: {error}") from error
 
 
-def made_by(factory: Any, name: str) -> Any:
+def asked(factory: Any, name: str) -> Any:
+    """Return what tells of an operator before it runs: its class, or what any other callable makes."""
+    return factory if isinstance(factory, type) else _made_by(factory, name)
+
+
+def name_of(factory: Any) -> str:
+    """What a step is called by: the same in every process, so nothing with an address in it."""
+    while isinstance(factory, partial):
+        factory = factory.func
+    return str(getattr(factory, "__name__", None) or type(factory).__name__)
+
+
+def _made_by(factory: Any, name: str) -> Any:
     """Return a new operator; `PlanError` if it cannot be made as Flux makes it."""
     try:
         return factory()

@@ -95,7 +95,7 @@ class Report:
     shed: int = 0
     # Of each `Collect`, in the order in which streams were sent to them; `sink.table()` gives the same.
     tables: list[pa.Table] = field(default_factory=list)
-    # Rows that came when their time had passed, and were dropped by operators that go by event time.
+    # Rows that came when their time had passed, to operators that go by event time: most drop them, a join does not.
     late: int = 0
 
     def to_dict(self) -> dict[str, Any]:

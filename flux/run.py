@@ -34,6 +34,7 @@ from .plan import Plan
 from .plan.plan import CONTROLLER, EGRESS, INGRESS
 from .report import LogEntry, Report
 from .sinks import Collect, Sink
+from .site import crash
 from .site.egress import EgressProcess
 from .site.ingress import IngressProcess
 from .site.surroundings import Surroundings, place_of
@@ -74,6 +75,9 @@ class Run:
         self._collecting: list[Sink] = []
         self._bound: list[Source] = []
         _refuse_inside_trio()
+        crash.check()  # Else each process would say so, and die.
+        for warning in plan.warnings():
+            log.warning("%s", warning)
         if record is not None:
             _make_directory(Path(record))
         self.directory = _run_directory()
@@ -282,8 +286,7 @@ class Run:
 
     def _begin_drain(self, site: str) -> Process:
         assert self._program is not None
-        copies = 2 if any(segment.availability == "pairs" for segment in self._plan.segments) else 1
-        others = self._program.sites_without(site)
+        copies, others = self._plan.copies, self._program.sites_without(site)
         if len(others) < copies:
             raise NoSites(
                 f"drain({site!r}): its partitions need {copies} other sites to live on, and there are {len(others)}. "

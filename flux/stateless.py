@@ -30,7 +30,8 @@ class _Stateless(PooledOperator):
     # Whether one row may become several, so that their order takes a level of `sub`.
     is_one_to_many = False
 
-    def __init__(self, fn: Callable[..., Any], batch: bool) -> None:
+    def __init__(self, fn: Callable[..., Any], batch: bool, event_time: str | None = None) -> None:
+        self.event_time = event_time
         self.blamed = fn
         self._fn = fn
         self._by_batch = batch

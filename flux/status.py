@@ -17,7 +17,8 @@ class ProcessStatus:
     name: str
     # None: it was asked for and does not run yet.
     pid: int | None
-    # "starting" until it has connected, "up", "dead", or "drained": it was emptied and has ended.
+    # "starting" until it has connected, "up", "dead" (for the others; its process may be there, stopped or cut off), or
+    # "drained": it was emptied and has ended.
     state: str
     incarnation: int
     cpu_s: float

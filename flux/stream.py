@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 
-from .batch import LEVELS
 from .casting import converted
 from .columns import schema_of
 from .errors import PlanError
+from .event_time import EXPECTED, is_event_time
 from .hashing import tokens
-from .hosting import check_operator_class
-from .operator import OperatorStep, output_of
+from .hosting import checked_operator
+from .operator import Kept, OperatorStep, name_of, output_of
 from .operators.join import Join, Joined
+from .operators.timed_join import TimedJoin
 from .plain import ColumnError, columns_of
 from .plan import Availability, By, Route
 from .plan.graph import ExchangeNode, Input, Node, Order, SourceNode, StepNode, root_of
-from .plan.lineage import traced
+from .plan.lineage import sources_of, traced, why_not_event_time
 from .plan.planner import Ending
 from .plan.routes import boundaries_of, check_in_order, checked_boundaries
 from .sinks import Sink
@@ -48,11 +49,14 @@ class Stream:
 
     # Steps that need no repartitioning.
 
-    def map(self, fn: Callable[[Any], Any], output: Any = None, batch: bool = False) -> Stream:
+    def map(
+        self, fn: Callable[[Any], Any], output: Any = None, batch: bool = False, event_time: str | None = None
+    ) -> Stream:
         """One row out of each: `fn(row)` takes a named tuple and returns a dict.
 
         With `batch=True`, `fn(batch)` takes a `flux.Batch` and returns a dict of columns, a value for each row.
-        `output` declares the columns, as with operators; it is needed before an exchange, join or union.
+        `output` declares the columns, as with operators; it is needed before an exchange, join or union. `event_time`
+        is the one of them that tells event time, as operators say it: a join then forgets rows by it.
 
         >>> import flux
         >>> flow = flux.Dataflow("lengths")
@@ -61,19 +65,21 @@ class Stream:
         >>> flow.run().table.to_pylist()
         [{'length': 2}, {'length': 4}]
         """
-        return self._step("map", Map, fn, batch, _declared("map", fn, output))
+        return self._step("map", Map, fn, batch, _declared("map", fn, output), event_time)
 
     def filter(self, fn: Callable[[Any], Any], batch: bool = False) -> Stream:
         """The rows for which `fn(row)` is true; with `batch=True`, `fn(batch)` gives a truth value for each row."""
         return self._step("filter", Filter, fn, batch, self._schema)
 
-    def flat_map(self, fn: Callable[[Any], Any], output: Any = None, batch: bool = False) -> Stream:
+    def flat_map(
+        self, fn: Callable[[Any], Any], output: Any = None, batch: bool = False, event_time: str | None = None
+    ) -> Stream:
         """No, one or several rows out of each: `fn(row)` returns an iterable of dicts.
 
         With `batch=True`, `fn(batch)` returns (columns, origin): `origin` is the row of the batch that each output row
-        stems from, in order.
+        stems from, in order. `output` and `event_time` are as for `map`.
         """
-        return self._step("flat_map", FlatMap, fn, batch, _declared("flat_map", fn, output))
+        return self._step("flat_map", FlatMap, fn, batch, _declared("flat_map", fn, output), event_time)
 
     def select(self, *columns: str, **computed: Any) -> Stream:
         """These columns, and `computed` ones: `new="old"` renames, `new=function` makes a column of the `flux.Batch`.
@@ -100,18 +106,25 @@ class Stream:
             raise PlanError(f"select: {error}") from error
         return self._with_steps(f"select({', '.join(made)})", partial(Select, made), schema)
 
-    def _step(self, kind: str, made: Any, fn: Callable[[Any], Any], batch: bool, schema: pa.Schema | None) -> Stream:
+    def _step(
+        self,
+        kind: str,
+        made: Any,
+        fn: Callable[[Any], Any],
+        batch: bool,
+        schema: pa.Schema | None,
+        event_time: str | None = None,
+    ) -> Stream:
         if not callable(fn):
             raise PlanError(f"{kind} takes a function of a row, or with batch=True of a flux.Batch; got {fn!r:.200}")
-        name = f"{kind}({_name_of(fn)})"
-        return self._with_steps(name, partial(made, fn, batch), schema, made.is_one_to_many)
+        name = f"{kind}({name_of(fn)})"
+        _check_event_time(name, event_time, schema)
+        return self._with_steps(name, partial(made, fn, batch, event_time), schema, made.is_one_to_many)
 
     def _with_steps(
         self, name: str, factory: Callable[[], Any], schema: pa.Schema | None, is_one_to_many: bool = False
     ) -> Stream:
         """The stream with a step behind each of its tails: a union needs none of its own."""
-        if is_one_to_many:
-            self._check_level(name)
         step = OperatorStep(
             factory=factory,
             parameters={},
@@ -222,21 +235,19 @@ class Stream:
 
     def apply(self, operator: Callable[[], Any], **parameters: Any) -> Stream:
         """Put an operator behind the exchange; `parameters` reach it as `context.parameters`."""
-        name = _name_of(operator)
+        name = name_of(operator)
         if not callable(operator):
             raise PlanError(f"apply takes an operator class, got {operator!r}: write apply(Sessions, history=2)")
         root = root_of(self._tails[0])
         if len(self._tails) > 1 or not isinstance(root, ExchangeNode):
             raise PlanError(f"{name} needs an exchange in front: write .exchange(columns).apply({name})")
-        made = check_operator_class(operator, name)
+        made = checked_operator(operator, name)
         self._check_not_remade(name, root)
         if root.order == "any" and getattr(made, "needs_order", False):
             raise PlanError(
                 f'{name} depends on the order of rows, and {root.title} has order="any": each copy takes rows as '
                 'they come, and the copies would differ. Leave order="any" out of this exchange'
             )
-        if getattr(made, "is_one_to_many", False):
-            self._check_level(name)
         if getattr(made, "is_by_key", False):
             self._check_key(name, root)
         step = OperatorStep(
@@ -249,6 +260,7 @@ class Stream:
             output=output_of(operator, parameters, root.columns, self._schema),
             route=self._route_to_ask(root) if getattr(made, "is_by_key", False) else None,
         )
+        _check_event_time(name, getattr(made, "event_time", None), step.output)
         return self._applied(step)
 
     def _applied(self, step: OperatorStep) -> Stream:
@@ -327,17 +339,17 @@ class Stream:
         """Pairs of rows of two streams that agree in `on` and are close to each other, as `flux.operators.Join` says.
 
         `on` names columns that both have; a dict names them as {ours: theirs}. `within` is a number of input rows, or
-        {column: bound} for a column of times or numbers that both have; if that is the event time of both, rows are
-        forgotten as it passes. A pair has our columns and then theirs, without
-        the columns of `on`; a name of theirs that we have too gets the `suffix`.
+        {column: bound} for a column of times or numbers that both have. If that is the event time of both, rows are
+        forgotten as it passes; if not, they are kept until the end of the stream, and `flow.explain()` says so and what
+        to do. A pair has our columns and then theirs, without the columns of `on`; a name of theirs that we have too
+        gets the `suffix`.
         """
         self._check_partner("join", other)
         _check_partitions(partitions, availability)
         assert self._schema is not None and other._schema is not None
         joined = Joined.of(self._schema, other._schema, on, within, suffix)
-        if joined.column is not None:
-            is_time = all(stream._is_event_time(joined.column) for stream in (self, other))
-            joined = replace(joined, is_event_time=is_time)
+        kept = None if joined.column is None else self._kept(joined.column, self._tails + other._tails)
+        joined = replace(joined, is_event_time=joined.column is not None and kept is None)
         inputs = tuple(
             Input(tail=tail, route=Route(partitions=partitions, columns=columns), side=side)
             for side, (stream, columns) in enumerate(((self, joined.ours), (other, joined.theirs)))
@@ -347,26 +359,29 @@ class Stream:
         stream = self._exchanged(inputs, joined.ours, partitions, availability, "sn", sides)
         level = max(self._level, other._level)
         step = OperatorStep(
-            factory=Join,
+            factory=TimedJoin if joined.is_event_time else Join,
             parameters={"joined": joined},
             name="Join",
             key_columns=joined.ours,
             partitions=partitions,
             level=level,
             output=joined.output,
+            kept=kept,
         )
-        both = replace(stream, _level=level)
-        both._check_level(step.name)
-        return both._applied(step)
+        return replace(stream, _level=level)._applied(step)
 
-    def _is_event_time(self, column: str) -> bool:
-        """Whether the plan knows that a column is what tells event time, in all sources of the stream."""
-        for tail in self._tails:
-            node, name = traced(tail, column)
-            told = self._flow._sources[node.number].event_time if isinstance(node, SourceNode) else None
-            if told is None or told.column != name:
-                return False
-        return True
+    def _kept(self, column: str, tails: tuple[Node, ...]) -> Kept | None:
+        """Why a join within a bound of `column` keeps its rows until the end of the stream; None if it does not."""
+        sources = self._flow._sources
+        told = {n: None if each.event_time is None else each.event_time.column for n, each in enumerate(sources)}
+        whys = [why_not_event_time(tail, column, told) for tail in tails]
+        if not any(whys) and not any(each.event_time or each.tells_time is not False for each in sources):
+            whys = ["no source tells event time: say flow.source(..., event_time=...)"]
+        if not any(whys):
+            return None
+        why = next(filter(None, whys))
+        endless = [f"{type(sources[n]).__name__}" for n in sorted(sources_of(tails)) if sources[n].is_endless]
+        return Kept(f"the plan does not know that {column!r} tells event time: {why}", tuple(dict.fromkeys(endless)))
 
     def _check_partner(self, what: str, other: Stream) -> None:
         if not isinstance(other, Stream):
@@ -404,13 +419,6 @@ class Stream:
             if isinstance(tail, ExchangeNode):
                 raise PlanError(f"{tail.title} is followed by {what}: put .apply(an operator) in between")
 
-    def _check_level(self, name: str) -> None:
-        if self._level >= LEVELS:
-            raise PlanError(
-                f"{name} makes several rows of one, and is step number {self._level + 1} in a row that may: {LEVELS} "
-                "such steps fit in the order of rows. Make one operator of two of them; map and filter do not count"
-            )
-
     def _check_columns(self, what: str, columns: Sequence[str], needed: bool = False) -> None:
         if self._schema is None:
             if needed:
@@ -435,18 +443,23 @@ class Stream:
         raise PlanError(f"{name} does not say what it emits, so {what}({', '.join(columns)}) cannot be planned: {hint}")
 
 
-def _name_of(made: Any) -> str:
-    """What a step is called by: the same in every process, so nothing with an address in it."""
-    while isinstance(made, partial):
-        made = made.func
-    return str(getattr(made, "__name__", None) or type(made).__name__)
-
-
 def _declared(kind: str, fn: Any, output: Any) -> pa.Schema | None:
     try:
         return schema_of(output)
     except ColumnError as error:
         raise PlanError(f"{kind}({getattr(fn, '__name__', fn)}): {error}") from error
+
+
+def _check_event_time(name: str, column: str | None, output: pa.Schema | None) -> None:
+    """Raise if what a step says tells event time cannot; what is not declared cannot be joined either."""
+    if column is None or output is None:
+        return
+    if column not in output.names:
+        raise PlanError(
+            f"{name}: event_time names a column of its output, {column!r}; it emits {', '.join(output.names)}"
+        )
+    if not is_event_time(output.field(column).type):
+        raise PlanError(f"{name}: event_time={column!r} is {output.field(column).type}; {EXPECTED}")
 
 
 def _check_partitions(partitions: Any, availability: Any) -> None:

@@ -2,16 +2,23 @@
 
 A screen is a list of lines, made of the document that `run.status()` is: the drawing is a few control sequences that
 every terminal knows, so that no further package is needed.
+
+A local run has ended when its program does not answer any more. The controller of a remote run may only be away for a
+while: that the run has ended is its own to say, to those who have asked before and wait for it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import queue
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
+from .errors import FluxError
 from .wire.asking import Late, Unanswered
 
 _FAILURES_SHOWN = 8
@@ -21,30 +28,96 @@ _HOME, _ERASE_LINE, _ERASE_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 Document = dict[str, Any]
 
 
-def watch(look: Callable[[], Document], every_s: float) -> bool:
-    """Draw what `look` gives until the run ends or Ctrl-C is pressed; False if the output is no terminal."""
+def watch(look: Callable[[], Document], every_s: float, outcome: Callable[[], Document] | None = None) -> bool:
+    """Draw what `look` gives until the run ends or Ctrl-C is pressed; False if the output is no terminal.
+
+    `outcome` is of a remote run: it returns how that has ended, when it has.
+    """
     if not sys.stdout.isatty():
         return False
-    before: Document | None = None
-    status, note = look(), ""
+    watched = _Watched(look, outcome)
     sys.stdout.write(_ENTER)
     try:
-        while True:
-            _draw([*screen(status, before), note])
-            time.sleep(every_s)
-            try:
-                before, status, note = status, look(), ""
-            except Late as late:
-                note = f"{late}; asking again"
+        while not watched.is_over:
+            _draw(watched.lines)
+            watched.look_again(every_s)
     except KeyboardInterrupt:
-        ended = ""
-    except Unanswered:
-        ended = f"{status['name']} has ended"
+        watched.note = ""
     finally:
         sys.stdout.write(_LEAVE)
         sys.stdout.flush()
-    print("\n".join([*screen(status, before), ended]))
+    print("\n".join(watched.lines))
     return True
+
+
+class _Watched:
+    """A run as it was seen last."""
+
+    def __init__(self, look: Callable[[], Document], outcome: Callable[[], Document] | None) -> None:
+        self.is_over = False
+        self.note = ""
+        self._look = look
+        self._before: Document | None = None
+        self._status = look()
+        self._ending = None if outcome is None else _Ending(outcome)
+
+    @property
+    def lines(self) -> list[str]:
+        return [*screen(self._status, self._before), self.note]
+
+    def look_again(self, after_s: float) -> None:
+        """Look when so much time has passed, or the run has ended."""
+        if self._ending is None:
+            time.sleep(after_s)
+        elif (outcome := self._ending.within(after_s)) is not None:
+            self._before, self._status = None, outcome["status"]
+            self._end(outcome["error"])
+            return
+        try:
+            self._before, self._status, was_away, self.note = self._status, self._look(), bool(self.note), ""
+            if self._ending is not None:
+                self._ending.ask(anew=was_away)
+        except Late as late:
+            self.note = f"{late}; asking again"
+        except Unanswered as gone:
+            if self._ending is None or self._status["ended"]:
+                self._end(None)
+            else:
+                self.note = f"the controller does not answer ({gone}); asking again"
+
+    def _end(self, error: str | None) -> None:
+        self.is_over = True
+        self.note = f"{self._status['name']} has {'ended' if error is None else f'failed: {error}'}"
+
+
+class _Ending:
+    """The end of a remote run, for which a thread waits: `outcome` returns it when it has come."""
+
+    def __init__(self, outcome: Callable[[], Document]) -> None:
+        self._outcome = outcome
+        self._came: queue.Queue[Document] = queue.Queue()
+        self._asking = self._begin()
+
+    def ask(self, anew: bool) -> None:
+        """Have the controller asked, unless it is; `anew` if it may have gone, and the question with it."""
+        if anew or not self._asking.is_alive():
+            self._asking = self._begin()
+
+    def _begin(self) -> threading.Thread:
+        thread = threading.Thread(target=self._ask, daemon=True)
+        thread.start()
+        return thread
+
+    def _ask(self) -> None:
+        with contextlib.suppress(FluxError):  # Who looks at the run meets the same, and says so.
+            self._came.put(self._outcome())
+
+    def within(self, wait_s: float) -> Document | None:
+        """How the run has ended, if that comes in this time."""
+        try:
+            return self._came.get(timeout=wait_s)
+        except queue.Empty:
+            return None
 
 
 def _draw(lines: list[str]) -> None:

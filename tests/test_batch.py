@@ -129,11 +129,11 @@ def test_more_outputs_of_one_row_than_fit_are_refused() -> None:
     assert (caught.value.step, caught.value.partition, caught.value.row) == ("step", 1, 101)
 
 
-def test_a_fifth_one_to_many_step_is_refused_once_it_is_one() -> None:
-    b = batch({"n": [1, 2]}, level=4)
-    assert b.emit({"m": [1]}, [1]) is not None
-    with pytest.raises(OperatorError, match="4 such steps"):
-        b.emit({"m": [1, 2]}, [1, 1])
+def test_a_fifth_one_to_many_step_takes_a_further_word_once_it_is_one() -> None:
+    b = batch({"n": [1, 2]}, sub=[5, 6], level=4)
+    one, two = b.emit({"m": [1]}, [1]), b.emit({"m": [1, 2]}, [1, 1])
+    assert one is not None and one.sub is not None and one.sub.tolist() == [6]
+    assert two is not None and two.sub is not None and two.sub.tolist() == [[6, 0], [6, 1 << 48]]
 
 
 # Casting.

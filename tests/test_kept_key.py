@@ -119,7 +119,7 @@ def test_rows_are_asked_only_where_the_plan_does_not_know(between: Any, is_asked
 @pytest.mark.parametrize("cuts", [[], [9_999, 10_000, 10_001], list(range(0, 20_000, 777))])
 def test_of_text_some_rows_are_asked_and_the_same_however_they_are_cut(cuts: list[int]) -> None:
     texts = [f"key {n % 700}" for n in range(20_000)]
-    step = OperatorStep(Counts, {}, "Counts", ("k",), 4, 0, None, Route(partitions=4, columns=("k",)))
+    step = OperatorStep(Counts, {}, "Counts", ("k",), 4, 0, route=Route(partitions=4, columns=("k",)))
     before = pa.record_batch({"k": texts})
     partition = step.route.partition(before, np.arange(20_000), None)
     after = pa.record_batch({"k": [*texts[:10_000], *("changed" for _ in texts[10_000:])]})

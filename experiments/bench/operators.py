@@ -30,8 +30,9 @@ from flux.event_time import EventTime
 from flux.hashing import partition_of
 from flux.hosting import host
 from flux.operator import OperatorStep, output_of
-from flux.operators import Distinct, GroupBy, Join, TimeWindow, TopK
+from flux.operators import Distinct, GroupBy, TimeWindow, TopK
 from flux.operators.joining import Joined
+from flux.operators.timed_join import TimedJoin
 from flux.plan.sides import SIDE
 from flux.punctuation import Punctuation
 from flux.site.watermarks import Watermarks, numbered
@@ -196,7 +197,7 @@ CASES = (
     ),
     Case(
         "join, within 10 s",
-        Join,
+        TimedJoin,
         "k",
         {"joined": JOINED},
         lambda n: both_sides(n, n // 10),

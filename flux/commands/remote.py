@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import signal
 from dataclasses import asdict
 from pathlib import Path
@@ -20,12 +21,15 @@ from ..remote.flows import RemoteFlow
 from ..remote.importable import check_module
 from ..remote.joining import Joining
 from ..remote.surroundings import RemoteSurroundings
+from ..remote.witness import Witness
 from ..site.surroundings import LEASE_S
 from ..wire import address
 from . import credentials
 from .calls import WrongCall
 from .flows import find_flow
 from .policy import add_policy, policy_of
+
+log = logging.getLogger("flux")
 
 if TYPE_CHECKING:
     from .calls import Commands
@@ -101,6 +105,8 @@ def _flow_of(options: argparse.Namespace) -> Dataflow:
 def _controller(options: argparse.Namespace) -> int:
     where, own, policy = tcp(options.listen), credentials.of(options), policy_of(options)
     flow = RemoteFlow.of(_flow_of(options), options.sites, options.standby, options.availability, policy)
+    for warning in flow.plan.warnings():
+        log.warning("%s", warning)
     directory = Path(options.journal)
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -116,18 +122,21 @@ def _controller(options: argparse.Namespace) -> int:
 
 
 def _join(options: argparse.Namespace) -> int:
-    joining = Joining(
-        flow=_flow_of(options),
-        role=options.role,
-        controller=tcp(options.controller),
-        own=credentials.of(options),
-        listen=None if options.listen is None else tcp(options.listen),
-        patience_s=options.patience,
-        lease_s=options.lease,
-    )
-    if options.role == "site":
-        return _live(joining.process(None, options.name))
-    return _live(joining.process(Path(options.journal)))
+    controller, own = tcp(options.controller), credentials.of(options)
+    with Witness(controller, own) as witness:
+        joining = Joining(
+            flow=_flow_of(options),
+            role=options.role,
+            controller=controller,
+            own=own,
+            witness=witness,
+            listen=None if options.listen is None else tcp(options.listen),
+            patience_s=options.patience,
+            lease_s=options.lease,
+        )
+        if options.role == "site":
+            return _live(joining.process(None, options.name))
+        return _live(joining.process(Path(options.journal)))
 
 
 def _live(process: Runnable) -> int:

@@ -103,6 +103,10 @@ class Target:
         """What it is doing."""
         return self.ask("status", _STATUS_TIMEOUT_S)
 
+    def outcome(self) -> dict[str, Any]:
+        """How a remote run has ended, when it has: its last `status`, and the `error` if it has failed."""
+        return self.ask("outcome", math.inf)
+
 
 def _status(options: argparse.Namespace) -> int:
     _tell(Target.of(options).status(), options.json)
@@ -111,7 +115,8 @@ def _status(options: argparse.Namespace) -> int:
 
 def _top(options: argparse.Namespace) -> int:
     target = Target.of(options)
-    if options.json or options.once or not watch(target.status, options.every):
+    outcome = None if options.controller is None else target.outcome
+    if options.json or options.once or not watch(target.status, options.every, outcome):
         _tell(target.status(), options.json)
     return 0
 

@@ -268,10 +268,11 @@ class ControllerProcess:
             elif is_empty(view, site):
                 self._draining.discard(site)
                 self.program.send({"kind": "drained", "site": site})
-        roles = (INGRESS, EGRESS)
-        sites = [node for node in view.nodes if view.alive(node) and node.partition(".")[0] not in roles]
-        for move in list(moves_off(view, self._draining, sites)):
+        for move in list(moves_off(view, self._draining, self._sites())):
             self._step(move)
+
+    def _sites(self) -> list[str]:
+        return [node for node in self._living() if node.partition(".")[0] not in (INGRESS, EGRESS)]
 
     # What the program hears.
 

@@ -8,15 +8,19 @@ who is late is given the benefit of every doubt:
 - Elsewhere, who is late beyond what is usual at the moment is silent: some times the longest pause between two beats of
   anybody in the last half minute, and `MISSED_MAX` beats at least.
 - What the controller was late by itself is not counted.
+
+Ingress, egress and controller have no second copy that could go on: they are not declared dead while they may be alive.
+Whoever is on the same machine and has them started again ends them when they are at a `Standstill`.
 """
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 
 from ..site.heartbeat import BEAT_EVERY_S
-from .system import is_stopped
+from .system import is_stopped, waits_for_a_signal
 
 MISSED_MAX = 5
 LATE_MAX_S = 10.0  # Nobody is waited for longer than this.
@@ -100,3 +104,22 @@ class Pulse:
         # Who has not listened for long does not know what is usual: where much is started at once, all are slow.
         usual_s = max(self.usual_s, _SUPPOSED_S) if is_new else self.usual_s
         return min(LATE_MAX_S, _BEYOND_USUAL * usual_s)
+
+
+class Standstill:
+    """Whether the process `pid` of this machine was stopped for longer than beats may be missed.
+
+    It is asked every `BEAT_EVERY_S`. How often is counted, not how long: who asks may have been stopped as well.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._times = 0
+        self.began_at = 0.0  # On the monotonic clock; when it was found so first.
+
+    def lasts(self) -> bool:
+        """Look once more."""
+        self._times = self._times + 1 if waits_for_a_signal(self._pid) else 0
+        if self._times == 1:
+            self.began_at = time.monotonic()
+        return self._times > MISSED_MAX

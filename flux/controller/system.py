@@ -20,8 +20,16 @@ def pid_of(sock: socket.socket) -> int | None:
 
 def is_stopped(pid: int) -> bool:
     """Whether a process of this machine cannot run at all: it was stopped, or is gone."""
+    return (state := _state_of(pid)) is None or state in _STOPPED
+
+
+def waits_for_a_signal(pid: int) -> bool:
+    """Whether a process of this machine was stopped, and is there."""
+    return (state := _state_of(pid)) is not None and state in _STOPPED
+
+
+def _state_of(pid: int) -> str | None:
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
-        return True
-    return stat.rpartition(")")[2].split()[0] in _STOPPED
+        return None

@@ -11,56 +11,69 @@ same in every copy. State is handed over by reference: encode it before the next
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import PlanError
-from ..operator import KeyedOperator, Operator, OperatorStep, PooledOperator, check_constructor, made_by
+from ..operator import KeyedOperator, Operator, OperatorStep, PooledOperator, asked, check_constructor
 from ..wire.values import Vocabulary
 from .hosted import ROW_WAS, Hosted
 from .per_key import NAN, PerKey, keys_of
 from .per_partition import PerPartition
 from .pooled import Pooled
 
-__all__ = ["NAN", "ROW_WAS", "Hosted", "check_operator_class", "host", "keys_of"]
+__all__ = ["NAN", "ROW_WAS", "Hosted", "checked_operator", "host", "keys_of"]
 
-# The form, what drives it, and the method without which it does nothing.
-_FORMS: tuple[tuple[type[Any], type[Hosted], str], ...] = (
-    (Operator, PerPartition, "process(self, batch)"),
-    (KeyedOperator, PerKey, "on_tuple(self, key, row, state)"),
-    (PooledOperator, Pooled, "process(self, batch)"),
+
+class _Form(NamedTuple):
+    """A form of operators, what drives it, and the method without which it does nothing."""
+
+    base: type[Any]
+    hosted: type[Hosted]
+    method: str
+
+
+_FORMS = (
+    _Form(Operator, PerPartition, "process(self, batch)"),
+    _Form(KeyedOperator, PerKey, "on_tuple(self, key, row, state)"),
+    _Form(PooledOperator, Pooled, "process(self, batch)"),
 )
 
 
 def host(step: OperatorStep) -> Hosted:
     """Return what drives the step's operator, by its form."""
-    made, hosted, words = form_of(step.factory, step.name)
-    driving = hosted(step, getattr(made, "state_in_memory", True))
-    driving.words = words
+    says = asked(step.factory, step.name)
+    kind, form = _kind_of(says), _form_of(says, step.factory, step.name)
+    driving = form.hosted(step, getattr(says, "state_in_memory", True))
+    driving.words = _words(kind, step.name)
     return driving
 
 
-def check_operator_class(factory: Any, name: str) -> type[Any]:
-    """Return the class of an operator, or raise `PlanError`: so that what is none is not found out on a site."""
-    made, _, _ = form_of(factory, name)
-    for form, _, method in _FORMS:
-        called = method.partition("(")[0]
-        if issubclass(made, form) and getattr(made, called) is getattr(form, called):
-            raise PlanError(
-                f"step {name!r}: a flux.{form.__name__} is given rows by {method}, and {made.__name__} does not define "
-                "it. Define it"
-            )
-    if made is factory:
-        check_constructor(made, name)
-    return made
+def checked_operator(factory: Any, name: str) -> Any:
+    """Return what tells of an operator, as `asked` does, or raise `PlanError`: what is none is not to reach a site."""
+    says = asked(factory, name)
+    kind, form = _kind_of(says), _form_of(says, factory, name)
+    called = form.method.partition("(")[0]
+    if getattr(kind, called) is getattr(form.base, called):
+        raise PlanError(
+            f"step {name!r}: a flux.{form.base.__name__} is given rows by {form.method}, and {kind.__name__} does not "
+            "define it. Define it"
+        )
+    if says is factory:
+        check_constructor(factory, name)
+    _words(kind, name)
+    return says
 
 
-def form_of(factory: Any, name: str) -> tuple[type[Any], type[Hosted], Vocabulary]:
-    """Return an operator's class, what drives it, and what its state is made of."""
-    made = factory if isinstance(factory, type) else type(made_by(factory, name))
-    for form, hosted, _ in _FORMS:
-        if issubclass(made, form):
-            return made, hosted, _words(made, name)
-    what = repr(made.__name__) if made is factory else f"{name}, which makes instances of {made.__name__}"
+def _kind_of(says: Any) -> type[Any]:
+    return says if isinstance(says, type) else type(says)
+
+
+def _form_of(says: Any, factory: Any, name: str) -> _Form:
+    kind = _kind_of(says)
+    for form in _FORMS:
+        if issubclass(kind, form.base):
+            return form
+    what = repr(kind.__name__) if kind is factory else f"{name}, which makes instances of {kind.__name__}"
     raise PlanError(
         f"step {name!r}: expected an operator class (flux.Operator, KeyedOperator or PooledOperator), came {what}. "
         "Derive it from one of them, or wrap it"

@@ -55,7 +55,7 @@ def _noticed_at(process: Process, heard: Heard) -> float:
 
 def _died_at(process: Process, heard: Heard) -> float:
     told = (heard.closed_at.get(process.node), heard.seen_at.get(process.node))
-    return min(at for at in (process.killed_at, process.gone_at, *told) if at is not None)
+    return min(at for at in (process.killed_at, process.stopped_at, process.gone_at, *told) if at is not None)
 
 
 def _recovery(process: Process, heard: Heard) -> tuple[float | None, int]:

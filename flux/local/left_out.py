@@ -49,8 +49,8 @@ class LeftOut:
         if not is_first:
             return []
         return [
-            f"step {header['step']!r} drops rows that come when the watermark has passed their time: the report counts "
-            "them. If they are to be waited for, give flow.source(...) a greater lateness_ms"
+            f"rows come to step {header['step']!r} when the watermark has passed their time: the report counts them. "
+            "If they are to be waited for, give flow.source(...) a greater lateness_ms"
         ]
 
     def _hear_skipped(self, header: dict[str, Any]) -> list[str]:

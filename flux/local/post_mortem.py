@@ -9,7 +9,6 @@ from __future__ import annotations
 from ..errors import OperatorError
 from ..plan import Plan
 from ..site.at_work import Job
-from .processes import Process
 
 
 class PostMortem:
@@ -19,17 +18,17 @@ class PostMortem:
         self._plan = plan
         self._jobs: dict[str, Job] = {}
 
-    def examine(self, process: Process, job: Job) -> OperatorError | None:
-        """The error, if this site died of what another had died of; it was busy with `job`."""
-        before = next((name for name, other in self._jobs.items() if other.overlaps(job)), None)
-        self._jobs[process.name] = job
+    def examine(self, name: str, how: str, job: Job) -> OperatorError | None:
+        """The error, if site `name`, which ended with `how` at the work `job`, died of what another had died of."""
+        before = next((site for site, other in self._jobs.items() if other.overlaps(job)), None)
+        self._jobs[name] = job
         if before is None:
             return None
         other = self._jobs[before]
         after, upto = max(job.after, other.after), min(job.upto, other.upto)
         return OperatorError(
-            f"{before} and {process.name} both died while they worked on rows {after + 1:,} to {upto:,}, "
-            f"{process.name} with {process.how_it_ended()}. One of these rows kills the operator's process; no third "
+            f"{before} and {name} both died while they worked on rows {after + 1:,} to {upto:,}, "
+            f"{name} with {how}. One of these rows kills the operator's process; no third "
             "copy is given them. Take the rows out of the source, or mend the operator (native code, memory)",
             step=self._plan.segment(job.stage).title,
             row=after + 1,

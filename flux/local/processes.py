@@ -20,6 +20,7 @@ from typing import Literal
 
 import trio
 
+from ..controller.pulse import Standstill
 from ..errors import FluxError
 from ..plan.plan import CONTROLLER
 from .history import Gap
@@ -50,6 +51,7 @@ class Process:
     state: State = "starting"
     stderr: Stderr = field(default_factory=Stderr)
     killed_at: float | None = None  # When the program wanted it dead.
+    stopped_at: float | None = None  # It was stopped then, and is killed because it did not go on.
     drained: bool = False  # Nothing is on it any more: its end is no failure.
     gone_at: float | None = None
     back_at: float | None = None  # When the next incarnation was up.
@@ -58,6 +60,7 @@ class Process:
     bytes_moved: int = 0  # once that is settled.
     exited: int | None = None  # The status; None also if it is gone and nobody knows.
     _pidfd: int | None = None
+    _standstill: Standstill | None = None
     _cpu_s: float = 0.0
 
     @property
@@ -88,7 +91,7 @@ class Process:
 
     def started(self, report: Started) -> None:
         """The spawner has forked it."""
-        self.pid, self._pidfd = report.pid, report.pidfd
+        self.pid, self._pidfd, self._standstill = report.pid, report.pidfd, Standstill(report.pid)
 
     def greeted(self) -> None:
         """It has connected to the program."""
@@ -101,8 +104,17 @@ class Process:
         """SIGKILL; it may be gone already."""
         if self._pidfd is not None:
             self.killed_at = self.killed_at or time.monotonic()
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            self._send_kill(self._pidfd)
+
+    def kill_if_stopped(self) -> None:
+        """SIGKILL if somebody has stopped it, and it does not go on: that is what it dies of."""
+        if self._pidfd is not None and self._standstill is not None and self._standstill.lasts():
+            self.stopped_at = self.stopped_at or self._standstill.began_at
+            self._send_kill(self._pidfd)
+
+    def _send_kill(self, pidfd: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
 
     async def wait_gone(self) -> None:
         """Return when it is gone; at once if nobody has told which process it is."""
@@ -126,6 +138,7 @@ class Process:
             how = "an unknown status"
         else:
             how = f"signal {-self.exited}" if self.exited < 0 else f"exit status {self.exited}"
+            how += "" if self.stopped_at is None else ", as it had been stopped (SIGSTOP) and did not go on"
         said = self.stderr.tail.strip()
         return (
             f"{how}. The last it wrote to standard error:\n{said}" if said else f"{how}, and wrote nothing to say why"

@@ -66,7 +66,7 @@ class Program:
         self._names = names
         self._restarts = restarts
         self._answer = answer
-        self._supervisor = Supervisor(spawner, self.changed, self._died, self._fail)
+        self._supervisor = Supervisor(spawner, self.changed, restarts, self._died, self._fail)
         self.processes = self._supervisor.processes
         self._links: dict[str, Link] = {}  # By the names of processes, not of nodes.
         self._over: dict[str, trio.Event] = {}  # Set when nothing more can come on the link.
@@ -313,8 +313,10 @@ class Program:
 
     def _examine(self, process: Process, job: Job | None) -> None:
         """End the run if its input kills the sites that work on it."""
-        if job is not None and process.killed_at is None and (poison := self._post_mortem.examine(process, job)):
-            self._fail(poison)
+        if job is not None and process.killed_at is None:
+            poison = self._post_mortem.examine(process.name, process.how_it_ended(), job)
+            if poison is not None:
+                self._fail(poison)
 
     async def _fail_when_the_dead_are_known(self, error: BaseException) -> None:
         """Both copies are gone; why may be known in a moment."""

@@ -68,16 +68,21 @@ def _events(heard: Heard, failures: list[Failure], moves: list[dict[str, Any]]) 
 
 def make_status(name: str, heard: Heard, processes: Processes) -> Status:
     """What the run is doing now."""
-    now = time.monotonic()
-    started_at = heard.started_at or now
-    p50_ms, p99_ms = latency_ms(heard.history.inputs, heard.history.outputs, started_at, now)
     # The controller may not have noticed yet that a site is gone, and take its copies for live ones.
     unnoticed = any(process.is_site and process.gone and process.node in heard.copies for process in processes)
+    told = [_process_status(process, heard) for process in processes]
+    return status_of(name, heard, told, heard.whole and not unnoticed, time.monotonic())
+
+
+def status_of(name: str, heard: Heard, processes: list[ProcessStatus], whole: bool, now: float) -> Status:
+    """What has been heard of a run until `now`, with what is known of its processes."""
+    started_at = heard.started_at or now
+    p50_ms, p99_ms = latency_ms(heard.history.inputs, heard.history.outputs, started_at, now)
     return Status(
         name=name,
         t_s=now - started_at,
-        processes=[_process_status(process, heard) for process in processes],
-        whole=heard.whole and not unnoticed,
+        processes=processes,
+        whole=whole,
         inputs=heard.history.input_rows,
         outputs=heard.outputs,
         input_rate=rate(heard.history.inputs, started_at, now),
@@ -94,11 +99,12 @@ def make_status(name: str, heard: Heard, processes: Processes) -> Status:
 
 
 def _process_status(process: Process, heard: Heard) -> ProcessStatus:
-    is_there = not process.gone
+    is_declared_dead = process.node in heard.closed_at and not process.drained  # It may be stopped, or cut off.
+    is_there = not process.gone and not is_declared_dead
     return ProcessStatus(
         name=process.name,
         pid=process.pid,
-        state=process.state,
+        state="dead" if is_declared_dead else process.state,
         incarnation=process.incarnation,
         cpu_s=process.cpu_s,
         copies=heard.copies.get(process.node, 0) if is_there else 0,

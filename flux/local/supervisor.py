@@ -1,5 +1,7 @@
 """Supervisor: has the spawner start processes, and tells the program when one has died.
 
+One that is started again when it dies, and is stopped (SIGSTOP), would be waited for without end: it is killed.
+
 It lives in the program's thread. What it notes is guarded by the program's condition.
 """
 
@@ -11,29 +13,36 @@ from collections.abc import Callable, Iterable
 import trio
 
 from ..errors import FluxError
+from ..site.heartbeat import BEAT_EVERY_S
 from .processes import Process, Processes
 from .spawner import Exited, Report, Spawner, Started
 
 
 class Supervisor:
-    """`died` is called for each process that has ended, `fail` with what the run cannot survive."""
+    """`died` is called for each process that has ended, `fail` with what the run cannot survive.
+
+    Those named in `restarts` are started again by whoever is told.
+    """
 
     def __init__(
         self,
         spawner: Spawner,
         changed: threading.Condition,
+        restarts: frozenset[str],
         died: Callable[[Process], None],
         fail: Callable[[FluxError], None],
     ) -> None:
         self.processes = Processes()
         self._spawner = spawner
         self._changed = changed
+        self._restarts = restarts
         self._died = died
         self._fail = fail
 
     async def run(self, names: Iterable[str], nursery: trio.Nursery) -> None:
         """Start the processes `names`, and mind them and those that follow."""
         self._nursery = nursery
+        nursery.start_soon(self._end_the_stopped)
         with self._changed:
             for name in names:
                 self.start(name)
@@ -61,6 +70,14 @@ class Supervisor:
         else:
             self.processes.end(process, None)
             self._fail(FluxError(f"the system refuses to start {process.node}, a process of this run: {report.why}"))
+
+    async def _end_the_stopped(self) -> None:
+        while True:
+            await trio.sleep(BEAT_EVERY_S)
+            with self._changed:
+                for process in self.processes:
+                    if process.name in self._restarts:
+                        process.kill_if_stopped()
 
     async def _outlive_the_spawner(self) -> None:
         """Nothing can be started again, nor can anybody tell how a process ended: the run is over."""

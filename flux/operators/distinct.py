@@ -36,6 +36,7 @@ class Distinct(PooledOperator):
 
     is_by_key = True
     needs_order = True
+    passes_rows_on = True  # As they are and at once: what their columns tell, they tell behind it.
 
     def output_for(self, parameters: Mapping[str, Any], key_columns: tuple[str, ...], rows: Any) -> Any:
         unknown_parameters("Distinct", list(parameters), _PARAMETERS)

@@ -54,8 +54,9 @@ class Join(PooledOperator):
     it. With a column that tells the event time of both streams, when a watermark W has passed, for rows whose value is
     below W - bound; a late row, itself below W, is still matched with all that is kept. With any other column rows are
     kept until the end of the stream, because nothing says that no further row comes near them. The plan knows event
-    time by the sources' ``event_time="ts"``, and follows the column through `filter` and `select`, renamed or not; what
-    comes out of `map`, `flat_map` and operators it does not know.
+    time by ``event_time`` of sources, of `map` and `flat_map`, and of operators; it follows the column through
+    `filter`, `select` and `Distinct`, and knows the ``window_end`` of a `TimeWindow`. Late rows are counted
+    (`report.late`).
     """
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ import pyarrow as pa
 from flux.batch import Batch
 from flux.columns import ColumnError
 from flux.errors import OperatorError, PlanError
-from flux.operator import Context, PooledOperator
+from flux.operator import Context
 from flux.operators.grouping import (
     Groups,
     check_key_type,
@@ -31,6 +31,7 @@ from flux.operators.grouping import (
     unknown_parameters,
 )
 from flux.operators.table import Table
+from flux.operators.tabled import Tabled
 
 __all__ = ["Sessions"]
 
@@ -42,7 +43,7 @@ Bytes = npt.NDArray[np.uint8]
 Rows = npt.NDArray[np.int64]
 
 
-class Sessions(PooledOperator):
+class Sessions(Tabled):
     """Turn packets into sessions: (app, src, dur) for each that ends.
 
     A packet has the columns src, dst, data and ts. The first byte of its data says what it is: ``S`` starts the
@@ -79,7 +80,7 @@ class Sessions(PooledOperator):
                 f"partitions by {', '.join(context.key_columns)}. Exchange by src, dst or both"
             )
         self._step = context.step
-        self._table: Table | None = None
+        self._table = None
 
     def process(self, batch: Batch) -> Batch | None:
         kind, app = _first_two_bytes(batch, self._step)
@@ -160,20 +161,10 @@ class Sessions(PooledOperator):
         self._table.values["ts"][slot] = ts.take(begun_by)
         self._table.values["app"][slot] = app.take(begun_by)
 
-    def get_partition_state(self, pid: int) -> Any:
-        return None if self._table is None else self._table.get(pid)
-
     def install_partition_state(self, pid: int, state: Any) -> None:
         if self._table is None:
             self._table = Table([state["key0"].dtype, state["key1"].dtype], _VALUES)
         self._table.install(pid, state)
-
-    def drop_partition(self, pid: int) -> None:
-        if self._table is not None:
-            self._table.drop(pid)
-
-    def partition_info(self) -> dict[int, int]:
-        return {} if self._table is None else self._table.sizes()
 
 
 def _instants(batch: Batch, step: str) -> Rows:

@@ -115,7 +115,8 @@ class TimeWindow(PooledOperator):
 
     is_by_key = True
     needs_order = True
-    is_one_to_many = True  # At a watermark.
+    # What a watermark closes ends behind the watermark before it: else that would have closed it.
+    event_time = "window_end"
 
     def output_for(self, parameters: Mapping[str, Any], key_columns: tuple[str, ...], rows: Any) -> Any:
         unknown_parameters("TimeWindow", list(parameters), _PARAMETERS)

@@ -57,7 +57,6 @@ class TopK(PooledOperator):
 
     is_by_key = True
     needs_order = True
-    is_one_to_many = True  # At a watermark.
 
     def output_for(self, parameters: Mapping[str, Any], key_columns: tuple[str, ...], rows: Any) -> Any:
         unknown_parameters("TopK", list(parameters), _PARAMETERS)

@@ -19,7 +19,7 @@ import pyarrow as pa
 from flux.batch import Batch
 from flux.columns import ColumnError
 from flux.errors import OperatorError, PlanError
-from flux.operator import Context, PooledOperator
+from flux.operator import Context
 from flux.operators.grouping import (
     Groups,
     check_key_type,
@@ -29,6 +29,7 @@ from flux.operators.grouping import (
     unknown_parameters,
 )
 from flux.operators.table import Table
+from flux.operators.tabled import Tabled
 
 __all__ = ["CountWindow"]
 
@@ -42,7 +43,7 @@ Bools = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[Any]
 
 
-class CountWindow(PooledOperator):
+class CountWindow(Tabled):
     """For each key, maximum and mean of the last `history` rows, told every `slide` rows.
 
     The key is that of the exchange before it. Emits the key columns, `max_<value>` and `avg_<value>`, first
@@ -78,7 +79,7 @@ class CountWindow(PooledOperator):
         self._history = context.parameters.get("history", self._history)
         self._slide = context.parameters.get("slide", self._slide)
         self._value = context.parameters.get("value", self._value)
-        self._table: Table | None = None
+        self._table = None
         # No integer seen is further from zero than this: it tells when sums may leave 64 bits.
         self._farthest = 0
         for name, given in (("history", self._history), ("slide", self._slide)):
@@ -201,22 +202,12 @@ class CountWindow(PooledOperator):
         place = groups.slot.take(kept) * self._history + (count.take(kept) - 1) % self._history
         self._table.values["ring"].reshape(-1)[place] = grouped.take(kept)
 
-    def get_partition_state(self, pid: int) -> Any:
-        return None if self._table is None else self._table.get(pid)
-
     def install_partition_state(self, pid: int, state: Any) -> None:
         if self._table is None:
             keys = [state[f"key{i}"].dtype for i in range(len(self._key))]
             self._table = self._new_table(keys, state["ring"].dtype)
         self._note_farthest(state["ring"].reshape(-1))
         self._table.install(pid, state)
-
-    def drop_partition(self, pid: int) -> None:
-        if self._table is not None:
-            self._table.drop(pid)
-
-    def partition_info(self) -> dict[int, int]:
-        return {} if self._table is None else self._table.sizes()
 
 
 def _check_number(value: Any) -> None:

@@ -84,6 +84,8 @@ def _steps(segment: Segment, is_ingress: bool = False) -> Iterator[str]:
     for step, parent in zip(segment.steps, segment.parents, strict=True):
         emits = "what it emits is not declared" if step.output is None else columns_of(step.output)
         yield f"  {place_name(segment, parent, is_ingress)} -> {step.name}: {emits}"
+        if step.kept is not None:
+            yield f"    keeps its rows until the end of the stream: {step.kept.why}"
 
 
 def _edges(plan: Plan, stage: int) -> Iterator[str]:

@@ -11,6 +11,7 @@ an input for each source, all others have one.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -52,6 +53,11 @@ class Segment:
     def title(self) -> str:
         """What it is called in messages: its steps."""
         return " or ".join(step.name for step in self.steps) or f"exchange({', '.join(self.columns)})"
+
+    @property
+    def copies(self) -> int:
+        """How many copies of each partition there are, on as many sites."""
+        return 2 if self.availability == "pairs" else 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +147,13 @@ class Plan:
         """How many partitions a stage has; ingress and sinks are one each."""
         return self.segments[stage - 1].partitions if stage in self.stages else 1
 
+    def warnings(self) -> Iterator[str]:
+        """What a run of it is to say at its beginning."""
+        for stage in self.stages:
+            for step in self.segment(stage).steps:
+                if step.kept is not None and step.kept.warning:
+                    yield f"dataflow {self.name!r}, stage {stage}, {step.name}: it {step.kept.warning}"
+
     def outputs(self, stage: int) -> tuple[int, ...]:
         """The edges out of a stage."""
         return self._outputs[stage]
@@ -166,10 +179,14 @@ class Plan:
             unordered=frozenset(unordered),
         )
 
+    @property
+    def copies(self) -> int:
+        """How many sites it takes to hold every partition."""
+        return max((segment.copies for segment in self.segments), default=1)
+
     def _placed(self, segment: Segment) -> tuple[tuple[str, ...], ...]:
         """Chained declustering: each primary's replica is on the next site (thesis 3.4.4)."""
-        copies = 2 if segment.availability == "pairs" else 1
         return tuple(
-            tuple(self.site_names[(partition + copy) % self.sites] for copy in range(copies))
+            tuple(self.site_names[(partition + copy) % self.sites] for copy in range(segment.copies))
             for partition in range(segment.partitions)
         )

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from ..casting import converted
 from ..errors import PlanError
 from ..hashing import mix, partition_of
+from ..subs import Subs, words_of
 
 By = Literal["hash", "range", "any"]
 
@@ -42,9 +43,7 @@ class Route:
     columns: tuple[str, ...] = ()
     boundaries: tuple[Any, ...] = ()
 
-    def partition(
-        self, rows: pa.RecordBatch, sn: npt.NDArray[np.int64], sub: npt.NDArray[np.uint64] | None
-    ) -> npt.NDArray[np.uint16]:
+    def partition(self, rows: pa.RecordBatch, sn: npt.NDArray[np.int64], sub: Subs | None) -> npt.NDArray[np.uint16]:
         """The partition of each row.
 
         >>> Route(partitions=3, by="range", columns=("n",), boundaries=(10, 20)).partition(
@@ -60,17 +59,18 @@ class Route:
         return _by_position(sn, sub, self.partitions)
 
 
-def _by_position(
-    sn: npt.NDArray[np.int64], sub: npt.NDArray[np.uint64] | None, partitions: int
-) -> npt.NDArray[np.uint16]:
-    words = sn.astype(np.uint64)
-    if sub is not None:
-        words += mix(sub.copy())
-    mix(words)
-    words >>= _HALF
-    words *= np.uint64(partitions)
-    words >>= _HALF
-    return words.astype(np.uint16)
+def _by_position(sn: npt.NDArray[np.int64], sub: Subs | None, partitions: int) -> npt.NDArray[np.uint16]:
+    mixed = sn.astype(np.uint64)
+    for number, word in enumerate(words_of(sub), start=1):
+        word = word.copy()
+        for _ in range(number):  # Each word in another way; and zero, which may be left out, stays zero.
+            mix(word)
+        mixed += word
+    mix(mixed)
+    mixed >>= _HALF
+    mixed *= np.uint64(partitions)
+    mixed >>= _HALF
+    return mixed.astype(np.uint16)
 
 
 def _by_range(column: Any, boundaries: Sequence[Any]) -> npt.NDArray[np.uint16]:

@@ -19,8 +19,9 @@ import trio
 
 from ..controller.process import RETURN_S, ControllerProcess
 from ..disk import disk_error, replace_file
-from ..errors import FluxError, PlanError
+from ..errors import FluxError, NoSites, PlanError
 from ..plan.plan import CONTROLLER, EGRESS, INGRESS
+from ..site.at_work import Job
 from ..wire import frames
 from ..wire.link import Link, tune
 from .flows import description
@@ -47,6 +48,9 @@ class RemoteController(ControllerProcess):
         self._ended = surroundings.directory / _ENDED
         self.leader = Leader(surroundings.plan, self._ended.exists())
         self._roll = Roll(surroundings.plan)
+        self._outcome: dict[str, Any] = {}  # How the run has ended, when it has.
+        self._has_outcome = trio.Event()
+        self._await_outcome: set[Link] = set()
 
     async def run(self) -> None:
         """Live until the stream has ended, or the run has failed."""
@@ -57,6 +61,7 @@ class RemoteController(ControllerProcess):
                 await trio.sleep(RETURN_S)
             while not self.leader.over:
                 await trio.sleep(_LOOK_EVERY_S)
+                self.leader.end_if_lost()
             error = self.leader.heard.error
             if error is None:
                 _write(self._ended, b"")
@@ -64,9 +69,19 @@ class RemoteController(ControllerProcess):
                 # Its own is among them. Who is just connecting anew must find somebody to send it home.
                 while len(self.leader.links) > 1 or not (was_over or self._all_told()):
                     await trio.sleep(_LOOK_EVERY_S)
+            error = error or self.leader.heard.diverged
+            with trio.move_on_after(_FAREWELL_S):
+                await self._tell_outcome(error)
             nursery.cancel_scope.cancel()
-        if error := error or self.leader.heard.diverged:
+        if error is not None:
             raise error
+
+    async def _tell_outcome(self, error: BaseException | None) -> None:
+        """Those who have asked for it hear it from here, or never."""
+        self._outcome = {"status": self.leader.status().to_dict(), "error": None if error is None else str(error)}
+        self._has_outcome.set()
+        while self._await_outcome:
+            await trio.sleep(_LOOK_EVERY_S)
 
     def _all_told(self) -> bool:
         view = self.machine.view
@@ -83,7 +98,9 @@ class RemoteController(ControllerProcess):
         return ours
 
     async def _attend(self, link: Link, first: dict[str, Any], pid: int | None) -> None:
-        if first["kind"] == "ask":
+        if first["kind"] == "ask" and first.get("what") == "outcome":
+            await self._answer_at_the_end(link)
+        elif first["kind"] == "ask":
             answer = await self._answered(first)
             link.send(answer)
             await link.drain()
@@ -93,6 +110,17 @@ class RemoteController(ControllerProcess):
             await self.leader.serve(link)
         else:
             await super()._attend(link, first, pid)
+
+    async def _answer_at_the_end(self, link: Link) -> None:
+        """Tell a command how the run has ended, when it has; the command may be gone by then."""
+        self._await_outcome.add(link)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_cancel_when_gone, link, nursery.cancel_scope)
+            await self._has_outcome.wait()
+            link.send({"kind": "answer", "answer": self._outcome})
+            await link.drain()
+            nursery.cancel_scope.cancel()
+        self._await_outcome.discard(link)
 
     async def _answered(self, header: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -111,6 +139,8 @@ class RemoteController(ControllerProcess):
             return self._admit(header)
         if what == "kill":
             return await self._killed(str(header.get("process")))
+        if what == "died":
+            return self._hear_witness(header)
         if what == "drain":
             return await self._drained(str(header.get("site")), frames.field(header, "within_s", float))
         raise FluxError(
@@ -129,6 +159,13 @@ class RemoteController(ControllerProcess):
         if kind in (INGRESS, EGRESS):
             return {**answer, "name": kind, "incarnation": self._roll.incarnation(kind, view)}
         return {**answer, "name": self._roll.site(header.get("name"), view, self._links), "incarnation": 1}
+
+    def _hear_witness(self, header: dict[str, Any]) -> dict[str, Any]:
+        """A site has ended, maybe while its operator was at work."""
+        if header.get("run") == self.surroundings.run:
+            job = None if header.get("job") is None else Job.from_plain(header["job"])
+            self.leader.hear_witness(frames.field(header, "name", str), job)
+        return {}
 
     async def _killed(self, name: str) -> dict[str, Any]:
         """Have a process kill itself, as if by SIGKILL from outside; what starts it again is its supervisor's to do."""
@@ -150,6 +187,7 @@ class RemoteController(ControllerProcess):
         view = self.machine.view
         if not site.startswith("site-") or not view.alive(site):
             raise FluxError(f"no live site is called {site!r}; the nodes are {', '.join(sorted(self._links))}")
+        self._check_places(site)
         self._draining.add(site)
         self._drain()
         with trio.move_on_after(within_s):
@@ -158,9 +196,29 @@ class RemoteController(ControllerProcess):
                     raise FluxError(
                         f"{site} died before everything had been moved off it; its copies are rebuilt on other sites"
                     )
+                self._check_places(site)
                 await trio.sleep(_LOOK_EVERY_S)
             return {}
         raise FluxError(f"waited {within_s:g} s for {site} to be drained; it is still being emptied")
+
+    def _check_places(self, site: str) -> None:
+        """`NoSites` if what is on a site that is to be emptied could not live on the others: nothing is moved then."""
+        others = [other for other in self._sites() if other != site and other not in self._draining]
+        needed = self.surroundings.plan.copies
+        if len(others) < needed and site not in self.leader.drained:
+            self._draining.discard(site)
+            there = f"there is {len(others)}" if len(others) == 1 else f"there are {len(others)}"
+            listed = f" ({', '.join(others)})" if others else ""
+            start = "one" if needed - len(others) == 1 else f"{needed - len(others)}"
+            raise NoSites(
+                f"{site} cannot be drained: its partitions need {needed} other sites to live on, and {there}{listed}. "
+                f"Start {start} with `flux site MODULE:FLOW --controller HOST:PORT`, then drain it again"
+            )
+
+
+async def _cancel_when_gone(link: Link, scope: trio.CancelScope) -> None:
+    await link.receive()
+    scope.cancel()
 
 
 def _run_name(directory: Path) -> str:

@@ -15,10 +15,10 @@ from typing import Any
 from ..dataflow import Dataflow
 from ..disk import replace_file
 from ..errors import FluxError
+from ..journal import InUse
 from ..local.launcher import Runnable
 from ..plan import Policy
 from ..plan.plan import EGRESS, INGRESS
-from ..site.at_work import shared_note
 from ..site.egress import EgressProcess
 from ..site.ingress import IngressProcess
 from ..site.surroundings import LEASE_S, place_of
@@ -28,6 +28,7 @@ from ..wire.asking import Unanswered, ask
 from ..wire.connections import Identity
 from .flows import RemoteFlow, description
 from .surroundings import RemoteSurroundings
+from .witness import Witness
 
 _ASK_TIMEOUT_S = 30.0
 _RETRY_S = 0.2
@@ -42,6 +43,7 @@ class Joining:
     role: str
     controller: str
     own: Identity  # As a command: it has no name in the run yet.
+    witness: Witness
     listen: str | None  # Where others reach it; None: at the address from which it reaches the controller.
     patience_s: float
     lease_s: float = LEASE_S
@@ -66,16 +68,16 @@ class Joining:
             here=self._here(),
             lease_s=self.lease_s,
         )
+        self.witness.joined(joined["name"], joined["run"])
         if self.role == INGRESS:
             for number, source in enumerate(flow.sources):
                 place = place_of(directory, "source", number)
                 place.mkdir(exist_ok=True)
                 source.bind(place)
-            return IngressProcess(surroundings, flow.sources, joined["incarnation"])
+            return _alone(IngressProcess(surroundings, flow.sources, joined["incarnation"]))
         if self.role == EGRESS:
-            return EgressProcess(surroundings, flow.sinks, joined["incarnation"])
-        # Whoever starts it again does not read what it notes; others here may have a site of the same name.
-        return Worker(surroundings, joined["name"], shared_note())
+            return _alone(EgressProcess(surroundings, flow.sinks, joined["incarnation"]))
+        return Worker(surroundings, joined["name"], self.witness.note)
 
     def _here(self) -> str:
         """Where the others reach this process."""
@@ -104,6 +106,13 @@ class Joining:
 
     def _ask(self, what: str, **details: Any) -> dict[str, Any]:
         return ask(self.controller, self.own, what, _ASK_TIMEOUT_S, **details)
+
+
+def _alone(end: IngressProcess | EgressProcess) -> Runnable:
+    """An end that cannot do its work ends the run; one that was called while its predecessor lives only itself."""
+    if isinstance(end.unusable, InUse):
+        raise end.unusable
+    return end
 
 
 def _claim(role: str, directory: Path, joined: dict[str, Any]) -> None:

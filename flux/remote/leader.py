@@ -12,12 +12,14 @@ from typing import Any
 
 from ..controller.divergence import Divergence
 from ..errors import DataLost, FluxError, from_dict
-from ..local.failures import failures_of, settle_failures
+from ..local.failures import settle_failures
 from ..local.heard import Heard, Taken
+from ..local.post_mortem import PostMortem
 from ..local.processes import Process
-from ..local.reporting import latency_ms, rate
+from ..local.reporting import status_of
 from ..plan import Plan
 from ..plan.plan import CONTROLLER, INGRESS
+from ..site.at_work import Job
 from ..status import ProcessStatus, Status
 from ..wire import frames
 from ..wire.link import Link
@@ -25,6 +27,7 @@ from ..wire.link import Link
 log = logging.getLogger("flux")
 
 FAILED = 1
+_POST_MORTEM_S = 10.0  # In this time a witness has told what its site died of, if its machine lives.
 
 
 class Leader:
@@ -37,6 +40,9 @@ class Leader:
         self.told: set[str] = set()  # To stop.
         self._plan = plan
         self._divergence = Divergence(plan)
+        self._post_mortem = PostMortem(plan)
+        self._lost: tuple[DataLost, float] | None = None  # And until when to wait for why.
+        self._witnessed: set[str] = set()  # Sites whose witness has spoken.
 
     @property
     def over(self) -> bool:
@@ -66,27 +72,8 @@ class Leader:
 
     def status(self) -> Status:
         """What the run is doing now."""
-        heard, now = self.heard, time.monotonic()
-        started_at = heard.started_at or now
-        p50_ms, p99_ms = latency_ms(heard.history.inputs, heard.history.outputs, started_at, now)
-        return Status(
-            name=self._plan.name,
-            t_s=now - started_at,
-            processes=[self._process(node) for node in sorted(self.links)],
-            whole=heard.whole,
-            inputs=heard.history.input_rows,
-            outputs=heard.outputs,
-            input_rate=rate(heard.history.inputs, started_at, now),
-            output_rate=rate(heard.history.outputs, started_at, now),
-            failures=failures_of(heard, now),
-            ended=heard.ended,
-            latency_p50_ms=p50_ms,
-            latency_p99_ms=p99_ms,
-            building=heard.building,
-            skipped=heard.left_out.skipped,
-            shed=heard.left_out.shed,
-            late=heard.left_out.late,
-        )
+        processes = [self._process(node) for node in sorted(self.links)]
+        return status_of(self._plan.name, self.heard, processes, self.heard.whole, time.monotonic())
 
     def _hear(self, link: Link, header: dict[str, Any]) -> None:
         heard, now, kind = self.heard, time.monotonic(), header["kind"]
@@ -116,7 +103,11 @@ class Leader:
             if header["site"] in self.links:
                 self.links[header["site"]].send({"kind": "stop"})
         elif kind == "error":
-            self._end(from_dict(header["error"]))
+            error = from_dict(header["error"])
+            if isinstance(error, DataLost):
+                self._lost = self._lost or (error, now + _POST_MORTEM_S)
+            else:
+                self._end(error)
         elif kind in ("skipped", "shed", "late"):
             for text in heard.left_out.hear(header):
                 self._log(logging.WARNING, link.peer, text)
@@ -133,6 +124,21 @@ class Leader:
         if heard.started_at is not None and heard.history.is_due(heard.started_at, now):
             settle_failures(heard, now)
             heard.history.settle(heard.started_at, now)
+
+    def hear_witness(self, site: str, job: Job | None) -> None:
+        """A site has ended at this work, or idle, as its witness says; end the run if its input has killed it."""
+        self._witnessed.add(site)
+        how = "a status that its supervisor knows; what it wrote is in its log"
+        if job is not None and (poison := self._post_mortem.examine(site, how, job)) is not None:
+            self._end(poison)
+
+    def end_if_lost(self) -> None:
+        """End the run if all copies are gone, unless somebody may yet say why."""
+        if self._lost is not None:
+            error, until = self._lost
+            sites = {dead.name for dead in self.heard.deaths if dead.is_site}
+            if sites <= self._witnessed or time.monotonic() > until:
+                self._end(error)
 
     def _hear_gone(self, header: dict[str, Any]) -> None:
         node = header["node"]
@@ -177,8 +183,11 @@ class Leader:
 
     def _process(self, node: str) -> ProcessStatus:
         name, _, incarnation = node.partition(".")
+        number = int(incarnation or 1)
+        if node in self.drained or node in self.heard.closed_at:  # Its process may be there for a while.
+            return ProcessStatus(name, None, "drained" if node in self.drained else "dead", number, 0.0)
         copies, rows = self.heard.copies.get(node, 0), self.heard.buffered_rows.get(node, 0)
-        return ProcessStatus(name, None, "up", int(incarnation or 1), 0.0, copies, rows)
+        return ProcessStatus(name, None, "up", number, 0.0, copies, rows)
 
     def _log(self, level: int, node: str, text: str) -> None:
         log.log(level, "%s", text, extra={"flow": self._plan.name, "node": node})

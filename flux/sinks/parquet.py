@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from ..disk import disk_error, sync_directory
 from ..errors import FluxError, PlanError
 from ..journal import Journal, Record
+from ..wire.batches import batch_bytes
 from .claim import foreign_output, run_token
 from .sink import Sink, check_alike
 
@@ -92,7 +93,7 @@ class Parquet(Sink):
         self._schema = rows.schema
         assert self._journal is not None
         try:
-            self._journal.append(msgpack.packb([upto, _encoded(rows)]))
+            self._journal.append(msgpack.packb([upto, batch_bytes(rows)]))
         except FluxError as error:
             raise FluxError(f"{_WHO}: {error}") from error
         self._gather(rows, upto)
@@ -188,14 +189,6 @@ class Parquet(Sink):
             with contextlib.suppress(OSError):
                 fresh.unlink(missing_ok=True)
             raise disk_error(_WHO, path, error, _KEPT) from error
-
-
-def _encoded(rows: pa.RecordBatch) -> bytes:
-    out = pa.BufferOutputStream()
-    with pa.ipc.new_stream(out, rows.schema) as writer:
-        writer.write_batch(rows)
-    encoded: bytes = out.getvalue().to_pybytes()
-    return encoded
 
 
 def _decoded(encoded: bytes) -> pa.RecordBatch:

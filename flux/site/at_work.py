@@ -12,8 +12,10 @@ import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..disk import disk_error
+from ..errors import FluxError
 
 _HEAD = struct.Struct("<qqqq")  # Whether it is at work, the stage, after, upto.
 _PARTITIONS_BYTES = 65_536 // 8
@@ -34,6 +36,19 @@ class Job:
         """Whether some row is in both, for a partition in both."""
         same = self.stage == other.stage and bool(self.partitions & other.partitions)
         return same and self.after < other.upto and other.after < self.upto
+
+    def to_plain(self) -> list[Any]:
+        """For whoever is told of it over the network."""
+        return [self.stage, self.after, self.upto, sorted(self.partitions)]
+
+    @staticmethod
+    def from_plain(plain: Any) -> Job:
+        """What somebody told, checked."""
+        try:
+            stage, after, upto, partitions = plain
+            return Job(stage=int(stage), after=int(after), upto=int(upto), partitions=frozenset(map(int, partitions)))
+        except (TypeError, ValueError):
+            raise FluxError(f"a site works on [stage, after, upto, partitions], not {plain!r:.200}") from None
 
 
 def note_in(path: Path) -> mmap.mmap:

@@ -120,8 +120,10 @@ class Crashes:
                     self._left[point] = n
 
     def step(self, message: Message) -> None:
-        """A message is about to be stepped."""
-        self._reach(f"step-{_dashed(type(message))}")
+        """A message is about to be stepped; one that the machine has no rule for is no point, and is refused there."""
+        point = f"step-{_dashed(type(message))}"
+        if point in self._points:
+            self._reach(point)
 
     def along(self, effects: Iterable[Effect]) -> Iterator[Effect]:
         """The effects of one step; whoever takes the next has carried out the last."""
@@ -164,6 +166,14 @@ def watch(name: str, flush: Callable[[], None]) -> Crashes | None:
     """The crash points that the environment asks for; None if it asks for none."""
     text = os.environ.get(VARIABLE)
     return Crashes(name, text, flush) if text else None
+
+
+def check() -> None:
+    """`FluxError` if the environment asks for what is no crash point."""
+    text = os.environ.get(VARIABLE, "")
+    if text and not text.startswith("@"):
+        for _ in _parsed(text):
+            pass
 
 
 def _taken(armed: Path) -> bool:

@@ -29,6 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..hashing import mix, tokens
+from ..subs import words_of
 from ..wire.fan import Body, rows_in
 from ..wire.rows import PRODUCER, SN, SUB, Rows
 
@@ -114,11 +115,11 @@ class Digests:
         if not len(rows):
             return
         user, producer = rows.user, rows.hidden(PRODUCER)
-        sn, sub = rows.hidden(SN), rows.hidden(SUB)
-        # What a batch lacks, as a `sub` that is zero everywhere or the nulls of a column that has none, counts nothing.
+        sn = rows.hidden(SN)
+        # What a batch lacks, as words of `sub` that are zero everywhere or the nulls of a column that has none, counts
+        # nothing.
         whole: list[Part] = [(_OF_SN, sn.view(np.uint64))]
-        if sub is not None:
-            whole.append((_OF_SUB, sub))
+        whole += [(_OF_SUB + (number << 32), word) for number, word in enumerate(words_of(rows.hidden(SUB)))]
         for place, column in enumerate(user.columns, start=1):
             whole += [(_PARTS * place + part, values) for part, values in _fixed(column)]
         for start in range(0, len(rows), _BLOCK_ROWS):

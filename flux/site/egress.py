@@ -50,10 +50,15 @@ class EgressProcess(Shell):
                 self._outlets[held.get("sink", 0)].go_on(held["upto"], held.get("reached"))
         self.node = self._node()
 
+    @property
+    def unusable(self) -> Exception | None:
+        """Why a sink cannot be written to."""
+        return next((outlet.unusable for outlet in self._outlets if outlet.unusable is not None), None)
+
     def start(self, nursery: trio.Nursery) -> None:
+        if self.unusable is not None:
+            raise self.unusable
         for outlet in self._outlets:
-            if outlet.unusable is not None:
-                raise outlet.unusable
             if outlet.progress is not None and outlet.progress.ended:
                 outlet.sink.close()
             if outlet.sink.blocks and not outlet.collects:

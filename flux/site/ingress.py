@@ -54,12 +54,12 @@ class IngressProcess(Shell):
     """The process in front of the dataflow; the `incarnation`-th that is."""
 
     def __init__(self, surroundings: Surroundings, sources: Sequence[Source], incarnation: int = 1) -> None:
-        self._unusable: FluxError | None = None
+        self.unusable: FluxError | None = None
         self._numbering: Numbering | None = None
         try:
             self._numbering = Numbering.open(surroundings.directory / JOURNAL)
         except FluxError as error:
-            self._unusable = error  # Told when there is a connection to tell it on.
+            self.unusable = error  # Told when there is a connection to tell it on.
         released = 0 if self._numbering is None else self._numbering.released
         name = INGRESS if incarnation == 1 else f"{INGRESS}.{incarnation}"
         pool_rows = surroundings.plan.pool_rows
@@ -89,8 +89,8 @@ class IngressProcess(Shell):
 
     def start(self, nursery: trio.Nursery) -> None:
         if self._numbering is None:
-            assert self._unusable is not None
-            raise self._unusable
+            assert self.unusable is not None
+            raise self.unusable
         self._steps.open([0])
         nursery.start_soon(self._pump, self._numbering)
 

@@ -31,6 +31,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..journal import Journal
+from ..wire.batches import batch_bytes
 from .watermarks import Marks, numbered
 
 __all__ = ["Numbering", "Replay", "Span"]
@@ -174,7 +175,7 @@ class Numbering:
 
         Do it before they are sent.
         """
-        body = None if kept is None else _encoded(kept)
+        body = None if kept is None else batch_bytes(kept)
         span = Span(after=self.upto, upto=upto, offset=offset, when=when, digest=digest, kept=body, source=source)
         self._write(replace(span, marks=marks, reached=reached))
 
@@ -290,11 +291,3 @@ def _span(kind: str, fields: list[Any]) -> Span:
     marks = tuple((sn, value) for sn, value in plain)
     span = Span(after=after, upto=upto, offset=offset, when=when, digest=digest, kept=kept, source=source)
     return replace(span, marks=marks, reached=reached)
-
-
-def _encoded(rows: pa.RecordBatch) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_batch(rows)
-    encoded: bytes = sink.getvalue().to_pybytes()
-    return encoded

@@ -25,7 +25,7 @@ import trio
 from ..errors import FluxError
 from ..plan.plan import CONTROLLER
 from ..protocols.egress import Egress
-from ..protocols.machine import Fenced
+from ..protocols.machine import Fenced, Refused
 from ..protocols.messages import (
     Block,
     Complain,
@@ -183,6 +183,8 @@ class Shell(Peers):
             effects = self.node.step(message)
         except Fenced:
             return  # What the dead had sent. One that lives learns it from the controller.
+        except Refused as refused:
+            raise FluxError(str(refused)) from refused
         if self._recorder is not None:
             self._recorder.record(message, effects)
         for effect in effects if self._crashes is None else self._crashes.along(effects):

@@ -65,7 +65,7 @@ class Files(Source):
         if format not in FORMATS:
             raise PlanError(f"Files: format is {' or '.join(map(repr, FORMATS))}, got {format!r}")
         self.path = Path(path)
-        self.follow = follow
+        self.follow = self.is_endless = follow
         self._format = FORMATS[format]
         self._name = format
         self._first: Path | None = None  # The file whose columns the plan was made with.

@@ -63,6 +63,7 @@ class Generator(Source):
         if not callable(fn):
             raise PlanError(f"Generator: fn must be a function fn(offset, count) or a generator; it is {kind(fn)}")
         self.rows = None if rows is None else checked_count("Generator", "rows", rows)
+        self.is_endless = rows is None
         self.rate = checked_rate("Generator", rate)
         self.batch_rows = batch_size("Generator", batch_rows, self.rate)
         self._fn = fn

@@ -56,6 +56,8 @@ class Source:
     replays: bool | None = None
     # Whether its `marks` tell the time, by clocks or watermarks; None if it does not say.
     tells_time: bool | None = None
+    # Whether its stream may go on without end: then it is warned of what would be kept until the end.
+    is_endless: bool = True
     # Which column tells event time; `flow.source(..., event_time=...)` sets it.
     event_time: EventTime | None = None
 

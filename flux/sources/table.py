@@ -54,6 +54,7 @@ class Table(Source):
         self.batch_rows = batch_size("Table", batch_rows, self.rate)
         self.schema, self._pieces = _pieces_of(data)
         self._is_list = isinstance(self._pieces, list | tuple)
+        self.is_endless = not self._is_list
         self._used_up = False
 
     def bind(self, directory: Path) -> None:

@@ -59,7 +59,7 @@ class BatchOperator(PooledOperator):
     """An operator on micro-batches. Subclasses say what is done with one, and what their state is made of."""
 
     # A column of the input; rows whose event time is not behind the watermark are dropped.
-    event_time: str | None = None
+    time_column: str | None = None
     waits_for_watermark = False
     as_spark: AsSpark
 
@@ -117,12 +117,12 @@ class BatchOperator(PooledOperator):
         """Without watermarks, timers of event time would never fire, and nobody would know why."""
         if not self.waits_for_watermark or all(held.coming_ms != _NONE for held in helds):
             return
-        assert self.event_time is not None
-        if any(arrow.column(self.event_time).null_count < arrow.num_rows for arrow, _ in self._pending):
+        assert self.time_column is not None
+        if any(arrow.column(self.time_column).null_count < arrow.num_rows for arrow, _ in self._pending):
             raise OperatorError(
                 "it works with event time, and its source writes no watermark. Give flux.spark.Stream a DataFrame with "
-                f"withWatermark({self.event_time!r}, ...), or another source to "
-                f"flux.spark.MicroBatches(source, event_time={self.event_time!r}, delay=...)"
+                f"withWatermark({self.time_column!r}, ...), or another source to "
+                f"flux.spark.MicroBatches(source, event_time={self.time_column!r}, delay=...)"
             )
 
     def _known(self) -> set[int]:
@@ -158,12 +158,12 @@ class BatchOperator(PooledOperator):
         if rows is None:
             return None
         arrow, partition = rows
-        if self.event_time is not None:
+        if self.time_column is not None:
             late = np.zeros(len(partition), np.bool_)
             limits = {pid: self._held[pid].late_ms for pid in pids}
             for limit in set(limits.values()):
                 ours = np.isin(partition, [pid for pid in pids if limits[pid] == limit])
-                late |= ours & is_late(arrow.column(self.event_time), limit)
+                late |= ours & is_late(arrow.column(self.time_column), limit)
             if late.any():
                 arrow, partition = arrow.filter(pa.array(~late)), partition[~late]
         return grouped(arrow, partition, self.keys) if len(partition) else None

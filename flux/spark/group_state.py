@@ -80,7 +80,7 @@ def pandas_with_state(
         "arrow": arrow_output(output, whose),
         "state_type": state,
         "timeout": timeoutConf,
-        "event_time": event_time if is_event_time else None,
+        "time_column": event_time if is_event_time else None,
         "has_watermark": event_time is not None,
         "column": event_time,
         "waits_for_watermark": is_event_time,

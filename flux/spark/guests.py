@@ -205,12 +205,4 @@ def death_of(header: dict[str, Any]) -> tuple[int, int, int, Job | None]:
     job = header.get("job")
     if not all(type(number) is int for number in numbers):
         raise FluxError(f"a site that has died has an index, attempt and status, not {header!r:.200}")
-    return (*numbers, None if job is None else _job_of(job))  # type: ignore[return-value]
-
-
-def _job_of(job: Any) -> Job:
-    try:
-        stage, after, upto, partitions = job
-        return Job(stage=int(stage), after=int(after), upto=int(upto), partitions=frozenset(map(int, partitions)))
-    except (TypeError, ValueError):
-        raise FluxError(f"a site works on [stage, after, upto, partitions], not {job!r:.200}") from None
+    return (*numbers, None if job is None else Job.from_plain(job))  # type: ignore[return-value]

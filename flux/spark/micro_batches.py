@@ -48,7 +48,7 @@ class MicroBatches(Source):
                 f"flux.spark.MicroBatches: rows is a number from 1, the size of a micro-batch; it is {rows!r}"
             )
         self.schema = source.schema
-        self.replays = source.replays
+        self.replays, self.is_endless = source.replays, source.is_endless
         self._source = source
         self._rows = rows
         self._event_time = event_time

@@ -81,7 +81,7 @@ def stateful_processor(
         "plan": plan,
         "form": form,
         "as_spark": form.as_spark,
-        "event_time": event_time,
+        "time_column": event_time,
         "waits_for_watermark": mode == "eventtime",
         "__doc__": f"Spark's {_name_of(processor)} as a Flux operator.",
     }
@@ -175,8 +175,8 @@ class _ProcessorOperator(BatchOperator):
         if self.plan.initial is not None:
             self.plan.initial.check(key_columns, self.as_spark, self.plan.whose)
         rows = self.as_spark.check(rows, self.plan.whose)
-        if self.event_time is not None:
-            check_event_time(rows, self.event_time, self.plan.whose)
+        if self.time_column is not None:
+            check_event_time(rows, self.time_column, self.plan.whose)
         return self.form.arrow
 
     def new_partition(self) -> _ProcessorPartition:

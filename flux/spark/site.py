@@ -89,7 +89,7 @@ class Posting:
 
     def _tell_death(self, attempt: int, status: int, job: Job | None) -> None:
         """A signal has killed the site, and what it was busy with may be why."""
-        at = None if job is None else [job.stage, job.after, job.upto, sorted(job.partitions)]
+        at = None if job is None else job.to_plain()
         with contextlib.suppress(FluxError):  # The run may be over.
             own = command(self.secret)
             ask(self.program, own, "died", _ASK_TIMEOUT_S, index=self.index, attempt=attempt, status=status, job=at)

@@ -138,7 +138,8 @@ class Stream(Source):
         self._checkpoint = os.fspath(checkpoint) if checkpoint is not None else None
         self.schema = _arrow_schema(df, types or {})
         self._watermarked = watermarked(df)
-        self._tick_s = None if self._trigger.keys() & {"availableNow", "once"} else tick_s
+        self.is_endless = not self._trigger.keys() & {"availableNow", "once"}
+        self._tick_s = tick_s if self.is_endless else None
         self._listener: socket.socket | None = None
         self._secret = b""
         self._directory = Path()

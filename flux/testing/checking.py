@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 
 from ..errors import FluxError, PlanError
-from ..hosting import check_operator_class
+from ..hosting import checked_operator
 from ..punctuation import Punctuation
 from .clocks import LATER_S, NOW_S, Clock
 from .elsewhere import Elsewhere, name_of
@@ -121,7 +121,7 @@ def _subject(factory: Any, key: Any, parameters: dict[str, Any]) -> Subject:
     name = getattr(factory, "__name__", repr(factory))
     if not callable(factory):
         raise PlanError(f"check_operator takes an operator class, or what makes an operator; got {factory!r:.100}")
-    check_operator_class(factory, name)
+    checked_operator(factory, name)
     columns = (key,) if isinstance(key, str) else tuple(key or ())
     return Subject(factory, columns, parameters, PARTITIONS, name)
 

@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
+import pyarrow as pa
+
 __all__ = ["LATER_S", "NOW_S", "Clock"]
 
 NOW_S = 1_700_000_000.0
@@ -29,6 +31,7 @@ class Clock:
     """The clocks of this program, made to stand still where that is asked for."""
 
     def __init__(self) -> None:
+        pa.array([])  # Arrow imports pandas when it is first given a list: not while `datetime` is ours.
         self._now_s = NOW_S
         self.read_at: list[str] = []  # Where, as file and line, and what.
         self._fakes: dict[int, tuple[Any, Any]] = {id(real): (real, fake) for real, fake in self._replaced()}

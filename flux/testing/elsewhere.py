@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from ..errors import FluxError, from_dict
 from ..punctuation import Punctuation
+from ..wire.batches import batch_bytes
 from .playing import Given, Output, Subject, Way, play
 
 __all__ = ["Elsewhere", "name_of"]
@@ -84,10 +85,7 @@ class Elsewhere:
     def play(self, given: Given, way: Way) -> list[list[Output]]:
         """What each of them gives."""
         marks = [[mark.sn, mark.kind, mark.value] for mark in given.marks]
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, given.rows.schema) as writer:
-            writer.write_batch(given.rows)
-        asked = msgpack.packb([sink.getvalue().to_pybytes(), given.sn.tolist(), marks, sorted(way.cuts)])
+        asked = msgpack.packb([batch_bytes(given.rows), given.sn.tolist(), marks, sorted(way.cuts)])
         for process in self._processes:
             assert process.stdin is not None
             _say(process.stdin, asked)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import GeneratorType
@@ -26,6 +26,7 @@ from ..plan.sides import widened
 from ..punctuation import Punctuation
 from ..site.steps import Steps, Taps
 from ..spec.dataflow import END, OperatorState, Row, Scenario
+from ..subs import Subs, at_level, padded, words_of
 from ..wire.state import decode, encode
 from .beginnings import Pull
 
@@ -33,6 +34,7 @@ __all__ = ["Cells", "FlowScenario", "Kept", "plain_outputs"]
 
 Position = tuple[int, int, int, int, int]  # Of a row: all but its value.
 
+_WORD = 2**64 - 1
 _NO_PLAN = Plan(name="none", segments=(), sites=1, standby=0, pool_rows=1)
 
 
@@ -157,11 +159,33 @@ class FlowScenario(Scenario):
             if output is None:
                 continue
             consumers = edge.route.partition(output.arrow, output.sn, output.sub)
-            sub = np.zeros(len(output), np.uint64) if output.sub is None else output.sub
+            sub = self._numbers(output.sub, len(output))
             for i, text in enumerate(_texts(output.arrow)):
-                position = (int(output.sn[i]), int(sub[i]), number, partition, int(consumers[i]))
+                position = (int(output.sn[i]), sub[i], number, partition, int(consumers[i]))
                 yield Row(*position, Cells(output.arrow.slice(i, 1), text, ties[position]))
                 ties[position] += stage not in self.unordered  # There, which is made first means nothing.
+
+    @cached_property
+    def _words(self) -> int:
+        """How many words the longest `sub` of the flow can have."""
+        plan = self.plan_of_flow
+        steps = [step for segment in (plan.first, *plan.segments) for step in segment.steps]
+        return max((len(words_of(at_level(None, np.zeros(1, np.int64), step.level))) for step in steps), default=1)
+
+    def _numbers(self, sub: Subs | None, rows: int) -> list[int]:
+        """Each row's `sub` as one number: they have the same order."""
+        found = [0] * rows
+        for word in words_of(padded(sub, rows, self._words)):
+            found = [number << 64 | int(own) for number, own in zip(found, word, strict=True)]
+        return found
+
+    def sub_of(self, numbers: Sequence[int]) -> Subs | None:
+        """What `_numbers` was given."""
+        if not any(numbers):
+            return None
+        shifts = range(64 * (self._words - 1), -1, -64)
+        found = np.array([[number >> shift & _WORD for shift in shifts] for number in numbers], np.uint64)
+        return found if self._words > 1 else found[:, 0]
 
     def _passed_on(self, stage: int, partition: int, mark: Punctuation) -> Iterator[Row]:
         """A punctuation on its way to all partitions that a stage feeds."""
@@ -217,10 +241,10 @@ class _Segment:
         if sides:
             edges = self._plan.edges
             parts = [widened(part, edges[row.edge].side, sides) for part, row in zip(parts, rows, strict=True)]
-        sub = np.array([row.sub for row in rows], np.uint64)
+        sub = self._scenario.sub_of([row.sub for row in rows])
         sn = np.array([row.sn for row in rows], np.int64)
         where = np.full(len(rows), self._partition, np.uint16)
-        return Batch(pa.concat_batches(parts), sn, sub if sub.any() else None, where)
+        return Batch(pa.concat_batches(parts), sn, sub, where)
 
     def closed(self) -> tuple[bytes, ...]:
         """The states of the operators, as they go over the wire; they are not used any more."""

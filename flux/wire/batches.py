@@ -89,6 +89,15 @@ def read_table(stream: Any) -> pa.Table:
     return table
 
 
+def batch_bytes(rows: pa.RecordBatch) -> bytes:
+    """A record batch and its schema as an IPC stream of their own, for a file or a pipe."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_batch(rows)
+    written: bytes = sink.getvalue().to_pybytes()
+    return written
+
+
 def read_batch(stream: Any) -> pa.RecordBatch:
     """The one record batch of an IPC stream, valid in every respect. Raises what Arrow raises."""
     batch = _opened(stream).read_next_batch()

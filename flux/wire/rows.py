@@ -1,7 +1,7 @@
 """Rows: a body: the tuples and punctuations of a range of sequence numbers, as columns.
 
 One Arrow record batch holds the user's columns and, behind them, the hidden ones: `sn`, `sub` (left
-out while it is zero everywhere), the partition that produced the row and the partition it goes to.
+out while it is zero everywhere; see `flux.subs`), the partition that produced the row and the partition it goes to.
 Rows are in (sn, sub, producer) order. Everything here is one vectorised pass whatever the number of
 partitions.
 
@@ -25,10 +25,11 @@ from ..learning import filled_schema, together
 from ..plain import HIDDEN, columns_of
 from ..protocols.messages import Block
 from ..punctuation import PUNCTUATIONS, Punctuation
+from ..subs import Subs, from_arrow, is_sub, padded, to_arrow, words_of
 from .frames import BadFrame, shown
 
 SN, SUB, PRODUCER, PARTITION = HIDDEN
-_HIDDEN_TYPES = {SN: pa.int64(), SUB: pa.uint64(), PRODUCER: pa.uint16(), PARTITION: pa.uint16()}
+_HIDDEN_TYPES = {SN: pa.int64(), PRODUCER: pa.uint16(), PARTITION: pa.uint16()}
 _BLOCKS_PER_WORD = 64
 _TABLE_MAX = 1 << 18  # Pairs of partitions, a byte each: what stays in the cache.
 _tokens = itertools.count(1)
@@ -56,16 +57,16 @@ class Rows:
         cls,
         user: pa.RecordBatch,
         sn: npt.NDArray[np.int64],
-        sub: npt.NDArray[np.uint64] | None,
+        sub: Subs | None,
         producer: npt.NDArray[np.uint16],
         partition: npt.NDArray[np.uint16],
         marks: tuple[Punctuation, ...] = (),
     ) -> Rows:
         """Put the hidden columns behind the user's."""
-        hidden = {SN: sn, PRODUCER: producer, PARTITION: partition}
+        hidden = {SN: pa.array(sn), PRODUCER: pa.array(producer), PARTITION: pa.array(partition)}
         if sub is not None:
-            hidden[SUB] = sub
-        arrays = [pa.array(values) for values in hidden.values()]
+            hidden[SUB] = to_arrow(sub)
+        arrays = list(hidden.values())
         ours = [pa.field(name, array.type) for name, array in zip(hidden, arrays, strict=True)]
         # The user's fields as they are: they also say what the arrays do not, such as that there are no nulls.
         schema = pa.schema([*user.schema, *ours], user.schema.metadata)
@@ -79,13 +80,17 @@ class Rows:
             return rows
         for name, kind in _HIDDEN_TYPES.items():
             found = rows.wide.schema.get_all_field_indices(name)
-            if not found and name == SUB:
-                continue
             column = rows.wide.column(found[0]) if len(found) == 1 else None
             if column is None or column.type != kind or column.null_count:
                 raise BadFrame(
                     f"rows need one column {name} of {kind} without nulls; these have {columns_of(rows.wide.schema)}"
                 )
+        found = rows.wide.schema.get_all_field_indices(SUB)
+        if len(found) > 1 or not all(is_sub(rows.wide.column(place)) for place in found):
+            raise BadFrame(
+                f"rows need one column {SUB} or none, of uint64 or of lists of several that are all as long, without "
+                f"nulls; these have {columns_of(rows.wide.schema)}"
+            )
         sn = rows.hidden(SN)
         if (sn[1:] < sn[:-1]).any():
             raise BadFrame("rows are in the order of their sequence numbers; these are not")
@@ -123,7 +128,10 @@ class Rows:
         """A hidden column as a numpy array, without a copy; None if it is left out."""
         assert self.wide is not None
         index = self.wide.schema.get_field_index(name)
-        return None if index < 0 else self.wide.column(index).to_numpy(zero_copy_only=True)
+        if index < 0:
+            return None
+        column = self.wide.column(index)
+        return from_arrow(column) if name == SUB else column.to_numpy(zero_copy_only=True)
 
     def on(self, edge: int) -> Rows:
         """What goes on `edge`, which is the only one."""
@@ -287,8 +295,7 @@ def merge(parts: Iterable[Rows], edges: Sequence[int] = ()) -> Rows:
     order = np.argsort(sn, kind="stable")
     in_sn_order = sn[order]
     if (in_sn_order[1:] == in_sn_order[:-1]).any():
-        sub = whole.hidden(SUB)
-        ties = [whole.hidden(PRODUCER), sn] if sub is None else [whole.hidden(PRODUCER), sub, sn]
+        ties = [whole.hidden(PRODUCER), *reversed(words_of(whole.hidden(SUB))), sn]
         if len(set(edges)) > 1:
             ties.insert(1, np.repeat(edges, list(map(len, filled))))
         order = np.lexsort(tuple(ties))
@@ -308,7 +315,7 @@ def settled(rows: Rows) -> Rows:
     sn, sub, producer = (rows.hidden(name) for name in (SN, SUB, PRODUCER))
     if (sn[1:] > sn[:-1]).all():
         return rows
-    keys = (producer, sn) if sub is None else (producer, sub, sn)
+    keys = (producer, *reversed(words_of(sub)), sn)
     order = np.lexsort(keys)
     alike = np.ones(len(sn) - 1, np.bool_)
     for key in keys:
@@ -339,13 +346,20 @@ def _taken(batch: pa.RecordBatch, indices: npt.NDArray[np.int64]) -> pa.RecordBa
 
 
 def _alike(parts: Sequence[Rows]) -> list[pa.RecordBatch]:
-    """The parts' batches under one schema: those without `sub` get zeros where others have it."""
+    """The parts' batches under one schema: what `sub` has in one part and lacks in another is zero there."""
     batches: list[Any] = [part.wide for part in parts]
-    if not any(SUB in batch.schema.names for batch in batches):
+    subs = [part.hidden(SUB) for part in parts]
+    counts = [len(words_of(sub)) for sub in subs]
+    if len(set(counts)) == 1:
         return batches
     return [
-        batch
-        if SUB in batch.schema.names
-        else batch.append_column(SUB, pa.array(np.zeros(batch.num_rows, dtype=np.uint64)))
-        for batch in batches
+        _with_sub(batch, padded(sub, batch.num_rows, max(counts))) if count < max(counts) else batch
+        for batch, sub, count in zip(batches, subs, counts, strict=True)
     ]
+
+
+def _with_sub(batch: pa.RecordBatch, sub: Subs) -> pa.RecordBatch:
+    """The batch with another `sub`, as its last column, where `Rows.of` puts it."""
+    place = batch.schema.get_field_index(SUB)
+    batch = batch if place < 0 else batch.remove_column(place)
+    return batch.append_column(SUB, to_arrow(sub))

@@ -15,6 +15,7 @@ from flux.hosting import Hosted, host
 from flux.operator import OperatorStep, output_of
 
 PARTITIONS = 4
+SHAPES = ("few keys", "one key", "all keys distinct")
 
 
 def step_of(operator: Any, schema: Any, key: tuple[str, ...] = (), level: int = 0, **parameters: Any) -> OperatorStep:
@@ -37,6 +38,21 @@ def batch_of(rows: Sequence[tuple[Any, ...]], schema: Any, partition: Sequence[i
 
 def tuples(batch: Batch | None) -> list[tuple[Any, ...]]:
     return [] if batch is None else [tuple(row.values()) for row in batch.arrow.to_pylist()]
+
+
+def rows_of(
+    shape: str, key: st.SearchStrategy[tuple[Any, ...]], *others: st.SearchStrategy[Any]
+) -> st.SearchStrategy[list[tuple[Any, ...]]]:
+    """Rows of few keys, of one key alone, or of as many keys as rows."""
+    values = st.tuples(*others)
+    if shape == "one key":
+        return key.flatmap(lambda only: st.lists(values.map(lambda rest: (*only, *rest)), max_size=60))
+    if shape == "all keys distinct":
+        wide = st.tuples(st.integers(0, 2**31 - 1), st.integers(0, 2**31 - 1))
+        drawn = st.lists(st.tuples(wide, values), max_size=60, unique_by=lambda row: row[0])
+    else:
+        drawn = st.lists(st.tuples(key, values), max_size=60)
+    return drawn.map(lambda rows: [(*own, *rest) for own, rest in rows])
 
 
 def cuts(rows: int) -> st.SearchStrategy[list[tuple[int, int]]]:

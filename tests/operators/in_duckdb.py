@@ -102,6 +102,10 @@ class Batch:
         is_late = f"t IS NULL OR floor(t / {slide}) * {slide} + {size} <= watermark"
         return int(self._found(f"SELECT count(*) FROM events WHERE {is_late}")[0][0])
 
+    def below_watermark(self) -> int:
+        """Rows that are late for a join, which needs no windows."""
+        return int(self._found("SELECT count(*) FROM events WHERE t < watermark")[0][0])
+
     def top_of_windows(self, count: int, size: int) -> list[Row]:
         ranked = "row_number() OVER (PARTITION BY k, start ORDER BY x DESC, number)"
         closed = f"(SELECT count(*) FROM marks WHERE value < start + {size})"

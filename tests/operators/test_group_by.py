@@ -32,6 +32,11 @@ def batch_of(rows: list[tuple[Any, Any]], key: Any, x: Any) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([*columns, pa.array([row[1] for row in rows], x)], schema=schema)
 
 
+def named(key: Any) -> Any:
+    """The key as one that equals itself."""
+    return "nan" if key != key else key
+
+
 def check(rows: list[tuple[Any, Any]], key: Any, x: Any, data: st.DataObject) -> None:
     batch = batch_of(rows, key, x)
     timeline = Timeline.of(batch, ("k",), TOLD)
@@ -40,9 +45,10 @@ def check(rows: list[tuple[Any, Any]], key: Any, x: Any, data: st.DataObject) ->
     assert [sn for sn, _ in found] == timeline.sn.tolist()
     seen: dict[Any, list[Any]] = {}
     for (_, row), (k, value) in zip(found, rows, strict=True):
+        k = named(k)
         seen.setdefault(k, []).append(value)
         expected = aggregated(seen[k])[: len(RUNNING)]
-        assert row[0] == k
+        assert named(row[0]) == k
         assert all(alike(a, b) for a, b in zip(row[1:], expected, strict=True)), (row, expected)
     cuts, moves = data.draw(cut_places(len(rows))), data.draw(MOVES)
     assert repr(played(step, timeline, cuts, moves)[0]) == repr(found)
@@ -53,7 +59,7 @@ def check(rows: list[tuple[Any, Any]], key: Any, x: Any, data: st.DataObject) ->
     expected_rows, last, begin = [], {}, 0
     for mark in timeline.marks:
         end = int(np.searchsorted(timeline.sn, mark.sn))
-        last = {rows[i][0]: found[i][1] for i in range(begin, end)}
+        last = {named(rows[i][0]): found[i][1] for i in range(begin, end)}
         expected_rows += [(mark.sn, row) for _, row in sorted(last.items(), key=lambda e: repr(e[0]))]
         begin = end
     assert sorted(map(repr, told)) == sorted(map(repr, expected_rows))
@@ -69,6 +75,12 @@ def test_each_row_tells_the_floats_of_its_key_so_far(rows: list[Any], data: st.D
 @given(st.lists(st.tuples(st.integers(0, 2), INTS), max_size=50), st.data())
 def test_each_row_tells_the_integers_of_its_key_so_far(rows: list[Any], data: st.DataObject) -> None:
     check(rows, pa.int16(), pa.int64(), data)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.lists(st.tuples(st.sampled_from([1.5, math.nan, None]), FLOATS), max_size=50), st.data())
+def test_nan_and_null_are_keys_like_others(rows: list[Any], data: st.DataObject) -> None:
+    check(rows, pa.float64(), pa.float64(), data)
 
 
 @pytest.mark.parametrize("keys", [1, 300, 20_000])

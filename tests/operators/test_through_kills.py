@@ -125,7 +125,7 @@ def expected(rows: pa.Table) -> tuple[dict[str, list[Row]], int]:
         "pairs by time": batch.pairs(near),
         "pairs by rows": batch.pairs(f"abs(l_sn - r_sn) <= {NEAR_ROWS}"),
     }
-    return told, 3 * batch.late(SIZE_MS, SIZE_MS) + batch.late(SIZE_MS, SLIDE_MS)
+    return told, 3 * batch.late(SIZE_MS, SIZE_MS) + batch.late(SIZE_MS, SLIDE_MS) + batch.below_watermark()
 
 
 @pytest.mark.parametrize("keys", KEYS)

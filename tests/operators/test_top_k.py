@@ -107,7 +107,8 @@ def test_the_first_rows_of_each_key_are_those_of_a_plain_loop(
 def test_the_first_rows_are_those_of_pandas(keys: int) -> None:
     rng = np.random.default_rng(keys)
     count = 20_000
-    frame = pd.DataFrame({"k": rng.integers(0, keys, count), "x": rng.integers(0, 900, count), "n": range(count)})
+    key = rng.permutation(count) if keys == count else rng.integers(0, keys, count)
+    frame = pd.DataFrame({"k": key, "x": rng.integers(0, 900, count), "n": range(count)})
     expected = frame.sort_values(["k", "x", "n"], ascending=[True, False, True]).groupby("k").head(3)
     rows = pa.RecordBatch.from_pandas(frame, preserve_index=False)
     step = step_of(TopK, rows.schema, ("k",), k=3, by="x")

@@ -7,7 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+
+from experiments import dmz
 
 from .commands import JOB, ROOT, SECRET, Processes
 from .fakes import FakeController, FakeEgress, FakeIngress, FakeWorker
@@ -36,3 +39,14 @@ def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proce
     yield processes
     sys.modules.pop("job", None)
     processes.end()
+
+
+@pytest.fixture(scope="session")
+def packets() -> list[pa.RecordBatch]:
+    return dmz.packets(150_000, batch_rows=4_096)
+
+
+@pytest.fixture(scope="session")
+def expected(packets: list[pa.RecordBatch]) -> pa.Table:
+    """What a plain loop makes of them."""
+    return dmz.plain_table(packets)

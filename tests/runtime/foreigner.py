@@ -33,8 +33,12 @@ class Foreigner:
             message: PeerMessage = Ack(sender=sender, view=view, edge=_NO_EDGE, position=1)
         else:
             message = Stopped(sender=sender, view=view, edge=_NO_EDGE, stint=1)
+        self.say(message)
+
+    def say(self, message: PeerMessage) -> None:
+        """Say this, in its sender's name; return when it is said."""
         self._header = {"kind": "peer", "m": to_plain(message, lambda body: None)}
-        wait_until(lambda: self._header is None, f"{sender} does not ping")
+        wait_until(lambda: self._header is None, f"{message.sender} does not ping")
 
     def _replace(self, header: dict[str, Any], frame: bytes) -> bytes:
         if self._header is None or header["kind"] != "ping":

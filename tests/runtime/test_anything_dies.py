@@ -18,21 +18,10 @@ from flux.wire.tls import Tls
 
 from .relay import Relay, relayed
 
-ROWS = 150_000
 ROWS_PER_S = 60_000
 PATIENCE_S = 60.0
 FILES = Path(__file__).parent.parent / "wire" / "certificates"
 OURS = Tls(certificate=str(FILES / "ours.pem"), key=str(FILES / "ours.key"), ca=str(FILES / "ours-ca.pem"))
-
-
-@pytest.fixture(scope="module")
-def packets() -> list[pa.RecordBatch]:
-    return dmz.packets(ROWS, batch_rows=4_096)
-
-
-@pytest.fixture(scope="module")
-def expected(packets: list[pa.RecordBatch]) -> pa.Table:
-    return dmz.plain_table(packets)
 
 
 Fault = Callable[[flux.run.Run], None]

@@ -12,8 +12,11 @@ import pytest
 import flux
 from experiments import dmz
 from flux.cli import main
-from flux.protocols.messages import Ack, Effect, Publish, Pull, Released, Send, View
+from flux.protocols.messages import Ack, Effect, Publish, Pull, Released, Send, View, Want
 from flux.site.crash import VARIABLE, Crashes, crash_points, watch
+
+from .foreigner import Foreigner
+from .relay import relayed
 
 VIEW = View(number=1, nodes=("ingress",), dead=frozenset(), copies=((("ingress",),),))
 
@@ -109,6 +112,27 @@ def test_the_command_lists_them_by_kind_of_process(capsys: pytest.CaptureFixture
     assert not {"before-send-data", "before-pull"} & set(listed["egress"])
     assert main(["crash-points"]) == 0
     assert "  before-pull" in capsys.readouterr().out
+
+
+def test_a_run_is_not_begun_with_what_is_no_crash_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "site-1:step-nothing")
+    with pytest.raises(flux.FluxError, match=r"^FLUX_CRASH_AT='site-1:step-nothing': .* is no crash point"):
+        dmz.flow(dmz.packets(100), partitions=6).start(sites=3)
+
+
+def test_a_message_that_is_not_for_this_kind_of_process_is_refused_as_it_is_without_the_variable(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.setenv(VARIABLE, f"@{tmp_path}")
+    flow = dmz.flow(dmz.packets(50_000), partitions=6, rate=1_000)
+    with relayed(monkeypatch, "ingress", "egress") as relay:
+        foreigner = Foreigner(relay, back=False)
+        with flow.start(sites=2) as run:
+            relay.start()
+            foreigner.say(Want(sender="ingress", view=1, stage=1, version=1, position=0))
+            with pytest.raises(flux.FluxError, match=r"^node egress refuses Want\(.*a bug or a foreign process"):
+                run.wait(timeout=60)
 
 
 @pytest.mark.parametrize("victim", ["site-2:before-send-ack:3", "site-1:after-consume:2"])

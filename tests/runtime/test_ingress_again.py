@@ -31,6 +31,7 @@ from flux.site.surroundings import Surroundings
 from flux.sources import Source, SourceBatch, SourceContext, Table
 from flux.wire.secret import new_secret
 
+from .live import Live
 from .waiting import DEADLINE_S
 
 PLAN = Plan(
@@ -185,22 +186,6 @@ def test_what_is_shed_is_shed_for_every_copy_and_counted(
     assert found == sorted(set(found))
     assert lives[-1]._numbering is not None
     assert len(found) + lives[-1]._numbering.shed == rows
-
-
-class Live(Source):
-    """Rows that come once: whoever asks gets the next ones."""
-
-    schema = pa.schema({"n": pa.int64()})
-    replays = False
-
-    def __init__(self, batches: list[list[int]]) -> None:
-        self.left = batches
-
-    async def batches(self, context: SourceContext, after: Any = None) -> AsyncIterator[SourceBatch]:
-        assert after is None
-        while self.left:
-            await trio.lowlevel.checkpoint()
-            yield SourceBatch(pa.record_batch({"n": self.left.pop(0)}))
 
 
 @settings(max_examples=60)

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from flux.cli import main
+from flux.errors import DataLost, OperatorError
 from flux.plan import Policy
 from flux.remote.leader import Leader
+from flux.site.at_work import Job
 from flux.status import Status
 from flux.wire.link import Link
 
-from .commands import DEADLINE_S, Processes, said
+from .commands import DEADLINE_S, Processes
 from .fakes import flow
 from .waiting import wait_until
 
@@ -94,6 +97,42 @@ def test_who_was_drained_or_sent_home_has_not_failed(hearing: Hearing) -> None:
     assert hearing.status().failures == []
 
 
+@pytest.fixture
+def bereft(hearing: Hearing) -> Hearing:
+    """Both sites have died a moment ago."""
+    hearing.hear(0.0, "view", number=1, whole=True, at=0.0)
+    for site in ("site-1", "site-2"):
+        hearing.gone(1.0, site)
+    hearing.hear(1.0, "error", error=DataLost([("Sums", 1)]).to_dict())
+    hearing.leader.end_if_lost()
+    assert not hearing.leader.over
+    return hearing
+
+
+def test_a_loss_is_told_when_every_witness_has_spoken(bereft: Hearing) -> None:
+    bereft.leader.hear_witness("site-1", None)
+    bereft.leader.end_if_lost()
+    assert not bereft.leader.over
+    bereft.leader.hear_witness("site-2", None)
+    bereft.leader.end_if_lost()
+    assert isinstance(bereft.leader.heard.error, DataLost)
+
+
+def test_a_loss_is_told_after_a_while_where_the_witnesses_are_lost_too(bereft: Hearing) -> None:
+    bereft.now += 20.0
+    bereft.leader.end_if_lost()
+    assert isinstance(bereft.leader.heard.error, DataLost)
+
+
+def test_a_loss_by_rows_that_kill_is_told_as_that(bereft: Hearing) -> None:
+    first = Job(stage=1, after=10, upto=30, partitions=frozenset({0, 2}))
+    second = Job(stage=1, after=20, upto=40, partitions=frozenset({2}))
+    bereft.leader.hear_witness("site-1", first)
+    bereft.leader.hear_witness("site-2", second)
+    assert isinstance(bereft.leader.heard.error, OperatorError)
+    assert "site-1 and site-2 both died while they worked on rows 21 to 30" in str(bereft.leader.heard.error)
+
+
 def test_deaths_leave_no_open_files(hearing: Hearing) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for number in range(20):
@@ -109,24 +148,92 @@ def start_in_turn(processes: Processes, *names: str) -> None:
         wait_until(lambda up=(f"site-{number}", 1): up in processes.up(), f"{name} is not up: {processes.logs()}")  # type: ignore[misc]
 
 
-def test_a_site_that_dies_while_it_is_drained_is_said_to_have_died(
-    processes: Processes, capsys: pytest.CaptureFixture[str]
-) -> None:
-    there = ("--controller", processes.controller)
+def drain(processes: Processes, site: str) -> subprocess.Popen[str]:
+    """`flux drain`, which may take its time."""
+    return processes.call("drain", "drain", site, "--controller", processes.controller)
+
+
+# State is not moved while there is a file `held`.
+HELD = """
+import os
+import time
+import flux
+import job
+
+class Held(job.Counts):
+    def init_trans(self):
+        while os.path.exists("held"):
+            time.sleep(0.01)
+
+job.Counts = Held
+flow = job.flow_of(4, flux.sinks.Jsonl("out.jsonl"))
+"""
+
+
+def drain_that_is_held_up(processes: Processes) -> subprocess.Popen[str]:
+    """Drain site-1 of three, so that everything on it has to go to site-3."""
+    (processes.directory / "slow.py").write_text(HELD)
+    processes.flow = "slow:flow"
+    processes.start("controller")
+    start_in_turn(processes, "site-a", "site-b", "site-c")
+    for name in ("ingress", "egress"):
+        processes.start(name)
+    processes.advance(100)
+    (processes.directory / "held").touch()
+    call = drain(processes, "site-1")
+    wait_until(lambda: processes.status().get("building", 0) > 0, f"nothing is moved: {processes.logs()}")
+    return call
+
+
+def test_a_drain_for_which_there_are_too_few_sites_says_at_once_what_to_start(processes: Processes) -> None:
     processes.start("controller", "--standby", "0")
     start_in_turn(processes, "site-a", "site-b")
     for name in ("ingress", "egress"):
         processes.start(name)
+    processes.advance(10)
+    assert drain(processes, "site-1").wait(DEADLINE_S) == 1
+    said = (processes.directory / "drain.log").read_text()
+    assert "site-1 cannot be drained: its partitions need 2 other sites to live on, and there is 1 (site-2)" in said
+    assert "Start one with `flux site MODULE:FLOW --controller HOST:PORT`" in said
+    processes.advance(100)
+    processes.start("site-c")
+    wait_until(lambda: ("site-3", 1) in processes.up(), f"site-c is not up: {processes.logs()}")
+    assert drain(processes, "site-1").wait(DEADLINE_S) == 0, processes.logs()
+    assert processes.running["site-a"].wait(DEADLINE_S) == 0
+
+
+def test_a_drain_that_has_nowhere_to_go_any_more_says_so(processes: Processes) -> None:
+    call = drain_that_is_held_up(processes)
+    processes.kill("site-c")
+    assert call.wait(DEADLINE_S) == 1
+    (processes.directory / "held").unlink()
+    said = (processes.directory / "drain.log").read_text()
+    assert "site-1 cannot be drained: its partitions need 2 other sites to live on, and there is 1 (site-2)" in said
+    processes.advance(100)
+
+
+def test_a_site_that_dies_while_it_is_drained_is_said_to_have_died(processes: Processes) -> None:
+    call = drain_that_is_held_up(processes)
+    processes.kill("site-a")
+    assert call.wait(DEADLINE_S) == 1
+    assert "site-1 died before everything had been moved off it" in (processes.directory / "drain.log").read_text()
+
+
+def test_the_death_of_a_site_that_was_stopped_began_when_it_fell_silent(processes: Processes) -> None:
+    processes.start("controller")
+    start_in_turn(processes, "site-a", "site-b", "site-c")
+    for name in ("ingress", "egress"):
+        processes.start(name)
     processes.advance(100)
     processes.running["site-a"].send_signal(signal.SIGSTOP)
-    # There is no third site to which anything could be moved.
-    assert "site-1 died before everything had been moved off it" in said(capsys, 1, "drain", "site-1", *there)
-    processes.start("site-c")
+    wait_until(lambda: bool(processes.status().get("failures")), f"nobody died: {processes.logs()}")
+    [told] = [process for process in processes.status()["processes"] if process["name"] == "site-1"]
+    assert (told["state"], told["copies"], told["buffered_rows"]) == ("dead", 0, 0)
     processes.advance(100)
     [failure] = processes.status()["failures"]
     assert failure["site"] == "site-1" and failure["detected_after_s"] > 0.4
     assert failure["recovered_after_s"] > failure["detected_after_s"] and failure["bytes_moved"] > 0
-    assert main(["status", *there]) == 0
+    assert main(["status", "--controller", processes.controller]) == 0
 
 
 # Over before the copies would be compared on the way.

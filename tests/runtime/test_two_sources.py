@@ -28,27 +28,13 @@ from flux.site.surroundings import Surroundings
 from flux.sources import Source, SourceBatch, SourceContext, Table
 from flux.wire.secret import new_secret
 
+from .live import Live
 from .waiting import DEADLINE_S
 
 SITES = ("site-1", "site-2")
 EVERYBODY = "everybody"
 EDGES = 3
 EVERY_CHANNEL = (Block(producers=(0,), consumers=(0, 1, 2)),)
-
-
-class Live(Source):
-    """Rows that come once: whoever asks gets the next ones."""
-
-    schema = pa.schema({"n": pa.int64()})
-    replays = False
-
-    def __init__(self, batches: list[list[int]]) -> None:
-        self.left = batches
-
-    async def batches(self, context: SourceContext, after: Any = None) -> AsyncIterator[SourceBatch]:
-        while self.left:
-            await trio.lowlevel.checkpoint()
-            yield SourceBatch(pa.record_batch({"n": self.left.pop(0)}))
 
 
 class Same(flux.Operator):

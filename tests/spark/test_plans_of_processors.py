@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import date, time
+from datetime import date, time, timedelta
 from time import time_ns
 from typing import Any
 
@@ -317,3 +317,12 @@ def test_micro_batches_refuse_what_they_cannot_cut(arguments: dict[str, Any], sa
     given = {"source": flux.sources.Table([{"id": "a", "n": 1}]), **arguments}
     with pytest.raises(PlanError, match=said):
         MicroBatches(**given)
+
+
+def test_the_event_time_of_an_operators_input_says_nothing_of_what_it_emits() -> None:
+    flow = flux.Dataflow("times")
+    rows = flow.source(flux.sources.Table(pa.table({"id": ["a"], "ts": pa.array([1], pa.timestamp("us"))})))
+    timed = stateful_processor(p.EventTimers, "id string, ts timestamp", "Update", "EventTime", event_time="ts")
+    made = rows.exchange("id", partitions=2).apply(timed)
+    made.join(made, on="id", within={"ts": timedelta(seconds=1)}).sink(flux.sinks.Null())
+    assert "EventTimers makes it: let it say `event_time = 'ts'`" in flow.explain()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import re
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -171,3 +173,26 @@ def test_none_in_undeclared_output_is_no_fault() -> None:
             return row.value, [{"before": state, "all": [] if state is None else [state]}]
 
     check_operator(Before, rows=ROWS, key="word", examples=20)
+
+
+def test_the_processes_of_a_check_do_without_hypothesis() -> None:
+    program = "import sys, flux.testing.elsewhere; sys.exit('hypothesis' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_pandas_is_not_imported_while_the_clock_is_another() -> None:
+    program = """
+from hypothesis import strategies as st
+from flux.testing import check_operator
+from tests.testing import faulty
+rows = st.lists(st.fixed_dictionaries({"word": st.text(), "value": st.floats(0, 9)}))
+check_operator(faulty.Totals, rows, key="word", examples=2)  # The first example has no rows.
+"""
+    told = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stderr
+
+
+def test_what_flux_testing_has_not_is_said_as_of_any_module() -> None:
+    assert all(hasattr(flux.testing, name) for name in flux.testing.__all__)
+    with pytest.raises(AttributeError, match=r"module 'flux\.testing' has no attribute 'check_operators'"):
+        flux.testing.check_operators  # noqa: B018

@@ -211,20 +211,20 @@ def use_batch(batch: pa.RecordBatch) -> None:
 # --- rows and marks -------------------------------------------------------------------------------
 
 
-def _rows(first: int, sub: bool) -> Rows:
+def _rows(first: int, words: int) -> Rows:
     count = 20
     numbers = np.arange(first, first + count, dtype=np.int64)
     return Rows.of(
         pa.record_batch({"x": np.arange(count), "s": [str(i) for i in range(count)]}),
         numbers,
-        numbers.astype(np.uint64) if sub else None,
+        [None, numbers.astype(np.uint64), np.arange(2 * count, dtype=np.uint64).reshape(count, 2)][words],
         (numbers % PRODUCERS).astype(np.uint16),
         (numbers % PARTITIONS).astype(np.uint16),
         (Punctuation(first + 3, "clock", 17), Punctuation(first + 9, "watermark", -1)),
     )
 
 
-ROWS = [_rows(1, False), _rows(40, True)]
+ROWS = [_rows(1, 0), _rows(40, 1), _rows(80, 2)]  # Of flows that are shallow or deep; see flux.subs.
 _ROWS_SCHEMAS = [rows.wide.schema.serialize().to_pybytes() for rows in ROWS]
 _ROWS_BODIES = [rows.wide.serialize().to_pybytes() for rows in ROWS]
 _MARKS = [marks_to_plain(rows.marks) for rows in ROWS]
