@@ -91,11 +91,13 @@ class Journal:
         self.size += _HEAD.size + len(content)
         return position
 
-    def shorten(self, first: Iterable[bytes], keep_from: int) -> int:
+    def shorten(self, first: Iterable[bytes], keep_from: int, *, fsync: bool | None = None) -> int:
         """Let the records `first` take the place of all before position `keep_from`.
 
-        A new file takes the old one's name when it is whole. Returns by how much later records came forward.
+        A new file takes the old one's name when it is whole; with `fsync`, whole on the disk. Returns by how much later
+        records came forward.
         """
+        is_synced = self._fsync if fsync is None else fsync
         fresh = self.path.with_name(f"{self.path.name}.new")
         head = MAGIC + b"".join(map(_framed, first))
         try:
@@ -104,13 +106,13 @@ class Journal:
             try:
                 append(fd, head, 0)
                 append(fd, os.pread(self._fd, self.size - keep_from, keep_from), len(head))
-                if self._fsync:
+                if is_synced:
                     os.fsync(fd)
                 fresh.rename(self.path)
             except OSError:
                 os.close(fd)
                 raise
-            if self._fsync:
+            if is_synced:
                 sync_directory(self.path.parent)
         except OSError as error:
             raise disk_error("the journal", fresh, error, _KEPT) from error

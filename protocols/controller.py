@@ -6,6 +6,10 @@ destination, a few per stage at a time, on nodes that hold nothing yet, else whe
 and never where the partition has a copy already. When a partition has no copy left it says so, and the
 dataflow stops. An ingress or egress that died is replaced by the next process that comes to serve its stage.
 
+A view tells of every death; the next one leaves the dead out, but for those whose slots nobody else has yet. So views
+do not grow with the sites that are replaced. Who was left out and lives is
+known by its number, or by having seen a view, and refused as all the dead are (rule 32).
+
 Every view is in a journal before anybody is sent it. A controller that is started again begins with the last
 one; each node says which views it has seen, is sent the rest, and repeats what it had reported. So a restart in any
 phase of a recovery or a move goes on where the view stands, and what else was known is known again.
@@ -38,6 +42,7 @@ from .messages import (
     Suspected,
     View,
 )
+from .view import number_of
 
 
 class Controller(Machine):
@@ -59,7 +64,8 @@ class Controller(Machine):
     # Guards.
 
     def is_from_the_dead(self, message: Hello | Done | Failed) -> bool:
-        return message.node in self.view.dead
+        seen = message.view if isinstance(message, Hello) else 0  # Only sites say the others.
+        return message.node in self.view.dead or self.view.has_forgotten(message.node, seen)
 
     def is_expected(self, message: Hello) -> bool:
         has_seen = 0 <= message.view <= self.number
@@ -69,7 +75,8 @@ class Controller(Machine):
         return is_known and is_the_one and has_seen and self._may_join(message)
 
     def is_a_new_site(self, message: Hello) -> bool:
-        return not message.ends and self._is_new(message)
+        # One without a number could not be told from a new one when it has died and is forgotten.
+        return not message.ends and number_of(message.node) > 0 and self._is_new(message)
 
     def is_a_new_end(self, message: Hello) -> bool:
         return self._serves_an_end(message) and not self._is_late(message)
@@ -210,8 +217,21 @@ class Controller(Machine):
             self.view = view  # Nobody is told: the dataflow stops.
             yield Lost(partitions=lost)
         else:
-            self.view = self._with_recovery(replace(view, number=view.number + 1))
+            self.view = self._with_recovery(replace(self._forgetting(view), number=view.number + 1))
             yield Publish(view=self.view, to=tuple(sorted(self.present)))
+
+    def _forgetting(self, view: View) -> View:
+        """`view` without those of whose death the last one has told, and whose slots others have (rule 32)."""
+        if self.number == 0:
+            return view  # Nobody has been told anything.
+        placed = {node for partitions in view.copies for copies in partitions for node in copies}
+        gone = self.view.dead - placed
+        return replace(
+            view,
+            nodes=tuple(node for node in view.nodes if node not in gone),
+            dead=view.dead - gone,
+            forgotten=max([view.forgotten, *map(number_of, gone)]),
+        )
 
     def _with_recovery(self, view: View) -> View:
         """Begin to rebuild what is lost in the stage nearest to the source, as many copies as may be at once."""
@@ -283,9 +303,10 @@ def _best_place(view: View, stage: int, partition: int) -> str | None:
     return min(free, key=lambda node: (load[node], view.nodes.index(node)), default=None)
 
 
+_MUTE = "rules 12, 32: dead nodes are mute, listed or not"
 _NO_MORE = "rule 12: it is not wanted any more"
 Controller.RULES = (
-    Rule(on=Hello, guard=Controller.is_from_the_dead, action=fence, cites="rule 12: dead nodes are mute"),
+    Rule(on=Hello, guard=Controller.is_from_the_dead, action=fence, cites=_MUTE),
     Rule(on=Hello, guard=Controller.is_expected, action=Controller.welcome, cites="3.2.3.1: set up; a restart"),
     Rule(on=Hello, guard=Controller.is_a_new_site, action=Controller.take_in, cites="3.2.4: avail"),
     Rule(on=Hello, guard=Controller.is_a_new_end, action=Controller.replace_the_end, cites="an end was started again"),
@@ -296,8 +317,8 @@ Controller.RULES = (
     Rule(on=Suspected, guard=Controller.is_known, action=ignore, cites="rule 19: it is dead, or may not go"),
     Rule(on=Cut, guard=Controller.can_do_without_one, action=Controller.remove_one, cites="rule 19"),
     Rule(on=Cut, guard=Controller.are_both_known, action=ignore, cites="rule 19: one is dead, or neither may go"),
-    Rule(on=Done, guard=Controller.is_from_the_dead, action=fence, cites="rule 12: dead nodes are mute"),
-    Rule(on=Failed, guard=Controller.is_from_the_dead, action=fence, cites="rule 12: dead nodes are mute"),
+    Rule(on=Done, guard=Controller.is_from_the_dead, action=fence, cites=_MUTE),
+    Rule(on=Failed, guard=Controller.is_from_the_dead, action=fence, cites=_MUTE),
     Rule(on=Done, guard=Controller.is_being_built, action=Controller.make_live, cites="3.4.3.3: cu-done; rule 5"),
     Rule(on=Failed, guard=Controller.is_being_built, action=Controller.give_up, cites="rule 17"),
     Rule(on=Move, guard=Controller.is_possible, action=Controller.start_move, cites="5.1: moves by a third copy"),

@@ -25,7 +25,7 @@ from .view import View as View
 Body: TypeAlias = Any
 Position: TypeAlias = int
 
-VERSION = 3  # Of this protocol; nodes that speak another one are not let in.
+VERSION = 4  # Of this protocol; nodes that speak another one are not let in.
 BODY = {"body": True}  # Marks fields that hold a body: recordings and the wire treat them apart.
 
 
@@ -381,7 +381,10 @@ class Complain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publish:
-    """Write `view` to the journal; when it is safe there, send it to the nodes `to`."""
+    """Write `view` to the journal; when it is safe there, send it to the nodes `to`.
+
+    It stays there until all who live have seen it, and while it is the last one: `seen` knows.
+    """
 
     view: View
     to: tuple[str, ...]

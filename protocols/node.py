@@ -1,10 +1,10 @@
 """Node: one process of the dataflow: its machines, the view they share, and who may speak to them.
 
 It takes views strictly in order, from whichever it is given first, holds messages sent in a view it has not
-seen yet (rule 11), refuses what comes from a dead node (rules 12, 20), and hands the rest to the machine of the
-message's stage. A site's machines are its poolers, one per segment; the ingress and the egress are nodes
-with one machine. A node carries on without a controller; to one that was started again it says who it is, what
-it has seen, and what it had reported.
+seen yet (rule 11), refuses what comes from a dead node (rules 12, 20), also from one that views do not list any
+more (rule 32), and hands the rest to the machine of the message's stage. A site's machines are its poolers, one per
+segment; the ingress and the egress are nodes with one machine. A node carries on without a controller; to one that
+was started again it says who it is, what it has seen, and what it had reported.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ class Node(Machine):
         return message.view > self.number and len(self.held) < HELD_MAX
 
     def is_from_the_dead(self, message: PeerMessage) -> bool:
-        return self.view is not None and message.sender in self.view.dead
+        view, sender = self.view, message.sender
+        return view is not None and (sender in view.dead or view.has_forgotten(sender, message.view))
 
     def is_from_a_member(self, message: PeerMessage) -> bool:
         view = self.view
@@ -142,7 +143,7 @@ _ENDS: dict[type[Any], int] = {Ack: 0, Attach: 0, Stop: 0, Merge: 0, Data: 1, St
 def _peer_rows(kind: type[Any]) -> tuple[Rule[Node, Any], ...]:
     return (  # The first guard holds for nearly every message, and never together with another.
         Rule(on=kind, guard=Node.is_from_a_member, action=Node.hand_over, cites="3.2.3.1"),
-        Rule(on=kind, guard=Node.is_from_the_dead, action=fence, cites="rules 12, 20: dead nodes are mute"),
+        Rule(on=kind, guard=Node.is_from_the_dead, action=fence, cites="rules 12, 20, 32: dead nodes are mute"),
         Rule(on=kind, guard=Node.is_of_a_later_view, action=Node.hold, cites="rule 11"),
     )
 

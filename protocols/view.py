@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
+
+_SITE = re.compile(r"site-([0-9]{1,15})")  # More digits would be no number of the wire.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +25,16 @@ class Standby:
     donor: str
 
 
+def number_of(site: str) -> int:
+    """The number of a site: 7 of `site-7`. None is ever given twice, and a later site has a higher one; 0: it has none.
+
+    >>> number_of("site-7"), number_of("ingress.2")
+    (7, 0)
+    """
+    numbered = _SITE.fullmatch(site)
+    return int(numbered[1]) if numbered else 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class View:
     """Who is in the dataflow and which copy of which partition lives where (thesis 3.2.3.1).
@@ -30,6 +43,9 @@ class View:
     its *slot*. The node of a dead copy stays listed until another copy has its slot, and `dead` says that
     it is gone. `standby` are the copies being built, of `versions` begun so far. `incarnations` are those of the
     ends that were started again.
+
+    A death is told in one view at least. Then the dead are left out, but for those whose slots nobody else has yet
+    (rule 32): `forgotten` is the highest number of a site that was left out.
 
     `edges[e]` are the producing and the consuming stage of exchange e, a producer before its consumers: any
     DAG. Left out, the stages are a chain. Stage 0 is the ingress; stages without consumers are egresses.
@@ -45,6 +61,7 @@ class View:
     versions: int = 0
     incarnations: tuple[tuple[int, int], ...] = ()
     unordered: frozenset[int] = frozenset()
+    forgotten: int = 0
 
     def __post_init__(self) -> None:
         if not self.edges:
@@ -65,6 +82,15 @@ class View:
     def alive(self, node: str) -> bool:
         """Whether `node` belongs to the dataflow and has not failed."""
         return node in self._alive
+
+    def has_forgotten(self, node: str, seen: int = 0) -> bool:
+        """Whether `node`, which has seen the views up to `seen`, has died and was left out.
+
+        A site is known by its number. An end has none: it was listed in the view that it has seen.
+        """
+        number = number_of(node)
+        was_listed = number <= self.forgotten if number else 0 < seen <= self.number
+        return was_listed and node not in self.nodes
 
     def live_copies(self, stage: int, partition: int) -> tuple[str, ...]:
         """The nodes of the partition's surviving copies, primary first."""

@@ -37,6 +37,7 @@ from .recovery import (
     OneCopyPerSite,
     RecoveryEnds,
     SourceFirst,
+    ViewsStaySmall,
 )
 
 
@@ -377,13 +378,13 @@ class OneSender(Checker):
 
 
 class FencedIsMute(Checker):
-    """Rules 12, 20: what a node sends that is dead in the receiver's view is refused."""
+    """Rules 12, 20, 32: what a node sends that is dead in the receiver's view, or left out of it, is refused."""
 
     claim = "a fenced site has no effect"
 
     def heard(self, process: Process, message: PeerMessage) -> None:
         view = process.node.view
-        if view is not None and message.sender in view.dead:
+        if view is not None and message.view <= view.number and not view.alive(message.sender):
             raise self.violated(f"{process.name} is in view {view.number} and takes {message} of the dead")
 
 
@@ -470,6 +471,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     NothingGivenUp,
     LastCopyStays,
     FencedIsMute,
+    ViewsStaySmall,
     WithinBounds,
 )
 

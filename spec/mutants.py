@@ -27,6 +27,7 @@ MODULES = (
     "egress",
     "node",
     "controller",
+    "seen",
 )
 _DESCRIBE = {"title", "describe", "table", "__init__"}
 _TEXT_MAX = 90

@@ -47,6 +47,7 @@ from flux.protocols.messages import (
 )
 from flux.protocols.node import HELD_MAX, Node
 from flux.protocols.pooler import Pooler
+from flux.protocols.view import number_of
 
 from .checker import Violated
 from .dataflow import EGRESS, INGRESS
@@ -92,7 +93,7 @@ def _must_refuse(machine: Machine, message: Any) -> None:
         told = str(refused)
         if repr(message) not in told or "refuses" not in told:
             raise Violated(f"refusals name machine, message and state: {told}") from refused
-        if (_sender(message) in _dead(machine)) != isinstance(refused, Fenced):
+        if _is_out(machine, message) != isinstance(refused, Fenced):
             raise Violated(f"the dead, and only they, learn that they are fenced: {told}") from refused
     except (AssertionError, LookupError, TypeError, AttributeError) as error:
         raise Violated(f"bad input is refused: {machine.title} fails on {message}: {error!r}") from error
@@ -147,13 +148,15 @@ def _has_asked(world: World, standby: Standby, donor: Node) -> bool:
     return asked and not any(isinstance(message, Want) and message.version == standby.version for message in coming)
 
 
-def _dead(machine: Machine) -> frozenset[str]:
+def _is_out(machine: Machine, message: Any) -> bool:
+    """Whether a message is of one that is dead, or of one that was listed and is not any more."""
     view = machine.view if isinstance(machine, Node | Controller) else None
-    return view.dead if view is not None else frozenset()
-
-
-def _sender(message: Any) -> str | None:
-    return message.node if isinstance(message, Hello | Done | Failed) else getattr(message, "sender", None)
+    sender = message.node if isinstance(message, Hello | Done | Failed) else getattr(message, "sender", None)
+    if view is None or sender is None or sender in view.nodes:
+        return view is not None and sender in view.dead
+    if number_of(sender):
+        return number_of(sender) <= view.forgotten
+    return 0 < getattr(message, "view", 0) <= view.number  # What has no number was an end.
 
 
 def _bad(world: World, choice: Choice) -> Iterator[tuple[Machine, Any]]:
@@ -217,6 +220,8 @@ def _for_the_controller(world: World, message: Any) -> Iterator[Any]:
         yield Hello(node=node, view=view.number)
         yield Done(node=node, version=1)
         yield Failed(node=node, version=1)
+    if view.has_forgotten(forgotten := f"site-{view.forgotten}"):
+        yield Hello(node=forgotten)
     if isinstance(message, Hello):
         yield from _greetings(world.controller, message)
     elif message.node not in view.dead:
@@ -233,6 +238,8 @@ def _greetings(controller: Controller, message: Hello) -> Iterator[Hello]:
     yield replace(message, node=STRANGER, view=1)
     yield replace(message, node=STRANGER, ends=(1,), incarnation=FAR)
     yield replace(message, node=STRANGER, ends=(0, len(view.copies)), incarnation=FAR)
+    yield replace(message, node=f"site-{FAR}", view=0, ends=(1,), incarnation=FAR)  # Neither a site nor an end,
+    yield Hello(node=STRANGER)  # and a site without a number.
     yield replace(message, node="")
     for node in sorted(controller.present):
         ends = tuple(stage for stage in (0, len(view.copies) - 1) if node in view.copies[stage][0])

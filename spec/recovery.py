@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from flux.protocols.messages import Move, Standby, View
+from flux.protocols.view import number_of
 
 from .checker import Checker
 from .dataflow import EGRESS, INGRESS, Scenario
@@ -54,8 +55,7 @@ class RecoveryEnds(Checker):
                 if set(copies) & view.dead and sites - set(copies):
                     raise self.violated(f"stage {stage}, partition {partition} is left with {copies}")
                 for node in set(copies) - view.dead:
-                    [process] = [p for p in live if p.name == node]
-                    if (stage, partition) not in process.states:
+                    if not any(p.name == node and (stage, partition) in p.states for p in live):
                         raise self.violated(f"{node} has no state of stage {stage}, partition {partition}")
 
 
@@ -149,6 +149,25 @@ class LastCopyStays(Checker):
                 if not others and (node in copies or node in coming):
                     return True
         return False
+
+
+class ViewsStaySmall(Checker):
+    """Rule 32: a death is told once; then the dead are left out, but for those in a slot, and never come back."""
+
+    claim = "views stay small"
+
+    def published(self, scenario: Scenario, before: View, view: View) -> None:
+        placed = {node for partitions in view.copies for copies in partitions for node in copies}
+        told = before.dead if before.number else frozenset()
+        if too_many := (view.dead & told) - placed:
+            raise self.violated(f"view {view.number} lists {sorted(too_many)}, whose death was told before")
+        left_out = set(before.nodes) - set(view.nodes)
+        if untold := (left_out - told) | (placed - set(view.nodes)):
+            raise self.violated(f"view {view.number} leaves out {sorted(untold)}, and somebody may ask for them")
+        back = [node for node in set(view.nodes) - set(before.nodes) if 0 < number_of(node) <= before.forgotten]
+        unknown = [node for node in left_out if number_of(node) > view.forgotten]
+        if back or unknown or not set(view.dead) <= set(view.nodes):
+            raise self.violated(f"{back} may be back in view {view.number}, or {unknown} come back")
 
 
 def _begun(before: View, view: View) -> list[Standby]:

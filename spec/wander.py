@@ -61,12 +61,15 @@ WORLDS: dict[str, Scenario] = {
     "restarts": replace(_PAIR, restarts=1, bound_rows=10),
     "two restarts": replace(_PAIR, batches=((1,),), restarts=2, bound_rows=10),
     "restarts and a spare": replace(_SPARE, restarts=1, crashes=1, bound_rows=10),
+    "two restarts and a spare": replace(_SPARE, restarts=2, crashes=1, bound_rows=10),
     "restarts and a move": replace(_SPARE, moves=(_move(1, 0, 0, 3),), restarts=1, crashes=1),
     "a suspicion of the last copy": replace(_PAIR, crashes=1, suspicions=1),
     "a suspicion of a last copy on its way": replace(_PAIR, sites=4, crashes=2, suspicions=1),
     "a cut to the last copy": replace(_PAIR, crashes=1, cuts=1),
     "a suspicion": replace(_SPARE, crashes=1, suspicions=1),
     "a cut": replace(_SPARE, crashes=1, cuts=1),
+    # Who is taken for dead is forgotten, and still says what it has to say, also to another controller.
+    "a forgotten site": replace(_SPARE, sites=4, crashes=1, suspicions=2, restarts=2, bound_rows=10),
     "an arrival": replace(_PAIR, crashes=1, arrivals=1),
     # Stages, and the egress, that do not wait for the merge.
     "any order": replace(_PAIRS, copies=declustered(2, [2, 1]), batches=BATCHES, unordered=_EVERY, crashes=1),

@@ -35,7 +35,8 @@ from typing import Any
 
 from flux.protocols.controller import Controller
 from flux.protocols.machine import Fenced, Refused
-from flux.protocols.messages import Closed, Connected, Cut, Effect, Lost, Publish, Resend, State, Suspected, View
+from flux.protocols.messages import Closed, Connected, Cut, Effect, Hello, Lost, Publish, Resend, State, Suspected, View
+from flux.protocols.seen import Seen
 
 from .checker import Checker, Violated, Watch
 from .dataflow import EGRESS, INGRESS, Scenario, site
@@ -59,6 +60,7 @@ class World:
         self.processes: dict[str, Process] = {}
         self.crashed: set[str] = set()
         self.fenced: set[str] = set()  # Declared dead, and alive.
+        self.dismissed: set[str] = set()  # Those of them that this controller does not hear any more.
         self.cut: set[frozenset[str]] = set()
         self.used = {"crash": 0, "restart": 0, "suspect": 0, "cut": 0}
         self.lost: tuple[tuple[int, int], ...] = ()
@@ -71,6 +73,8 @@ class World:
         self._places: dict[Choice, int] = {}
         self.controller = Controller(scenario.plan, scenario.at_once)
         self.journal: list[View] = []
+        self.seen = Seen(None)
+        self._listed: dict[str, int] = {}  # The view that first listed each node.
         self._doing = {
             "deliver": self._deliver,
             "answer": self._answer,
@@ -164,6 +168,8 @@ class World:
         process = self.processes[to]
         before = len(process.work)
         out = process.deliver(message)
+        if sender == CONTROLLER and CONTROLLER not in self.crashed:
+            self.seen.take(to, message.number)
         if len(process.work) > before:
             self._enable_work(process)
         self._post(to, out)
@@ -218,6 +224,7 @@ class World:
         for name in removed:
             self.fenced.add(name)
             self._disable_if_there(("connect", name, NO_DETAIL))
+            self.dismissed.add(name)
             self._empty(name, CONTROLLER)
 
     def _restart(self, name: str, _: Any) -> None:
@@ -234,13 +241,14 @@ class World:
         self.crashed.discard(CONTROLLER)
         last = self.journal[-1] if self.journal else self.scenario.plan
         self.controller = Controller(last, self.scenario.at_once)
+        self.seen = Seen(self.journal[-1] if self.journal else None)
         self.fenced = {node for node in self.fenced if not last.alive(node)}  # What is not in the journal is forgotten.
+        self.dismissed.clear()  # They do not know why they were cut off, and greet the next controller.
         for node in self.processes:
-            if node in self.crashed:
-                if node in last.nodes and last.alive(node):
-                    self._enable(("notice", node, NO_DETAIL))
-            elif node not in self.fenced:
+            if node not in self.crashed:
                 self._enable(("connect", node, NO_DETAIL))
+            elif last.alive(node):
+                self._enable(("notice", node, NO_DETAIL))
         for a, b in sorted(map(sorted, self.cut)):
             if self._both_go_on(a, b) and ("mend", a, b) not in self._places:
                 self._enable(("report", a, b))
@@ -301,8 +309,8 @@ class World:
             return False
         last = self.journal[-1]
         knows = all(process.node.number == last.number for process in self.live())
-        is_right = self.crashed - {CONTROLLER} <= last.dead and all(last.live_copies(s, 0) for s in (0, -1))
-        return knows and is_right and not any(standby.donor in last.dead for standby in last.standby)
+        is_right = not any(map(last.alive, self.crashed)) and all(last.live_copies(s, 0) for s in (0, -1))
+        return knows and is_right and all(last.alive(standby.donor) for standby in last.standby)
 
     def _both_go_on(self, a: str, b: str) -> bool:
         return not {a, b} & (self.crashed | self.fenced)
@@ -321,20 +329,33 @@ class World:
         try:
             effects = self.controller.step(message)
         except Fenced:
+            self._fence(message.node)
             return
+        if isinstance(message, Hello):
+            self.seen.take(message.node, message.view)
         self._carry_out(effects)
+
+    def _fence(self, name: str) -> None:
+        """Who is told that it is dead has been so for long, or comes too late; what it has said meanwhile is heard."""
+        if name not in self.crashed:
+            self.fenced.add(name)
+            self.dismissed.add(name)
 
     def _carry_out(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Publish):
                 assert all(map(effect.view.alive, effect.to)), f"a view is sent to the dead among {effect.to}"
                 before = self.journal[-1] if self.journal else self.scenario.plan
-                self.journal.append(effect.view)
+                self._write(effect.view)
                 for check in self.watch.published:
                     check(self.scenario, before, effect.view)
                 self._post(CONTROLLER, [(node, effect.view) for node in effect.to])
             elif isinstance(effect, Resend):
                 views = [v for v in self.journal if v.number > effect.after and effect.to in v.nodes]
+                first = effect.after + 1 if effect.after else self._listed[effect.to]
+                if views[0].number != first:
+                    there = [view.number for view in views]
+                    raise Violated(f"views come without gaps: {effect.to} needs {first}, and the journal has {there}")
                 self._post(CONTROLLER, [(effect.to, view) for view in views])
             else:
                 assert isinstance(effect, Lost), f"the controller has no business with {effect}"
@@ -346,6 +367,19 @@ class World:
                 self.choices.clear()
                 self._places.clear()
 
+    def _write(self, view: View) -> None:
+        """The journal keeps what somebody may not have seen, and the last view (rule 33)."""
+        for node in view.nodes:
+            self._listed.setdefault(node, view.number)
+        self.seen.publish(view)
+        self.journal = [old for old in self.journal if old.number > self.seen.by_all] + [view]
+        living = {node for node in view.nodes if view.alive(node)}
+        if living <= self.controller.present:
+            seen = min(self.processes[node].node.number for node in living)
+            kept = [old.number for old in self.journal[:-1] if old.number <= seen]
+            if kept:
+                raise Violated(f"the journal stays short: all have seen view {seen}, and it has {kept}")
+
     def _must_stop(self) -> None:
         """Whoever else goes when data is lost, no view takes the dataflow on with a hole in it."""
         twin = self.controller.clone()
@@ -355,7 +389,7 @@ class World:
 
     def _post(self, sender: str, out: Outgoing) -> None:
         for to, message in out:
-            if to in self.crashed or (to == CONTROLLER and sender in self.fenced):
+            if to in self.crashed or (to == CONTROLLER and sender in self.dismissed):
                 continue
             by = sender + CHUNKS if self.scenario.chunks and type(message) is State else sender
             link = self.links.get((by, to))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 
@@ -28,7 +29,8 @@ class Watch:
         self._run = run
         self._program = run._program
         self._patience_s = patience_s
-        self._read_bytes = len(MAGIC)  # Of the controller's journal.
+        self._read_bytes = len(MAGIC)  # Of the controller's journal,
+        self._file = 0  # which is another file when it was shortened.
         self._view: View | None = None  # The last in what was read.
         self._held: dict[str, bool] = {}  # Whether each node held a copy in the last view in which it lived.
 
@@ -38,6 +40,8 @@ class Watch:
         if self._view is not None and not path.exists():
             return self._view  # The run is over.
         with path.open("rb") as journal:
+            if (file := os.fstat(journal.fileno()).st_ino) != self._file:
+                self._file, self._read_bytes = file, len(MAGIC)
             journal.seek(self._read_bytes)
             new = MAGIC + journal.read()
         for record in _records(path, new):

@@ -16,6 +16,7 @@ from ..dataflow import Dataflow
 from ..errors import FluxError
 from ..local.launcher import Runnable
 from ..plan.plan import EGRESS, INGRESS
+from ..protocols.view import number_of
 from ..remote.controller import RemoteController
 from ..remote.flows import RemoteFlow
 from ..remote.importable import check_module
@@ -70,7 +71,9 @@ def add(commands: Commands) -> None:
         )
         if role == "site":
             parser.add_argument(
-                "--name", metavar="site-N", help="the name it would like; one that has died is not given"
+                "--name",
+                metavar="site-N",
+                help="the name it would like; one that has died is not given",
             )
         else:
             _add_journal(parser)
@@ -83,6 +86,12 @@ def tcp(text: str) -> str:
     if not host or not port.isdigit() or int(port) > 65_535:
         raise WrongCall(f"an address is HOST:PORT, such as 10.0.0.5:7000, got {text!r}")
     return f"tcp:{text}"
+
+
+def _site_name(text: str | None) -> str | None:
+    if text is not None and not number_of(text):
+        raise WrongCall(f"sites are called site-1, site-2 and so on, got {text!r}")
+    return text
 
 
 def _add_flow(parser: argparse.ArgumentParser) -> None:
@@ -123,6 +132,7 @@ def _controller(options: argparse.Namespace) -> int:
 
 def _join(options: argparse.Namespace) -> int:
     controller, own = tcp(options.controller), credentials.of(options)
+    name = _site_name(options.name) if options.role == "site" else None
     with Witness(controller, own) as witness:
         joining = Joining(
             flow=_flow_of(options),
@@ -134,9 +144,7 @@ def _join(options: argparse.Namespace) -> int:
             patience_s=options.patience,
             lease_s=options.lease,
         )
-        if options.role == "site":
-            return _live(joining.process(None, options.name))
-        return _live(joining.process(Path(options.journal)))
+        return _live(joining.process(None if options.role == "site" else Path(options.journal), name))
 
 
 def _live(process: Runnable) -> int:

@@ -113,10 +113,13 @@ class ControllerProcess:
             del self._links[link.peer]
             self._pulse.forget(link.peer)
             self._step(Closed(node=link.peer))
+            if not self.machine.view.alive(link.peer):
+                self._views.addresses.pop(link.peer, None)  # It may never have been in a view.
 
     def _why_refused(self, peer: str) -> str | None:
         view = self.machine.view
-        return f"it was declared dead, as view {view.number} says" if peer in view.dead else None
+        is_dead = peer in view.dead or view.has_forgotten(peer)
+        return f"it was declared dead, as view {view.number} says" if is_dead else None
 
     async def _attend(self, link: Link, first: dict[str, Any], pid: int | None) -> None:
         """Hear who has greeted, for as long as he is there; what he says first tells if it is only his heart."""
@@ -138,6 +141,11 @@ class ControllerProcess:
         kind = header["kind"]
         if kind == "here":
             self._views.addresses[link.peer] = frames.field(header, "address", str)
+        elif kind == "seen":
+            number = frames.field(header, "number", int)
+            if number > self.machine.number:
+                raise frames.BadFrame(f"{link.peer} has seen view {number}, and the last is {self.machine.number}")
+            self._views.took(link.peer, number)
         elif kind == "digests":
             where = frames.field(header, "stage", int), frames.field(header, "position", int)
             partitions, digests = frames.numbers(header, "partitions"), frames.numbers(header, "digests")
@@ -204,6 +212,8 @@ class ControllerProcess:
             return
         if isinstance(message, Closed) and before.alive(message.node):
             self._report_gone(message.node)
+        if isinstance(message, Hello):
+            self._views.took(message.node, message.view)
         if self._recorder is not None:
             self._recorder.record(message, effects)
         for effect in effects if self._crashes is None else self._crashes.along(effects):
@@ -234,6 +244,7 @@ class ControllerProcess:
     def _dismiss(self, node: str, why: str) -> None:
         link = self._links.pop(node, None)
         self._pulse.forget(node)
+        self._views.addresses.pop(node, None)
         if link is not None:
             self._log(f"{node} is dismissed: {why}")
             link.send({"kind": "fenced", "text": why})

@@ -1,7 +1,8 @@
 """The roll: which name and which incarnation a process gets that asks to join.
 
 A name that has died is never given again: nodes refuse what the dead may still have sent. So a site that a supervisor
-starts again is a further one, and an ingress or egress the next incarnation of its kind.
+starts again is a further one, and an ingress or egress the next incarnation of its kind. Sites are numbered, because
+views leave out those that died long ago, and have only the highest number among them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterable
 from ..plan import Plan
 from ..plan.plan import EGRESS, INGRESS
 from ..protocols.messages import View
+from ..protocols.view import number_of
 
 
 class Roll:
@@ -29,15 +31,11 @@ class Roll:
         return self._incarnations[end]
 
     def site(self, wish: str | None, view: View, connected: Iterable[str]) -> str:
-        """The wished name if nobody has or had it; else a place of the plan that is free, else a further number."""
+        """The wished `site-N` if nobody has or had it; else a place of the plan that is free, else a further number."""
         taken = self._names | set(connected) | view.dead | (set(view.nodes) if view.number else set())
-        free = [name for name in self._plan.site_names if name not in taken]
-        wished = [wish] if wish is not None and wish not in taken else []
-        numbers = [int(name[5:]) for name in {*taken, *self._plan.site_names} if _is_site(name)]
-        name = [*wished, *free, f"site-{max(numbers) + 1}"][0]
+        names = (wish or "", *self._plan.site_names)
+        free = [name for name in names if number_of(name) and name not in taken and not view.has_forgotten(name)]
+        highest = max(view.forgotten, *map(number_of, (*taken, *self._plan.site_names)))
+        name = [*free, f"site-{highest + 1}"][0]
         self._names.add(name)
         return name
-
-
-def _is_site(name: str) -> bool:
-    return name.startswith("site-") and name[5:].isdigit()

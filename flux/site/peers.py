@@ -50,7 +50,7 @@ class Peers:
         self.links: dict[str, Link] = {}
         self.controller = Link(CONTROLLER)
         self._own = surroundings.identity(name)
-        self._dead: frozenset[str] = frozenset()
+        self._view: View | None = None
         self._distrusted = ""
         self._viewed = trio.Event()  # Set, and made anew, with each view.
         self._given_up: set[Link] = set()  # What comes over them cannot be read.
@@ -105,7 +105,9 @@ class Peers:
         self.log(text, level)
 
     def _why_refused(self, peer: str) -> str | None:
-        return "others have taken it for dead, and go on without it" if peer in self._dead else None
+        view = self._view
+        is_dead = view is not None and (peer in view.dead or view.has_forgotten(peer))
+        return "others have taken it for dead, and go on without it" if is_dead else None
 
     async def _linked(self, peer: str) -> Link:
         """The link to who has greeted; he may know of a view, and of us, before we know of him."""
@@ -124,13 +126,12 @@ class Peers:
 
     def link_up(self, view: View, addresses: dict[str, str]) -> None:
         """One connection to each other live node; of two, the one listed first in the view dials."""
-        self._dead = view.dead
+        self._view = view
+        for peer in [peer for peer in self.links if not view.alive(peer)]:
+            self.links.pop(peer).close()
         mine = view.nodes.index(self.name)
         for index, peer in enumerate(view.nodes):
-            if peer in view.dead:
-                if peer in self.links:
-                    self.links.pop(peer).close()
-            elif index != mine and peer not in self.links:
+            if view.alive(peer) and index != mine and peer not in self.links:
                 link = self.links[peer] = Link(peer)
                 self._nursery.start_soon(link.write)
                 # In a view that was missed there may be some that have died since, and have no address.

@@ -284,6 +284,8 @@ class Shell(Peers):
                 raise frames.BadFrame(f"expected a view, got {view!r:.200}")
             self.link_up(view, header["addresses"])
             self.tell(view)
+            # It is in the inbox before the next greeting: no controller will be asked for it again (rule 33).
+            link.send({"kind": "seen", "number": view.number})
 
     def end_as_dead(self, why: str) -> NoReturn:
         sys.stderr.write(f"flux: {self.name} ends: {why}\n")

@@ -394,4 +394,30 @@ RULES: tuple[ProtocolRule, ...] = (
             Removal(feeding.wait_for_all_that_a_copy_has_to_take, "small steps", 37),
         ),
     ),
+    ProtocolRule(
+        32,
+        "The dead are forgotten",
+        "A view tells of a death, and the next one leaves out the dead whose slots others have: all see every view, so "
+        "nobody asks for them any more. A site that was left out is known by its number, because no number is given "
+        "twice and the view has the highest that was left out; an end by having seen a view. Both stay mute, and may "
+        "not come back. A site that is so slow to come that a later one has lived, died and been forgotten is taken "
+        "for one of them, and is started again.",
+        (
+            Removal(views.leave_the_dead_out_at_once, "restarts", 29),
+            Removal(views.leave_out_who_is_in_a_slot, "a spare, two crashes", 3),
+            Removal(views.hear_the_forgotten, "a forgotten site", 122),
+            Removal(views.take_the_forgotten_for_strangers, "a forgotten site", 5),
+            Removal(views.take_in_a_forgotten_site, "a forgotten site", 29),
+        ),
+    ),
+    ProtocolRule(
+        33,
+        "The journal keeps what somebody may ask for",
+        "A view is in the journal until everybody who lives in the last one has seen it, and the last one always. Who "
+        "has not been heard by a controller that was started again may have seen none.",
+        (
+            Removal(views.keep_the_last_view_only, "restarts and a spare", 34),
+            Removal(views.take_silence_for_having_seen, "two restarts and a spare", 20),
+        ),
+    ),
 )

@@ -12,14 +12,21 @@ from flux.protocols.controller import Controller
 from flux.protocols.egress import Egress
 from flux.protocols.messages import Effect, Hello, PeerMessage, Publish, Resend, View
 from flux.protocols.node import Node
+from flux.protocols.seen import Seen
 
 from .. import world as world_module
 from ..checker import Watch
 from ..invariants import Checker, FencedIsMute, all_checkers
 from ..process import CONTROLLER
-from ..recovery import SourceFirst
+from ..recovery import SourceFirst, ViewsStaySmall
 from ..world import World
 from .patch import Patch
+
+
+def _look_away(patch: Patch, checker: type[Checker]) -> None:
+    """Who would notice at once does not look: what is shown is what comes of it."""
+    patch.put(world_module, "_ALL", Watch(kept for kept in all_checkers() if not isinstance(kept, checker)))
+
 
 # --- who is heard -----------------------------------------------------------------------------------------
 
@@ -39,7 +46,7 @@ def hear_the_dead(patch: Patch) -> None:
 
     patch.put(Node, "is_from_the_dead", lambda node, message: False)
     patch.put(Node, "is_from_a_member", is_from_a_member)
-    patch.put(FencedIsMute, "heard", Checker.heard)
+    _look_away(patch, FencedIsMute)
 
 
 def keep_what_the_dead_had_said(patch: Patch) -> None:
@@ -128,8 +135,60 @@ def rebuild_from_destination_to_source(patch: Patch) -> None:
         return view
 
     patch.put(Controller, "_with_recovery", with_recovery)
-    safety = [checker for checker in all_checkers() if not isinstance(checker, SourceFirst)]  # That is preference.
-    patch.put(world_module, "_ALL", Watch(safety))
+    _look_away(patch, SourceFirst)  # That is preference.
+
+
+# --- who is forgotten -------------------------------------------------------------------------------------
+
+
+def leave_the_dead_out_at_once(patch: Patch) -> None:
+    """The view in which a node dies does not list it any more, if it has no slot."""
+    own = Controller._forgetting
+
+    def forgetting(controller: Controller, view: View) -> View:
+        told, controller.view = controller.view, replace(controller.view, dead=view.dead)
+        left = own(controller, view)
+        controller.view = told
+        return left
+
+    patch.put(Controller, "_forgetting", forgetting)
+    _look_away(patch, ViewsStaySmall)
+
+
+def leave_out_who_is_in_a_slot(patch: Patch) -> None:
+    """The dead are left out whether others have their slots or not."""
+
+    def forgetting(controller: Controller, view: View) -> View:
+        gone = controller.view.dead if controller.number else frozenset()
+        return replace(view, nodes=tuple(n for n in view.nodes if n not in gone), dead=view.dead - gone)
+
+    patch.put(Controller, "_forgetting", forgetting)
+    _look_away(patch, ViewsStaySmall)
+
+
+def hear_the_forgotten(patch: Patch) -> None:
+    """A message counts if its sender is not listed any more; who would notice that at once looks away."""
+    own = Node.is_from_a_member
+
+    def is_from_a_member(node: Node, message: PeerMessage) -> bool:
+        if node.view is None or message.sender in node.view.nodes or message.view > node.number:
+            return own(node, message)
+        return node._stage(message) in node.machines
+
+    patch.put(Node, "is_from_a_member", is_from_a_member)
+    _look_away(patch, FencedIsMute)
+
+
+def take_the_forgotten_for_strangers(patch: Patch) -> None:
+    """Who is not listed and says something is no process of this run; a run in which that happens cannot go on."""
+    patch.put(View, "has_forgotten", lambda view, node, seen=0: False)
+
+
+def take_in_a_forgotten_site(patch: Patch) -> None:
+    """A site that is not listed is a new one, if it has not seen a view; it may have been listed in one."""
+    own = View.has_forgotten
+    patch.put(View, "has_forgotten", lambda view, node, seen=0: seen > 0 and own(view, node, seen))
+    _look_away(patch, ViewsStaySmall)
 
 
 # --- restarts ---------------------------------------------------------------------------------------------
@@ -168,6 +227,22 @@ def do_not_send_views_again(patch: Patch) -> None:
         return (effect for effect in own(controller, message) if not isinstance(effect, Resend))
 
     patch.put(Controller, "welcome", welcome)
+
+
+def keep_the_last_view_only(patch: Patch) -> None:
+    """The journal has no view but the last one."""
+    patch.put(Seen, "by_all", property(lambda seen: max(seen.upto.values(), default=0)))
+
+
+def take_silence_for_having_seen(patch: Patch) -> None:
+    """Who has not been heard by a controller that was started again has seen all views."""
+    own = Seen.__init__
+
+    def begin(seen: Seen, last: View | None) -> None:
+        own(seen, last)
+        seen.upto = {}
+
+    patch.put(Seen, "__init__", begin)
 
 
 def let_any_process_serve_an_end(patch: Patch) -> None:

@@ -9,6 +9,7 @@ import pytest
 import trio
 import trio.testing
 
+from flux.protocols.messages import View
 from flux.site.peers import Peers
 
 
@@ -122,3 +123,31 @@ def test_a_process_that_has_not_been_in_a_view_waits_for_one() -> None:
     peers = Peers.__new__(Peers)
     peers.links, peers.controller = {}, SimpleNamespace(stands=False)  # type: ignore[assignment]
     assert not peers._is_cut_off()
+
+
+# Who is dead is told so when it connects.
+
+
+def refusal(peer: str) -> str | None:
+    view = View(
+        number=9,
+        nodes=("ingress", "site-3", "site-5", "egress"),
+        dead=frozenset({"site-5"}),
+        copies=((("ingress",),), (("site-3",),), (("egress",),)),
+        forgotten=4,
+    )
+    return Peers._why_refused(SimpleNamespace(_view=view), peer)
+
+
+@pytest.mark.parametrize("peer", ["site-5", "site-4", "site-1"], ids=["dead", "forgotten", "long forgotten"])
+def test_the_dead_are_told_so_also_when_no_view_lists_them_any_more(peer: str) -> None:
+    assert "taken it for dead" in str(refusal(peer))
+
+
+@pytest.mark.parametrize("peer", ["site-3", "site-6", "egress", "egress.2"])
+def test_members_and_those_who_may_become_one_are_let_in(peer: str) -> None:
+    assert refusal(peer) is None
+
+
+def test_before_the_first_view_everybody_is_let_in() -> None:
+    assert Peers._why_refused(SimpleNamespace(_view=None), "site-1") is None

@@ -199,6 +199,11 @@ def test_an_address_that_is_none_is_a_wrong_call(
     assert f"an address is HOST:PORT, such as 10.0.0.5:7000, got {where!r}" in said(capsys, 2, *controller(where))
 
 
+def test_a_name_that_no_site_has_is_a_wrong_call(processes: Processes, capsys: pytest.CaptureFixture[str]) -> None:
+    err = said(capsys, 2, "site", "job:flow", "--controller", processes.controller, "--name", "alpha")
+    assert "sites are called site-1, site-2 and so on, got 'alpha'" in err
+
+
 def test_a_flow_that_needs_a_program_is_refused(processes: Processes, capsys: pytest.CaptureFixture[str]) -> None:
     err = said(capsys, 1, "controller", "job:collecting", "--listen", "127.0.0.1:1", "--journal", "journal-c")
     assert "a remote run has none: use flux.sinks.Parquet(directory) or flux.sinks.Jsonl(path)" in err
@@ -248,6 +253,19 @@ def test_sites_get_the_names_of_the_plan_and_then_further_ones() -> None:
 def test_a_name_that_is_or_was_in_the_view_is_not_given_by_the_next_controller() -> None:
     view = replace(plan().view(), number=3, dead=frozenset({"site-2"}))
     assert Roll(plan()).site("site-2", view, ["site-1"]) == "site-4"
+
+
+def test_a_name_that_views_do_not_list_any_more_is_not_given_again() -> None:
+    made = plan().view()
+    left = tuple(node for node in made.nodes if node not in ("site-1", "site-2"))
+    view = replace(made, number=9, nodes=(*left, "site-8"), forgotten=7)
+    roll = Roll(plan())
+    assert [roll.site(wish, view, []) for wish in ("site-2", "site-7", None)] == ["site-9", "site-10", "site-11"]
+    assert Roll(plan()).site(None, replace(view, forgotten=12), []) == "site-13"
+
+
+def test_a_site_that_wishes_for_a_name_without_a_number_gets_one_with() -> None:
+    assert Roll(plan()).site("mine", plan().view(), []) == "site-1"
 
 
 def test_an_end_that_joins_again_is_the_next_incarnation_also_after_the_controllers() -> None:

@@ -43,6 +43,7 @@ from flux.spec.recovery import (
     OneCopyPerSite,
     RecoveryEnds,
     SourceFirst,
+    ViewsStaySmall,
 )
 from flux.spec.world import NO_DETAIL, Choice
 
@@ -272,6 +273,19 @@ def hear_frames_of_the_dead(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Node, "RULES", tuple(rows))
 
 
+def list_the_dead_for_ever(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Controller, "_forgetting", lambda controller, view: view)
+
+
+def hear_the_dead_who_are_not_listed(patch: pytest.MonkeyPatch) -> None:
+    def is_from_a_member(node: Node, message: Any) -> bool:
+        view = node.view
+        return view is not None and message.sender not in view.dead and message.view <= view.number
+
+    rows = [replace(r, guard=is_from_a_member) if r.action is Node.hand_over else r for r in Node.RULES]
+    patch.setattr(Node, "RULES", tuple(rows))
+
+
 def work_with_a_full_pool(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Buffer, "full", lambda buffer: False)
 
@@ -387,6 +401,8 @@ CASES = (
     Case(give_up_a_copy_that_was_not_reported, NothingGivenUp, TWO_CRASHES, only=True, tale=_UNREPORTED),
     Case(remove_the_holder_of_a_last_copy, LastCopyStays, A_DOUBT, only=True, tale=_DOUBTED),
     Case(hear_frames_of_the_dead, FencedIsMute, small_worlds.PAIRS_ONE_BATCH, only=True),
+    Case(list_the_dead_for_ever, ViewsStaySmall, small_worlds.SPARE, only=True),
+    Case(hear_the_dead_who_are_not_listed, FencedIsMute, small_worlds.SPARE),
     Case(wait_for_a_copy_on_its_way, NoPause, SPARE_AND_TIGHT),
     Case(keep_more_for_ever, BuffersDrain, SPARE_SITE),
     Case(work_with_a_full_pool, WithinBounds, TIGHT_PAIR, only=True),

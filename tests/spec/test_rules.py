@@ -141,18 +141,18 @@ MACHINES = (Controller, Egress, FhCons, FhProd, Ingress, Node, Pooler, StateMove
 Row = tuple[type[Machine], type[Any], str]
 # Rows that no world needs, each with the reason; tests/protocols has a test of every one.
 NOT_IN_A_WORLD: dict[Row, str] = {
-    (Controller, Hello, "is_from_the_dead"): "in a world who was declared dead does not connect again",
     (Controller, Suspected, "can_be_spared"): "a suspicion is a wish: nothing is wrong if it is ignored",
     (Controller, Cut, "can_do_without_one"): "the same; in a world the link comes back then",
     (Controller, Move, "is_possible"): "a move is a wish as well",
-    (Controller, Done, "is_from_the_dead"): "the connection of who was declared dead is closed",
-    (Controller, Failed, "is_from_the_dead"): "the same",
+    (Controller, Failed, "is_from_the_dead"): "its greeting was refused before, and a copy whose donor died is rare",
     (Egress, Merged, "always"): "it has one cohort, and never asks for a merge",
 }
 RANDOM = "random"  # The world is that of the seed.
 # Rows that worlds need rarely, and where to begin to look.
 RARE: dict[Row, tuple[str, int]] = {
     (Controller, Hello, "is_late"): ("two restarts", 2956),
+    (Controller, Hello, "is_from_the_dead"): ("a forgotten site", 5),
+    (Controller, Done, "is_from_the_dead"): ("a forgotten site", 92),
     (Controller, Done, "is_over"): ("restarts and a spare", 362),
     (Controller, Suspected, "is_known"): ("a suspicion", 3),
     (FhCons, Merged, "is_of_a_lane_given_up"): ("everything moves", 56),

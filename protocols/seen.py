@@ -1,0 +1,35 @@
+"""Seen: which views those have that live, and so which ones nobody will ask the journal for (rule 33).
+
+A node that connects to a controller that was started again is sent every view behind the last one it has seen
+(rule 26). So a view stays in the journal until everybody who lives has seen it. Who has not been heard since the
+controller began may have seen none; who is new begins with the view that first lists him. The last view always stays:
+the next controller begins with it.
+"""
+
+from __future__ import annotations
+
+from .machine import Machine
+from .messages import View
+
+
+class Seen(Machine):
+    """What the living have seen, as far as the controller that began with the view `last` knows."""
+
+    def __init__(self, last: View | None) -> None:
+        living = [] if last is None else [node for node in last.nodes if last.alive(node)]
+        self.upto: dict[str, int] = dict.fromkeys(living, 0)
+
+    def publish(self, view: View) -> None:
+        """`view` is the last one from now on."""
+        before = view.number - 1
+        self.upto = {node: self.upto.get(node, before) for node in view.nodes if view.alive(node)}
+
+    def take(self, node: str, number: int) -> None:
+        """`node` has seen the views up to `number`, or will have before it says anything else."""
+        if node in self.upto:
+            self.upto[node] = max(self.upto[node], number)
+
+    @property
+    def by_all(self) -> int:
+        """The number of the last view that everybody has seen."""
+        return min(self.upto.values(), default=0)
