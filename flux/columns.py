@@ -230,6 +230,8 @@ def schema_of(declared: Any) -> Any:
 
 
 def _checked_output(schema: Any) -> Any:
+    if not schema.names:
+        raise ColumnError("output has no column. Name one at least; leave `output` out if the first rows are to tell")
     check_names(schema.names)
     for field in schema:
         plain = plain_type(field.type)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,7 +15,7 @@ from .operator import asked
 from .plain import ColumnError, plain_schema
 from .plan import Availability, OnError, OnOverload, Plan, Policy
 from .plan.explain import explained
-from .plan.graph import ExchangeNode, Node, SourceNode
+from .plan.graph import ExchangeNode, SourceNode, StepNode
 from .plan.picture import drawn
 from .plan.planner import Ending, Logical
 from .report import Report
@@ -27,7 +28,7 @@ __all__ = ["POOL_ROWS", "Dataflow", "Stream"]
 
 POOL_ROWS = 256 * 1024  # What a producer keeps until its consumers have it, before it waits.
 
-N = TypeVar("N", bound=Node)
+N = TypeVar("N", StepNode, ExchangeNode)
 
 
 class Dataflow:
@@ -54,7 +55,7 @@ class Dataflow:
         self._sinks: list[Sink] = []
         self._outputs: list[pa.Schema | None] = []  # What each sink is given, if it is known.
         self._source_nodes: list[SourceNode] = []
-        self._exchanges: list[ExchangeNode] = []
+        self._nodes: list[StepNode | ExchangeNode] = []
         self._endings: list[Ending] = []
         self._made = 0
 
@@ -95,8 +96,7 @@ class Dataflow:
         """A node of the graph, with its number: what it takes rows from has a lower one."""
         self._made += 1
         made = node(number=self._made)
-        if isinstance(made, ExchangeNode):
-            self._exchanges.append(made)
+        self._nodes.append(made)
         return made
 
     def _end(self, ending: Ending, sink: Sink, output: pa.Schema | None) -> None:
@@ -145,6 +145,8 @@ class Dataflow:
 
         With `path`, a .png, .svg or .pdf file, the plan is drawn there too.
         """
+        if path is not None and not isinstance(path, str | os.PathLike):
+            raise PlanError(f"explain(path=...) is the name of a .png, .svg or .pdf file, got {path!r:.200}")
         plan = self._plan(sites, standby, availability, POOL_ROWS, Policy())
         sources = [type(source).__name__ for source in self._sources]
         sinks = [type(sink).__name__ for sink in self._sinks]
@@ -158,7 +160,7 @@ class Dataflow:
         logical = Logical(
             name=self.name,
             sources=tuple(self._source_nodes),
-            exchanges=tuple(self._exchanges),
+            nodes=tuple(self._nodes),
             endings=tuple(self._endings),
         )
         plan = logical.plan(availability, sites=sites, standby=standby, pool_rows=pool_rows, policy=policy)

@@ -17,7 +17,7 @@ published in `tests/test_hashing.py`; a change of either is a change of the wire
    date, timestamp,     nanoseconds (since the epoch, or midnight), whatever the unit
    time, duration
    decimal              the integer's token if it is integral and fits in 64 bits, with or without a sign;
-                        else that of value * 10**38 as 32 bytes, little-endian, taken as binary. Values with
+                        else that of value * 10**38 as 32 bytes, little-endian, taken as binary. Types with
                         more than 38 digits before or after the point have none
    string, binary       cut the (UTF-8) bytes in little-endian words w[0], w[1], ..., the last filled up with
                         zeros: ``mix(length + mix(w[0] + G) + mix(w[1] + 2 * G) + ...)``
@@ -58,6 +58,7 @@ _MULTIPLIER_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MULTIPLIER_2 = np.uint64(0x94D049BB133111EB)
 _SHIFT_1, _SHIFT_2, _SHIFT_3, _HALF = (np.uint64(bits) for bits in (30, 27, 31, 32))
 
+_DIGITS = 38  # Of a decimal, before the point and after it.
 # The inverse of 5**38 modulo 2**64.
 _UNDO_5_38 = np.uint64(pow(5**38, -1, 2**64))
 
@@ -206,13 +207,14 @@ def _instants(column: Any) -> Words:
 
 def _decimals(column: Any) -> Words:
     """Bring all scales to one, so that 1.5 and 1.50 agree."""
-    try:
-        scaled = column.cast(pa.decimal256(76, 38))
-    except pa.ArrowInvalid as error:
+    kind = column.type
+    if kind.scale > _DIGITS or kind.precision - kind.scale > _DIGITS:
         raise PlanError(
-            f"rows cannot be partitioned by a column of type {column.type}: the hash is defined for decimals "
-            "with at most 38 digits before and after the point. Cast the column to decimal128"
-        ) from error
+            f"rows cannot be partitioned by a column of type {kind}: the hash is defined for types of decimals with at "
+            f"most {_DIGITS} digits before the point and as many after it. Cast the column, such as to "
+            "decimal256(76, 38) or decimal128"
+        )
+    scaled = column.cast(pa.decimal256(2 * _DIGITS, _DIGITS))
     raw = _quarters(scaled)
     words = _bytes(raw.reshape(-1).view(np.uint8), np.arange(len(scaled) + 1) * 32)
     # Where the value is a whole number n, what is stored is n * 5**38 * 2**38, and modulo 2**64 the factors can

@@ -23,6 +23,7 @@ copies of a partition rely on it.
 from __future__ import annotations
 
 import datetime
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -43,6 +44,7 @@ __all__ = [
     "PooledOperator",
     "Punctuation",
     "asked",
+    "check_constructor",
     "name_of",
     "output_of",
 ]
@@ -191,6 +193,8 @@ class PooledOperator:
     state_types: ClassVar[tuple[type[Any], ...]] = ()
     # Whether it keeps its state by the columns of the exchange before it, so that these must be there.
     is_by_key: ClassVar[bool] = False
+    # Whether what it emits depends on the order of rows, so that the exchange before it must not have order="any".
+    needs_order: ClassVar[bool] = False
     # Large state is read in a fork of the site, while the site goes on. Say False if a fork cannot do that: because
     # state is in a file, a database or another process, or is read with the help of a thread.
     state_in_memory: ClassVar[bool] = True
@@ -262,6 +266,8 @@ class OperatorStep:
     level: int
     output: Any = None
     kept: Kept | None = None
+    # How rows came to their partitions, if they are to be asked whether they still belong there; a `Route`.
+    route: Any = None
 
     def context(self, partition: int | None = None) -> Context:
         return Context(dict(self.parameters), partition, self.partitions, self.name, self.key_columns)
@@ -302,7 +308,23 @@ def _made_by(factory: Any, name: str) -> Any:
     try:
         return factory()
     except (Exception, SystemExit) as error:
-        raise PlanError(
-            f"operator {name}: it is made without arguments, and that raised {type(error).__name__}: {error}. Give "
-            "parameters to apply(...); they reach the operator as context.parameters"
-        ) from error
+        raise _not_made(error, name) from error
+
+
+def check_constructor(made: type[Any], name: str) -> None:
+    """Raise `PlanError` if a class cannot be made without arguments; none is made to find that out."""
+    try:
+        signature = inspect.signature(made)
+    except ValueError:
+        return  # What is written in C need not say.
+    try:
+        signature.bind()
+    except TypeError as error:
+        raise _not_made(error, name) from error
+
+
+def _not_made(error: BaseException, name: str) -> PlanError:
+    return PlanError(
+        f"operator {name}: it is made without arguments, and that raised {type(error).__name__}: {error}. Give "
+        "parameters to apply(...); they reach the operator as context.parameters"
+    )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 
+from .casting import converted
 from .columns import schema_of
 from .errors import PlanError
 from .event_time import EXPECTED, is_event_time
@@ -22,7 +23,7 @@ from .plan import Availability, By, Route
 from .plan.graph import ExchangeNode, Input, Node, Order, SourceNode, StepNode, root_of
 from .plan.lineage import sources_of, traced, why_not_event_time
 from .plan.planner import Ending
-from .plan.routes import boundaries_of, checked_boundaries
+from .plan.routes import boundaries_of, check_in_order, checked_boundaries
 from .sinks import Sink
 from .stateless import Filter, FlatMap, Map, Select, selected
 
@@ -159,7 +160,8 @@ class Stream:
 
         With `order="any"`, rows are consumed as they come, not in the order of their sequence numbers: a slow producer
         holds up nobody. The operator must be indifferent to the order, and what it makes of one row must not depend on
-        which others came before it: else the two copies differ, and the run ends and says so.
+        which others came before it: else the two copies differ, and the run ends and says so. Those of
+        `flux.operators` are not, and a plan error.
         """
         _check_choice("order", order, ("sn", "any"))
         _check_choice("by", by, ("hash", "range", "any"))
@@ -209,14 +211,15 @@ class Stream:
             raise PlanError('by="range" takes boundaries=[...] or sample=values, not both')
         assert self._schema is not None
         kind = self._schema.field(columns[0]).type
+        check_in_order(kind, columns[0])
         if given is not None:
             return checked_boundaries(given, kind, columns[0], partitions)
         if sample is None:
             sample = self._sampled(columns[0])
         try:
-            values = sample if isinstance(sample, pa.Array | pa.ChunkedArray) else pa.array(list(sample), kind)
-            return boundaries_of(values.cast(kind), partitions)
-        except (pa.ArrowException, TypeError, ValueError) as error:
+            values = sample if isinstance(sample, pa.Array | pa.ChunkedArray) else list(sample)
+            return boundaries_of(converted(values, kind), partitions)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise PlanError(f'by="range": the sample must be values of {kind}: {error}') from error
 
     def _sampled(self, column: str) -> Any:
@@ -240,6 +243,11 @@ class Stream:
             raise PlanError(f"{name} needs an exchange in front: write .exchange(columns).apply({name})")
         made = checked_operator(operator, name)
         self._check_not_remade(name, root)
+        if root.order == "any" and getattr(made, "needs_order", False):
+            raise PlanError(
+                f'{name} depends on the order of rows, and {root.title} has order="any": each copy takes rows as '
+                'they come, and the copies would differ. Leave order="any" out of this exchange'
+            )
         if getattr(made, "is_by_key", False):
             self._check_key(name, root)
         step = OperatorStep(
@@ -250,6 +258,7 @@ class Stream:
             partitions=root.partitions,
             level=self._level,
             output=output_of(operator, parameters, root.columns, self._schema),
+            route=self._route_to_ask(root) if getattr(made, "is_by_key", False) else None,
         )
         _check_event_time(name, getattr(made, "event_time", None), step.output)
         return self._applied(step)
@@ -266,6 +275,11 @@ class Stream:
                 f"{', '.join(map(repr, remade))}: rows that are equal in it are in different partitions. Put the "
                 f"select before the exchange, or behind {name}, or give the new column another name"
             )
+
+    def _route_to_ask(self, root: ExchangeNode) -> Route | None:
+        """The route to `root`, if only the rows can say whether steps behind it have kept the key."""
+        is_known = all(traced(self._tails[0], column)[0] is root for column in root.columns)
+        return None if is_known or root.partitions == 1 else root.inputs[0].route
 
     def _check_key(self, name: str, root: ExchangeNode) -> None:
         if not root.columns:

@@ -1,7 +1,8 @@
 """Divergence: two copies of a partition that have emitted different rows for the same input.
 
 Then the operator is not deterministic: it reads the clock, draws random numbers, depends on the order of a set, or on
-how its input was cut into batches. Nothing that follows could be trusted, so the run ends and says where it began.
+how its input was cut into batches; or it depends on the order of rows, and stands behind order="any". Nothing that
+follows could be trusted, so the run ends and says where it began.
 """
 
 from __future__ import annotations
@@ -42,11 +43,21 @@ class Divergence:
         undeclared = [step.name for step in segment.steps if step.output is None]
         types = f". Or its copies took {', '.join(undeclared)} for another type: declare `output`" if undeclared else ""
         return OperatorError(
-            f"its copies on {first} and {second} emitted different rows for the input {begin:,} to {position:,}: the "
-            "operator is not deterministic. It must not read the clock, draw random numbers, depend on the order of a "
-            "set or on where batches begin; flux.testing.check_operator finds out which"
+            f"its copies on {first} and {second} emitted different rows for the input {begin:,} to {position:,}: "
+            f"{_why(segment.ordered)} It must not read the clock, draw random numbers, depend on the order of a set or "
+            "on where batches begin; flux.testing.check_operator finds out which"
             f"{types}",
             step=segment.title,
             partition=partition,
             row=begin,
         )
+
+
+def _why(ordered: bool) -> str:
+    if ordered:
+        return "the operator is not deterministic."
+    return (
+        'it stands behind order="any", where each copy takes the rows in another order, and what it makes of a row '
+        'seems to depend on those that came before. Leave order="any" out of the exchange. Or the operator is not '
+        "deterministic:"
+    )

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ..errors import PlanError
-from ..operator import KeyedOperator, Operator, OperatorStep, PooledOperator, asked
+from ..operator import KeyedOperator, Operator, OperatorStep, PooledOperator, asked, check_constructor
 from ..wire.values import Vocabulary
 from .hosted import ROW_WAS, Hosted
 from .per_key import NAN, PerKey, apart, keys_within
@@ -58,6 +58,8 @@ def checked_operator(factory: Any, name: str) -> Any:
             f"step {name!r}: a flux.{form.base.__name__} is given rows by {form.method}, and {kind.__name__} does not "
             "define it. Define it"
         )
+    if says is factory:
+        check_constructor(factory, name)
     _words(kind, name)
     return says
 

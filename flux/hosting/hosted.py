@@ -16,6 +16,7 @@ from ..learning import Learning, learned, together
 from ..operator import OperatorStep, Punctuation
 from ..unheld import shown_row
 from ..wire.values import PLAIN, Vocabulary
+from .kept_key import check_key_kept
 
 ROW_WAS = "; the row was "
 # A library that calls sys.exit() must not end a site as if that were in order.
@@ -103,6 +104,8 @@ class Hosted:
             raise self._raised(error, function, pid, None) from error
 
     def _ours(self, batch: Batch) -> Batch:
+        if self.step.route is not None:
+            check_key_kept(self.step, batch)
         return batch.for_step(self.step.level, self._output, self.step.name)
 
     def _call(self, partition: int | None, rows: Batch | None, function: Callable[..., Any], *args: Any) -> Any:
@@ -182,6 +185,8 @@ class Hosted:
                 arrow = record_batch_of(columns, self._output)
             except ColumnError as error:
                 raise OperatorError(f"on_punctuation: {error}", self.step.name, row=p.sn) from error
+            if np.ndim(partition) and len(partition) != arrow.num_rows:
+                raise ColumnError(f"{len(partition)} partitions for {arrow.num_rows} rows")
             if arrow.num_rows:
                 self._pin(arrow.schema)
                 arrows.append(arrow)

@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 from ..batch import Batch
+from ..blame import place_of
+from ..columns import ColumnError
+from ..errors import OperatorError
 from ..operator import OperatorStep, Punctuation
 from .hosted import Hosted
+
+_EXPECTED = "expected None, or (columns, the partition of each row): a dict of columns, and as many whole numbers"
 
 
 class Pooled(Hosted):
@@ -31,7 +38,27 @@ class Pooled(Hosted):
 
     def punctuate(self, p: Punctuation) -> Batch | None:
         caused = self._call(None, None, self._instance.on_punctuation, p)
-        return None if caused is None else self._caused([caused], p)
+        if caused is None:
+            return None
+        try:
+            return self._caused([self._told_apart(caused)], p)
+        except ColumnError as error:
+            called = place_of(self._instance.on_punctuation)
+            raise OperatorError(f"{called} returned {error}; {_EXPECTED}", self.step.name, row=p.sn) from error
+
+    def _told_apart(self, caused: Any) -> tuple[Any, Any]:
+        """What `on_punctuation` returned, columns and partitions; `ColumnError` if it cannot be that."""
+        if not isinstance(caused, tuple) or len(caused) != 2:
+            raise ColumnError(f"a {type(caused).__name__}, {caused!r:.200}")
+        columns, given = caused
+        partition = np.asarray(given)
+        if partition.ndim > 1 or (partition.dtype.kind not in "iu" and partition.size):
+            raise ColumnError(f"partitions of {partition.dtype}, of shape {partition.shape}")
+        unknown = partition[(partition < 0) | (partition >= self.step.partitions)]
+        if unknown.size:
+            last = self.step.partitions - 1
+            raise ColumnError(f"a row of partition {unknown.flat[0]}; there are those from 0 to {last}")
+        return columns, partition
 
     def take_late(self) -> dict[int, int]:
         return dict(self._call(None, None, self._instance.take_late))

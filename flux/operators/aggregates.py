@@ -99,6 +99,8 @@ def _asked(name: Any, value: Any) -> Aggregate:
     if not isinstance(name, str) or not name:
         raise ColumnError(f"aggregates maps the columns of the output to what they tell; {name!r} is no column's name")
     what, *rest = (value if isinstance(value, tuple | list) else (value,)) or (None,)
+    if not isinstance(what, str) and not callable(what):
+        what = None  # An array would compare value by value.
     if what == "count" and not rest:
         return Aggregate(name, "count", ())
     if what in _SIMPLE and len(rest) == 1 and isinstance(rest[0], str):

@@ -35,6 +35,7 @@ class Distinct(PooledOperator):
     """
 
     is_by_key = True
+    needs_order = True
     passes_rows_on = True  # As they are and at once: what their columns tell, they tell behind it.
 
     def output_for(self, parameters: Mapping[str, Any], key_columns: tuple[str, ...], rows: Any) -> Any:
@@ -119,7 +120,15 @@ class Distinct(PooledOperator):
 
 def _on(parameters: Mapping[str, Any], key_columns: tuple[str, ...]) -> tuple[str, ...]:
     on = parameters.get("on", key_columns)
-    on = (on,) if isinstance(on, str) else tuple(on)
+    on = (on,) if isinstance(on, str) else on
+    if not isinstance(on, list | tuple) or not all(isinstance(name, str) for name in on):
+        raise ColumnError(
+            'on is a column, or a list of columns that are to differ together, such as on=["user", "day"]; a set has '
+            f"no order that is the same on every site. Came {on!r:.100}"
+        )
+    twice = sorted({name for name in on if on.count(name) > 1})
+    if twice:
+        raise ColumnError(f"on names {', '.join(map(repr, twice))} twice: name each column once")
     if not key_columns:
         raise ColumnError(
             'rows that are equal may be in different partitions: exchange by columns of `on`, not by="any"'
@@ -129,4 +138,4 @@ def _on(parameters: Mapping[str, Any], key_columns: tuple[str, ...]) -> tuple[st
             f"rows that are equal in {', '.join(on) or 'nothing'} may be in different partitions, because the exchange "
             f"is by {', '.join(key_columns)}. Let `on` have these columns too, or exchange by fewer"
         )
-    return on
+    return tuple(on)

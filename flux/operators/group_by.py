@@ -43,6 +43,7 @@ class GroupBy(PooledOperator):
     """
 
     is_by_key = True
+    needs_order = True
 
     def output_for(self, parameters: Mapping[str, Any], key_columns: tuple[str, ...], rows: Any) -> Any:
         unknown_parameters("GroupBy", list(parameters), _PARAMETERS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,7 +95,8 @@ def times_of(column: Any) -> npt.NDArray[Any]:
 
 
 def _listed(on: Any) -> list[Any]:
-    return list(on) if isinstance(on, Iterable) else [on]
+    # A set has another order on every site.
+    return list(on) if isinstance(on, Iterable) and not isinstance(on, Set) else [on]
 
 
 def _keys(left: pa.Schema, right: pa.Schema, on: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -46,14 +46,15 @@ Rows = npt.NDArray[np.int64]
 class Sessions(Tabled):
     """Turn packets into sessions: (app, src, dur) for each that ends.
 
-    A packet has the columns src, dst, data and ts. The first byte of its data says what it is: ``S`` starts the session
-    of its two hosts, or starts it anew, and the second byte is the application; ``E`` ends it, if there is one; others
-    are payload. `dur` is how much later the end came, in the unit of ts. A packet with a null in one of these columns
-    is an `OperatorError` that names it: filter such rows out, or leave them out by ``on_error="skip"``.
+    A packet has the columns src, dst, data and ts. The first byte of its data says what it is: ``S`` starts the
+    session of its two hosts, or starts it anew, and the second byte is the application; ``E`` ends it, if there is
+    one; others are payload. `src` is as it came. `dur` is how much later the end came, in the unit of ts. A packet
+    with a null in one of these columns is an `OperatorError` that names it: filter such rows out, or leave them out by
+    ``on_error="skip"``.
     """
 
     is_by_key = True
-    output = {"app": "int32", "src": "int32", "dur": "int64"}  # noqa: RUF012
+    needs_order = True
 
     def output_for(self, parameters: Mapping[str, Any], key_columns: tuple[str, ...], rows: Any) -> Any:
         # What a run would refuse is refused with the plan; the instance that is asked does not run.
@@ -68,7 +69,8 @@ class Sessions(Tabled):
             check_key_type(rows.field(name).type, name, "Sessions")
         _check_data(rows.field("data").type)
         _check_instants(rows.field("ts").type)
-        return self.output
+        src = pa.field("src", rows.field("src").type)
+        return pa.schema([pa.field("app", pa.int32()), src, pa.field("dur", pa.int64())])
 
     def open(self, context: Context) -> None:
         unknown_parameters(context.step, list(context.parameters), [])
@@ -118,7 +120,7 @@ class Sessions(Tabled):
         return batch.emit(
             {
                 "app": application.take(origin),
-                "src": src.take(origin),
+                "src": batch.column("src").take(pa.array(origin)),
                 "dur": self._lasted(batch, origin, ts.take(origin), since.take(origin)),
             },
             origin,

@@ -24,13 +24,13 @@ import pyarrow as pa
 from flux.batch import Batch
 from flux.columns import ColumnError
 from flux.errors import OperatorError, PlanError
-from flux.event_time import FARTHEST_MS, milliseconds, window_type
+from flux.event_time import milliseconds, window_type
 from flux.operator import Context, PooledOperator
 from flux.operators.aggregates import Aggregate, Kept, asked_for, numbers_of
 from flux.operators.grouping import unknown_parameters
 from flux.operators.keys import KeyTable, check_keys
 from flux.operators.ordering import begins_of, in_order, order_numbers, rank_within
-from flux.operators.timed import Clock, check_time_column, instants_of
+from flux.operators.timed import Clock, check_ms, check_time_column, instants_of
 from flux.operators.value_log import ValueLog, made_by_user
 from flux.punctuation import Punctuation
 
@@ -58,8 +58,7 @@ class _Settings:
         if not isinstance(time, str):
             raise ColumnError(f"time is the column that tells event time, such as time='ts'; came {time!r}")
         for name, value in (("size_ms", size), ("slide_ms", size if slide is None else slide)):
-            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= FARTHEST_MS // 4:
-                raise ColumnError(f"{name} is a whole number of milliseconds, at least 1; came {value!r}")
+            check_ms(name, value)
         assert isinstance(size, int)
         slide = size if slide is None else slide
         if slide > size:
@@ -115,6 +114,7 @@ class TimeWindow(PooledOperator):
     """
 
     is_by_key = True
+    needs_order = True
     # What a watermark closes ends behind the watermark before it: else that would have closed it.
     event_time = "window_end"
 

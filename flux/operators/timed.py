@@ -19,7 +19,7 @@ from flux.event_time import EXPECTED, FARTHEST_MS, is_event_time, milliseconds
 from flux.operator import Context
 from flux.punctuation import Punctuation
 
-__all__ = ["BEFORE_TIME", "END_OF_TIME", "Clock", "Windowed", "check_time_column", "instants_of"]
+__all__ = ["BEFORE_TIME", "END_OF_TIME", "Clock", "Windowed", "check_ms", "check_time_column", "instants_of"]
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -27,6 +27,7 @@ Bools = npt.NDArray[np.bool_]
 # What is beyond every instant, on both sides; a window's ends can be reckoned from them within 64 bits.
 END_OF_TIME = 2 * FARTHEST_MS
 BEFORE_TIME = -END_OF_TIME
+_LONGEST_MS = FARTHEST_MS // 4
 _ONLY = np.int64(0)  # The window, where there is one without end.
 
 
@@ -73,6 +74,12 @@ class Clock:
         self.watermark[pid], self._late[pid] = BEFORE_TIME, 0
 
 
+def check_ms(name: str, value: Any) -> None:
+    """Raise if a parameter is no length of a window: the ends of windows are reckoned in 64 bits."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _LONGEST_MS:
+        raise ColumnError(f"{name} is a whole number of milliseconds, from 1 to {_LONGEST_MS:,}; came {value!r}")
+
+
 def check_time_column(name: str, rows: Any) -> None:
     """Raise if rows of this schema have no such column that tells event time."""
     if name not in rows.names:
@@ -109,11 +116,12 @@ class Windowed:
         time, size = parameters.get("time"), parameters.get("size_ms")
         if time is None and size is None:
             return None, 1
-        if not isinstance(time, str) or not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        if not isinstance(time, str) or size is None:
             raise ColumnError(
                 "time, the column that tells event time, and size_ms, a whole number of milliseconds, are given both "
                 f"or neither; came time={time!r}, size_ms={size!r}"
             )
+        check_ms("size_ms", size)
         return time, size
 
     @classmethod

@@ -56,6 +56,7 @@ class TopK(PooledOperator):
     """
 
     is_by_key = True
+    needs_order = True
 
     def output_for(self, parameters: Mapping[str, Any], key_columns: tuple[str, ...], rows: Any) -> Any:
         unknown_parameters("TopK", list(parameters), _PARAMETERS)

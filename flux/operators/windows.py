@@ -34,6 +34,8 @@ from flux.operators.tabled import Tabled
 __all__ = ["CountWindow"]
 
 _WRAPS_FROM = 2**63
+# A key keeps so many values, and each is looked at for each window; counts of rows have 64 bits.
+_MOST = {"history": 1 << 20, "slide": 1 << 62}
 _PARAMETERS = ("history", "slide", "value")
 
 Ints = npt.NDArray[np.int64]
@@ -52,6 +54,7 @@ class CountWindow(Tabled):
     """
 
     is_by_key = True
+    needs_order = True
 
     def __init__(self, history: int = 2, slide: int = 1, value: str = "dur") -> None:
         self._history, self._slide, self._value = history, slide, value
@@ -80,8 +83,10 @@ class CountWindow(Tabled):
         # No integer seen is further from zero than this: it tells when sums may leave 64 bits.
         self._farthest = 0
         for name, given in (("history", self._history), ("slide", self._slide)):
-            if not isinstance(given, int) or isinstance(given, bool) or given < 1:
-                raise PlanError(f"step {self._step!r}: {name} is a number of rows, at least 1; {given!r} came")
+            if not isinstance(given, int) or isinstance(given, bool) or not 1 <= given <= _MOST[name]:
+                raise PlanError(
+                    f"step {self._step!r}: {name} is a number of rows, from 1 to {_MOST[name]:,}; {given!r} came"
+                )
         if not isinstance(self._value, str):
             raise PlanError(f"step {self._step!r}: value is the name of a column; {self._value!r} came")
         if not self._key:

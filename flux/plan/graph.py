@@ -25,6 +25,11 @@ class SourceNode:
     number: int
     name: str
 
+    @property
+    def title(self) -> str:
+        """What it is called in messages."""
+        return f"source {self.name}"
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class StepNode:

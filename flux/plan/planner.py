@@ -27,7 +27,7 @@ class Logical:
 
     name: str
     sources: tuple[SourceNode, ...]
-    exchanges: tuple[ExchangeNode, ...]
+    nodes: tuple[StepNode | ExchangeNode, ...]
     endings: tuple[Ending, ...]
 
     def plan(self, availability: Availability, **settings: Any) -> Plan:
@@ -53,10 +53,11 @@ class Logical:
         for missing, nodes in (("source", self.sources), ("sink", self.endings)):
             if not nodes:
                 raise PlanError(f"dataflow {self.name!r} has no {missing}: call .{missing}(...) before running it")
-        made: tuple[SourceNode | ExchangeNode, ...] = (*self.sources, *self.exchanges)
+        made: tuple[Node, ...] = (*self.sources, *self.nodes)
+        found = set(reached)
         for node in made:
-            if node not in reached:
-                what = f"source {node.name}" if isinstance(node, SourceNode) else node.title
+            if node not in found:
+                what = node.step.name if isinstance(node, StepNode) else node.title
                 raise PlanError(
                     f"dataflow {self.name!r}: {what} leads to no sink. End its stream with .sink(...), which may be "
                     "flux.sinks.Null(), or leave it out"

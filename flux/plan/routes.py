@@ -11,7 +11,7 @@ not starve every other partition. A consumer that is slower than the others is h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..casting import converted
 from ..errors import PlanError
 from ..hashing import mix, partition_of
 from ..subs import Subs, words_of
@@ -111,11 +112,24 @@ def boundaries_of(sample: Any, partitions: int) -> tuple[Any, ...]:
     return tuple(in_order.take(pa.array(places, pa.int64())).to_pylist())
 
 
+def check_in_order(kind: Any, column: str) -> None:
+    """Raise if values of this type cannot be told apart by range."""
+    try:
+        _by_range(pa.array([], kind), ())
+    except pa.ArrowException as error:
+        raise PlanError(
+            f'exchange({column!r}, by="range"): values of {kind} cannot be put in order: cast the column before, with '
+            "select or map"
+        ) from error
+
+
 def checked_boundaries(given: Any, kind: Any, column: str, partitions: int) -> tuple[Any, ...]:
     """Boundaries that a user gave, as values of the column; `PlanError` if they are none."""
     expected = f'exchange({column!r}, by="range"): boundaries are {partitions - 1} values of {kind}, in order'
+    if isinstance(given, Set):
+        raise PlanError(f"{expected}; a set has none. Give a list")
     try:
-        values = pa.array(list(given), kind)
+        values = converted(list(given), kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise PlanError(f"{expected}, one less than partitions; got {given!r:.200}: {error}") from error
     bounds = values.to_pylist()

@@ -40,6 +40,8 @@ class Parquet(Sink):
     `flush_every_s` seconds or so; they are safe on the disk (fsync) before they count as output. If the whole
     run is killed, rows that were not readable yet are left in ``.flux-open``.
 
+    What stands before it declares its `output`.
+
     A directory that holds anything else is an error; with `overwrite`, the files of another run are removed.
     """
 
@@ -67,6 +69,13 @@ class Parquet(Sink):
         self._gathered: list[pa.RecordBatch] = []
         self._gathered_rows = 0
         self._schema: pa.Schema | None = None
+
+    def expect(self, schema: pa.Schema | None) -> None:
+        if schema is None:
+            raise PlanError(
+                f"{_WHO}: all files have the same columns, which must be known before the first row comes: declare "
+                "`output` with the operator, map or flat_map before the sink; in a select, the type of each function"
+            )
 
     def open(self, directory: Path) -> int | None:
         try:

@@ -78,6 +78,27 @@ def test_durations_are_in_the_unit_of_ts(kind: Any, batches: list[tuple[int, int
     assert found == [(1, (5, 1, 15))]
 
 
+@pytest.mark.parametrize(
+    ("kind", "src"),
+    [
+        (pa.uint32(), 3_232_235_777),
+        (pa.int64(), -(2**40)),
+        (pa.uint64(), 2**64 - 1),
+        (pa.float64(), 1.5),
+        (pa.bool_(), True),
+        (pa.timestamp("us", "UTC"), datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)),
+        (pa.date32(), datetime.date(2026, 1, 1)),
+    ],
+)
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_source_is_told_as_it_came_whatever_its_type(kind: Any, src: Any, is_known: bool) -> None:
+    schema = FIXED.set(0, pa.field("src", kind))
+    step = step_of(Sessions, schema if is_known else None, ("src",))
+    found = opened(step).process(batch_of([(src, 1, b"S\x05..", 1), (src, 1, b"E...", 3)], schema, [0, 0]))
+    assert found is not None and found.arrow.schema.field("src").type == kind
+    assert tuples(found) == [(5, src, 2)]
+
+
 @pytest.mark.parametrize("kind", [pa.float64(), pa.uint64(), pa.string(), pa.decimal128(5, 1), pa.time64("us")])
 def test_a_ts_that_is_no_integer_of_64_bits_is_refused(kind: Any) -> None:
     schema = FIXED.set(3, pa.field("ts", kind))

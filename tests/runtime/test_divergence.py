@@ -10,7 +10,9 @@ import pyarrow as pa
 import pytest
 
 import flux
+from flux.controller.divergence import Divergence
 from flux.errors import OperatorError
+from flux.plan import Policy
 from flux.site.digests import EVERY, Digests
 from flux.wire.rows import Rows
 
@@ -39,6 +41,24 @@ def test_copies_that_emit_different_rows_end_the_run(rows: int) -> None:
     assert caught.value.step == "Random"
     assert caught.value.partition in range(4)
     assert caught.value.row is not None and 1 <= caught.value.row <= rows
+
+
+def error_of(order: Any) -> str:
+    flow = flux.Dataflow("diverging")
+    stream = flow.source(flux.sources.Table([{"k": 1, "v": 2}]))
+    stream.exchange("k", partitions=2, order=order).apply(Random).sink(flux.sinks.Null())
+    divergence = Divergence(flow._plan(2, 0, "pairs", 1_000, Policy()))
+    assert divergence.compare("site-1", 1, 5, [0, 1], [7, 8]) is None
+    found = divergence.compare("site-2", 1, 5, [0, 1], [7, 9])
+    assert found is not None and (found.step, found.partition, found.row) == ("Random", 1, 1)
+    return str(found)
+
+
+def test_behind_order_any_the_order_is_what_is_said_to_be_the_likely_cause() -> None:
+    told = error_of("any")
+    assert 'order="any"' in told and told.index('order="any"') < told.index("not deterministic")
+    assert 'Leave order="any" out of the exchange' in told
+    assert 'order="any"' not in error_of("sn")
 
 
 def rows_of(first: int, last: int) -> Rows:

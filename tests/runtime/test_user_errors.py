@@ -128,7 +128,12 @@ def a_row_that_kills_both_copies(tmp_path: Path) -> None:
     flow_of(keyed(on_tuple)).run(sites=3)
 
 
-@case(flux.OperatorError, "step 'Mine'", "missing 1 required", "they reach it as context.parameters")
+@case(
+    flux.PlanError,
+    "operator Mine",
+    "missing a required argument: 'history'",
+    "reach the operator as context.parameters",
+)
 def an_operator_that_wants_arguments(tmp_path: Path) -> None:
     def init(self: Any, history: int) -> None:
         pass

@@ -1,0 +1,165 @@
+"""What a user gets wrong is a plan error that says what was expected, and never an error of Python or of the run."""
+
+# ruff: noqa: RUF012 - operators declare `output` as users do, without ClassVar.
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import flux
+from flux.operators import CountWindow, Distinct, GroupBy, Sessions, TimeWindow, TopK
+
+KINDS = {
+    "k": pa.int64(),
+    "src": pa.int32(),
+    "dst": pa.int32(),
+    "data": pa.binary(),
+    "v": pa.int64(),
+    "ts": pa.timestamp("us"),
+    "half": pa.float16(),
+    "wide": pa.decimal256(76, 0),
+    "fine": pa.decimal256(40, 39),
+    "small": pa.decimal32(5, 2),
+    "large": pa.decimal256(76, 38),
+}
+COUNT = {"n": "count"}
+
+
+class Same(flux.Operator):
+    output = {"k": "int64", "v": "int64"}
+
+    def process(self, batch: Any) -> Any:
+        return batch
+
+
+class Unsaid(Same):
+    output = None
+
+
+class Empty(Same):
+    output = {}
+
+
+class Needs(Same):
+    def __init__(self, history: int) -> None:
+        self.history = history
+
+
+def a_stream() -> flux.Stream:
+    table = pa.table({name: pa.array([], kind) for name, kind in KINDS.items()})
+    return flux.Dataflow("refused").source(flux.sources.Table(table))
+
+
+def applied(operator: Any, **parameters: Any) -> Callable[[flux.Stream], Any]:
+    return lambda s: s.exchange("k").apply(operator, **parameters)
+
+
+def by_range(column: str = "k", **given: Any) -> Callable[[flux.Stream], Any]:
+    return lambda s: s.exchange(column, by="range", partitions=2, **given)
+
+
+def explained(s: flux.Stream, **settings: Any) -> str:
+    s.sink(flux.sinks.Null())
+    return s._flow.explain(**settings)
+
+
+def written(s: flux.Stream) -> None:
+    s.sink(flux.sinks.Parquet("never made"))
+
+
+ON = "on is a column, or a list of columns"
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        # Lists of columns. A set has another order in every process.
+        (applied(Distinct, on={"k", "v"}), f"{ON}.* a set has no order"),
+        (applied(Distinct, on=frozenset("k")), ON),
+        (applied(Distinct, on={"k": 1}), ON),
+        (applied(Distinct, on=5), f"{ON}.* Came 5"),
+        (applied(Distinct, on=None), ON),
+        (applied(Distinct, on=[["k"]]), ON),
+        (applied(Distinct, on=["k", "k"]), "on names 'k' twice"),
+        (lambda s: s.join(s, on={"k", "v"}, within=1), r"join needs the columns .* on=\["),
+        (applied(GroupBy, aggregates={"n": (max, {"k", "v"}, "int64")}), "aggregate 'n': expected"),
+        # Values.
+        (applied(GroupBy, aggregates={"n": np.array(["sum", "v"])}), "aggregate 'n': expected .* came array"),
+        (applied(GroupBy, aggregates={"n": (np.array(["sum", "avg"]), "v")}), "aggregate 'n': expected"),
+        (applied(Distinct, time="ts", size_ms=2**64), "size_ms is a whole number of milliseconds, from 1 to"),
+        (applied(TopK, k=1, by="v", time="ts", size_ms=2**70), "size_ms is a whole number of milliseconds, from 1 to"),
+        (applied(TimeWindow, time="ts", size_ms=2**70, aggregates=COUNT), "size_ms is a whole number .* from 1 to"),
+        (applied(CountWindow, value="v", history=2**40), "history is a number of rows, from 1 to 1,048,576; .* came"),
+        (applied(CountWindow, value="v", slide=2**70), "slide is a number of rows, from 1 to .*; .* came"),
+        (by_range(sample=[2**70]), "the sample must be values of int64"),
+        (by_range(sample=[1.5]), "the sample must be values of int64"),
+        (by_range(boundaries=[1.9]), "boundaries are 1 values of int64"),
+        (by_range(boundaries={1}), "boundaries are 1 values of int64, in order.* a set has none"),
+        (by_range("half", boundaries=[1.5]), "cannot be put in order: cast"),
+        (by_range("half", sample=[1.5]), "cannot be put in order: cast"),
+        (by_range("small", boundaries=[1]), r"decimal32\(5, 2\) cannot be put in order: cast"),
+        (lambda s: explained(s, path=5), r"explain\(path=...\) is the name of a .* file, got 5"),
+        (lambda s: s.exchange("wide"), r"type decimal256\(76, 0\).* 38 digits .* Cast"),
+        (lambda s: s.exchange("fine"), r"type decimal256\(40, 39\).* 38 digits .* Cast"),
+        # What operators are and emit.
+        (applied(Needs), "Needs: it is made without arguments.*'history'.* context.parameters"),
+        (applied(Empty), "Empty: output has no column"),
+        (lambda s: s.map(dict, output={}), "output has no column"),
+        # What a sink must know.
+        (
+            lambda s: written(s.exchange("k").apply(Unsaid)),
+            "Parquet: .*columns, which must be known before .* declare `output`",
+        ),
+        (lambda s: written(s.map(dict)), "Parquet: .*columns, which must be known before .* declare `output`"),
+    ],
+)
+def test_it_is_refused_with_the_plan(make: Callable[[flux.Stream], Any], says: str) -> None:
+    with pytest.raises(flux.PlanError, match=says):
+        make(a_stream())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        applied(Distinct, on=["v", "k"]),
+        applied(Distinct, on=("k",), time="ts", size_ms=1),
+        applied(partial(Needs, 3)),
+        applied(CountWindow, value="v", history=1 << 20, slide=1 << 40),
+        by_range(boundaries=[2.0]),
+        by_range(boundaries=np.array([2])),
+        by_range("ts", boundaries=[datetime.datetime(2026, 1, 1)]),
+        by_range(sample={3, 1, 2}),
+        lambda s: s.exchange("large"),
+    ],
+)
+def test_what_is_like_it_and_can_be_is_not(make: Callable[[flux.Stream], Any]) -> None:
+    make(a_stream())
+
+
+@pytest.mark.parametrize(
+    ("operator", "parameters"),
+    [
+        (GroupBy, {"aggregates": COUNT}),
+        (GroupBy, {"aggregates": COUNT, "emit": "watermarks"}),
+        (TimeWindow, {"time": "ts", "size_ms": 5, "aggregates": COUNT}),
+        (CountWindow, {"value": "v"}),
+        (TopK, {"k": 1, "by": "v"}),
+        (Distinct, {}),
+        (Sessions, {}),
+    ],
+)
+def test_an_operator_of_the_library_that_depends_on_the_order_is_not_behind_order_any(
+    operator: Any, parameters: Any
+) -> None:
+    exchanged = a_stream().exchange("src", order="any")
+    for stream in (exchanged, exchanged.filter(bool)):
+        says = rf"{operator.__name__} depends on the order of rows, and exchange\('src'\) has order=\"any\""
+        with pytest.raises(flux.PlanError, match=says):
+            stream.apply(operator, **parameters)
