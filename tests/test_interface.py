@@ -18,6 +18,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,6 +31,7 @@ import pytest
 import trio
 
 import flux
+from tests.runtime.waiting import wait_until
 
 ROOT = Path(__file__).parent.parent
 DEADLINE_S = 60
@@ -545,14 +547,25 @@ def test_state_moves_in_pieces_to_a_standby_between_init_trans_and_end_trans(tmp
         def end_trans(self) -> None:
             (tmp_path / "end_trans").touch()
 
-    with flow_of(Pieces, rate=150).start(sites=2, standby=1) as run:
+    def rows_that_wait_for_the_move() -> Iterator[pa.Table]:
+        yield pa.Table.from_pylist(ROWS[:200])
+        while not (tmp_path / "moved").exists():
+            time.sleep(0.01)
+        yield pa.Table.from_pylist(ROWS[200:])
+
+    flow = flux.Dataflow("counts")
+    counts = flow.source(flux.sources.Table(rows_that_wait_for_the_move())).exchange("k", partitions=8).apply(Pieces)
+    counts.sink(flux.sinks.Collect())
+    with flow.start(sites=2, standby=1) as run:
         run.wait_for_output(30)
         run.kill("site-1")
-        report = run.wait()
+        wait_until(lambda: len(run.status().failures) == 1 and run.status().whole, "site-1 was not replaced")
+        (tmp_path / "moved").touch()
+        report = run.wait(timeout=60)
     assert report.table.to_pylist() == counted()
     assert report.failures[0].recovered_after_s is not None
     assert report.failures[0].bytes_moved > 0
-    assert {path.name for path in tmp_path.iterdir()} == {"init_trans", "end_trans"}
+    assert {path.name for path in tmp_path.iterdir()} == {"init_trans", "end_trans", "moved"}
 
 
 def test_a_key_is_a_tuple_also_for_one_column_and_its_state_is_none_at_first() -> None:
