@@ -6,9 +6,12 @@ Asked for by name, in a dict from the columns of the output: ``"count"``, or ``(
 `batch["amount"]` is one, of the rows in the order in which they came, and is a function of them alone.
 
 What nulls and NaN do: nulls are left out, as in SQL; without any value that is not null `count` is 0 and all others are
-null. NaN is a value: whatever it goes into is NaN. `sum` of integers is an int64, and an `OperatorError` if that cannot
-hold it; `avg` is the exact sum of integers, rounded, by their number. `variance` is that of a sample, and null for less
-than two values. `quantile` is exact, between two values in proportion. A function of one's own sees nulls.
+null. NaN is a value: whatever it goes into is NaN. So are infinities, and what is more than a float can say is one. NaN
+comes of them only where nothing else can be said, as in SQL: `sum` and `avg` of infinities of both signs, `variance`
+with any infinity among the values, a `quantile` that lies between the two infinities. `sum` of integers is an int64,
+and an `OperatorError` if that cannot hold it; `avg` is the exact sum of integers, rounded, by their number. `variance`
+is that of a sample, and null for less than two values. `quantile` is exact, between two values in proportion. A
+function of one's own sees nulls.
 """
 
 from __future__ import annotations
@@ -248,9 +251,12 @@ def _in_their_rows(x: npt.NDArray[Any], valid: npt.NDArray[np.bool_]) -> npt.NDA
 @np.errstate(invalid="ignore", divide="ignore", over="ignore")
 def _variance(moments: Accumulator, values: Values) -> Any:
     n, total, squares = (moments.of(values, field) for field in ("n", "sum", "squares"))
-    variance = (squares - total * total / n) / (n - 1)
+    square = total * total
+    # The square of a sum may be more than a float can say where the share of each value in it is not.
+    mean = np.where(np.isinf(square), total * (total / n), square / n)
     # Rounding may bring it below zero by a little.
-    return pa.array(_one_nan(np.maximum(variance, 0.0)), mask=n < 2)
+    variance = np.maximum((squares - mean) / (n - 1), 0.0)
+    return pa.array(_one_nan(np.where(np.isfinite(squares), variance, squares)), mask=n < 2)
 
 
 def _one_nan(values: npt.NDArray[Any]) -> npt.NDArray[Any]:

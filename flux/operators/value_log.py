@@ -145,6 +145,9 @@ class Grouped:
         # Two values may be further apart than a float can say, and what is between them is a float all the same.
         apart = np.flatnonzero(~np.isfinite(high - low) & np.isfinite(low) & np.isfinite(high))
         told[apart] = (low * (1 - part) + high * part)[apart]
+        # Between an infinity and another value is that infinity; only between both infinities is nothing to be told.
+        endless = np.flatnonzero((np.isinf(low) | np.isinf(high)) & (part > 0))
+        told[endless] = (low + high)[endless]
         # NaN stands behind all others, and makes the quantile NaN wherever it is.
         last = values.take(at + np.maximum(sizes - 1, 0), mode="clip")
         told[np.isnan(last)] = np.nan

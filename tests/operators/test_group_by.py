@@ -22,7 +22,8 @@ from flux.operators import GroupBy
 
 TOLD = EventTime(column="ts", every_ms=10)
 MOVES = st.lists(st.integers(0, PARTITIONS - 1), max_size=12)
-FLOATS = st.none() | st.floats(-1e6, 1e6) | st.sampled_from([0.1, -0.0, math.inf, -math.inf, math.nan])
+LARGE = [1e200, -1e200, 1.7e308, -1.7e308]  # Their squares are beyond floats, and the sums of the last two.
+FLOATS = st.none() | st.floats(-1e6, 1e6) | st.sampled_from([0.1, -0.0, math.inf, -math.inf, math.nan, *LARGE])
 INTS = st.none() | st.integers(-9, 9) | st.integers(-(2**57), 2**57)
 
 
