@@ -66,6 +66,12 @@ class Accumulator:
     def installed(self, values: Values, slots: Slots) -> None:
         """These slots were set from what another site kept."""
 
+    def make_canonical(self, values: Values) -> None:
+        """Let equal entries be equal bytes: which NaN comes of an operation is up to the processor."""
+        for name in self.fields:
+            if values[name].dtype.kind == "f":
+                values[name][np.isnan(values[name])] = np.nan
+
     def _remember(self, values: Values, stretches: Stretches, running: Mapping[str, npt.NDArray[Any]]) -> Running:
         """Keep what is behind the last row of each group; return all under the arrays' names."""
         for field, array in running.items():
@@ -148,6 +154,10 @@ class IntSums(Accumulator):
             "low": stretches.summed(x, self._before(values, stretches, "low")),
         }
         return self._remember(values, stretches, running)
+
+    def make_canonical(self, values: Values) -> None:
+        high, low = self.of(values, "high"), self.of(values, "low")
+        high[:], low[:] = carried(high, low)
 
     def installed(self, values: Values, slots: Slots) -> None:
         low = self.of(values, "low")

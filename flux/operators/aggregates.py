@@ -203,6 +203,11 @@ class Kept:
         for accumulator in self.all:
             accumulator.merge(into, at, later, slots)
 
+    def make_canonical(self, values: Values) -> None:
+        """Let what was kept of the same rows be the same bytes, in whatever batches they came."""
+        for accumulator in self.all:
+            accumulator.make_canonical(values)
+
     def installed(self, values: Values, slots: npt.NDArray[np.int64]) -> None:
         """These slots came from another site."""
         for accumulator in self.all:

@@ -120,7 +120,9 @@ class GroupBy(PooledOperator):
     def _pieces(self, pid: int) -> Iterator[Any]:
         assert self._schema is not None
         yield {"rows": self._schema.empty_table()}
-        yield from self._table.pieces(pid)
+        for piece in self._table.pieces(pid):
+            self._kept.make_canonical(piece["values"])
+            yield piece
 
     def install_partition_state(self, pid: int, state: Any) -> None:
         if "rows" in state:

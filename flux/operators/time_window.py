@@ -307,10 +307,11 @@ class TimeWindow(PooledOperator):
         yield {"clock": self._clock.get(pid), "rows": schema}
         if self._schema is None:
             return
-        yield from self._table.pieces(pid)
+        for piece in self._table.pieces(pid):
+            self._kept.make_canonical(piece["values"])
+            yield piece
         for logged, table in self._log.pieces(self._table.slots_of(pid)):
-            distinct, at = np.unique(logged, return_inverse=True)
-            yield {**self._table.keys_piece(distinct), "at": at, "logged": table}
+            yield {**self._table.rows_piece(logged), "logged": table}
 
     def install_partition_state(self, pid: int, state: Any) -> None:
         if "clock" in state:
