@@ -40,13 +40,15 @@ from flux.operators.accumulators import (
 from flux.operators.grouping import Groups
 from flux.operators.running import Stretches
 
-__all__ = ["Aggregate", "Kept", "asked_for", "numbers_of"]
+__all__ = ["Aggregate", "Kept", "asked_for", "entry_name", "numbers_of"]
 
 _SIMPLE = ("count", "sum", "min", "max", "avg", "variance")
 _FORMS = (
     '"count", ("sum", "column") and likewise count, min, max, avg, variance, ("quantile", "column", 0.5), or '
     '(function, "column", "float64")'
 )
+# Of an entry: the key and whatever else tells it from others, its partition, and the row, if it is that of one.
+Whose = Callable[[int], tuple[str, int, int | None]]
 ROWS = "rows"  # The accumulator that counts rows, whatever is in them.
 
 
@@ -213,8 +215,8 @@ class Kept:
         for accumulator in self.all:
             accumulator.installed(values, slots)
 
-    def told(self, aggregate: Aggregate, values: Values) -> Any:
-        """Return an aggregate of all entries of `values`, as an Arrow array."""
+    def told(self, aggregate: Aggregate, values: Values, whose: Whose) -> Any:
+        """Return an aggregate of all entries of `values`, as an Arrow array; errors say `whose` entry it is."""
         if not aggregate.columns:
             assert self._rows is not None
             return pa.array(self._rows.of(values, "n"))
@@ -227,9 +229,9 @@ class Kept:
         if aggregate.what in ("min", "max"):
             extreme = self._of[aggregate.what, column].of(values, "extreme")
             return pa.array(_one_nan(extreme), mask=n == 0).cast(self._kinds[column])
-        return self._of_sum(aggregate, column, values, n)
+        return self._of_sum(aggregate, column, values, n, whose)
 
-    def _of_sum(self, aggregate: Aggregate, column: str, values: Values, n: npt.NDArray[np.int64]) -> Any:
+    def _of_sum(self, aggregate: Aggregate, column: str, values: Values, n: npt.NDArray[np.int64], whose: Whose) -> Any:
         sums = self._of["sum", column]
         with np.errstate(invalid="ignore", divide="ignore"):
             if isinstance(sums, Sums):
@@ -238,13 +240,22 @@ class Kept:
             high, low = carried(sums.of(values, "high"), sums.of(values, "low"))
             if aggregate.what == "avg":
                 return pa.array(exact_floats(high, low) / n, mask=n == 0)
-        if len(high) and not -(2**31) <= int(high.min()) <= int(high.max()) < 2**31:
+        beyond = (high < -(2**31)) | (high >= 2**31)
+        if beyond.any():
+            who, partition, row = whose(int(beyond.argmax()))
             raise OperatorError(
-                f"aggregate {aggregate.name!r}: a sum of {column!r} does not fit in 64 bits. Cast the column to floats "
-                "before the step, or ask for the avg, which is right all the same",
+                f"aggregate {aggregate.name!r}: the sum of {column!r} does not fit in 64 bits for {who}. Cast the "
+                "column to floats before the step, or ask for the avg, which is right all the same",
                 self._step,
+                partition,
+                row,
             )
         return pa.array((high << 32) + low, mask=n == 0)
+
+
+def entry_name(columns: Mapping[str, Any], names: Iterable[str], at: int) -> str:
+    """The values that tell an entry from others, as errors have them."""
+    return ", ".join(f"{name} {columns[name][at].as_py()!r:.200}" for name in names)
 
 
 def _in_their_rows(x: npt.NDArray[Any], valid: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from flux.blame import place_of
 from flux.columns import ColumnError, arrow_of, numpy_of
 from flux.errors import FluxError, OperatorError
-from flux.operators.aggregates import Aggregate, numbers_of
+from flux.operators.aggregates import Aggregate, entry_name, numbers_of
 from flux.operators.keys import piece_slices
 from flux.operators.ordering import in_order
 
@@ -164,7 +164,7 @@ def made_by_user(aggregate: Aggregate, logged: Grouped, told: Mapping[str, Any],
     found: list[Any] = []
 
     def failed(what: str, at: int | None) -> OperatorError:
-        group = "" if at is None else f" for {', '.join(f'{name} {told[name][at].as_py()!r}' for name in key)}"
+        group = "" if at is None else f" for {entry_name(told, key, at)}"
         return OperatorError(f"aggregate {aggregate.name!r}: {what}{group}. Mend the function, or filter such rows out")
 
     try:

@@ -261,7 +261,7 @@ def test_a_sum_beyond_64_bits_is_an_error_and_its_mean_is_right(value: int) -> N
     [(_, row)], _ = played(mean, Timeline.of(rows, ("k",), None), [1, 2], [0, 1, 2, 3])
     assert row[3] == float(3 * value) / 3
     total = step_of(TimeWindow, rows.schema, ("k",), aggregates={"s": ("sum", "x")}, **parameters)
-    with pytest.raises(OperatorError, match="does not fit in 64 bits"):
+    with pytest.raises(OperatorError, match=r"does not fit in 64 bits for k 1, window_start 0\. Cast"):
         played(total, Timeline.of(rows, ("k",), None))
 
 
