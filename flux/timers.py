@@ -67,8 +67,11 @@ class Timers:
     def set(self, time: Any) -> None:
         """Set a timer for the key at hand; setting it again changes nothing."""
         pid, key = self._here()
-        when = _milliseconds(time)
+        asked = _milliseconds(time)
+        when = _within_reach(asked)
         if self._firing is not None and when <= self._firing:
+            if asked > self._firing:
+                return  # Later than the last time there is, which never comes.
             raise ValueError(
                 f"on_timer for time {self._firing} set a timer for {when}, which would be due for ever. Set a later one"
             )
@@ -79,7 +82,7 @@ class Timers:
         """Cancel a timer of the key at hand, or all of them; one that is not set is cancelled already."""
         pid, key = self._here()
         if pid in self._of:
-            self._of[pid].cancel(key, None if time is None else _milliseconds(time))
+            self._of[pid].cancel(key, None if time is None else _within_reach(_milliseconds(time)))
 
     def _here(self) -> tuple[int, Key]:
         if self._at is None:
@@ -165,6 +168,10 @@ def _milliseconds(time: Any) -> int:
         return (aware - _EPOCH) // _MS
     if not isinstance(time, int) or isinstance(time, bool):
         raise TypeError(f"a timer's time is a whole number of milliseconds, or a datetime or date; came {time!r}")
+    return time
+
+
+def _within_reach(time: int) -> int:
     return max(-FARTHEST_MS, min(time, FARTHEST_MS))
 
 

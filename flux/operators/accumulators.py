@@ -66,6 +66,12 @@ class Accumulator:
     def installed(self, values: Values, slots: Slots) -> None:
         """These slots were set from what another site kept."""
 
+    def make_canonical(self, values: Values) -> None:
+        """Let equal entries be equal bytes: which NaN comes of an operation is up to the processor."""
+        for name in self.fields:
+            if values[name].dtype.kind == "f":
+                values[name][np.isnan(values[name])] = np.nan
+
     def _remember(self, values: Values, stretches: Stretches, running: Mapping[str, npt.NDArray[Any]]) -> Running:
         """Keep what is behind the last row of each group; return all under the arrays' names."""
         for field, array in running.items():
@@ -149,6 +155,10 @@ class IntSums(Accumulator):
         }
         return self._remember(values, stretches, running)
 
+    def make_canonical(self, values: Values) -> None:
+        high, low = self.of(values, "high"), self.of(values, "low")
+        high[:], low[:] = carried(high, low)
+
     def installed(self, values: Values, slots: Slots) -> None:
         low = self.of(values, "low")
         if len(slots):
@@ -207,6 +217,9 @@ class Moments(Accumulator):
 
     Distances from a value of the key's own keep their digits where squares of the values themselves would lose them;
     those of integers are exact before they are rounded, so the first value stays an integer.
+
+    `squares` is NaN once a value was not finite, and only then: of finite values whose squares are more than a float
+    can say it is infinite, whatever has become of `sum`.
     """
 
     def __init__(self, name: str, dtype: npt.DTypeLike) -> None:
@@ -224,8 +237,7 @@ class Moments(Accumulator):
         far = _distance(x, first.take(slots))
         np.add.at(n, slots, 1)
         np.add.at(self.of(values, "sum"), slots, far)
-        far *= far
-        np.add.at(self.of(values, "squares"), slots, far)
+        np.add.at(self.of(values, "squares"), slots, _squared(far, x))
 
     @np.errstate(invalid="ignore", over="ignore")
     def merge(self, into: Values, at: Slots, later: Values, slots: Slots) -> None:
@@ -235,7 +247,9 @@ class Moments(Accumulator):
         # The same distances, from our first value.
         apart = _distance(theirs["first"], ours["first"].take(at))
         apart[theirs["n"] == 0] = 0
-        ours["squares"][at] += theirs["squares"] + 2 * apart * theirs["sum"] + theirs["n"] * apart * apart
+        more = theirs["squares"] + 2 * apart * theirs["sum"] + theirs["n"] * apart * apart
+        more[~np.isfinite(more) & ~np.isnan(theirs["squares"])] = np.inf
+        ours["squares"][at] += more
         ours["sum"][at] += theirs["sum"] + theirs["n"] * apart
         ours["n"][at] += theirs["n"]
 
@@ -248,12 +262,14 @@ class Moments(Accumulator):
         begins = np.flatnonzero((n == 1) & (True if valid is None else valid) & (stretches.spread(before["n"]) == 0))
         first = before["first"]
         first[np.searchsorted(stretches.begins, begins, side="right") - 1] = x.take(begins)
-        far = _filled(_distance(x, stretches.spread(first)), valid, 0.0)
+        far = _distance(x, stretches.spread(first))
+        squared = _filled(_squared(far, x), valid, 0.0)
+        far = _filled(far, valid, 0.0)
         running = {
             "n": n,
             "first": stretches.spread(first),
             "sum": stretches.accumulated(np.add, far, before["sum"]),
-            "squares": stretches.accumulated(np.add, far * far, before["squares"]),
+            "squares": stretches.accumulated(np.add, squared, before["squares"]),
         }
         return self._remember(values, stretches, running)
 
@@ -270,6 +286,14 @@ def _distance(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Floats:
     if wrapped.any():
         far[wrapped] = a[wrapped].astype(np.float64) - b[wrapped].astype(np.float64)
     return far
+
+
+def _squared(far: Floats, x: npt.NDArray[Any]) -> Floats:
+    """Return the squares of distances; NaN for what is not finite itself."""
+    squared: Floats = far * far
+    if x.dtype.kind == "f":
+        squared[~np.isfinite(x)] = np.nan
+    return squared
 
 
 def _counted(before: Ints, stretches: Stretches, valid: Bools | None) -> Ints:

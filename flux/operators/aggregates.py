@@ -6,9 +6,12 @@ Asked for by name, in a dict from the columns of the output: ``"count"``, or ``(
 `batch["amount"]` is one, of the rows in the order in which they came, and is a function of them alone.
 
 What nulls and NaN do: nulls are left out, as in SQL; without any value that is not null `count` is 0 and all others are
-null. NaN is a value: whatever it goes into is NaN. `sum` of integers is an int64, and an `OperatorError` if that cannot
-hold it; `avg` is the exact sum of integers, rounded, by their number. `variance` is that of a sample, and null for less
-than two values. `quantile` is exact, between two values in proportion. A function of one's own sees nulls.
+null. NaN is a value: whatever it goes into is NaN. So are infinities, and what is more than a float can say is one. NaN
+comes of them only where nothing else can be said, as in SQL: `sum` and `avg` of infinities of both signs, `variance`
+with any infinity among the values, a `quantile` that lies between the two infinities. `sum` of integers is an int64,
+and an `OperatorError` if that cannot hold it; `avg` is the exact sum of integers, rounded, by their number. `variance`
+is that of a sample, and null for less than two values. `quantile` is exact, between two values in proportion. A
+function of one's own sees nulls.
 """
 
 from __future__ import annotations
@@ -37,13 +40,15 @@ from flux.operators.accumulators import (
 from flux.operators.grouping import Groups
 from flux.operators.running import Stretches
 
-__all__ = ["Aggregate", "Kept", "asked_for", "numbers_of"]
+__all__ = ["Aggregate", "Kept", "asked_for", "entry_name", "numbers_of"]
 
 _SIMPLE = ("count", "sum", "min", "max", "avg", "variance")
 _FORMS = (
     '"count", ("sum", "column") and likewise count, min, max, avg, variance, ("quantile", "column", 0.5), or '
     '(function, "column", "float64")'
 )
+# Of an entry: the key and whatever else tells it from others, its partition, and the row, if it is that of one.
+Whose = Callable[[int], tuple[str, int, int | None]]
 ROWS = "rows"  # The accumulator that counts rows, whatever is in them.
 
 
@@ -202,13 +207,18 @@ class Kept:
         for accumulator in self.all:
             accumulator.merge(into, at, later, slots)
 
+    def make_canonical(self, values: Values) -> None:
+        """Let what was kept of the same rows be the same bytes, in whatever batches they came."""
+        for accumulator in self.all:
+            accumulator.make_canonical(values)
+
     def installed(self, values: Values, slots: npt.NDArray[np.int64]) -> None:
         """These slots came from another site."""
         for accumulator in self.all:
             accumulator.installed(values, slots)
 
-    def told(self, aggregate: Aggregate, values: Values) -> Any:
-        """Return an aggregate of all entries of `values`, as an Arrow array."""
+    def told(self, aggregate: Aggregate, values: Values, whose: Whose) -> Any:
+        """Return an aggregate of all entries of `values`, as an Arrow array; errors say `whose` entry it is."""
         if not aggregate.columns:
             assert self._rows is not None
             return pa.array(self._rows.of(values, "n"))
@@ -221,9 +231,9 @@ class Kept:
         if aggregate.what in ("min", "max"):
             extreme = self._of[aggregate.what, column].of(values, "extreme")
             return pa.array(_one_nan(extreme), mask=n == 0).cast(self._kinds[column])
-        return self._of_sum(aggregate, column, values, n)
+        return self._of_sum(aggregate, column, values, n, whose)
 
-    def _of_sum(self, aggregate: Aggregate, column: str, values: Values, n: npt.NDArray[np.int64]) -> Any:
+    def _of_sum(self, aggregate: Aggregate, column: str, values: Values, n: npt.NDArray[np.int64], whose: Whose) -> Any:
         sums = self._of["sum", column]
         with np.errstate(invalid="ignore", divide="ignore"):
             if isinstance(sums, Sums):
@@ -232,13 +242,22 @@ class Kept:
             high, low = carried(sums.of(values, "high"), sums.of(values, "low"))
             if aggregate.what == "avg":
                 return pa.array(exact_floats(high, low) / n, mask=n == 0)
-        if len(high) and not -(2**31) <= int(high.min()) <= int(high.max()) < 2**31:
+        beyond = (high < -(2**31)) | (high >= 2**31)
+        if beyond.any():
+            who, partition, row = whose(int(beyond.argmax()))
             raise OperatorError(
-                f"aggregate {aggregate.name!r}: a sum of {column!r} does not fit in 64 bits. Cast the column to floats "
-                "before the step, or ask for the avg, which is right all the same",
+                f"aggregate {aggregate.name!r}: the sum of {column!r} does not fit in 64 bits for {who}. Cast the "
+                "column to floats before the step, or ask for the avg, which is right all the same",
                 self._step,
+                partition,
+                row,
             )
         return pa.array((high << 32) + low, mask=n == 0)
+
+
+def entry_name(columns: Mapping[str, Any], names: Iterable[str], at: int) -> str:
+    """The values that tell an entry from others, as errors have them."""
+    return ", ".join(f"{name} {columns[name][at].as_py()!r:.200}" for name in names)
 
 
 def _in_their_rows(x: npt.NDArray[Any], valid: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
@@ -250,9 +269,12 @@ def _in_their_rows(x: npt.NDArray[Any], valid: npt.NDArray[np.bool_]) -> npt.NDA
 @np.errstate(invalid="ignore", divide="ignore", over="ignore")
 def _variance(moments: Accumulator, values: Values) -> Any:
     n, total, squares = (moments.of(values, field) for field in ("n", "sum", "squares"))
-    variance = (squares - total * total / n) / (n - 1)
+    square = total * total
+    # The square of a sum may be more than a float can say where the share of each value in it is not.
+    mean = np.where(np.isinf(square), total * (total / n), square / n)
     # Rounding may bring it below zero by a little.
-    return pa.array(_one_nan(np.maximum(variance, 0.0)), mask=n < 2)
+    variance = np.maximum((squares - mean) / (n - 1), 0.0)
+    return pa.array(_one_nan(np.where(np.isfinite(squares), variance, squares)), mask=n < 2)
 
 
 def _one_nan(values: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -16,7 +16,7 @@ from flux.batch import Batch
 from flux.columns import ColumnError
 from flux.errors import OperatorError, PlanError
 from flux.operator import Context, PooledOperator
-from flux.operators.aggregates import Aggregate, Kept, asked_for, numbers_of
+from flux.operators.aggregates import Aggregate, Kept, asked_for, entry_name, numbers_of
 from flux.operators.grouping import group_by_slot, unknown_parameters
 from flux.operators.keys import KeyTable, check_keys
 from flux.operators.ordering import in_order, order_numbers
@@ -90,10 +90,17 @@ class GroupBy(PooledOperator):
             values["changed"][slots] = True
             return None
         behind = self._kept.running(values, group_by_slot(slots), columns)
-        return batch.emit(dict(zip(self._key, keys, strict=True)) | self._told(behind))
+        return batch.emit(self._told(dict(zip(self._key, keys, strict=True)), behind, batch.partition, batch.sn))
 
-    def _told(self, behind: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
-        return {each.name: self._kept.told(each, behind) for each in self._aggregates}
+    def _told(
+        self, keys: dict[str, Any], behind: Mapping[str, npt.NDArray[Any]], partition: Any, sn: Any = None
+    ) -> dict[str, Any]:
+        """Return keys and their aggregates; errors name the key, and the row if there is one for each."""
+
+        def whose(at: int) -> tuple[str, int, int | None]:
+            return entry_name(keys, self._key, at), int(partition[at]), None if sn is None else int(sn[at])
+
+        return keys | {each.name: self._kept.told(each, behind, whose) for each in self._aggregates}
 
     def on_punctuation(self, p: Punctuation) -> tuple[Mapping[str, Any], Any] | None:
         if self._schema is None or self._emit == "rows" or p.kind not in ("watermark", "end"):
@@ -111,7 +118,8 @@ class GroupBy(PooledOperator):
         order = in_order([numbers for column in keys for numbers in order_numbers(column)])
         columns = {name: key.take(pa.array(order)) for name, key in zip(self._key, keys, strict=True)}
         kept = {name: values[name].take(slots.take(order)) for name in self._kept.fields}
-        return columns | self._told(kept), partition.take(order)
+        partition = partition.take(order)
+        return self._told(columns, kept, partition), partition
 
     # Partitions that come and go.
 
@@ -121,7 +129,9 @@ class GroupBy(PooledOperator):
     def _pieces(self, pid: int) -> Iterator[Any]:
         assert self._schema is not None
         yield {"rows": self._schema.empty_table()}
-        yield from self._table.pieces(pid)
+        for piece in self._table.pieces(pid):
+            self._kept.make_canonical(piece["values"])
+            yield piece
 
     def install_partition_state(self, pid: int, state: Any) -> None:
         if "rows" in state:

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from flux.columns import ColumnError
 from flux.errors import PlanError
+from flux.operators.ordering import in_order, order_numbers
 from flux.operators.table import Table
 
 __all__ = ["KeyTable", "check_keys", "piece_slices"]
@@ -117,12 +118,23 @@ class KeyTable:
     # State by partition, a piece at a time.
 
     def pieces(self, pid: int) -> Iterator[dict[str, Any]]:
-        """Yield keys and values of a partition."""
-        slots, values = self.slots_of(pid), self.values
+        """Yield keys and values of a partition, in the order of keys, whatever slots they have here."""
+        slots, values = self._in_key_order(self.slots_of(pid)), self.values
         bytes_each = _KEY_BYTES * len(self.names) + sum(array.nbytes // len(array) for array in values.values())
         for some in piece_slices(len(slots), bytes_each):
             part = slots[some]
             yield {**self.keys_piece(part), "values": {name: array[part] for name, array in values.items()}}
+
+    def rows_piece(self, slots: Slots) -> dict[str, Any]:
+        """The keys of rows that have these slots, each once, in their order, and which of them is whose."""
+        distinct = self._in_key_order(np.unique(slots))
+        place_of = np.zeros(len(self.partition), np.int64)
+        place_of[distinct] = np.arange(len(distinct))
+        return {**self.keys_piece(distinct), "at": place_of.take(slots)}
+
+    def _in_key_order(self, slots: Slots) -> Slots:
+        numbers = [numbers for column in self.keys_of(slots) for numbers in order_numbers(column)]
+        return slots.take(in_order([*numbers, *self.further_of(slots)]))
 
     def keys_piece(self, slots: Slots) -> dict[str, Any]:
         """The keys of these slots, as they can go to another site."""

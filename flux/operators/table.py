@@ -265,8 +265,12 @@ class Table:
         return np.flatnonzero(held)
 
     def get(self, pid: int) -> dict[str, npt.NDArray[Any]]:
-        """Return a copy of a partition's keys and values, as columns."""
+        """Return a copy of a partition's keys and values, as columns, in the order of keys.
+
+        Slots depend on the batches in which keys came, and on what else is at the site; what is sent does not.
+        """
         slots = self.slots_of(pid)
+        slots = slots.take(np.lexsort(self.keys(slots)))
         keys = self.keys(slots)
         state = {f"key{i}": column for i, column in enumerate(keys)}
         return state | {name: array[slots] for name, array in self.values.items()}

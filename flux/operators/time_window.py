@@ -26,7 +26,7 @@ from flux.columns import ColumnError
 from flux.errors import OperatorError, PlanError
 from flux.event_time import milliseconds, window_type
 from flux.operator import Context, PooledOperator
-from flux.operators.aggregates import Aggregate, Kept, asked_for, numbers_of
+from flux.operators.aggregates import Aggregate, Kept, asked_for, entry_name, numbers_of
 from flux.operators.grouping import unknown_parameters
 from flux.operators.keys import KeyTable, check_keys
 from flux.operators.ordering import begins_of, in_order, order_numbers, rank_within
@@ -283,13 +283,18 @@ class TimeWindow(PooledOperator):
         columns["window_start"] = pa.array(starts).cast(kind)
         columns["window_end"] = pa.array(starts + settings.size_ms).cast(kind)
         logged = self._log.grouped(slots, group, len(first))
+        told_by = [*self._key, "window_start"]
+
+        def whose(at: int) -> tuple[str, int, None]:
+            return entry_name(columns, told_by, at), int(self._table.partition[first[at]]), None
+
         for each in settings.aggregates:
             if each.what == "quantile":
                 columns[each.name] = logged.quantile(each.columns[0], each.detail)
             elif callable(each.what):
-                columns[each.name] = made_by_user(each, logged, columns, [*self._key, "window_start"])
+                columns[each.name] = made_by_user(each, logged, columns, told_by)
             else:
-                columns[each.name] = self._kept.told(each, merged)
+                columns[each.name] = self._kept.told(each, merged, whose)
         return columns
 
     def take_late(self) -> dict[int, int]:
@@ -307,10 +312,11 @@ class TimeWindow(PooledOperator):
         yield {"clock": self._clock.get(pid), "rows": schema}
         if self._schema is None:
             return
-        yield from self._table.pieces(pid)
+        for piece in self._table.pieces(pid):
+            self._kept.make_canonical(piece["values"])
+            yield piece
         for logged, table in self._log.pieces(self._table.slots_of(pid)):
-            distinct, at = np.unique(logged, return_inverse=True)
-            yield {**self._table.keys_piece(distinct), "at": at, "logged": table}
+            yield {**self._table.rows_piece(logged), "logged": table}
 
     def install_partition_state(self, pid: int, state: Any) -> None:
         if "clock" in state:

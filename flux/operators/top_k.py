@@ -217,8 +217,7 @@ class TopK(PooledOperator):
         is_here = np.zeros(len(self._table.partition), np.bool_)
         is_here[self._table.slots_of(pid)] = True
         for part in self._held.pieces(np.flatnonzero(is_here.take(self._held.slots))):
-            distinct, at = np.unique(part.slots, return_inverse=True)
-            piece = {**self._table.keys_piece(distinct), "at": at, "best": part.best, "told": part.told}
+            piece = {**self._table.rows_piece(part.slots), "best": part.best, "told": part.told}
             yield {**piece, "held": pa.Table.from_batches([part.rows])}
 
     def install_partition_state(self, pid: int, state: Any) -> None:

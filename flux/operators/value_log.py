@@ -16,7 +16,7 @@ import pyarrow as pa
 from flux.blame import place_of
 from flux.columns import ColumnError, arrow_of, numpy_of
 from flux.errors import FluxError, OperatorError
-from flux.operators.aggregates import Aggregate, numbers_of
+from flux.operators.aggregates import Aggregate, entry_name, numbers_of
 from flux.operators.keys import piece_slices
 from flux.operators.ordering import in_order
 
@@ -145,6 +145,9 @@ class Grouped:
         # Two values may be further apart than a float can say, and what is between them is a float all the same.
         apart = np.flatnonzero(~np.isfinite(high - low) & np.isfinite(low) & np.isfinite(high))
         told[apart] = (low * (1 - part) + high * part)[apart]
+        # Between an infinity and another value is that infinity; only between both infinities is nothing to be told.
+        endless = np.flatnonzero((np.isinf(low) | np.isinf(high)) & (part > 0))
+        told[endless] = (low + high)[endless]
         # NaN stands behind all others, and makes the quantile NaN wherever it is.
         last = values.take(at + np.maximum(sizes - 1, 0), mode="clip")
         told[np.isnan(last)] = np.nan
@@ -161,7 +164,7 @@ def made_by_user(aggregate: Aggregate, logged: Grouped, told: Mapping[str, Any],
     found: list[Any] = []
 
     def failed(what: str, at: int | None) -> OperatorError:
-        group = "" if at is None else f" for {', '.join(f'{name} {told[name][at].as_py()!r}' for name in key)}"
+        group = "" if at is None else f" for {entry_name(told, key, at)}"
         return OperatorError(f"aggregate {aggregate.name!r}: {what}{group}. Mend the function, or filter such rows out")
 
     try:

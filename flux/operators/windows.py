@@ -202,6 +202,14 @@ class CountWindow(Tabled):
         place = groups.slot.take(kept) * self._history + (count.take(kept) - 1) % self._history
         self._table.values["ring"].reshape(-1)[place] = grouped.take(kept)
 
+    def get_partition_state(self, pid: int) -> Any:
+        state = super().get_partition_state(pid)
+        if state is not None:
+            # What no window needs any more is still in the ring, or not, as batches were cut; sent, it is 0.
+            age = (state["count"][:, None] - 1 - np.arange(self._history)) % self._history
+            state["ring"][age >= np.minimum(state["count"], self._history - 1)[:, None]] = 0
+        return state
+
     def install_partition_state(self, pid: int, state: Any) -> None:
         if self._table is None:
             keys = [state[f"key{i}"].dtype for i in range(len(self._key))]

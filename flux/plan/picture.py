@@ -1,8 +1,15 @@
-"""Picture: a plan drawn: a box for each stage with its steps, and an arrow for each edge."""
+"""Picture: a plan drawn: a box for each stage with its steps, and an arrow for each edge.
+
+Stages stand in columns, each behind the last of those that it takes rows from. An edge that passes a column has a lane
+of its own there, between boxes. It bends right behind a column, and goes straight before the next: there is its label,
+at a height that no other edge has.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +17,10 @@ from ..errors import FluxError
 from .explain import heading, partitioning, place_name, way
 from .plan import EGRESS, INGRESS, INPUT, Plan, Segment
 
-_BOX_WIDTH, _COLUMN_WIDTH, _LINE_HEIGHT, _GAP = 3.0, 5.0, 0.32, 0.7
-_BEND = 0.22
+_BOX_WIDTH, _LINE_HEIGHT, _GAP = 3.0, 0.32, 0.5
+_BEND_WIDTH, _LABEL_WIDTH = 1.0, 1.8  # Between two columns.
+_COLUMN_WIDTH = _BOX_WIDTH + _BEND_WIDTH + _LABEL_WIDTH
+_ENTRY_HEIGHT = 0.26
 _COLOURS = {"end": ("#f6f8fa", "#57606a"), "site": ("#eef4ff", "#1f6feb")}
 _INK, _MUTED = "#1f2328", "#57606a"
 
@@ -27,34 +36,49 @@ def drawn(plan: Plan, sources: Sequence[str], sinks: Sequence[str], path: Path) 
             "`pip install 'flux-dataflow[plot]'`"
         ) from error
     boxes = _boxes(plan, sources, sinks)
+    ways = _placed(plan, boxes)
     right = max(box.left for box in boxes) + _BOX_WIDTH
-    arc = max(_arc(boxes[edge.producer], boxes[edge.consumer]) for edge in plan.edges)
-    bottom = min(box.top - box.height for box in boxes) - arc
+    bottom = min(place.top - place.height for way in ways for place in way)
     figure = Figure(figsize=(right + 0.6, 1.2 - bottom))
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_xlim(-0.3, right + 0.3)
     axes.set_ylim(bottom - 0.3, 0.9)
     axes.axis("off")
-    axes.text(-0.05, 0.45, f"{plan.name} on {plan.sites} sites", fontsize=13, fontweight="bold", color=_INK)
+    title = f"{plan.name} on {plan.sites} site{'s' if plan.sites > 1 else ''}"
+    _write(axes, (-0.05, 0.45), title, fontsize=13, fontweight="bold", color=_INK)
     for box in boxes:
         box.draw(axes)
-    _draw_edges(axes, plan, boxes)
+    _draw_edges(axes, plan, ways)
     try:
         figure.savefig(path, dpi=150)
     except (ValueError, OSError) as error:
         raise FluxError(f"the plan cannot be drawn to {path}: {error}. Give a .png, .svg or .pdf file") from error
 
 
-class _Box:
-    """A stage: its title, a line below it, and its steps; where each line is."""
+class _Place:
+    """What takes room in a column; by itself, the lane of an edge that passes."""
 
-    def __init__(self, kind: str, title: str, note: str, lines: Sequence[str]) -> None:
-        self.kind, self.title, self.note, self.lines = kind, title, note, lines
+    height = _ENTRY_HEIGHT
+
+    def __init__(self) -> None:
         self.left = self.top = 0.0
 
     @property
-    def height(self) -> float:
-        return _LINE_HEIGHT * (len(self.lines) + 2) + 0.3
+    def middle(self) -> float:
+        return self.top - self.height / 2
+
+
+class _Box(_Place):
+    """A stage: its title, a line below it, and its steps; where each line is, and where edges come in."""
+
+    def __init__(self, kind: str, title: str, note: str, lines: Sequence[str], entries: int) -> None:
+        super().__init__()
+        self.kind, self.title, self.note, self.lines = kind, title, note, lines
+        self.height = max(_LINE_HEIGHT * (len(lines) + 2) + 0.3, _ENTRY_HEIGHT * entries + 0.3)
+
+    def entry(self, index: int) -> float:
+        """The height of the edge that comes in there, counted from the top."""
+        return self.top - 0.25 - _ENTRY_HEIGHT * index
 
     def line(self, index: int) -> float:
         """The height of a line; -1 is the title."""
@@ -69,32 +93,61 @@ class _Box:
         axes.add_patch(
             FancyBboxPatch(corner, _BOX_WIDTH, self.height, boxstyle=style, facecolor=fill, edgecolor=border)
         )
-        axes.text(self.left + 0.15, self.top - 0.28, _cut(self.title, 34), fontsize=9, fontweight="bold", color=_INK)
-        axes.text(self.left + 0.15, self.top - 0.28 - _LINE_HEIGHT, _cut(self.note, 44), fontsize=7.5, color=_MUTED)
+        x, y = self.left + 0.15, self.top - 0.28
+        _write(axes, (x, y), _cut(self.title, 34), fontsize=9, fontweight="bold", color=_INK)
+        _write(axes, (x, y - _LINE_HEIGHT), _cut(self.note, 44), fontsize=7.5, color=_MUTED)
         for index, text in enumerate(self.lines):
-            axes.text(self.left + 0.25, self.line(index) - 0.02, _cut(text, 36), fontsize=8.5, color=_INK, va="center")
+            _write(axes, (x + 0.1, self.line(index) - 0.02), _cut(text, 36), fontsize=8.5, color=_INK, va="center")
 
 
 def _boxes(plan: Plan, sources: Sequence[str], sinks: Sequence[str]) -> list[_Box]:
-    """A box for each stage, one behind the last of those that it takes rows from."""
+    """A box for each stage, without its place."""
+    entries = Counter(edge.consumer for edge in plan.edges)
     first = [f"source {n + 1}: {name}" for n, name in enumerate(sources)]
-    boxes = [_Box("end", INGRESS, "numbers all rows", [*first, *_steps(plan.first, is_ingress=True)])]
-    for segment in plan.segments:
-        boxes.append(_Box("site", heading(segment), partitioning(segment), _steps(segment)))
-    for number, name in enumerate(sinks):
+    boxes = [_Box("end", INGRESS, "numbers all rows", [*first, *_steps(plan.first, is_ingress=True)], 0)]
+    for stage, segment in enumerate(plan.segments, 1):
+        boxes.append(_Box("site", heading(segment), partitioning(segment), _steps(segment), entries[stage]))
+    for number, (stage, name) in enumerate(zip(plan.sink_stages, sinks, strict=True)):
         order = "as rows come" if number in plan.unordered_sinks else "in order"
-        boxes.append(_Box("end", f"{EGRESS}: {name}", order, []))
-    columns: list[int] = []
-    heights: dict[int, float] = {}
-    for stage, box in enumerate(boxes):
-        column = max((columns[edge.producer] + 1 for edge in plan.edges if edge.consumer == stage), default=0)
-        columns.append(column)
-        box.left, box.top = column * _COLUMN_WIDTH, -heights.get(column, 0.0)
-        heights[column] = heights.get(column, 0.0) + box.height + _GAP
-    tallest = max(heights.values())
-    for column, box in zip(columns, boxes, strict=True):
-        box.top -= (tallest - heights[column]) / 2
+        boxes.append(_Box("end", f"{EGRESS}: {name}", order, [], entries[stage]))
     return boxes
+
+
+def _placed(plan: Plan, boxes: Sequence[_Box]) -> list[list[_Place]]:
+    """Give all boxes their places; return those that each edge leads through, from box to box."""
+    columns: list[int] = []
+    for stage in range(len(boxes)):
+        columns.append(max((columns[edge.producer] + 1 for edge in plan.edges if edge.consumer == stage), default=0))
+    inside: list[list[_Place]] = [[] for _ in range(max(columns) + 1)]
+    for column, box in zip(columns, boxes, strict=True):
+        inside[column].append(box)
+    ways: list[list[_Place]] = []
+    for edge in plan.edges:
+        lanes = [_Place() for _ in range(columns[edge.producer] + 1, columns[edge.consumer])]
+        for column, lane in enumerate(lanes, columns[edge.producer] + 1):
+            inside[column].append(lane)
+        ways.append([boxes[edge.producer], *lanes, boxes[edge.consumer]])
+    for column, places in enumerate(inside):
+        _stack(places, ways, column * _COLUMN_WIDTH)
+    highest = max(place.top for places in inside for place in places)
+    for place in (place for places in inside for place in places):
+        place.top -= highest
+    return ways
+
+
+def _stack(places: list[_Place], ways: Sequence[Sequence[_Place]], left: float) -> None:
+    """Put a column together: each place about as high as those before it, so that few edges cross."""
+
+    def wish(place: _Place) -> float:
+        before = [a.middle for way in ways for a, b in pairwise(way) if b is place]
+        return sum(before) / len(before) if before else 0.0
+
+    ordered = sorted(places, key=wish, reverse=True)
+    gaps = [_GAP if isinstance(a, _Box) or isinstance(b, _Box) else 0.0 for a, b in pairwise(ordered)]
+    top = (sum(place.height for place in ordered) + sum(gaps)) / 2
+    for place, gap in zip(ordered, [*gaps, 0.0], strict=True):
+        place.left, place.top = left, top
+        top -= place.height + gap
 
 
 def _steps(segment: Segment, is_ingress: bool = False) -> list[str]:
@@ -106,43 +159,54 @@ def _steps(segment: Segment, is_ingress: bool = False) -> list[str]:
     return lines
 
 
-def _draw_edges(axes: Any, plan: Plan, boxes: Sequence[_Box]) -> None:
-    ended: dict[int, int] = {}
-    for number, edge in enumerate(plan.edges):
-        start, end = boxes[edge.producer], boxes[edge.consumer]
-        line = edge.tap
-        if edge.producer == 0:  # The sources are the first lines of the ingress.
-            line = INPUT - edge.tap if edge.tap <= INPUT else edge.tap + len(start.lines) - len(plan.first.steps)
-        begin = (start.left + _BOX_WIDTH, start.line(line))
-        nth = ended[edge.consumer] = ended.get(edge.consumer, 0) + 1
-        finish = (end.left, end.top - 0.22 * nth)
-        arc = _arc(start, end)
-        axes.annotate(
-            "",
-            finish,
-            begin,
-            arrowprops={
-                "arrowstyle": "-|>",
-                "color": _COLOURS["site"][1],
-                "connectionstyle": f"arc3,rad={_BEND if arc else 0.0}",
-                "shrinkA": 0,
-                "shrinkB": 0,
-            },
-        )
+def _draw_edges(axes: Any, plan: Plan, ways: Sequence[Sequence[_Place]]) -> None:
+    begins = [_begin(plan, number, ways[number][0]) for number in range(len(ways))]
+    before = [places[-2].middle if len(places) > 2 else begin for places, begin in zip(ways, begins, strict=True)]
+    entered: Counter[int] = Counter()
+    # Edges come in in the order of the heights that they come from.
+    for number in sorted(range(len(ways)), key=lambda number: -before[number]):
+        edge, (start, *lanes, end) = plan.edges[number], ways[number]
+        assert isinstance(end, _Box)
+        x, y = end.left, end.entry(entered[edge.consumer])
+        entered[edge.consumer] += 1
+        stops = [*((lane.left, lane.middle) for lane in lanes), (x, y)]
+        _draw_edge(axes, (start.left + _BOX_WIDTH, begins[number]), stops)
         tap = place_name(plan.segment(edge.producer), edge.tap, edge.producer == 0)
         label = " ".join(filter(None, [f"{number}:", way(edge) or f"of {tap}"]))
-        # Where several edges come together, their labels do not: each stands at a place of its own on its way.
-        part = 0.5 if arc else (0.25, 0.5, 0.75)[nth % 3]
-        at = [a + part * (b - a) for a, b in zip(begin, finish, strict=True)]
-        background = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
-        text = axes.text(at[0], at[1] - arc, _cut(label, 30), fontsize=7, color=_MUTED, ha="center", va="center")
-        text.set_bbox(background)
+        _write(axes, (x - 0.15, y + 0.03), _cut(label, 30), fontsize=7, color=_MUTED, ha="right", va="bottom")
 
 
-def _arc(start: _Box, end: _Box) -> float:
-    """How far below its ends an edge runs that passes other boxes."""
-    length = end.left - start.left - _BOX_WIDTH
-    return 0.0 if length < _COLUMN_WIDTH else _BEND * length / 2
+def _begin(plan: Plan, number: int, start: _Place) -> float:
+    """The height of the line that an edge leaves its box from."""
+    assert isinstance(start, _Box)
+    edge = plan.edges[number]
+    if edge.producer != 0:
+        return start.line(edge.tap)
+    # The sources are the first lines of the ingress.
+    return start.line(INPUT - edge.tap if edge.tap <= INPUT else edge.tap + len(start.lines) - len(plan.first.steps))
+
+
+def _draw_edge(axes: Any, begin: tuple[float, float], stops: Sequence[tuple[float, float]]) -> None:
+    """Draw an arrow that goes straight before each stop, and through the column behind it."""
+    from matplotlib.patches import FancyArrowPatch
+    from matplotlib.path import Path as Line
+
+    points, codes = [begin], [Line.MOVETO]
+    for x, y in stops:
+        (left, before), half = points[-1], _BEND_WIDTH / 2
+        points += [(left + half, before), (left + half, y), (left + _BEND_WIDTH, y), (x, y)]
+        codes += [Line.CURVE4, Line.CURVE4, Line.CURVE4, Line.LINETO]
+        if (x, y) != stops[-1]:
+            points.append((x + _BOX_WIDTH, y))
+            codes.append(Line.LINETO)
+    axes.add_patch(
+        FancyArrowPatch(path=Line(points, codes), arrowstyle="-|>", mutation_scale=10, color=_COLOURS["site"][1])
+    )
+
+
+def _write(axes: Any, at: tuple[float, float], text: str, **style: Any) -> None:
+    """Write a text as it is: names may have signs that are formulas to matplotlib."""
+    axes.text(*at, text, parse_math=False, **style)
 
 
 def _cut(text: str, most: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -41,17 +42,36 @@ def aggregated(values: list[Any]) -> tuple[Any, ...]:
     total = x[0]
     for value in x[1:]:
         total += value
-    finite = all(math.isfinite(value) for value in floats)
-    variance = (statistics.variance(x) if finite else math.nan) if len(x) > 1 else None
-    with np.errstate(invalid="ignore"):
-        low, high = (math.nan, math.nan) if bad else (min(x), max(x))
-        quantiles = [math.nan if bad else float(np.quantile(floats, q)) for q in (0.5, 0.9)]
-    return (len(values), len(x), total, low, high, total / len(x), variance, *quantiles, high - low)
+    low, high = (math.nan, math.nan) if bad else (min(x), max(x))
+    quantiles = [math.nan if bad else quantile(sorted(floats), fraction) for fraction in (0.5, 0.9)]
+    return (len(values), len(x), total, low, high, total / len(x), variance(x), *quantiles, high - low)
+
+
+def variance(x: list[Any]) -> float | None:
+    """That of a sample, exact before it is rounded; NaN once a value is not finite, infinite where floats end."""
+    if len(x) < 2:
+        return None
+    if not all(math.isfinite(value) for value in x):
+        return math.nan
+    try:
+        return float(statistics.variance([Fraction(value) for value in x]))
+    except OverflowError:
+        return math.inf
+
+
+def quantile(ordered: list[float], fraction: float) -> float:
+    """Between two values in proportion; between an infinity and something else, that infinity."""
+    below = math.floor(fraction * (len(ordered) - 1))
+    part = fraction * (len(ordered) - 1) - below
+    low, high = ordered[below], ordered[min(below + 1, len(ordered) - 1)]
+    if part == 0 or low == high:
+        return low
+    return low + high if math.isinf(low) or math.isinf(high) else low * (1 - part) + high * part
 
 
 def alike(found: Any, expected: Any) -> bool:
     if isinstance(found, float) and isinstance(expected, float | int):
-        if math.isnan(found) or math.isnan(expected) or math.isinf(found):
-            return repr(found) == repr(float(expected)) or not math.isfinite(expected)
+        if not math.isfinite(found) or not math.isfinite(expected):
+            return repr(found) == repr(float(expected))
         return math.isclose(found, expected, rel_tol=1e-9, abs_tol=1e-3)
     return found == expected

@@ -16,13 +16,14 @@ from plain_aggregates import RUNNING, aggregated, alike
 from timeline import Timeline, cut_places, played
 
 from flux.batch import Batch
-from flux.errors import PlanError
+from flux.errors import OperatorError, PlanError
 from flux.event_time import EventTime
 from flux.operators import GroupBy
 
 TOLD = EventTime(column="ts", every_ms=10)
 MOVES = st.lists(st.integers(0, PARTITIONS - 1), max_size=12)
-FLOATS = st.none() | st.floats(-1e6, 1e6) | st.sampled_from([0.1, -0.0, math.inf, -math.inf, math.nan])
+LARGE = [1e200, -1e200, 1.7e308, -1.7e308]  # Their squares are beyond floats, and the sums of the last two.
+FLOATS = st.none() | st.floats(-1e6, 1e6) | st.sampled_from([0.1, -0.0, math.inf, -math.inf, math.nan, *LARGE])
 INTS = st.none() | st.integers(-9, 9) | st.integers(-(2**57), 2**57)
 
 
@@ -172,3 +173,16 @@ def test_the_variance_of_integers_that_are_farther_apart_than_64_bits_tell(kind:
     out = hosted.process(Batch(batch, np.arange(2), None, np.zeros(2, np.uint16)))
     assert out is not None
     assert math.isclose(out.arrow.column("var")[1].as_py(), float(2**64 - 1) ** 2 / 2)
+
+
+@pytest.mark.parametrize(("emit", "row"), [("rows", ", row 3"), ("watermarks", "")])
+def test_a_sum_beyond_64_bits_names_the_key_and_its_row(emit: str, row: str) -> None:
+    batch = batch_of([("a", 2**62), ("b", 2**62), ("a", 2**62), ("a", 5)], pa.string(), pa.int64())
+    step = step_of(GroupBy, batch.schema, ("k",), aggregates={"s": ("sum", "x")}, emit=emit)
+    timeline = Timeline.of(batch, ("k",), None)
+    pid = int(timeline.partition[0])
+    expected = (
+        rf"step 'step', partition {pid}{row}: aggregate 's': the sum of 'x' does not fit in 64 bits for k 'a'\. Cast"
+    )
+    with pytest.raises(OperatorError, match=expected):
+        played(step, timeline, [1])

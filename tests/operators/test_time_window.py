@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import duckdb
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -23,7 +24,8 @@ from flux.punctuation import Punctuation
 
 Row = tuple[Any, Any, Any]  # key, ts, x
 MOVES = st.lists(st.integers(0, PARTITIONS - 1), max_size=12)
-FLOATS = st.floats(-1e6, 1e6) | st.sampled_from([0.1, -0.0, math.inf, -math.inf, math.nan])
+LARGE = [1e200, -1e200, 1.7e308, -1.7e308]  # Their squares are beyond floats, and the sums of the last two.
+FLOATS = st.floats(-1e6, 1e6) | st.sampled_from([0.1, -0.0, math.inf, -math.inf, math.nan, *LARGE])
 INTS = st.integers(-9, 9) | st.integers(-(2**63), 2**63 - 1)
 
 
@@ -106,6 +108,48 @@ def test_sliding_windows_of_integers_are_those_of_a_plain_loop(rows: list[Row], 
 @given(rows_of(st.sampled_from([0.0, -0.0, 1.5, math.nan, None]), st.floats(-9, 9)), st.integers(1, 40), st.data())
 def test_sliding_windows_of_floats_are_those_of_a_plain_loop(rows: list[Row], size: int, data: st.DataObject) -> None:
     check(rows, schema_of(pa.float64(), pa.float64()), size, data.draw(st.integers(1, size)), data)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.none() | st.sampled_from([0.0, 1.5, math.inf, -math.inf, math.nan, *LARGE]), max_size=12), st.data())
+def test_panes_put_together_make_no_nan_of_infinities_and_large_values(values: list[Any], data: st.DataObject) -> None:
+    chosen = {name: (RUNNING | KEPT)[name] for name in ("least", "most", "var", "median", "p90")}
+    schema = schema_of(pa.int32(), pa.float64())
+    rows = [(1, ts, x) for ts, x in enumerate(values)]
+    step = step_of(TimeWindow, schema, ("k",), time="ts", size_ms=6, slide_ms=2, aggregates=chosen)
+    timeline = Timeline.of(batch_of(rows, schema), ("k",), None)
+    found, _ = played(step, timeline)
+    for _, (_, start, end, *told) in found:
+        expected = dict(zip(RUNNING | KEPT, aggregated(values[max(0, start) : end]), strict=True))
+        assert all(alike(a, expected[name]) for a, name in zip(told, chosen, strict=True)), (start, told, expected)
+    assert repr(played(step, timeline, data.draw(cut_places(len(rows))))[0]) == repr(found)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1.0, math.inf, math.inf],
+        [-math.inf, 0.0],
+        [-math.inf, math.inf],
+        [math.inf, math.inf],
+        [1.0, math.inf, -math.inf],
+        [1e200, -1e200],
+        [1.7e308, 1.7e308],
+        [1e308, 1e308, -math.inf],
+        [1.0, math.inf, 2.0, -math.inf, 3.0],
+    ],
+)
+def test_infinities_and_overflow_are_as_in_duckdb(values: list[float]) -> None:
+    schema = schema_of(pa.int32(), pa.float64())
+    aggregates: dict[str, Any] = {name: RUNNING[name] for name in ("total", "least", "most", "mean", "var")}
+    aggregates |= {f"q{part}": ("quantile", "x", part / 100) for part in (0, 25, 50, 75, 100)}
+    step = step_of(TimeWindow, schema, ("k",), time="ts", size_ms=9, aggregates=aggregates)
+    [(_, (_, _, _, *found))], _ = played(step, Timeline.of(batch_of([(1, 0, x) for x in values], schema), ("k",), None))
+    quantiles = ", ".join(f"quantile_cont(x, {part / 100})" for part in (0, 25, 50, 75, 100))
+    wanted = f"sum(x), min(x), max(x), avg(x), var_samp(x), {quantiles}"
+    table = pa.table({"x": values})
+    expected = duckdb.from_arrow(table).aggregate(wanted).fetchall()[0]
+    assert repr(found) == repr(list(expected))
 
 
 def test_a_sum_of_floats_is_that_of_a_loop_over_the_rows_to_the_bit() -> None:
@@ -217,7 +261,7 @@ def test_a_sum_beyond_64_bits_is_an_error_and_its_mean_is_right(value: int) -> N
     [(_, row)], _ = played(mean, Timeline.of(rows, ("k",), None), [1, 2], [0, 1, 2, 3])
     assert row[3] == float(3 * value) / 3
     total = step_of(TimeWindow, rows.schema, ("k",), aggregates={"s": ("sum", "x")}, **parameters)
-    with pytest.raises(OperatorError, match="does not fit in 64 bits"):
+    with pytest.raises(OperatorError, match=r"does not fit in 64 bits for k 1, window_start 0\. Cast"):
         played(total, Timeline.of(rows, ("k",), None))
 
 

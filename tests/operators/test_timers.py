@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from dataclasses import replace
 from typing import Any
 
 import feeding
@@ -210,3 +211,21 @@ def test_zero_is_one_key_whatever_its_sign_and_the_same_after_a_move(moves: bool
         here = there
     told = feeding.tuples(here.punctuate(Punctuation(9, "watermark", 40, frozenset({0}))))
     assert repr(told) == "[(0.0, 10), (0.0, 20), (None, 30)]"
+
+
+@pytest.mark.parametrize("marks", [(), (Punctuation(2, "watermark", 2**62),)])
+def test_a_timer_after_the_last_time_there_is_never_comes(marks: tuple[Punctuation, ...]) -> None:
+    class Again(KeyedOperator):
+        output = {"at": "int64"}  # noqa: RUF012
+
+        def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
+            self.set_timer(10**30)
+            return None, None
+
+        def on_timer(self, key: Any, time: int, state: Any) -> Any:
+            self.set_timer(time + 10)
+            return None, [{"at": time}]
+
+    timeline = Timeline.of(batch_of([("a", 1, 0)]), ("k",), None)
+    timeline = replace(timeline, marks=(*marks, Punctuation(3, "end")))
+    assert [row for _, row in played(step_of(Again, SCHEMA, ("k",)), timeline)[0]] == [(2**60,)]
