@@ -21,7 +21,7 @@ __all__ = ["Drawn", "Example"]
 
 PARTITIONS = 4
 _MARKS_MAX, _CUTS_MAX, _MOVES_MAX = 3, 6, 4
-_LONG_ROWS, _PIECES_ROWS = (8, 200), (1, 8)  # At least and at most, of long inputs and of what these are cut into.
+_LONG_ROWS, _PIECES_ROWS = (2, 200), (1, 8)  # At least and at most, of long inputs and of what these are cut into.
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ FAULTS: dict[Any, tuple[str, str, str, int]] = {
     faulty.Unordered: ("hash order", r"depends on the order of a set or on hash\(\)", r"sorted\(some_set\)", 3),
     faulty.Vandal: ("input", "writes to what is not its own", "process wrote to its input", 2),
     faulty.Reusing: ("input", "writes to what is not its own", "written to afterwards, when it was on its way", 4),
-    faulty.Summing: ("floats", "sums floating-point numbers by batch", "differ in their last digits", 4),
+    faulty.Summing: ("floats", "sums floating-point numbers by batch", "differ in their last digits", 9),
     faulty.Raising: ("raises", "raises", "ValueError: too large", 2),
     faulty.Closed: ("raises", "raises", r"a secret of type Secret, at the state of key .*\['inside'\]\[0\], cannot", 2),
     faulty.Expiring: ("clock", "depends on the clock", r"faulty.py:\d+ \(time.monotonic\)", 3),
@@ -130,6 +130,7 @@ def test_what_measures_its_own_time_is_not_accused() -> None:
 def test_parameters_that_it_changes_are_named() -> None:
     class Changing(faulty.Totals):
         def open(self, context: Any) -> None:
+            super().open(context)
             self.last = context.parameters["last"]
 
         def process(self, batch: Any) -> Any:
