@@ -233,11 +233,15 @@ def _changed(places: list[str]) -> str:
 
 
 def _clock(subject: Subject, clock: Clock, example: Example) -> None:
-    now = _played(subject, clock, example, Way())
-    later = _played(subject, clock, example, Way(), later=True)
+    way = Way(cuts=example.cuts)  # Time may go by within a batch and between batches.
+    now = _played(subject, clock, example, way)
+    later = _played(subject, clock, example, way, later=True)
     if first_difference(now, later) is not None:
         more = f"It reads the clock at {'; '.join(clock.read_at[:5])}" if clock.read_at else ""
-        ways = (f"all at once, at {NOW_S:.0f} s", f"the same, from {LATER_S:.0f} s on, and time goes by")
+        ways = (
+            f"{described(example.given, way)}, at {NOW_S:.0f} s",
+            f"the same, from {LATER_S:.0f} s on, and time goes by",
+        )
         raise told(subject.name, "clock", example.given, ways, (now, later), more)
 
 

@@ -263,6 +263,20 @@ class Expiring(flux.KeyedOperator):
         return (state or 0) + 1, [{"n": (state or 0) + 1}]
 
 
+class Pausing(Totals):
+    """Forgets everything when an hour went by between two batches."""
+
+    def open(self, context: Any) -> None:
+        super().open(context)
+        self.last = time.monotonic()
+
+    def process(self, batch: Any) -> Any:
+        if time.monotonic() - self.last > 3_600:
+            self.totals.clear()
+        self.last = time.monotonic()
+        return super().process(batch)
+
+
 class ByDefault(Dated):
     def on_tuple(self, key: Any, row: Any, state: Any, now: Any = time.gmtime) -> Any:
         return 1, [{"day": str(now().tm_yday)}]

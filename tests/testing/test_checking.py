@@ -59,6 +59,7 @@ FAULTS: dict[Any, tuple[str, str, str, int]] = {
     faulty.Raising: ("raises", "raises", "ValueError: too large", 2),
     faulty.Closed: ("raises", "raises", r"a secret of type Secret, at the state of key .*\['inside'\]\[0\], cannot", 2),
     faulty.Expiring: ("clock", "depends on the clock", r"faulty.py:\d+ \(time.monotonic\)", 3),
+    faulty.Pausing: ("clock", "depends on the clock", r"faulty.py:\d+ \(time.monotonic\)", 4),
     faulty.ByDefault: ("clock", "depends on the clock", r"faulty.py:\d+ \(time.gmtime\)", 2),
     faulty.Injected: ("clock", "depends on the clock", r"faulty.py:\d+ \(datetime.now\)", 2),
     faulty.Static: ("clock", "depends on the clock", r"faulty.py:\d+ \(time.time\)", 2),
