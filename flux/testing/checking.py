@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import hypothesis
@@ -19,19 +18,20 @@ from hypothesis import HealthCheck, Phase, Verbosity
 from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 
+from ..columns import ColumnError, schema_of
 from ..errors import FluxError, PlanError
 from ..hosting import checked_operator
-from ..punctuation import Punctuation
 from .clocks import LATER_S, NOW_S, Clock
+from .drawing import PARTITIONS, Drawn, Example
 from .elsewhere import Elsewhere, name_of
+from .holding import Outside
 from .playing import Given, Mutated, Output, Subject, Way, play
 from .telling import Fault, described, first_difference, is_rounding, raised, told
 
 __all__ = ["Checked", "check_operator"]
 
-PARTITIONS = 4
-_MARKS_MAX, _CUTS_MAX, _MOVES_MAX = 3, 6, 4
-_HASH_EXAMPLES = 60
+_ELSEWHERE_EXAMPLES = 60
+_LONG_SHARE = 10  # One of so many inputs of a claim is a long one, where that matters.
 
 
 @dataclass(frozen=True)
@@ -42,40 +42,6 @@ class Checked:
     claims: tuple[str, ...]
     examples: int
     not_checked: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class _Example:
-    """An input, rows and punctuations, and one way to run it; events are counted from 1."""
-
-    events: tuple[Any, ...]
-    cuts: frozenset[int]
-    moves: tuple[tuple[int, int], ...]
-    schema: Any = None
-
-    @cached_property
-    def given(self) -> Given:
-        return Given.of([*self.events, Punctuation(0, "end")], self.schema)
-
-    @property
-    def each_row(self) -> frozenset[int]:
-        return frozenset(self.given.sn.tolist())
-
-    def without(self, number: int) -> _Example:
-        """The same without one event; what happens behind it, happens behind the one before."""
-        events = self.events[: number - 1] + self.events[number:]
-        cuts = frozenset(n - (n >= number) for n in self.cuts)
-        moves = tuple((n - (n >= number), pid) for n, pid in self.moves if n - (n >= number) > 0)
-        return replace(self, events=events, cuts=cuts - {0}, moves=moves)
-
-    def simpler(self) -> Iterator[_Example]:
-        """The same with one thing less."""
-        for number in range(len(self.events), 0, -1):
-            yield self.without(number)
-        for cut in sorted(self.cuts):
-            yield replace(self, cuts=self.cuts - {cut})
-        for i in range(len(self.moves)):
-            yield replace(self, moves=self.moves[:i] + self.moves[i + 1 :])
 
 
 def check_operator(
@@ -97,24 +63,36 @@ def check_operator(
     rows unless `punctuations` is False; with `event_time`, a column of milliseconds or datetimes, watermarks are near
     its values.
 
-    Checked are, in this order: that it gives the same output each time, at any time of day; that it does not write to
-    its input, or to what it has emitted; that its output does not depend on where batches are cut, on its state having
-    gone to another site as bytes at any point, on which partitions share a site, and on the order of sets.
+    Checked are, in this order: that it gives the same output each time, at any time of day and however much time goes
+    by; that it does not write to its input, or to what it has emitted; that its output does not depend on where batches
+    are cut, on its state having gone to another site as bytes at any point, on which partitions share a site, on the
+    order of sets, and on going on in another process.
     """
+    if examples < 1:
+        raise PlanError(f"check_operator: examples is how many inputs are tried, at least 1; came {examples}")
     subject = _subject(factory, key, parameters or {})
-    cases = _examples(rows, subject, schema, event_time, punctuations)
-    clock = Clock()
-    claims: dict[str, Callable[[_Example], None]] = {
+    drawn = Drawn(rows, _schema(schema), event_time, punctuations)
+    clock = Clock([factory, subject.parameters])
+    claims: dict[str, Callable[[Example], None]] = {
         "repeats": lambda example: _repeats(subject, clock, example),
         "clock": lambda example: _clock(subject, clock, example),
         "batching": lambda example: _batching(subject, clock, example),
         "round trip": lambda example: _round_trip(subject, clock, example),
     }
-    for claim in claims.values():
-        _try(claim, cases, examples)
-    reason = _try_elsewhere(subject, cases, min(examples, _HASH_EXAMPLES))
-    done = (*claims, *(() if reason else ("hash order",)))
-    return Checked(subject.name, done, examples, {"hash order": reason} if reason else {})
+    for name, claim in claims.items():
+        _try(claim, drawn.short(), examples)
+        if name == "batching":
+            _try_long(claim, lambda example: _long(subject, clock, example), drawn, examples)
+    if not drawn.any_rows:
+        raise PlanError(
+            f"check_operator: rows drew no row in any of the examples, {examples} for each claim, so nothing was "
+            "checked. Let it draw some: st.lists(..., min_size=1), or more examples"
+        )
+    reason = _try_elsewhere(subject, drawn, min(examples, _ELSEWHERE_EXAMPLES))
+    others = ("hash order", "process")
+    return Checked(
+        subject.name, (*claims, *(() if reason else others)), examples, dict.fromkeys(others, reason) if reason else {}
+    )
 
 
 def _subject(factory: Any, key: Any, parameters: dict[str, Any]) -> Subject:
@@ -126,52 +104,19 @@ def _subject(factory: Any, key: Any, parameters: dict[str, Any]) -> Subject:
     return Subject(factory, columns, parameters, PARTITIONS, name)
 
 
+def _schema(declared: Any) -> Any:
+    try:
+        return schema_of(declared)
+    except ColumnError as error:
+        raise PlanError(f"check_operator: schema: {error}") from error
+
+
 # --- what is tried -----------------------------------------------------------------------------------------
 
 
-def _examples(
-    rows: st.SearchStrategy[Any], subject: Subject, schema: Any, event_time: str | None, punctuations: bool
-) -> st.SearchStrategy[_Example]:
-    @st.composite
-    def examples(draw: Callable[[Any], Any]) -> _Example:
-        drawn = draw(rows)
-        if isinstance(drawn, dict):
-            drawn = [drawn, *draw(st.lists(rows, max_size=20))]
-        if schema is None:  # hypothesis gives the columns in any order; the smallest example should have one.
-            drawn = [dict(sorted(row.items())) for row in drawn]
-        marks = draw(_marks(len(drawn), _instants(drawn, event_time))) if punctuations else []
-        events: list[Any] = list(drawn)
-        for place, mark in reversed(marks):
-            events.insert(place, mark)
-        numbers = st.integers(1, len(events) + 1)
-        cuts = draw(st.frozensets(numbers, max_size=_CUTS_MAX))
-        moves = draw(st.lists(st.tuples(numbers, st.integers(0, PARTITIONS - 1)), max_size=_MOVES_MAX))
-        return _Example(tuple(events), cuts, tuple(sorted(moves)), schema)
-
-    return examples()
-
-
-@st.composite
-def _marks(draw: Callable[[Any], Any], rows: int, instants: list[int]) -> list[tuple[int, Punctuation]]:
-    """Punctuations, each with the number of rows before it; time does not go back."""
-    kinds = draw(st.lists(st.sampled_from(("watermark", "clock", "batch")), max_size=_MARKS_MAX))
-    places = sorted(draw(st.lists(st.integers(0, rows), min_size=len(kinds), max_size=len(kinds))))
-    near = st.sampled_from(instants).flatmap(lambda instant: st.integers(instant - 5, instant + 5))
-    values = sorted(draw(st.lists(near, min_size=len(kinds), max_size=len(kinds))))
-    marks = zip(places, kinds, values, strict=True)
-    return [(place, Punctuation(0, kind, None if kind == "batch" else value)) for place, kind, value in marks]
-
-
-def _instants(rows: list[dict[str, Any]], event_time: str | None) -> list[int]:
-    """In milliseconds: those of the rows, and around zero if there are none."""
-    found = [row.get(event_time) for row in rows] if event_time is not None else []
-    instants = [int(i.timestamp() * 1_000) if hasattr(i, "timestamp") else i for i in found if i is not None]
-    return [0, 50, 1_000, *(instant for instant in instants if isinstance(instant, int))]
-
-
-def _try(claim: Callable[[_Example], None], cases: st.SearchStrategy[_Example], examples: int) -> None:
+def _try(claim: Callable[[Example], None], cases: st.SearchStrategy[Example], examples: int) -> None:
     """Try a claim on many examples; raise the smallest fault that was found."""
-    found: list[tuple[Fault, _Example]] = []
+    found: list[tuple[Fault, Example]] = []
 
     @hypothesis.settings(
         max_examples=examples,
@@ -184,7 +129,7 @@ def _try(claim: Callable[[_Example], None], cases: st.SearchStrategy[_Example], 
         suppress_health_check=list(HealthCheck),
     )
     @hypothesis.given(cases)
-    def holds(example: _Example) -> None:
+    def holds(example: Example) -> None:
         try:
             claim(example)
         except Fault as fault:
@@ -203,7 +148,16 @@ def _try(claim: Callable[[_Example], None], cases: st.SearchStrategy[_Example], 
         raise Fault(str(fault), fault.claim, fault.size) from None
 
 
-def _made_smaller(claim: Callable[[_Example], None], fault: Fault, example: _Example) -> Fault:
+def _try_long(short: Callable[[Example], None], long: Callable[[Example], None], drawn: Drawn, examples: int) -> None:
+    """Try a claim on a few long examples. If it does not hold for one, look harder for a short one to tell."""
+    try:
+        _try(long, drawn.long(), max(3, examples // _LONG_SHARE))
+    except Fault:
+        _try(short, drawn.short(), 5 * examples)
+        raise
+
+
+def _made_smaller(claim: Callable[[Example], None], fault: Fault, example: Example) -> Fault:
     """Leave out what the fault shows itself without; hypothesis has made values small, and the rest nearly."""
     for simpler in example.simpler():
         try:
@@ -230,9 +184,10 @@ def _blamed(subject: Subject, given: Given, way: str) -> Iterator[None]:
         raise raised(subject.name, "raises", given, way, error) from error
 
 
-def _played(subject: Subject, clock: Clock, example: _Example, way: Way, now_s: float = NOW_S) -> list[Output]:
-    chosen = _with_key(subject, example.given)
-    with _blamed(subject, example.given, described(example.given, way)), clock.at(now_s):
+def _played(subject: Subject, clock: Clock, example: Example, way: Way, later: bool = False) -> list[Output]:
+    chosen = replace(_with_key(subject, example.given), partitions=example.partitions)
+    moment = clock.at(LATER_S, goes_on=True) if later else clock.at(NOW_S)
+    with _blamed(subject, example.given, described(example.given, way)), moment:
         return play(chosen, example.given, way)
 
 
@@ -249,26 +204,57 @@ def _with_key(subject: Subject, given: Given) -> Subject:
     return replace(subject, key=key)
 
 
-def _repeats(subject: Subject, clock: Clock, example: _Example) -> None:
-    _compare(subject, clock, example, "repeats", (Way(), "all at once"), (Way(), "the same, once more"))
+def _repeats(subject: Subject, clock: Clock, example: Example) -> None:
+    def run() -> list[Output]:
+        return _played(subject, clock, example, Way())
+
+    one, other = run(), run()
+    if first_difference(one, other) is None:
+        return
+    outside = Outside(subject.factory, subject.parameters)
+    changed = outside.changed_by(run)
+    claim, more = "repeats", ""
+    if changed and _repeats_without(outside, run):
+        claim, more = "shared", _changed(changed)
+    raise told(subject.name, claim, example.given, ("all at once", "the same, once more"), (one, other), more)
 
 
-def _clock(subject: Subject, clock: Clock, example: _Example) -> None:
-    now = _played(subject, clock, example, Way())
-    read_at = list(clock.read_at)
-    later = _played(subject, clock, example, Way(), LATER_S)
+def _repeats_without(outside: Outside, run: Callable[[], list[Output]]) -> bool:
+    """Whether it gives the same each time if nothing remains outside of its instances from one run to the next."""
+    outputs = []
+    for _ in range(2):
+        with outside.copied():
+            outputs.append(run())
+    return first_difference(*outputs) is None
+
+
+def _changed(places: list[str]) -> str:
+    return f"It changed {', '.join(places[:5])}."
+
+
+def _clock(subject: Subject, clock: Clock, example: Example) -> None:
+    way = Way(cuts=example.cuts)  # Time may go by within a batch and between batches.
+    now = _played(subject, clock, example, way)
+    later = _played(subject, clock, example, way, later=True)
     if first_difference(now, later) is not None:
-        more = f"It reads the clock at {'; '.join(read_at[:5])}" if read_at else ""
-        ways = (f"all at once, at {NOW_S:.0f} s", f"the same, at {LATER_S:.0f} s")
+        more = f"It reads the clock at {'; '.join(clock.read_at[:5])}" if clock.read_at else ""
+        ways = (
+            f"{described(example.given, way)}, at {NOW_S:.0f} s",
+            f"the same, from {LATER_S:.0f} s on, and time goes by",
+        )
         raise told(subject.name, "clock", example.given, ways, (now, later), more)
 
 
-def _batching(subject: Subject, clock: Clock, example: _Example) -> None:
+def _batching(subject: Subject, clock: Clock, example: Example) -> None:
     for cuts in (example.cuts, example.each_row):
         _compare(subject, clock, example, "batching", Way(), Way(cuts=cuts))
 
 
-def _round_trip(subject: Subject, clock: Clock, example: _Example) -> None:
+def _long(subject: Subject, clock: Clock, example: Example) -> None:
+    _compare(subject, clock, example, "batching", Way(), Way(cuts=example.cuts))
+
+
+def _round_trip(subject: Subject, clock: Clock, example: Example) -> None:
     behind = frozenset(number for number, _ in example.moves)
     for way in (
         Way(cuts=behind, moves=example.moves, reads=True),
@@ -279,18 +265,21 @@ def _round_trip(subject: Subject, clock: Clock, example: _Example) -> None:
         _compare(subject, clock, example, "round trip", Way(cuts=behind), way)
 
 
-def _compare(subject: Subject, clock: Clock, example: _Example, claim: str, one: Any, other: Any) -> None:
-    pairs = [way if isinstance(way, tuple) else (way, described(example.given, way)) for way in (one, other)]
-    outputs = [_played(subject, clock, example, way) for way, _ in pairs]
+def _compare(subject: Subject, clock: Clock, example: Example, claim: str, one: Way, other: Way) -> None:
+    outputs = _played(subject, clock, example, one), _played(subject, clock, example, other)
     if first_difference(*outputs) is None:
         return
     if claim == "batching" and is_rounding(*outputs):
         claim = "floats"
-    raise told(subject.name, claim, example.given, (pairs[0][1], pairs[1][1]), (outputs[0], outputs[1]))
+    ways = described(example.given, one), described(example.given, other)
+    raise told(subject.name, claim, example.given, ways, outputs)
 
 
-def _try_elsewhere(subject: Subject, cases: st.SearchStrategy[_Example], examples: int) -> str:
-    """Try the claim that needs other processes; say why if that cannot be."""
+# --- in other processes --------------------------------------------------------------------------------------
+
+
+def _try_elsewhere(subject: Subject, drawn: Drawn, examples: int) -> str:
+    """Try the claims that need other processes; say why if that cannot be."""
     named = name_of(subject.factory)
     if named is None:
         return f"{subject.name} cannot be imported by a name, because it is not in a module; put it into one"
@@ -300,21 +289,39 @@ def _try_elsewhere(subject: Subject, cases: st.SearchStrategy[_Example], example
         return f"the parameters cannot be given to another process: {error}"
     processes: dict[tuple[str, ...], Elsewhere] = {}
 
-    def claim(example: _Example) -> None:
+    def claim(example: Example) -> None:
         chosen = _with_key(subject, example.given)
-        if not len(example.given.sn):
-            return
-        if chosen.key not in processes:
-            processes[chosen.key] = Elsewhere(chosen, named)
-        with _blamed(subject, example.given, "with another PYTHONHASHSEED"):
-            outputs = processes[chosen.key].play(example.given, Way())
-        if first_difference(*outputs) is not None:
-            ways = ("all at once, with PYTHONHASHSEED=1", "the same, with PYTHONHASHSEED=2")
-            raise told(subject.name, "hash order", example.given, ways, (outputs[0], outputs[1]))
+        if len(example.given.sn):
+            if chosen.key not in processes:
+                processes[chosen.key] = Elsewhere(chosen, named)
+            _elsewhere(chosen, processes[chosen.key], example)
 
     try:
-        _try(claim, cases, examples)
+        _try(claim, drawn.short(), examples)
     finally:
         for process in processes.values():
             process.close()
     return ""
+
+
+def _elsewhere(subject: Subject, processes: Elsewhere, example: Example) -> None:
+    given = example.given
+    number = min((number for number, _ in example.moves), default=0)
+    way = described(given, Way(cuts=frozenset({number})))
+    with _blamed(subject, given, f"{way}, in another process"):
+        one, other, rest = processes.play(given, number)
+    if first_difference(one, other) is not None:
+        with _blamed(subject, given, way):
+            same_hashes = processes.again(given)
+        if first_difference(one, same_hashes) is None:
+            ways = (f"{way}, with PYTHONHASHSEED=1", "the same, with PYTHONHASHSEED=2")
+            raise told(subject.name, "hash order", given, ways, (one, other))
+        raise told(subject.name, "process", given, (f"{way}, in one process", "the same, in another"), (one, other))
+    expected = [output for output in one if output.sn > number]
+    if rest is not None and first_difference(expected, rest) is not None:
+        ways = (f"{way}, in one process", f"the same; behind {number} all states go to another process, which goes on")
+        nothing = replace(given, rows=given.rows.slice(0, 0), sn=given.sn[:0], marks=())
+        play(subject, nothing, Way())  # An `open` that clears what is kept has left there what the last run did.
+        changed = Outside(subject.factory, subject.parameters).changed_by(lambda: play(subject, given, Way()))
+        claim, more = ("shared", _changed(changed)) if changed else ("process", "")
+        raise told(subject.name, claim, given, ways, (expected, rest), more)

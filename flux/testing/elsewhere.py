@@ -1,8 +1,9 @@
-"""Elsewhere: the operator in processes with other hashes, to see whether it depends on the order of a set.
+"""Elsewhere: the operator in other processes, to see whether it depends on the order of a set, or on the process.
 
 Python draws the hash of text anew for each process. Two processes with seeds of our choice are given the same input;
-what they give must be the same. They import the operator by its name, so it must have one: what is defined inside a
-function cannot be checked in this way, and that is said.
+what they give must be the same. And the second goes on from the states that the first had in the middle: what is kept
+outside of the state, in a class attribute or a global, does not come along. They import the operator by its name, so it
+must have one: what is defined inside a function cannot be checked in this way, and that is said.
 
 `main` is such a process: it reads and writes msgpack on the descriptors it was given.
 """
@@ -25,7 +26,7 @@ import pyarrow as pa
 from ..errors import FluxError, from_dict
 from ..punctuation import Punctuation
 from ..wire.batches import batch_bytes
-from .playing import Given, Output, Subject, Way, play
+from .playing import Begun, Given, Output, Subject, Way, play, play_and_take
 
 __all__ = ["Elsewhere", "name_of"]
 
@@ -59,7 +60,7 @@ def _found(module: str, name: str) -> Any:
 
 @dataclass
 class Elsewhere:
-    """Two processes that have the operator of `subject`, which can be imported as `named`."""
+    """Processes that have the operator of `subject`, which can be imported as `named`."""
 
     subject: Subject
     named: tuple[str, str]
@@ -82,16 +83,31 @@ class Elsewhere:
         _say(process.stdin, msgpack.packb(plain))
         return process
 
-    def play(self, given: Given, way: Way) -> list[list[Output]]:
-        """What each of them gives."""
-        marks = [[mark.sn, mark.kind, mark.value] for mark in given.marks]
-        asked = msgpack.packb([batch_bytes(given.rows), given.sn.tolist(), marks, sorted(way.cuts)])
-        for process in self._processes:
-            assert process.stdin is not None
-            _say(process.stdin, asked)
-        return [self._heard(process) for process in self._processes]
+    def play(self, given: Given, number: int) -> tuple[list[Output], list[Output], list[Output] | None]:
+        """What the first gives, what the second gives; and what that gives behind `number` with the first's states."""
+        first, second = self._processes[:2]
+        for process in (first, second):
+            self._ask(process, given, number)
+        (one, begun), (other, _) = self._heard(first), self._heard(second)
+        if not 0 < number < len(given.sn) + len(given.marks):
+            return one, other, None
+        self._ask(second, given, number, begun)
+        return one, other, self._heard(second)[0]
 
-    def _heard(self, process: subprocess.Popen[bytes]) -> list[Output]:
+    def again(self, given: Given) -> list[Output]:
+        """What another process gives that has the hashes of the first; it is started when it is first needed."""
+        if len(self._processes) == len(SEEDS):
+            self._processes.append(self._started(SEEDS[0]))
+        self._ask(self._processes[-1], given, 0)
+        return self._heard(self._processes[-1])[0]
+
+    def _ask(self, process: subprocess.Popen[bytes], given: Given, number: int, begun: Begun | None = None) -> None:
+        marks = [[mark.sn, mark.kind, mark.value] for mark in given.marks]
+        states = None if begun is None else list(begun.states.items())
+        assert process.stdin is not None
+        _say(process.stdin, msgpack.packb([batch_bytes(given.rows), given.sn.tolist(), marks, number, states]))
+
+    def _heard(self, process: subprocess.Popen[bytes]) -> tuple[list[Output], Begun]:
         assert process.stdout is not None
         said = _hear(process.stdout)
         if said is None:
@@ -102,7 +118,8 @@ class Elsewhere:
         document = msgpack.unpackb(said)
         if "error" in document:
             raise from_dict(document)
-        return [Output(sn, sub, pid, {"": text}) for sn, sub, pid, text in document["outputs"]]
+        begun = Begun(document["number"], dict(document["states"]))
+        return [Output(sn, sub, pid, {"": text}) for sn, sub, pid, text in document["outputs"]], begun
 
     def close(self) -> None:
         """End them."""
@@ -131,12 +148,23 @@ def main() -> None:
     factory: Callable[[], Any] = functools.reduce(getattr, name.split("."), found)
     subject = Subject(factory, tuple(key), parameters, partitions, called)
     while (asked := _hear(asks)) is not None:
-        rows, sn, marks, cuts = msgpack.unpackb(asked)
-        batch = pa.ipc.open_stream(pa.py_buffer(rows)).read_next_batch()
-        given = Given(batch, np.array(sn, np.int64), tuple(Punctuation(*mark) for mark in marks))
         try:
-            outputs = play(subject, given, Way(cuts=frozenset(cuts)))
-            said: dict[str, Any] = {"outputs": [[o.sn, o.sub, o.partition, repr(o.values)] for o in outputs]}
+            said = _answer(subject, *msgpack.unpackb(asked))
         except FluxError as error:
             said = error.to_dict()
         _say(answers, msgpack.packb(said))
+
+
+def _answer(subject: Subject, rows: bytes, sn: list[int], marks: Any, number: int, states: Any) -> dict[str, Any]:
+    batch = pa.ipc.open_stream(pa.py_buffer(rows)).read_next_batch()
+    given = Given(batch, np.array(sn, np.int64), tuple(Punctuation(*mark) for mark in marks))
+    if states is None:
+        outputs, begun = play_and_take(subject, given, number)
+    else:
+        begun = Begun(number, {})
+        outputs = play(subject, given, Way(), Begun(number, dict(states)))
+    return {
+        "outputs": [[o.sn, o.sub, o.partition, repr(o.values)] for o in outputs],
+        "number": begun.number,
+        "states": list(begun.states.items()),
+    }

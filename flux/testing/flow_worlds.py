@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import zip_longest
 from types import GeneratorType
 from typing import Any, ClassVar
 
@@ -30,7 +31,7 @@ from ..subs import Subs, at_level, padded, words_of
 from ..wire.state import decode, encode
 from .beginnings import Pull
 
-__all__ = ["Cells", "FlowScenario", "Kept", "plain_outputs"]
+__all__ = ["Cells", "Consumed", "FlowScenario", "Kept", "first_difference", "plain_outputs"]
 
 Position = tuple[int, int, int, int, int]  # Of a row: all but its value.
 
@@ -88,6 +89,17 @@ class Kept(OperatorState):
 
 
 @dataclass(frozen=True)
+class Consumed:
+    """The rows that a partition was given, with which it is through (after..upto]."""
+
+    stage: int
+    partition: int
+    after: int
+    upto: int
+    rows: list[Row]
+
+
+@dataclass(frozen=True)
 class FlowScenario(Scenario):
     """A scenario whose rows and operators are those of a plan."""
 
@@ -118,6 +130,11 @@ class FlowScenario(Scenario):
         """By stage and step, what undeclared output has told; all runs go on with what the plain one knew."""
         return {}
 
+    @cached_property
+    def consumed(self) -> dict[str, Consumed]:
+        """What was consumed at last, under "last"."""
+        return {}
+
     def first_state(self) -> OperatorState:
         return Kept.of(0, 0, ())
 
@@ -134,6 +151,7 @@ class FlowScenario(Scenario):
         """Run the operators of a segment for one partition, from its state to the next."""
         assert isinstance(state, Kept)
         given = list(rows)
+        self.consumed["last"] = Consumed(stage, partition, after, upto, given)
         seen, ends = state.digest, state.ends
         for row in given:
             ends += row.value == END
@@ -265,6 +283,16 @@ def plain_outputs(scenario: FlowScenario) -> list[list[Row]]:
     """What each sink is given in the plain run, in order."""
     given = [scenario.reference.rows(stage, 0, 0, scenario.last_sn) for stage in scenario.plan_of_flow.sink_stages]
     return [[row for row in rows if isinstance(row.value, Cells)] for rows in given]
+
+
+def first_difference(scenario: FlowScenario) -> tuple[Consumed, Row | None, Row | None] | None:
+    """Of what was consumed at last: the first row that a plain run has there, and that which came; None if none."""
+    last = scenario.consumed.get("last")
+    if last is None:
+        return None
+    expected = scenario.reference.rows(last.stage, last.partition, last.after, last.upto)
+    pairs = zip_longest(expected, sorted(last.rows))
+    return next(((last, one, other) for one, other in pairs if one != other), None)
 
 
 def _marks(rows: Iterable[Row]) -> Iterator[Punctuation]:

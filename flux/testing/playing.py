@@ -22,16 +22,17 @@ import pyarrow.compute as pc
 
 from ..batch import Batch
 from ..columns import numpy_of
-from ..errors import FluxError, PlanError
+from ..errors import FluxError, PlanError, StateError
 from ..hashing import partition_of
 from ..hosting import Hosted, host
-from ..operator import KeyedOperator, OperatorStep, output_of
+from ..operator import OperatorStep, output_of
 from ..plain import plain_batch
 from ..punctuation import Punctuation
+from ..wire.frames import BadFrame
 from ..wire.transfer import Arrival, items
 from ..wire.values import Spoken
 
-__all__ = ["Given", "Mutated", "Output", "Subject", "Way", "play", "ship"]
+__all__ = ["Begun", "Given", "Mutated", "Output", "Subject", "Way", "play", "play_and_take", "ship"]
 
 _CHUNK_BYTES = 1_000  # Small, so that what moves is cut everywhere.
 _PLACE = (1, 0)  # The stage and step that the operator would be in a flow.
@@ -130,39 +131,66 @@ class Output:
         return repr(self)
 
 
-def play(subject: Subject, given: Given, way: Way) -> list[Output]:
-    """Run the operator over the input in one way; everything that it emits, in order."""
-    return _Player(subject, given, way).play()
+@dataclass(frozen=True)
+class Begun:
+    """How far the input has been played, and the states of all partitions there, as bytes."""
+
+    number: int
+    states: dict[int, bytes]
+
+
+def play(subject: Subject, given: Given, way: Way, begun: Begun | None = None) -> list[Output]:
+    """Run the operator over the input in one way; everything that it emits, in order. Or go on with what was begun."""
+    return _Player(subject, given, way, begun).play()
+
+
+def play_and_take(subject: Subject, given: Given, number: int) -> tuple[list[Output], Begun]:
+    """The same, in as large batches as can be, and the states as they are behind a number."""
+    player = _Player(subject, given, Way(cuts=frozenset({number})))
+    return player.play(number), player.taken
 
 
 class _Player:
-    def __init__(self, subject: Subject, given: Given, way: Way) -> None:
+    taken = Begun(0, {})
+
+    def __init__(self, subject: Subject, given: Given, way: Way, begun: Begun | None = None) -> None:
         self._given, self._way = given, way
-        step = replace(subject.step(given.rows.schema), factory=watched(subject.factory))
-        self._sites: list[Hosted] = [host(step), host(step)]
+        step = subject.step(given.rows.schema)
+        self._sites = [_watched(host(step)), _watched(host(step))]
         self._at = {pid: pid % way.sites for pid in range(subject.partitions)}
-        for number, site in enumerate(self._sites):
-            site.open([pid for pid, at in self._at.items() if at == number])
         self._partition = given.partition(subject.key, subject.partitions)
         self._emitted: list[tuple[Batch, bytes]] = []
+        self._begun = begun
 
-    def play(self) -> list[Output]:
+    def play(self, taken_behind: int | None = None) -> list[Output]:
+        """Everything that comes out; the states of all partitions behind a number are kept in `taken`."""
+        self._open()
         last = int(max([*self._given.sn[-1:], *(mark.sn for mark in self._given.marks)], default=0))
         marks = {mark.sn: mark for mark in self._given.marks}
         moves = dict.fromkeys(number for number, _ in self._way.moves)
-        after = 0
+        after = 0 if self._begun is None else self._begun.number
         for upto in sorted({*self._way.cuts, *marks, *(sn - 1 for sn in marks), *moves, last}):
+            if upto <= after:
+                continue
             self._process(after, upto)
             if upto in marks:
                 self._punctuate(marks[upto])
             for number, pid in self._way.moves:
                 if number == upto:
                     self._move(pid)
+            if upto == taken_behind:
+                self.taken = Begun(upto, {pid: _state(self._sites[at], pid) for pid, at in self._at.items()})
             after = upto
         outputs = list(self._outputs())
         for site in self._sites:
             site.close()
         return outputs
+
+    def _open(self) -> None:
+        for number, site in enumerate(self._sites):
+            site.open([pid for pid, at in self._at.items() if at == number and self._begun is None])
+        for pid, state in ({} if self._begun is None else self._begun.states).items():
+            _install(self._sites[self._at[pid]], pid, state)
 
     def _process(self, after: int, upto: int) -> None:
         start, stop = np.searchsorted(self._given.sn, (after, upto), side="right")
@@ -183,7 +211,7 @@ class _Player:
     def _move(self, pid: int) -> None:
         old = self._at[pid]
         if self._way.reads:
-            _values(self._sites[old], pid)
+            _state(self._sites[old], pid)
             return
         ship(self._sites[old], pid, self._sites[1 - old])
         self._sites[old].drop_partition(pid)
@@ -222,59 +250,54 @@ def _bytes_of(arrow: Any) -> bytes:
 
 def ship(donor: Hosted, pid: int, receiver: Hosted) -> None:
     """Give a copy of a partition to another site, as the bytes that would go over the wire."""
-    receiver.init_trans(pid)
-    arrival = Arrival()
-    for chunk in _values(donor, pid):
-        arrival.take(chunk)
-    for piece in arrival.values({_PLACE: receiver.words}):
-        receiver.install_partition_state(pid, piece)
-    receiver.end_trans(pid)
+    _install(receiver, pid, _state(donor, pid))
 
 
-def _values(donor: Hosted, pid: int) -> list[bytes]:
-    """The state of a partition as chunks of bytes."""
+def _state(donor: Hosted, pid: int) -> bytes:
+    """The state of a partition as bytes."""
     donor.init_trans(pid)
     state = donor.get_partition_state(pid)
     pieces: Iterable[Any] = state if isinstance(state, GeneratorType) else [state]
     spoken = (Spoken(*_PLACE, piece, donor.words) for piece in pieces)
     whole = b"".join(bytes(part) for parts in items(spoken, f"step {donor.step.name!r}") for part in parts)
     donor.end_trans(pid)
-    return [whole[start : start + _CHUNK_BYTES] for start in range(0, len(whole), _CHUNK_BYTES)]
+    return whole
+
+
+def _install(receiver: Hosted, pid: int, state: bytes) -> None:
+    receiver.init_trans(pid)
+    arrival = Arrival()
+    for start in range(0, len(state), _CHUNK_BYTES):
+        arrival.take(state[start : start + _CHUNK_BYTES])
+    try:
+        for piece in arrival.values({_PLACE: receiver.words}):
+            receiver.install_partition_state(pid, piece)
+    except BadFrame as error:
+        raise StateError(
+            f"step {receiver.step.name!r}: the state of partition {pid} can be made to bytes, and not be made of them "
+            f"again: {error}. decode_state must take what encode_state returns, and so must the classes in state_types"
+        ) from error
+    receiver.end_trans(pid)
 
 
 # --- who writes to his input --------------------------------------------------------------------------------
 
 
-def watched(factory: Callable[[], Any]) -> Callable[[], Any]:
-    """What makes the same operator, of which `process` is watched; a `KeyedOperator` gets rows of its own anyway."""
-    if isinstance(factory, type):
-        return factory if issubclass(factory, KeyedOperator) else _watched_class(factory)
-    made = type(factory())
-    if issubclass(made, KeyedOperator):
-        return factory
-    cls = _watched_class(made)
+def _watched(site: Hosted) -> Hosted:
+    """The same, and it is an error if the operator writes to rows it is given.
 
-    def watching() -> Any:
-        instance = factory()
-        instance.__class__ = cls
-        return instance
+    The operator's class is left as it is, for it may ask for that; and errors name the methods that raised them. A
+    `KeyedOperator` gets rows of its own anyway.
+    """
+    call = site._call
 
-    watching.__name__ = getattr(factory, "__name__", repr(factory))
-    return watching
-
-
-def _watched_class(cls: type[Any]) -> type[Any]:
-    process = getattr(cls, "process", None)
-    if process is None:
-        raise PlanError(
-            f"{cls.__name__} is no operator: it has no process(self, batch). Derive it from one, or wrap it"
-        )
-
-    def watching(self: Any, batch: Batch) -> Any:
-        arrow, hidden = _bytes_of(batch.arrow), [batch.sn.tobytes(), batch.partition.tobytes()]
-        emitted = process(self, batch)
-        changed = _bytes_of(batch.arrow) != arrow or [batch.sn.tobytes(), batch.partition.tobytes()] != hidden
-        columns = [name for name, values in batch._columns.items() if _differ(values, numpy_of(batch.column(name)))]
+    def watching(partition: int | None, rows: Batch | None, function: Callable[..., Any], *args: Any) -> Any:
+        if rows is None:
+            return call(partition, rows, function, *args)
+        as_they_were = _bytes_of(rows.arrow), rows.sn.tobytes(), rows.partition.tobytes()
+        emitted = call(partition, rows, function, *args)
+        changed = (_bytes_of(rows.arrow), rows.sn.tobytes(), rows.partition.tobytes()) != as_they_were
+        columns = [name for name, values in rows._columns.items() if _differ(values, numpy_of(rows.column(name)))]
         if changed or columns:
             raise Mutated(
                 f"process wrote to its input{f', column {columns[0]!r}' if columns else ''}: other copies may still "
@@ -282,11 +305,8 @@ def _watched_class(cls: type[Any]) -> type[Any]:
             )
         return emitted
 
-    # `user_code` is what an error names: the operator's own method.
-    attributes = {"process": watching, "user_code": property(lambda self: process), "__module__": cls.__module__}
-    if hasattr(cls, "user_code"):
-        del attributes["user_code"]
-    return type(cls.__name__, (cls,), {**attributes, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__})
+    site._call = watching  # type: ignore[method-assign]
+    return site
 
 
 def _differ(one: Any, other: Any) -> bool:

@@ -3,7 +3,7 @@
 The machines are those of production; messages arrive in any order that links allow, sites crash and come back, copies
 move. Operators are run as a site runs them, and between any two steps their state is what it is on the wire: bytes.
 What every partition and every sink are given is compared with a plain run: one stage after the other, each partition
-with all its rows at once, without machines, and at another time of day.
+with all its rows at once, without machines, and at another time of day, which stands still.
 
 A seed fixes everything: how the rows are cut into batches and those of several sources follow each other, how much the
 buffers hold, which faults come when.
@@ -21,12 +21,14 @@ from ..errors import FluxError, PlanError
 from ..plan import Plan, Policy
 from ..plan.explain import heading
 from ..protocols.messages import Move
+from ..spec.dataflow import Row
 from ..spec.invariants import Violated
 from ..spec.walk import shrink, steps, story
 from ..spec.world import Choice, World
+from ..wire.frames import BadFrame
 from .beginnings import Beginning, beginnings, pulls
 from .clocks import LATER_S, NOW_S, Clock
-from .flow_worlds import FlowScenario, plain_outputs
+from .flow_worlds import FlowScenario, first_difference, plain_outputs
 
 __all__ = ["Simulated", "simulate"]
 
@@ -72,19 +74,43 @@ def simulate(
     each source, and at most so many `partitions` of each segment, but for those by range, whose boundaries are given.
     With `tell`, what happened is printed.
     """
-    allowed = {"crashes": faults} if isinstance(faults, int) else dict(faults)
-    unknown = sorted(allowed.keys() - FAULTS.keys())
-    if unknown:
-        raise PlanError(f"simulate: there are no faults {', '.join(unknown)}; there are {', '.join(FAULTS)}")
+    if not isinstance(flow, Dataflow):
+        raise PlanError(f"simulate: the first argument is a flux.Dataflow; came {flow!r:.100}")
+    if partitions < 1:
+        raise PlanError(f"simulate: partitions is at least 1; came {partitions}")
+    allowed, chosen = _allowed(faults), _chosen(seeds)
     plan = planned(flow, sites, standby, partitions)
     found = beginnings(flow._sources, rows, flow.name)
-    chosen = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     events = lost = outputs = 0
-    clock = Clock()
+    clock = Clock(
+        [root for segment in plan.segments for step in segment.steps for root in (step.factory, step.parameters)]
+    )
     for seed in chosen:
         walked = _walked(_scenario(plan, found, allowed, seed), seed, flow.name, tell, clock)
         events, lost, outputs = events + walked.events, lost + walked.lost, walked.outputs
     return Simulated(len(chosen), events, lost, outputs)
+
+
+def _allowed(faults: int | Mapping[str, int]) -> dict[str, int]:
+    allowed = dict(faults) if isinstance(faults, Mapping) else {"crashes": faults}
+    unknown = sorted(allowed.keys() - FAULTS.keys())
+    if unknown:
+        raise PlanError(f"simulate: there are no faults {', '.join(unknown)}; there are {', '.join(FAULTS)}")
+    for kind, count in allowed.items():
+        if not isinstance(count, int) or count < 0:
+            raise PlanError(f"simulate: faults counts {kind}, 0 or more; came {count!r}")
+    return allowed
+
+
+def _chosen(seeds: int | Iterable[int]) -> list[int]:
+    which = range(seeds) if isinstance(seeds, int) else seeds
+    chosen = list(which) if isinstance(which, Iterable) else []
+    if not chosen or not all(isinstance(seed, int) for seed in chosen):
+        raise PlanError(
+            f"simulate: seeds is how many worlds, at least 1, or which; came {seeds!r:.100}. Say seeds=20 for those "
+            "from 0 to 19, or seeds=[17] for that one"
+        )
+    return chosen
 
 
 def planned(flow: Dataflow, sites: int, standby: int, partitions: int) -> Plan:
@@ -159,23 +185,23 @@ def _walked(scenario: FlowScenario, seed: int, name: str, tell: bool, clock: Clo
     try:
         with clock.at(NOW_S):
             outputs = sum(len(rows) for rows in plain_outputs(scenario))
-        with clock.at(LATER_S):
+        with clock.at(LATER_S, goes_on=True):
             world = World(scenario)
             for choice in steps(world, rng):
                 done.append(choice)
                 world.do(choice)
             world.at_rest()
     except Violated as violation:
-        with clock.at(LATER_S):
+        with clock.at(LATER_S, goes_on=True):
             text = _failure(scenario, seed, name, done, violation, clock)
             if tell:
                 print(story(scenario, done))
         raise SimulationFailed(text) from None
-    except FluxError as error:
+    except (FluxError, BadFrame) as error:
         text = f"{_headline(name, seed)}\n\n{type(error).__name__}: {error}\n\n{_again(seed)}"
         raise SimulationFailed(text) from error
     if tell:
-        with clock.at(LATER_S):
+        with clock.at(LATER_S, goes_on=True):
             print(story(scenario, done))
     return _Walked(len(done), bool(world.lost), outputs)
 
@@ -183,6 +209,7 @@ def _walked(scenario: FlowScenario, seed: int, name: str, tell: bool, clock: Clo
 def _failure(
     scenario: FlowScenario, seed: int, name: str, done: list[Choice], violation: Violated, clock: Clock
 ) -> str:
+    differing = list(_differing(scenario))  # Before it is overwritten by what happens when this is made shorter.
     shortest = shrink(scenario, done, tries_max=_SHRINKING_TRIES)
     return "\n".join(
         [
@@ -190,6 +217,7 @@ def _failure(
             "",
             f"{violation}",
             "",
+            *differing,
             f"Stages: {'; '.join(_stages(scenario.plan_of_flow))}. What happened, as short as it could be made:",
             *_shown(story(scenario, shortest)),
             "",
@@ -201,6 +229,20 @@ def _failure(
             _again(seed),
         ]
     )
+
+
+def _differing(scenario: FlowScenario) -> Iterator[str]:
+    found = first_difference(scenario)
+    if found is not None:
+        last, expected, came = found
+        yield f"The first row that differs, of stage {last.stage}, partition {last.partition}:"
+        yield f"    expected: {_row(expected)}"
+        yield f"    came:     {_row(came)}"
+        yield ""
+
+
+def _row(row: Row | None) -> str:
+    return "nothing more" if row is None else f"{row.value!r:.160}, of input {row.sn}"
 
 
 def _stages(plan: Plan) -> Iterator[str]:

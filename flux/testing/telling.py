@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -24,7 +24,7 @@ ADVICE: dict[str, tuple[str, str, str]] = {
         "Draw from a generator that you seed from the row, such as random.Random(row.id).",
     ),
     "clock": (
-        "depends on the time of day",
+        "depends on the clock",
         "Both copies of a partition are given the same rows, at different times, and would give different output.",
         "Take time from a column of the rows, or from punctuations: on_punctuation(p) is given p.kind 'watermark' or "
         "'clock', with the milliseconds in p.value.",
@@ -52,6 +52,18 @@ ADVICE: dict[str, tuple[str, str, str]] = {
         "When a copy is lost or moved, another is made from the state, and would give different output.",
         "Let get_state return everything that is kept from one row to the next, and install_state take it over; "
         "get_state itself changes nothing.",
+    ),
+    "shared": (
+        "keeps state outside of its instances",
+        "Copies of a partition that are in one process share it, and those in other processes have none of it.",
+        "Keep state in attributes that open sets, as self.seen = {}, and let get_state return it; not in class "
+        "attributes, globals or default arguments. Copy a parameter before you change it.",
+    ),
+    "process": (
+        "depends on the process in which it runs",
+        "Copies of a partition are in different processes, and would give different output.",
+        "Keep state in attributes that open sets, and let get_state return it; not in files, in the environment or in "
+        "an object that others share. It must not depend on os.getpid() or on how a process was started.",
     ),
     "hash order": (
         "depends on the order of a set or on hash()",
@@ -139,9 +151,17 @@ def described(given: Given, way: Way) -> str:
             parts += _batch(batch)
             batch = []
         if number in moves:
-            pids = ", ".join(str(pid) for moved, pid in way.moves if moved == number)
-            parts.append(f"(state of partition {pids} {'is read' if way.reads else 'goes to another site'})")
+            parts += _moved([pid for moved, pid in way.moves if moved == number], way.reads)
     return " ".join(parts + _batch(batch)) + (" on two sites" if way.sites > 1 else "")
+
+
+def _moved(pids: list[int], reads: bool) -> Iterator[str]:
+    """What happens to partitions at one place: one that goes twice is back where it was."""
+    once = sorted({pid for pid in pids if reads or pids.count(pid) % 2})
+    back = sorted({*pids} - {*once})
+    for some, what in ((once, "is read" if reads else "goes to another site"), (back, "goes to another site and back")):
+        if some:
+            yield f"(state of partition {', '.join(map(str, some))} {what})"
 
 
 def _batch(numbers: list[int]) -> list[str]:
@@ -155,7 +175,7 @@ def _events(given: Given) -> list[str]:
     events |= dict(zip(given.sn.tolist(), (repr(row) for row in given.rows.to_pylist()), strict=True))
     lines = [f"{number:6}  {text:.{_SHOWN_CHARS}}" for number, text in sorted(events.items())]
     left = len(lines) - _LISTED
-    return [*lines[:_LISTED], f"        and {left} more"] if left > 0 else lines
+    return [*lines[: _LISTED - 1], f"        ... {left} more ...", lines[-1]] if left > 1 else lines
 
 
 def _mark(mark: Punctuation) -> str:

@@ -4,9 +4,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any
 
 import numpy as np
@@ -241,3 +242,214 @@ class Logic:
 
 
 WrappedLogic = flux.wrap_bytewax(Logic)
+
+
+# --- clocks that are bound before anybody could replace them, and time that goes by
+
+
+class Expiring(flux.KeyedOperator):
+    """A key that was silent for an hour of the wall clock begins anew."""
+
+    output = {"n": "int64"}
+
+    def open(self, context: Any) -> None:
+        self.seen_at: dict[Any, float] = {}
+
+    def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
+        now = time.monotonic()
+        if now - self.seen_at.get(key, now) > 3_600:
+            state = None
+        self.seen_at[key] = now
+        return (state or 0) + 1, [{"n": (state or 0) + 1}]
+
+
+class Pausing(Totals):
+    """Forgets everything when an hour went by between two batches."""
+
+    def open(self, context: Any) -> None:
+        super().open(context)
+        self.last = time.monotonic()
+
+    def process(self, batch: Any) -> Any:
+        if time.monotonic() - self.last > 3_600:
+            self.totals.clear()
+        self.last = time.monotonic()
+        return super().process(batch)
+
+
+class ByDefault(Dated):
+    def on_tuple(self, key: Any, row: Any, state: Any, now: Any = time.gmtime) -> Any:
+        return 1, [{"day": str(now().tm_yday)}]
+
+
+class Injected(Dated):
+    now = datetime.now
+
+    def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
+        return 1, [{"day": str(self.now().date())}]
+
+
+class Static(Dated):
+    now = staticmethod(time.time)
+
+    def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
+        return 1, [{"day": str(self.now() // 86_400)}]
+
+
+def _closing(now: Any) -> Any:
+    return lambda self, key, row, state: (1, [{"day": str(now() // 86_400)}])
+
+
+class Enclosed(Dated):
+    on_tuple = _closing(time.time)
+
+
+class Named(Dated):
+    def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
+        return 1, [{"day": str(time.clock_gettime(time.CLOCK_REALTIME) // 86_400)}]
+
+
+# --- what is kept outside of an instance
+
+
+class Shared(flux.KeyedOperator):
+    """Keeps counts in a class attribute, and begins with none."""
+
+    output = {"n": "int64"}
+    counts: dict[Any, int] = {}
+
+    def open(self, context: Any) -> None:
+        self.counts.clear()
+
+    def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
+        self.counts[key] = self.counts.get(key, 0) + 1
+        return None, [{"n": self.counts[key]}]
+
+
+class Remembering(Shared):
+    """The same, and never forgets."""
+
+    def open(self, context: Any) -> None:
+        pass
+
+
+class Default(Totals):
+    def process(self, batch: Any, kept: list[int] = []) -> Any:  # noqa: B006 - that is its fault.
+        kept += [1] * len(batch)
+        return batch.emit({"word": batch.column("word"), "total": [float(len(kept))] * len(batch)})
+
+
+_COUNTS: dict[Any, int] = {}
+
+
+class Global(flux.KeyedOperator):
+    output = {"n": "int64"}
+
+    def open(self, context: Any) -> None:
+        _COUNTS.clear()
+
+    def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
+        _COUNTS[key] = _COUNTS.get(key, 0) + 1
+        return None, [{"n": _COUNTS[key]}]
+
+
+class Numbered(Totals):
+    """Tells the number of its process."""
+
+    def process(self, batch: Any) -> Any:
+        return batch.emit({"word": batch.column("word"), "total": [float(os.getpid())] * len(batch)})
+
+
+class Hasty(Totals):
+    """Takes another way for large batches."""
+
+    def process(self, batch: Any) -> Any:
+        out = super().process(batch)
+        if len(batch) > 64:
+            return batch.emit({"word": batch.column("word"), "total": [0.0] * len(batch)})
+        return out
+
+
+class Undecodable(flux.KeyedOperator):
+    """What `encode_state` gives is not what `decode_state` takes."""
+
+    output = {"n": "int64"}
+
+    @staticmethod
+    def encode_state(value: Any) -> Any:
+        return [1] if isinstance(value, Secret) else NotImplemented
+
+    @staticmethod
+    def decode_state(state: Any) -> Any:
+        return state["secret"]
+
+    def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
+        return Secret(), None
+
+
+# --- sound, and not to be accused
+
+
+class Exact(flux.KeyedOperator):
+    """Asks for the classes of values, and for its own."""
+
+    output = {"days": "int64"}
+
+    def open(self, context: Any) -> None:
+        if type(self) is not Exact:
+            raise RuntimeError("derived")
+
+    def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
+        if type(row.day) is not date or type(row.at) is not datetime:
+            raise TypeError(f"no date: {row!r}")
+        return 1, [{"days": (row.at.date() - row.day).days}]
+
+
+class ExactTotals(Totals):
+    def open(self, context: Any) -> None:
+        super().open(context)
+        if type(self) is not ExactTotals:
+            raise RuntimeError("derived")
+
+
+class Measured(Totals):
+    """Measures how long it takes, and tells nobody."""
+
+    def process(self, batch: Any) -> Any:
+        since = time.perf_counter()
+        out = super().process(batch)
+        self.busy_s = time.perf_counter() - since
+        return out
+
+
+# --- each raises in one of its methods
+
+
+class OpenRaises(Totals):
+    def open(self, context: Any) -> None:
+        raise RuntimeError("in open")
+
+
+class PunctuationRaises(Totals):
+    def on_punctuation(self, p: Any) -> Any:
+        raise RuntimeError("in on_punctuation")
+
+
+class GetRaises(Totals):
+    def get_state(self) -> Any:
+        raise RuntimeError("in get_state")
+
+
+class InstallRaises(Totals):
+    def install_state(self, state: Any) -> None:
+        raise RuntimeError("in install_state")
+
+
+class CloseRaises(Totals):
+    def close(self) -> None:
+        raise RuntimeError("in close")
+
+
+class ReturnsDict(Totals):
+    def process(self, batch: Any) -> Any:
+        return {"word": ["a"]}

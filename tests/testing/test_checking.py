@@ -6,6 +6,9 @@ import functools
 import re
 import subprocess
 import sys
+import time
+from datetime import date, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +28,7 @@ ROWS = st.lists(
 @pytest.mark.parametrize("operator", [faulty.Totals, faulty.Wrapped, faulty.WrappedLogic])
 def test_a_sound_operator_passes(operator: Any) -> None:
     checked = check_operator(operator, rows=ROWS, key="word", examples=15)
-    assert checked.claims == ("repeats", "clock", "batching", "round trip", "hash order")
+    assert checked.claims == ("repeats", "clock", "batching", "round trip", "hash order", "process")
     assert checked.not_checked == {}
 
 
@@ -45,18 +48,32 @@ FAULTS: dict[Any, tuple[str, str, str, int]] = {
     ),
     faulty.Destructive: ("round trip", "does not come back from its state as it was", "get_state itself changes", 2),
     faulty.Batchy: ("batching", "depends on where batches are cut", "only boundaries one may see are punctuations", 3),
-    faulty.Hourly: ("clock", "depends on the time of day", r"reads the clock at .*faulty.py:\d+ \(datetime.now\)", 2),
-    faulty.Slow: ("clock", "depends on the time of day", r"faulty.py:\d+ \(time.time\)", 2),
-    faulty.Dated: ("clock", "depends on the time of day", r"faulty.py:\d+ \(time.strftime\)", 2),
-    faulty.Stamped: ("clock", "depends on the time of day", r"faulty.py:\d+ \(time.asctime\)", 2),
-    faulty.Taken: ("clock", "depends on the time of day", r"faulty.py:\d+ \(time.gmtime\)", 2),
+    faulty.Hourly: ("clock", "depends on the clock", r"reads the clock at .*faulty.py:\d+ \(datetime.now\)", 2),
+    faulty.Slow: ("clock", "depends on the clock", r"faulty.py:\d+ \(time.time\)", 2),
+    faulty.Dated: ("clock", "depends on the clock", r"faulty.py:\d+ \(time.strftime\)", 2),
+    faulty.Stamped: ("clock", "depends on the clock", r"faulty.py:\d+ \(time.asctime\)", 2),
+    faulty.Taken: ("clock", "depends on the clock", r"faulty.py:\d+ \(time.gmtime\)", 2),
     faulty.Lucky: ("repeats", "gives different output each time it is run", "must not draw random numbers", 2),
     faulty.Unordered: ("hash order", r"depends on the order of a set or on hash\(\)", r"sorted\(some_set\)", 3),
     faulty.Vandal: ("input", "writes to what is not its own", "process wrote to its input", 2),
     faulty.Reusing: ("input", "writes to what is not its own", "written to afterwards, when it was on its way", 4),
-    faulty.Summing: ("floats", "sums floating-point numbers by batch", "differ in their last digits", 4),
+    faulty.Summing: ("floats", "sums floating-point numbers by batch", "differ in their last digits", 9),
     faulty.Raising: ("raises", "raises", "ValueError: too large", 2),
     faulty.Closed: ("raises", "raises", r"a secret of type Secret, at the state of key .*\['inside'\]\[0\], cannot", 2),
+    faulty.Expiring: ("clock", "depends on the clock", r"faulty.py:\d+ \(time.monotonic\)", 3),
+    faulty.Pausing: ("clock", "depends on the clock", r"faulty.py:\d+ \(time.monotonic\)", 4),
+    faulty.ByDefault: ("clock", "depends on the clock", r"faulty.py:\d+ \(time.gmtime\)", 2),
+    faulty.Injected: ("clock", "depends on the clock", r"faulty.py:\d+ \(datetime.now\)", 2),
+    faulty.Static: ("clock", "depends on the clock", r"faulty.py:\d+ \(time.time\)", 2),
+    faulty.Enclosed: ("clock", "depends on the clock", r"faulty.py:\d+ \(time.time\)", 2),
+    faulty.Named: ("clock", "depends on the clock", r"faulty.py:\d+ \(time.clock_gettime\)", 2),
+    faulty.Shared: ("shared", "keeps state outside of its instances", r"It changed Shared\.counts\.", 3),
+    faulty.Remembering: ("shared", "keeps state outside of its instances", r"It changed Shared\.counts\.", 2),
+    faulty.Default: ("shared", "keeps state outside of its instances", "default argument kept of Default.process", 2),
+    faulty.Global: ("shared", "keeps state outside of its instances", r"It changed testing\.faulty\._COUNTS\.", 3),
+    faulty.Numbered: ("process", "depends on the process in which it runs", r"not depend on os\.getpid\(\)", 2),
+    faulty.Hasty: ("batching", "depends on where batches are cut", "What it means", 66),
+    faulty.Undecodable: ("raises", "raises", "decode_state must take what encode_state returns", 2),
     faulty.Mixing: ("round trip", "does not come back from its state as it was", "What it means", 3),
 }
 
@@ -79,6 +96,95 @@ def test_a_planted_fault_is_found_and_told_with_a_small_example(operator: Any) -
     told = text.split("The input, in order:\n")[1].split("\n\n")[0].splitlines()
     assert len(told) <= events, text
     assert told[-1].endswith("-- end")
+
+
+@pytest.mark.parametrize(
+    ("operator", "method"),
+    [
+        (faulty.OpenRaises, "open"),
+        (faulty.PunctuationRaises, "on_punctuation"),
+        (faulty.GetRaises, "get_state"),
+        (faulty.InstallRaises, "install_state"),
+        (faulty.CloseRaises, "close"),
+    ],
+)
+def test_the_method_that_raised_is_blamed(operator: Any, method: str) -> None:
+    text = str(fault_of(operator))
+    assert re.search(rf"{operator.__name__}\.{method} \(.*faulty\.py:\d+\) raised RuntimeError: in {method}", text), (
+        text
+    )
+
+
+def test_what_returned_something_else_is_blamed_by_its_name() -> None:
+    text = str(fault_of(faulty.ReturnsDict))
+    assert re.search(r"ReturnsDict\.process \(.*faulty\.py:\d+\) returned dict", text), text
+
+
+def test_what_asks_for_exact_classes_is_not_accused() -> None:
+    days = st.fixed_dictionaries({"day": st.dates(), "at": st.datetimes()})
+    assert check_operator(faulty.Exact, rows=days, key="day", examples=5).not_checked == {}
+    assert check_operator(faulty.ExactTotals, rows=ROWS, key="word", examples=5).not_checked == {}
+
+
+def test_what_measures_its_own_time_is_not_accused() -> None:
+    assert "clock" in check_operator(faulty.Measured, rows=ROWS, key="word", examples=10).claims
+
+
+def test_parameters_that_it_changes_are_named() -> None:
+    class Changing(faulty.Totals):
+        def open(self, context: Any) -> None:
+            super().open(context)
+            self.last = context.parameters["last"]
+
+        def process(self, batch: Any) -> Any:
+            self.last.append(1)
+            return batch.emit({"word": batch.column("word"), "total": [float(len(self.last))] * len(batch)})
+
+    with pytest.raises(Fault, match=r"(?s)It changed parameters\['last'\]\..*Copy a parameter") as caught:
+        check_operator(Changing, rows=ROWS, key="word", parameters={"last": []}, examples=10)
+    assert caught.value.claim == "shared"
+
+
+LATE = """
+from time import time
+
+class Stamp:
+    clock = staticmethod(time)
+
+def stamp(now=time):
+    return now()
+"""
+
+
+def test_a_module_that_was_imported_during_a_check_has_the_real_clocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "imported_late.py").write_text(LATE)
+
+    class Late(faulty.Totals):
+        def process(self, batch: Any) -> Any:
+            import imported_late
+
+            day = imported_late.stamp() // 86_400
+            return batch.emit({"word": batch.column("word"), "total": [day] * len(batch)})
+
+    with pytest.raises(Fault, match="depends on the clock"):
+        check_operator(Late, rows=ROWS, key="word", examples=10)
+    import imported_late
+
+    assert imported_late.time is time.time
+    assert imported_late.Stamp.clock is time.time
+    assert imported_late.stamp.__defaults__ == (time.time,)
+    assert abs(imported_late.stamp() - time.time()) < 3_600
+
+
+def test_clocks_are_the_real_ones_after_a_check() -> None:
+    before = (datetime.now, datetime.utcnow, date.today, datetime.__dict__["now"])
+    fault_of(faulty.Injected)
+    assert (datetime.now, datetime.utcnow, date.today, datetime.__dict__["now"]) == before
+    assert faulty.Injected.now == datetime.now and faulty.ByDefault.on_tuple.__defaults__ == (time.gmtime,)
+    assert abs(datetime.now().timestamp() - time.time()) < 60
 
 
 def test_a_whole_story_reads_like_this() -> None:
@@ -123,6 +229,30 @@ def test_a_column_that_is_not_there_is_said() -> None:
         check_operator(faulty.Totals, rows=ROWS.filter(len))
     with pytest.raises(PlanError, match="the rows have no column nowhere; they have value, word"):
         check_operator(faulty.Totals, rows=ROWS, key="nowhere")
+
+
+@pytest.mark.parametrize(
+    ("said", "says"),
+    [
+        ({"rows": [{"word": "a", "value": 1.0}]}, r"rows is a strategy of hypothesis .* came a list"),
+        ({"rows": {"word": st.text()}}, r"rows is a strategy of hypothesis .* came a dict"),
+        ({"rows": st.tuples(st.text())}, r"rows draws dicts, or lists of dicts; it drew \(''"),
+        ({"rows": st.lists(st.integers(), min_size=1)}, r"rows draws dicts, or lists of dicts; it drew \[0"),
+        ({"rows": st.just([])}, "rows drew no row in any of the examples"),
+        ({"event_time": "nowhere"}, "the rows have no column nowhere, which event_time says; they have value, word"),
+        ({"examples": 0}, "examples is how many inputs are tried, at least 1; came 0"),
+        ({"examples": -1}, "examples is how many inputs are tried, at least 1; came -1"),
+        ({"schema": {"word": "nonsense"}}, "schema: .*'word'"),
+    ],
+)
+def test_a_check_that_would_check_nothing_is_a_plan_error(said: dict[str, Any], says: str) -> None:
+    with pytest.raises(PlanError, match=f"^check_operator: {says}"):
+        check_operator(faulty.Totals, **({"rows": ROWS, "key": "word", "examples": 5} | said))
+
+
+def test_a_schema_may_be_a_dict_as_output_may() -> None:
+    schema = {"word": "string", "value": "float64"}
+    assert check_operator(faulty.Totals, rows=ROWS, key="word", schema=schema, examples=5).examples == 5
 
 
 @pytest.mark.parametrize(

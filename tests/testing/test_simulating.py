@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pyarrow as pa
@@ -82,11 +83,38 @@ def test_worlds_are_small() -> None:
 
 
 @pytest.mark.parametrize(
-    ("faults", "says"), [({"earthquakes": 1}, "there are no faults earthquakes; there are crashes, restarts")]
+    ("said", "says"),
+    [
+        ({"faults": {"earthquakes": 1}}, "there are no faults earthquakes; there are crashes, restarts"),
+        ({"faults": -1}, "faults counts crashes, 0 or more; came -1"),
+        ({"faults": {"moves": "many"}}, "faults counts moves, 0 or more; came 'many'"),
+        ({"seeds": 0}, "seeds is how many worlds, at least 1, or which; came 0"),
+        ({"seeds": -1}, "seeds is how many worlds, at least 1, or which; came -1"),
+        ({"seeds": []}, r"seeds is how many worlds, at least 1, or which; came \[\]"),
+        ({"seeds": "17"}, "seeds is how many worlds, at least 1, or which; came '17'"),
+        ({"partitions": 0}, "partitions is at least 1; came 0"),
+        ({"flow": faulty.Totals}, "the first argument is a flux.Dataflow; came <class"),
+    ],
 )
-def test_what_cannot_be_simulated_is_a_plan_error(faults: Any, says: str) -> None:
+def test_what_cannot_be_simulated_is_a_plan_error(said: dict[str, Any], says: str) -> None:
     with pytest.raises(PlanError, match=says):
-        simulate(flow_of(faulty.Totals), faults=faults)
+        simulate(**({"flow": flow_of(faulty.Totals)} | said))
+
+
+def test_what_depends_on_how_much_time_goes_by_is_found() -> None:
+    with pytest.raises(SimulationFailed, match=r"The clock is read at .*faulty.py:\d+ \(time.monotonic\)"):
+        simulate(flow_of(faulty.Expiring), seeds=5)
+
+
+def test_state_that_cannot_be_made_again_is_told_with_the_seed() -> None:
+    with pytest.raises(SimulationFailed, match="world of seed 0"):
+        simulate(flow_of(faulty.Undecodable), seeds=1)
+
+
+def test_what_came_is_told_beside_what_was_expected() -> None:
+    with pytest.raises(SimulationFailed) as caught:
+        simulate(flow_of(faulty.Batchy), seeds=30, rows=12)
+    assert re.search(r"\n    expected: .*'total': .*\n    came:     .*'total': ", str(caught.value)), str(caught.value)
 
 
 def test_a_source_without_rows_is_a_plan_error() -> None:

@@ -1,0 +1,188 @@
+"""Holding: what an operator has outside of its instances: class attributes, default arguments, closures, globals.
+
+Two things are looked for there. A clock may have been bound before anybody could replace it by its name. And what is
+kept there is state that no `get_state` tells: all copies in one process share it, and those in another have none of it.
+
+Only what the operator's own code reaches is looked at: of a module, the names that are used.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Held", "Outside", "held_by", "is_the_programs"]
+
+_OURS = ("flux", "hypothesis", "_hypothesis_", "pytest", "_pytest", "numpy", "pyarrow", "msgpack", "trio", "pluggy")
+_ITEMS_MAX = 1_000  # Of a container that is looked into.
+_CONTAINERS = (dict, list, set, tuple, deque, bytearray, Counter, defaultdict, OrderedDict, np.ndarray)
+_WRITTEN_TO = frozenset({*_CONTAINERS, bool, int, float, str, type(None)})
+
+
+@dataclass(frozen=True)
+class Held:
+    """A value, where it is held, in words, and how to put another one there."""
+
+    where: str
+    value: Any
+    put: Callable[[Any], None]
+
+
+def is_the_programs(module: str) -> bool:
+    """Whether a module is the user's or a library's, and neither Python's nor one that runs the check."""
+    top = module.partition(".")[0]
+    return top not in sys.stdlib_module_names and not top.startswith(_OURS)
+
+
+def held_by(roots: Iterable[Any], named: str = "") -> Iterator[Held]:
+    """What is held by classes, functions, containers and modules, and by what these hold; containers are `named`."""
+    waiting = [(root, named) for root in roots]
+    seen: dict[int, Any] = {}  # The things too, so that no other one gets the number of one that is gone.
+    while waiting:
+        thing, name = waiting.pop()
+        if id(thing) in seen:
+            continue
+        seen[id(thing)] = thing
+        for held in _parts(thing, name):
+            yield held
+            if _is_looked_into(held.value):
+                waiting.append((held.value, held.where))
+        waiting += [(other, name) for other in _behind(thing) if _is_looked_into(other)]
+
+
+class Outside:
+    """What an operator has outside of its instances, and may write to."""
+
+    def __init__(self, factory: Any, parameters: dict[str, Any]) -> None:
+        self._factory, self._parameters = factory, parameters
+
+    def _held(self) -> list[Held]:
+        every = (*held_by([self._factory]), *held_by([self._parameters], "parameters"))
+        return [held for held in every if type(held.value) in _WRITTEN_TO]
+
+    def changed_by(self, run: Callable[[], Any]) -> list[str]:
+        """Where something else is when it has been run."""
+        before = {held.where: repr(held.value) for held in self._held()}
+        run()
+        after = {held.where: repr(held.value) for held in self._held()}
+        changed = [where for where, text in after.items() if before.get(where) != text]
+        # Of what is inside of another, that is enough.
+        return sorted(where for where in changed if not any(where.startswith(f"{other}[") for other in changed))
+
+    @contextmanager
+    def copied(self) -> Iterator[None]:
+        """For a while there are copies in these places, so that nothing that is done now is seen afterwards."""
+        places = self._held()
+        try:
+            for held in places:
+                with suppress(Exception):  # What cannot be copied, or not be put there, remains.
+                    held.put(copy.deepcopy(held.value))
+            yield
+        finally:
+            for held in places:
+                with suppress(Exception):
+                    held.put(held.value)
+
+
+def _is_looked_into(value: Any) -> bool:
+    if isinstance(value, type | FunctionType):
+        return is_the_programs(value.__module__ or "")
+    return isinstance(value, dict | list | MethodType | partial | property | classmethod | staticmethod)
+
+
+def _behind(thing: Any) -> Iterable[Any]:
+    """What a thing stands for, where nothing else can be put."""
+    if isinstance(thing, type):
+        return thing.__bases__
+    if isinstance(thing, MethodType):
+        return (thing.__func__, type(thing.__self__))
+    if isinstance(thing, partial):
+        return (thing.func, *thing.args, thing.keywords)
+    if isinstance(thing, property):
+        return (thing.fget,)
+    wrapped = getattr(thing, "__wrapped__", None)
+    return () if wrapped is None else (wrapped,)
+
+
+def _parts(thing: Any, name: str) -> Iterator[Held]:
+    if isinstance(thing, type):
+        yield from _of_class(thing)
+    elif isinstance(thing, FunctionType):
+        yield from _of_function(thing)
+    elif isinstance(thing, ModuleType):
+        yield from (_at_name(thing, each) for each in list(vars(thing)) if _is_its_own(thing, each))
+    elif isinstance(thing, dict | list) and len(thing) <= _ITEMS_MAX:
+        for key, value in list(thing.items() if isinstance(thing, dict) else enumerate(thing)):
+            yield Held(f"{name}[{key!r:.40}]", value, partial(thing.__setitem__, key))
+
+
+def _of_class(cls: type[Any]) -> Iterator[Held]:
+    for name, value in list(vars(cls).items()):
+        if name.startswith("__") and name.endswith("__") and not isinstance(value, FunctionType):
+            continue
+        where = f"{cls.__qualname__}.{name}"
+        if isinstance(value, staticmethod | classmethod):
+            yield Held(where, value.__func__, partial(_put_bound, cls, name, type(value)))
+        else:
+            yield Held(where, value, partial(setattr, cls, name))
+
+
+def _put_bound(cls: type[Any], name: str, kind: Callable[[Any], Any], value: Any) -> None:
+    setattr(cls, name, kind(value))
+
+
+def _of_function(function: Any) -> Iterator[Held]:
+    code: CodeType = function.__code__
+    defaults = function.__defaults__ or ()
+    arguments = code.co_varnames[: code.co_argcount][-len(defaults) :] if defaults else ()
+    of = f"of {function.__qualname__}"
+    for place, (name, value) in enumerate(zip(arguments, defaults, strict=True)):
+        yield Held(f"default argument {name} {of}", value, partial(_put_default, function, place))
+    for name, value in (function.__kwdefaults__ or {}).items():
+        yield Held(f"default argument {name} {of}", value, partial(function.__kwdefaults__.__setitem__, name))
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        if cell != CellType():  # An empty one has no contents to be asked for.
+            yield Held(f"variable {name} {of}", cell.cell_contents, partial(setattr, cell, "cell_contents"))
+    names = set(_names(code))
+    module = sys.modules.get(function.__module__)
+    for name in sorted(names & function.__globals__.keys()):
+        value = function.__globals__[name]
+        if isinstance(value, ModuleType):
+            if is_the_programs(value.__name__):
+                yield from (_at_name(value, each) for each in sorted(names & vars(value).keys()))
+        elif module is not None and function.__globals__ is vars(module):
+            yield _at_name(module, name)
+
+
+def _put_default(function: Any, place: int, value: Any) -> None:
+    defaults = function.__defaults__
+    function.__defaults__ = (*defaults[:place], value, *defaults[place + 1 :])
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """The names that a function uses, and those inside of it."""
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _names(inner)
+
+
+def _at_name(module: ModuleType, name: str) -> Held:
+    return Held(f"{module.__name__}.{name}", vars(module)[name], partial(setattr, module, name))
+
+
+def _is_its_own(module: ModuleType, name: str) -> bool:
+    """Whether a name of a module is no other's: what it has imported is looked at where it was made."""
+    value = vars(module)[name]
+    if isinstance(value, type | FunctionType):
+        return value.__module__ == module.__name__
+    return not name.startswith("__") and not isinstance(value, ModuleType)
