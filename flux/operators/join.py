@@ -31,6 +31,7 @@ __all__ = ["Join", "Joined"]
 
 _PIECE_ROWS = 16_384  # Of one piece of state.
 _LEAST = np.iinfo(np.int64).min
+_SAMPLED = 16  # One row in so many tells how many of a run count.
 _WORTH_KEEPING = 0.75  # A run of which less than this part counts is rid of the rest when it is merged.
 
 Ints = npt.NDArray[np.int64]
@@ -68,7 +69,8 @@ class Join(PooledOperator):
         if not isinstance(joined, Joined):
             raise PlanError('Join takes two streams: write a.join(b, on="key", within=1000) instead of apply(Join)')
         self._joined = joined
-        self._ticks = Ticks(joined.bound)
+        self._ticks: Ticks | None = None  # Until there is a row.
+        self._far = 0  # How many rows have come that are too far for them.
         column = joined.column
         is_float = column is not None and pa.types.is_floating(joined.sides[0].field(column).type)
         self._least: Any = np.float64(-np.inf) if is_float else np.int64(_LEAST)
@@ -86,37 +88,62 @@ class Join(PooledOperator):
         found = [self._found(new, run) for run in self._runs]
         if self._joined.column is None:
             np.maximum.at(self._floor, new.partition, new.when - self._joined.bound)
+            self._forget()
         out = self._emitted(batch, new, [some for some in found if len(some.asking)])
         self._came += len(batch)
         return out
 
     def _run_of(self, rows: Rows, came: Ints, sn: Ints, partition: Pids) -> Run:
         joined = self._joined
-        hashed = [hash_rows([rows[side].column(name) for name in joined.keys(side)]) for side in (0, 1)]
+        hashed = self._hashed(rows)
         when = sn if joined.column is None else np.concatenate([times_of(side.column(joined.column)) for side in rows])
-        ticks = self._ticks.of(when)
-        left = len(hashed[0])
-        words = np.concatenate([words_of(0, hashed[0], ticks[:left]), words_of(1, hashed[1], ticks[left:])])
-        return Run.of(words, came, when, partition, rows)
+        ticks = self._ticks_for(when).of(when)
+        return Run.of(words_of(hashed, ticks, len(rows[0])), came, when, partition, rows)
+
+    def _hashed(self, rows: Rows) -> npt.NDArray[np.uint64]:
+        """The hash of each row's key, in one go if both sides have keys of one type."""
+        sides = [[rows[side].column(name) for name in self._joined.keys(side)] for side in (0, 1)]
+        if all(ours.type == theirs.type for ours, theirs in zip(*sides, strict=True)):
+            return hash_rows([pa.concat_arrays(both) for both in zip(*sides, strict=True)])
+        return np.concatenate([hash_rows(side) for side in sides])
+
+    def _ticks_for(self, when: npt.NDArray[Any]) -> Ticks:
+        """Ticks for new rows. If these are too far for those that there are, all rows get others.
+
+        Rows that share a tick may all be compared with each other, if they have one key: when that is more than there
+        are rows to be put in order anew, it is time.
+        """
+        far = 0 if self._ticks is None else self._ticks.far(when)
+        self._far += far
+        if self._ticks is not None and self._far * far <= sum(map(len, self._runs)):
+            return self._ticks
+        ticks = Ticks(self._joined.bound, np.partition(when, len(when) // 2)[len(when) // 2].item())
+        if self._ticks is not None and 2 * ticks.far(when) > far:
+            return self._ticks  # It would do no good.
+        self._ticks = ticks
+        self._runs = [run.retimed(ticks) for run in self._runs]
+        self._far = sum(ticks.far(run.when) for run in self._runs)
+        return ticks
 
     def _add(self, run: Run) -> None:
         runs = self._runs
         runs.append(run)
         while len(runs) > 1 and len(runs[-2]) <= 2 * len(runs[-1]):
             last, before = runs.pop(), runs.pop()
-            counts = self._counts(before)
-            if np.count_nonzero(counts) < _WORTH_KEEPING * len(before):
-                before = before.where(counts)
+            some = self._counts(before, _SAMPLED)
+            if np.count_nonzero(some) < _WORTH_KEEPING * len(some):
+                before = before.where(self._counts(before))
             runs.append(before.followed_by(last))
 
-    def _counts(self, run: Run) -> npt.NDArray[np.bool_]:
-        """Which rows of a run are not to be forgotten."""
-        return np.asarray(run.when >= self._floor.take(run.partition))
+    def _counts(self, run: Run, every: int = 1) -> npt.NDArray[np.bool_]:
+        """Which rows of a run, or which of some of them, are not to be forgotten."""
+        return np.asarray(run.when[::every] >= self._floor.take(run.partition[::every]))
 
     # Looking up.
 
     def _found(self, new: Run, run: Run) -> _Found:
         """The pairs of new rows with rows of a run that came before them, the new rows in it included."""
+        assert self._ticks is not None
         asking, asked = run.candidates(new.word, self._ticks.reach)
         asking = new.at.take(asking)
         when = run.when.take(asked)
@@ -149,6 +176,14 @@ class Join(PooledOperator):
             floor = max(in_unit_of(kind, p.value) - self._joined.bound, _LEAST)
             held = slice(None) if p.partitions is None else sorted(p.partitions)
             self._floor[held] = np.maximum(self._floor[held], floor)
+            self._forget()
+
+    def _forget(self) -> None:
+        """Forget runs of which no row counts; others are rid of such rows when they are merged."""
+        highest = self._floor.max()
+        self._runs = [
+            run for run in self._runs if run.newest >= highest or run.newest >= self._floor.take(run.partitions).min()
+        ]
 
     # State.
 
@@ -248,11 +283,13 @@ def _agree(joined: Joined, left: pa.RecordBatch, right: pa.RecordBatch) -> npt.N
     agree = np.ones(len(left), np.bool_)
     for ours, theirs in zip(joined.ours, joined.theirs, strict=True):
         a, b = left.column(ours), right.column(theirs)
-        if pa.types.is_integer(a.type):  # Numpy compares signed and unsigned ones as the numbers they are.
-            agree &= a.to_numpy() == b.to_numpy()
+        if not pa.types.is_integer(a.type) and not pa.types.is_floating(a.type):
+            agree &= pc.equal(a, b).to_numpy(zero_copy_only=False)
             continue
-        equal = pc.equal(a, b)
+        # Numpy compares signed and unsigned integers as the numbers they are.
+        left_numbers, right_numbers = a.to_numpy(), b.to_numpy()
+        equal = left_numbers == right_numbers
         if pa.types.is_floating(a.type):
-            equal = pc.or_(equal, pc.and_(pc.is_nan(a), pc.is_nan(b)))
-        agree &= equal.to_numpy(zero_copy_only=False)
+            equal |= np.isnan(left_numbers) & np.isnan(right_numbers)
+        agree &= equal
     return agree

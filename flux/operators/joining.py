@@ -74,7 +74,7 @@ class Joined:
     def distance(self, a: Any, b: Any) -> Any:
         """How far values of `column` are apart, as `bound` counts."""
         if a.dtype.kind == "f":
-            with np.errstate(invalid="ignore"):  # Infinities are near to nothing.
+            with np.errstate(invalid="ignore", over="ignore"):  # Infinities are near to nothing.
                 return np.abs(a - b)
         # Two numbers of 64 bits may be further apart than such a number can say.
         later, earlier = np.maximum(a, b), np.minimum(a, b)

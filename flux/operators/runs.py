@@ -31,57 +31,65 @@ Rows = tuple[pa.RecordBatch, pa.RecordBatch]  # Of each side.
 _SIDE_BIT = np.uint64(1 << 63)
 _TICK_BITS = np.uint64(32)
 _TICKS = 1 << 32
+_HALF = _TICKS // 2
 _LEAST, _MOST = -(2**63), 2**63 - 1
 _MOST_DIRECTORY_BITS = 24
 _FEW = 16  # Candidates that are not worth a search.
 
 
 class Ticks:
-    """Times as numbers of 32 bits in the same order: steps of a small part of a bound, counted from the first time.
+    """Times as numbers of 32 bits in the same order: steps of a small part of a bound, counted from a middle time.
 
-    Times too far from the first share the last tick on their side. That keeps the order, and with it what is found.
+    Times too far from it share the last tick on their side. That keeps the order, and with it what is found; but it
+    takes long if many do, and then there should be other ticks.
 
-    >>> ticks = Ticks(10_000)
+    >>> ticks = Ticks(10_000, middle=50_000)
     >>> (ticks.of(np.array([50_000, 49_999, 60_000, 2**62])) - 2**31).tolist(), ticks.reach
     ([0, -1, 156, 2147483647], 158)
+    >>> ticks.far(np.array([50_000, 2**62]))
+    1
     """
 
     _PER_BOUND_BITS = 8
 
-    def __init__(self, bound: int | float) -> None:
-        self._first: Any = None
+    def __init__(self, bound: int | float, middle: int | float) -> None:
+        self._middle: Any = middle if np.isfinite(middle) else 0.0
         if isinstance(bound, int):
             # Whole numbers are shifted, so that nothing is rounded.
             self._shift = min(max(bound.bit_length() - self._PER_BOUND_BITS, 0), 31)
-            reach = bound >> self._shift
+            reach, span = bound >> self._shift, _HALF << self._shift
+            self._least, self._most = max(self._middle - span, _LEAST), min(self._middle + span - 1, _MOST)
         else:
-            self._step = bound / (1 << self._PER_BOUND_BITS) or 1.0
+            # A step is no less than what floats of that size can tell apart.
+            least = max(abs(self._middle) * 2.0**-30, np.finfo(np.float64).tiny)
+            self._step = max(bound / (1 << self._PER_BOUND_BITS), least) if bound or self._middle else 1.0
             reach = 1 << self._PER_BOUND_BITS
+            self._least, self._most = self._middle - _HALF * self._step, self._middle + _HALF * self._step
         # How many ticks two times may be apart that are within the bound; floats may be rounded across one more.
         self.reach = min(reach + 2, _TICKS)
 
+    def far(self, when: npt.NDArray[Any]) -> int:
+        """How many of the times share the last ticks."""
+        if not len(when) or (when.min() >= self._least and when.max() <= self._most):
+            return 0
+        return int(np.count_nonzero((when < self._least) | (when > self._most)))
+
     def of(self, when: npt.NDArray[Any]) -> Ints:
         """The ticks of times."""
-        if not len(when):
-            return np.zeros(0, np.int64)
-        half = _TICKS // 2
-        if self._first is None:
-            self._first = when[0].item() if np.isfinite(when[0]) else 0.0
         if when.dtype.kind == "f":
             with np.errstate(over="ignore"):
-                steps = np.floor((when - self._first) / self._step)
-            return np.asarray(np.clip(steps, -half, half - 1).astype(np.int64) + half)
-        least, most = self._first - (half << self._shift), self._first + (half << self._shift) - 1
-        if when.min() < least or when.max() > most:
-            when = np.clip(when, max(least, _LEAST), min(most, _MOST))
-        return np.asarray(((when - self._first) >> self._shift) + half)
+                steps = np.floor((when - self._middle) / self._step)
+            return np.asarray(np.clip(steps, -_HALF, _HALF - 1).astype(np.int64) + _HALF)
+        near = np.clip(when, self._least, self._most) if self.far(when) else when
+        return np.asarray(((near - self._middle) >> self._shift) + _HALF)
 
 
-def words_of(side: int, hashed: Words, ticks: Ints) -> Words:
-    """The words of rows of a side."""
+def words_of(hashed: Words, ticks: Ints, left: int) -> Words:
+    """The words of rows, of which so many in front are of side 0."""
     words = hashed >> np.uint64(33) << _TICK_BITS
     words |= ticks.view(np.uint64)
-    return words | _SIDE_BIT if side else words
+    words[left:] |= _SIDE_BIT
+    return words
 
 
 @dataclass(frozen=True)
@@ -116,9 +124,10 @@ class Run:
         """One run out of two."""
         word = np.concatenate([self.word, newer.word])
         order = np.argsort(word, kind="stable")  # It only merges two parts that are sorted.
-        counts = [self.left, len(self) - self.left, newer.left, len(newer) - newer.left]
-        shift = np.repeat([0, newer.left, self.left, len(self)], counts)
-        at = np.concatenate([self.at, newer.at]) + shift
+        at = np.concatenate([self.at, newer.at])
+        at[self.left : len(self)] += newer.left
+        at[len(self) : len(self) + newer.left] += self.left
+        at[len(self) + newer.left :] += len(self)
         return Run(
             word.take(order),
             at.take(order),
@@ -131,6 +140,13 @@ class Run:
     def _and(self, newer: Run, mine: npt.NDArray[Any], its: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """What the rows of both have, in the order in which one run has them."""
         return np.concatenate([mine[: self.left], its[: newer.left], mine[self.left :], its[newer.left :]])
+
+    def retimed(self, ticks: Ticks) -> Run:
+        """The same rows by other ticks."""
+        words = np.empty_like(self.word)
+        words[self.at] = self.word >> _TICK_BITS << _TICK_BITS
+        words |= ticks.of(self.when).view(np.uint64)
+        return Run.of(words, self.came, self.when, self.partition, self.rows)
 
     def where(self, mask: npt.NDArray[np.bool_]) -> Run:
         """The rows that the mask has."""
@@ -175,6 +191,16 @@ class Run:
         lowest, highest = (np.clip(tick + far, 0, _TICKS - 1).view(np.uint64) for far in (-reach, reach))
         first = np.searchsorted(self.word, code | lowest, "left")
         return first, np.searchsorted(self.word, code | highest, "right") - first
+
+    @cached_property
+    def newest(self) -> Any:
+        """The greatest `when` of all."""
+        return self.when.max()
+
+    @cached_property
+    def partitions(self) -> Ints:
+        """The partitions of which there are rows."""
+        return np.flatnonzero(np.bincount(self.partition))
 
     @cached_property
     def _directory(self) -> tuple[Ints, np.uint64]:

@@ -328,7 +328,7 @@ class Vocabulary:
                 self._decode(plain)
             except Exception as error:
                 why = f"decode_state, given {plain!r:.100} for it, raised {type(error).__name__}: {error}"
-                raise Unknown(value, why, "Mend decode_state") from error
+                raise Unknown(value, why, "decode_state must take what encode_state returns") from error
         return plain
 
     def to_value(self, word: Any, plain: Any) -> Any:

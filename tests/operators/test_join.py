@@ -24,6 +24,7 @@ from flux.hosting import Hosted
 from flux.operator import OperatorStep
 from flux.operators import Join
 from flux.operators.joining import Joined
+from flux.operators.runs import Run
 from flux.plan.graph import StepNode
 from flux.plan.sides import wide_names
 from flux.punctuation import Punctuation
@@ -32,6 +33,7 @@ KEYS: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
     "integers": (pa.int64(), st.integers(-2, 2)),
     "text": (pa.string(), st.sampled_from(["", "a", "b", None])),
     "floats": (pa.float64(), st.sampled_from([0.0, -0.0, 1.5, math.nan, None])),
+    "half floats": (pa.float16(), st.sampled_from([0.0, -0.0, 1.5, math.nan, None])),
     "one key": (pa.int64(), st.just(7)),
     "all keys distinct": (pa.int64(), st.integers(0, 40)),
 }
@@ -238,6 +240,38 @@ def test_more_pairs_of_one_row_than_can_be_kept_in_order_are_an_error_that_says_
     hosted.process(batch_of(joined, [(0, 1, 0)] * 65_537, 0))
     with pytest.raises(OperatorError, match="made 65537 rows of one"):
         hosted.process(batch_of(joined, [(1, 1, 0)], 70_000))
+
+
+@pytest.mark.parametrize("within", [10, {"ts": 10}])
+def test_rows_far_behind_the_first_are_looked_up_as_fast(within: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    joined = replace(joined_of(pa.int64(), within), is_event_time=False)
+    hosted = opened(step_of(joined))
+    looked_at: list[int] = []
+    candidates = Run.candidates
+
+    def counted(run: Run, asking: Any, reach: int) -> Any:
+        found = candidates(run, asking, reach)
+        looked_at.append(len(found[0]))
+        return found
+
+    monkeypatch.setattr(Run, "candidates", counted)
+    hosted.process(batch_of(joined, [(0, 1, 0)], 0))
+    for start in (10**12, 10**12 + 10**9, 10**15):
+        out = hosted.process(batch_of(joined, [(n % 2, 1, start + n) for n in range(4_000)], start))
+        assert out is not None and len(out) == 5 * 4_000 - 25
+    assert sum(looked_at) < 20 * 12_000
+
+
+@pytest.mark.parametrize("within", [10, {"ts": 10}])
+def test_many_rows_that_do_not_count_any_more_are_not_kept_until_as_many_come(within: Any) -> None:
+    joined = joined_of(pa.int64(), within)
+    hosted: Any = opened(step_of(joined))
+    keys = {int(partition_of([pa.array([k])], PARTITIONS)[0]): k for k in range(50)}
+    hosted.process(batch_of(joined, [(n % 2, n, 0) for n in range(5_000)], 0))
+    hosted.punctuate(Punctuation(5_001, "watermark", 1_000))
+    for partition in range(PARTITIONS):
+        hosted.process(batch_of(joined, [(0, keys[partition], 1_000)], 6_000 + 100 * partition))
+    assert sum(hosted._instance.partition_info().values()) == PARTITIONS
 
 
 def test_far_apart_numbers_are_not_near() -> None:

@@ -28,13 +28,15 @@ def test_ticks_of_integers_keep_order_and_nearness(times: list[int], bound: int)
 @given(st.lists(FLOATS, min_size=1), st.floats(0, allow_nan=False, allow_infinity=False))
 @example([math.inf, -math.inf, 1e308, -1e308], 5e-324)
 @example([0.1 * n for n in range(30)], 0.1)
+@example([n * 5e-324 for n in range(380)], 300 * 5e-324)
 def test_ticks_of_floats_keep_order_and_nearness(times: list[float], bound: float) -> None:
     check_ticks(np.array(times), bound, lambda a, b: abs(a - b) <= bound)
 
 
 def check_ticks(times: npt.NDArray[Any], bound: Any, are_near: Any) -> None:
-    ticks = Ticks(bound)
+    ticks = Ticks(bound, middle=times[0].item())
     told = ticks.of(times)
+    assert ticks.far(times) <= len(times) - np.isfinite(times[0])
     assert ((told >= 0) & (told < 2**32)).all()
     assert (np.diff(told[np.argsort(times)]) >= 0).all()
     for a, tick in zip(times.tolist(), told.tolist(), strict=True):
@@ -46,7 +48,7 @@ def run_of(side: npt.NDArray[Any], key: npt.NDArray[Any], when: npt.NDArray[Any]
     """A run of rows whose hashes are their keys, far enough apart."""
     places = np.concatenate([np.flatnonzero(side == 0), np.flatnonzero(side == 1)])
     hashed, told = key.astype(np.uint64) << np.uint64(33), ticks.of(when)
-    words = np.concatenate([words_of(s, hashed[side == s], told[side == s]) for s in (0, 1)])
+    words = words_of(hashed[places], told[places], int((side == 0).sum()))
     rows = [pa.record_batch({"n": pa.array(np.flatnonzero(side == s))}) for s in (0, 1)]
     return Run.of(words, places, when[places], np.zeros(len(places), np.uint16), (rows[0], rows[1]))
 
@@ -54,14 +56,19 @@ def run_of(side: npt.NDArray[Any], key: npt.NDArray[Any], when: npt.NDArray[Any]
 ROW = st.tuples(st.integers(0, 1), st.integers(0, 3), st.integers(0, 2_000))
 
 
-@given(st.lists(ROW, min_size=1, max_size=60), st.lists(ROW, min_size=1, max_size=60), st.integers(0, 300))
+@given(
+    st.lists(ROW, min_size=1, max_size=60), st.lists(ROW, min_size=1, max_size=60), st.integers(0, 300), st.booleans()
+)
 def test_no_partner_is_missed_in_a_merged_run_of_which_some_rows_are_gone(
-    older: list[tuple[int, int, int]], newer: list[tuple[int, int, int]], bound: int
+    older: list[tuple[int, int, int]], newer: list[tuple[int, int, int]], bound: int, retimed: bool
 ) -> None:
-    ticks = Ticks(bound)
+    ticks = Ticks(bound, middle=1_000)
     runs = [run_of(*(np.array(column) for column in zip(*rows, strict=True)), ticks) for rows in (older, newer)]
     whole = runs[0].followed_by(runs[1])
     whole = whole.where(whole.when % 3 > 0)
+    if retimed:
+        whole = whole.retimed(ticks := Ticks(bound, middle=-(2**40)))
+        runs[1] = runs[1].retimed(ticks)
     left = [(side, key, when) for side, key, when in (*older, *newer) if when % 3]
     expected = {
         (i, side, t)
@@ -79,7 +86,7 @@ def test_no_partner_is_missed_in_a_merged_run_of_which_some_rows_are_gone(
 @pytest.mark.parametrize("bound", [0, 10, 1_000])
 def test_a_key_that_all_rows_have_is_looked_up_for_about_as_much_as_it_finds(bound: int) -> None:
     count = 20_000
-    ticks = Ticks(bound)
+    ticks = Ticks(bound, middle=0)
     run = run_of(np.arange(count) % 2, np.zeros(count), np.arange(count), ticks)
     words, _ = run.candidates(run.word, ticks.reach)
     assert len(words) <= count * (1.1 * bound + 8)
