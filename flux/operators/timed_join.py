@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flux.batch import Batch
-from flux.event_time import milliseconds
+from flux.event_time import in_unit_of, milliseconds
 from flux.operator import Context
 from flux.operators.join import Join
 from flux.operators.timed import Clock
@@ -17,6 +17,8 @@ from flux.plan.sides import SIDE
 from flux.punctuation import Punctuation
 
 __all__ = ["TimedJoin"]
+
+_LEAST = -(2**63)
 
 
 class TimedJoin(Join):
@@ -29,8 +31,10 @@ class TimedJoin(Join):
 
     def open(self, context: Context) -> None:
         super().open(context)
-        self._time = context.parameters["joined"].column
+        joined = context.parameters["joined"]
+        self._time, self._kind = joined.column, joined.sides[0].field(joined.column).type
         self._clock = Clock(context.partitions)
+        self._told = _LEAST  # As the column counts: nothing from here on is late anywhere.
 
     def process(self, batch: Batch) -> Batch | None:
         for side in (0, 1):
@@ -41,7 +45,7 @@ class TimedJoin(Join):
         column = batch.column(name)
         least = pc.min(column)
         # Looking at the least costs next to nothing, and few rows are late.
-        if not least.is_valid or int(milliseconds(pa.array([least]))[0][0]) >= int(self._clock.watermark.max()):
+        if not least.is_valid or (least.value if pa.types.is_temporal(self._kind) else least.as_py()) >= self._told:
             return
         instants, missing = milliseconds(column)
         late = instants < self._clock.watermark.take(batch.partition)
@@ -55,6 +59,12 @@ class TimedJoin(Join):
         # Nothing comes behind the end.
         if p.kind == "watermark" and p.value is not None:
             self._clock.advance(p)
+            self._look_at(p.value)
+
+    def _look_at(self, watermark: int) -> None:
+        """See from where on nothing is late: what counts coarser than milliseconds is rounded up."""
+        told = max(in_unit_of(self._kind, watermark), in_unit_of(self._kind, watermark - 1) + 1)
+        self._told = max(self._told, told)
 
     def take_late(self) -> dict[int, int]:
         return self._clock.take_late()
@@ -68,6 +78,7 @@ class TimedJoin(Join):
     def install_partition_state(self, pid: int, state: Any) -> None:
         if "clock" in state:
             self._clock.install(pid, state["clock"])
+            self._look_at(int(self._clock.watermark[pid]))
         else:
             super().install_partition_state(pid, state)
 
