@@ -31,6 +31,7 @@ __all__ = ["Join", "Joined"]
 
 _PIECE_ROWS = 16_384  # Of one piece of state.
 _LEAST = np.iinfo(np.int64).min
+_RATIO = 3  # A run is merged with the one before it unless that is more than so many times as long.
 _SAMPLED = 16  # One row in so many tells how many of a run count.
 _WORTH_KEEPING = 0.75  # A run of which less than this part counts is rid of the rest when it is merged.
 
@@ -128,7 +129,7 @@ class Join(PooledOperator):
     def _add(self, run: Run) -> None:
         runs = self._runs
         runs.append(run)
-        while len(runs) > 1 and len(runs[-2]) <= 2 * len(runs[-1]):
+        while len(runs) > 1 and len(runs[-2]) <= _RATIO * len(runs[-1]):
             last, before = runs.pop(), runs.pop()
             some = self._counts(before, _SAMPLED)
             if np.count_nonzero(some) < _WORTH_KEEPING * len(some):
