@@ -6,6 +6,7 @@ whose rows a stream carries; the stream of a union has several.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -77,3 +78,18 @@ def root_of(node: Node) -> SourceNode | ExchangeNode:
     while isinstance(node, StepNode):
         node = node.parent
     return node
+
+
+def before(tails: Iterable[Node]) -> set[Node]:
+    """Every node from which rows come to these, and they themselves."""
+    waiting, found = list(tails), set[Node]()
+    while waiting:
+        node = waiting.pop()
+        if node in found:
+            continue
+        found.add(node)
+        if isinstance(node, StepNode):
+            waiting.append(node.parent)
+        elif isinstance(node, ExchangeNode):
+            waiting += [given.tail for given in node.inputs]
+    return found

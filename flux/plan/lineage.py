@@ -20,7 +20,7 @@ from typing import Any
 
 from ..operator import asked
 from ..stateless import Filter, Select
-from .graph import ExchangeNode, Node, SourceNode, StepNode
+from .graph import ExchangeNode, Node, SourceNode, StepNode, before
 
 __all__ = ["sources_of", "traced", "why_not_event_time"]
 
@@ -73,14 +73,4 @@ def why_not_event_time(tail: Node, column: str, told: Mapping[int, str | None]) 
 
 def sources_of(tails: Iterable[Node]) -> set[int]:
     """The numbers of the sources from which rows come to these nodes."""
-    waiting, seen = list(tails), set[Node]()
-    while waiting:
-        node = waiting.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        if isinstance(node, StepNode):
-            waiting.append(node.parent)
-        elif isinstance(node, ExchangeNode):
-            waiting += [given.tail for given in node.inputs]
-    return {node.number for node in seen if isinstance(node, SourceNode)}
+    return {node.number for node in before(tails) if isinstance(node, SourceNode)}

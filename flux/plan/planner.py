@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import PlanError
-from .graph import ExchangeNode, Input, Node, Order, SourceNode, StepNode, root_of
+from .graph import ExchangeNode, Input, Node, Order, SourceNode, StepNode, before, root_of
 from .plan import INPUT, Availability, Edge, Plan, Segment
 from .routes import Route
 
@@ -117,16 +117,6 @@ class _Layout:
 
 def _reached(endings: Iterable[Ending]) -> list[Node]:
     """Every node that some sink gets rows of, in the order in which they were made: those before it first."""
-    found: set[Node] = set()
-    waiting: list[Node] = [tail for ending in endings for tail in ending.tails]
-    while waiting:
-        node = waiting.pop()
-        if node in found:
-            continue
-        found.add(node)
-        if isinstance(node, StepNode):
-            waiting.append(node.parent)
-        elif isinstance(node, ExchangeNode):
-            waiting += [given.tail for given in node.inputs]
+    found = before(tail for ending in endings for tail in ending.tails)
     # Sources have numbers of their own; they come before everything.
     return sorted(found, key=lambda node: (not isinstance(node, SourceNode), node.number))
