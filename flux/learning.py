@@ -53,16 +53,30 @@ def told(values: Any, known: Any = None) -> Any:
     if isinstance(values, np.ndarray) and values.dtype == object and values.ndim == 1:
         values = values.tolist()
     if isinstance(values, pa.Array | pa.ChunkedArray) and known is not None:
-        return filled(known, plain_type(values.type)) or known
+        return _further(known, plain_type(values.type))
     if not isinstance(values, list):
         return None
     kind = pa.null() if known is None else known
     for value in values:
         if value is not None:
-            kind = filled(kind, plain_type(converted([value]).type)) or kind
+            kind = _further(kind, plain_type(converted([value]).type))
             if not _is_open(kind):
                 break
     return kind
+
+
+def _further(kind: Any, other: Any) -> Any:
+    """Return what is known of a type when another value has told `other`; what does not fit is left to the cast."""
+    whole = filled(kind, other)
+    if whole is None:
+        return kind
+    if _has_empty_struct(whole):
+        raise TypeError("an empty dict does not tell which fields there are. Declare `output` with the operator")
+    return whole
+
+
+def _has_empty_struct(kind: Any) -> bool:
+    return bool((pa.types.is_struct(kind) and not kind.num_fields) or any(map(_has_empty_struct, _inner(kind))))
 
 
 def filled(kind: Any, other: Any) -> Any:

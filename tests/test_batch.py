@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flux.batch import Batch, punctuated
+from flux.columns import ColumnError, record_batch_of
 from flux.errors import OperatorError
 
 FIELD = [np.uint64(48), np.uint64(32), np.uint64(16), np.uint64(0)]
@@ -355,3 +356,9 @@ def test_a_punctuation_may_cause_any_number_of_rows_and_each_partition_keeps_its
     sub = out.sub
     assert sub is not None
     assert (np.diff((sub >> FIELD[0]).astype(np.int64)) >= 0).all()
+
+
+@pytest.mark.parametrize("values", [[{}], [None, {}], [{}, {"a": 1}], [[{}]]])
+def test_an_empty_dict_in_undeclared_output_is_refused_by_what_is_missing(values: list[Any]) -> None:
+    with pytest.raises(ColumnError, match=r"empty dict does not tell which fields there are\. Declare `output`"):
+        record_batch_of({"v": values})

@@ -343,52 +343,6 @@ def test_attributes_beside_the_fields_of_a_named_tuple_are_refused() -> None:
         encode([named], WHOSE, words=words)
 
 
-class Fussy:
-    """Its hooks raise when they are told to."""
-
-    output = None
-
-    @staticmethod
-    def encode_state(value: Any) -> Any:
-        return {"places": value} if isinstance(value, range) and value.start > 0 else 1 // 0
-
-    @staticmethod
-    def decode_state(state: Any) -> Any:
-        if state["places"].stop > 5:
-            raise KeyError("stop")
-        return state["places"]
-
-
-@pytest.mark.parametrize(
-    ("value", "says"),
-    [
-        (
-            range(0, 1),
-            r"range\(0, 1\) of type range, at \[0\],.*encode_state raised ZeroDivisionError.*Mend encode_state",
-        ),
-        (
-            range(1, 9),
-            r"of type range.*decode_state, given .*, raised KeyError: 'stop'.*decode_state must take",
-        ),
-    ],
-)
-def test_hooks_that_raise_are_found_where_the_state_is(value: Any, says: str) -> None:
-    with pytest.raises(StateError, match=says):
-        encode([value], WHOSE, words=Vocabulary.of(Fussy, WHOSE))
-
-
-def test_a_hook_that_raises_only_elsewhere_is_no_bad_frame() -> None:
-    def raising(state: Any) -> Any:
-        raise KeyError(state)
-
-    def same(value: Any) -> Any:
-        return [value.start]
-
-    packed = encode(range(1), WHOSE, words=Vocabulary((), same, lambda state: range(1)))
-    with pytest.raises(StateError, match=r"^step 'Visits': decode_state, given \[0\], raised KeyError"):
-        decode(packed, words=Vocabulary((), same, raising, WHOSE))
-
-
 class Polynomial:
     __slots__ = ("factors",)
 
