@@ -186,7 +186,12 @@ class KeyedOperator:
 
 
 class PooledOperator:
-    """An operator that serves all partitions of a site at once; `batch.partition` says which row is whose."""
+    """An operator that serves all partitions of a site at once; `batch.partition` says which row is whose.
+
+    Rows are cut at punctuations if it defines `on_punctuation`. One that emits nothing then, and only learns from them,
+    may be given larger batches by defining ``process_marked(self, batch, marks)`` too: rows, and the punctuations among
+    them, each of which stands behind the rows whose `batch.sn` is not above its own. It must come to the same.
+    """
 
     output: ClassVar[Any] = None
     event_time: str | None = None

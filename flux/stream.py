@@ -17,7 +17,6 @@ from .hashing import tokens
 from .hosting import checked_operator
 from .operator import Kept, OperatorStep, name_of, output_of
 from .operators.join import Join, Joined
-from .operators.timed_join import TimedJoin
 from .plain import ColumnError, columns_of
 from .plan import Availability, By, Route
 from .plan.graph import ExchangeNode, Input, Node, Order, SourceNode, StepNode, root_of
@@ -359,7 +358,7 @@ class Stream:
         stream = self._exchanged(inputs, joined.ours, partitions, availability, "sn", sides)
         level = max(self._level, other._level)
         step = OperatorStep(
-            factory=TimedJoin if joined.is_event_time else Join,
+            factory=Join,
             parameters={"joined": joined},
             name="Join",
             key_columns=joined.ours,

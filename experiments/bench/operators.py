@@ -30,9 +30,8 @@ from flux.event_time import EventTime
 from flux.hashing import partition_of
 from flux.hosting import host
 from flux.operator import OperatorStep, output_of
-from flux.operators import Distinct, GroupBy, TimeWindow, TopK
+from flux.operators import Distinct, GroupBy, Join, TimeWindow, TopK
 from flux.operators.joining import Joined
-from flux.operators.timed_join import TimedJoin
 from flux.plan.sides import SIDE
 from flux.punctuation import Punctuation
 from flux.site.watermarks import Watermarks, numbered
@@ -42,6 +41,7 @@ BATCH_ROWS = 65_536
 WINDOW_MS = 10_000
 WATERMARK_EVERY_MS = 1_000
 Columns = dict[str, npt.NDArray[Any]]
+Piece = tuple[Batch | None, list[Punctuation]]  # Rows, and the punctuations among them.
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ CASES = (
     ),
     Case(
         "join, within 10 s",
-        TimedJoin,
+        Join,
         "k",
         {"joined": JOINED},
         lambda n: both_sides(n, n // 10),
@@ -222,7 +222,7 @@ class Input:
     """The columns as a site gets them: batches with partitions and numbers, and the watermarks among them."""
 
     step: OperatorStep
-    pieces: list[Batch | Punctuation]
+    pieces: list[Piece]
 
     @classmethod
     def of(cls, case: Case, columns: Columns) -> Input:
@@ -230,31 +230,22 @@ class Input:
         output = output_of(case.operator, case.parameters, (case.key,), rows.schema)
         step = OperatorStep(case.operator, case.parameters, case.name, (case.key,), PARTITIONS, 0, output)
         watermarks = Watermarks({0: EventTime(column="ts", lateness_ms=1_000, every_ms=WATERMARK_EVERY_MS)}, {})
-        pieces: list[Batch | Punctuation] = []
+        pieces: list[Piece] = []
         after = 0
         for start in range(0, rows.num_rows, BATCH_ROWS):
             part = rows.slice(start, BATCH_ROWS)
             marks = watermarks.behind(0, part, after) if case.by_time else ()
             sn = numbered(after, part.num_rows, marks)
             batch = Batch(part, sn, None, partition_of([part.column(case.key)], PARTITIONS))
-            done = 0
-            for number, value in marks:
-                cut = int(np.searchsorted(sn, number))
-                pieces += [batch.slice(done, cut), Punctuation(number, "watermark", value)]
-                done = cut
-            pieces.append(batch.slice(done, part.num_rows))
+            pieces.append((batch, [Punctuation(number, "watermark", value) for number, value in marks]))
             after += part.num_rows + len(marks)
-        return cls(step, [*pieces, Punctuation(after + 1, "end")])
+        return cls(step, [*pieces, (None, [Punctuation(after + 1, "end")])])
 
     def run(self) -> list[pa.RecordBatch]:
         hosted = host(self.step)
         hosted.open(range(PARTITIONS))
-        found = []
-        for piece in self.pieces:
-            out = hosted.punctuate(piece) if isinstance(piece, Punctuation) else hosted.process(piece)
-            if out is not None:
-                found.append(out.arrow)
-        return found
+        found = (hosted.work(*piece) for piece in self.pieces)
+        return [out.arrow for out in found if out is not None]
 
 
 def check(case: Case, ours: list[pa.RecordBatch], theirs: Any) -> None:
@@ -289,7 +280,7 @@ def measure(case: Case, rows: int, repeats: int) -> dict[str, Any]:
     return {
         "case": case.name,
         "rows": rows,
-        "marks": sum(isinstance(piece, Punctuation) for piece in given.pieces),
+        "marks": sum(len(marks) for _, marks in given.pieces),
         "flux_ns_per_row": ours_s / rows * 1e9,
         "plain_ns_per_row": theirs_s / rows * 1e9,
         "ratio": theirs_s / ours_s,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import GeneratorType
 from typing import Any
 
@@ -39,6 +39,24 @@ class Hosted:
         self._output = step.output
 
     def open(self, partitions_held: Iterable[int]) -> None:
+        raise NotImplementedError
+
+    def work(self, rows: Batch | None, marks: Sequence[Punctuation]) -> Batch | None:
+        """Return what comes of rows and of the punctuations among them; they are cut where one is heeded."""
+        if not self.heeds_marks:
+            marks = ()
+        parts: list[Batch | None] = []
+        for mark in marks:
+            before, rows = _split(rows, mark.sn)
+            parts += [None if before is None else self.process(before), self.punctuate(mark)]
+        parts.append(None if rows is None else self.process(rows))
+        made = [part for part in parts if part is not None]
+        # What rows with a punctuation's number became, and what it caused itself, are among each other.
+        return Batch.concat(made).ordered() if len(made) > 1 else made[0] if made else None
+
+    @property
+    def heeds_marks(self) -> bool:
+        """Whether the operator wants to hear of punctuations."""
         raise NotImplementedError
 
     def process(self, batch: Batch) -> Batch | None:
@@ -195,3 +213,12 @@ class Hosted:
             return None
         rows = together(arrows)
         return punctuated(rows, p.sn, np.concatenate(partitions), self.step.level, self._output, self.step.name)
+
+
+def _split(rows: Batch | None, sn: int) -> tuple[Batch | None, Batch | None]:
+    """Cut rows at a punctuation."""
+    if rows is None:
+        return None, None
+    # Rows that the mark caused in the stage before carry its number and come before it.
+    cut = int(np.searchsorted(rows.sn, sn, side="right"))
+    return rows.slice(0, cut) if cut else None, rows.slice(cut, len(rows)) if cut < len(rows) else None

@@ -45,6 +45,10 @@ class PerKey(Hosted):
         self._call(None, None, self._instance.open, self.step.context())
         self._states = {pid: {} for pid in partitions_held}
 
+    @property
+    def heeds_marks(self) -> bool:
+        return self._timers is not None
+
     def process(self, batch: Batch) -> Batch | None:
         if len(batch) == 0:
             return None

@@ -18,6 +18,7 @@ class PerPartition(Hosted):
     def __init__(self, step: OperatorStep, state_in_memory: bool = True) -> None:
         super().__init__(step, state_in_memory)
         self._instances: dict[int, Operator] = {}
+        self._heeds_marks = False  # Unless one of them defines what it does then.
 
     def open(self, partitions_held: Iterable[int]) -> None:
         for pid in partitions_held:
@@ -27,12 +28,17 @@ class PerPartition(Hosted):
         instance: Operator = self._new(pid)
         self._call(pid, None, instance.open, self.step.context(pid))
         self._instances[pid] = instance
+        self._heeds_marks |= getattr(instance.on_punctuation, "__func__", None) is not Operator.on_punctuation
         return instance
 
     def _instance(self, pid: int) -> Operator:
         held = self._instances.get(pid)
         assert held is not None, f"step {self.step.name!r}: partition {pid} is not held here"
         return held
+
+    @property
+    def heeds_marks(self) -> bool:
+        return self._heeds_marks
 
     def process(self, batch: Batch) -> Batch | None:
         if len(batch) == 0:

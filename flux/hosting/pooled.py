@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from ..batch import Batch
 from ..blame import place_of
 from ..columns import ColumnError
 from ..errors import OperatorError
-from ..operator import OperatorStep, Punctuation
+from ..operator import OperatorStep, PooledOperator, Punctuation
 from .hosted import Hosted
 
 _EXPECTED = "expected None, or (columns, the partition of each row): a dict of columns, and as many whole numbers"
@@ -28,12 +28,22 @@ class Pooled(Hosted):
         self._instance = self._new(None)
         self._call(None, None, self._instance.open, self.step.context())
 
+    @property
+    def heeds_marks(self) -> bool:
+        return getattr(self._instance.on_punctuation, "__func__", None) is not PooledOperator.on_punctuation
+
+    def work(self, rows: Batch | None, marks: Sequence[Punctuation]) -> Batch | None:
+        process = getattr(self._instance, "process_marked", None)
+        if process is None or not marks or rows is None or not len(rows):
+            return super().work(rows, marks)
+        return self._processed(rows, process, tuple(marks))
+
     def process(self, batch: Batch) -> Batch | None:
-        if len(batch) == 0:
-            return None
+        return self._processed(batch, self._instance.process) if len(batch) else None
+
+    def _processed(self, batch: Batch, process: Callable[..., Any], *among: Any) -> Batch | None:
         rows = self._ours(batch)
-        process = self._instance.process
-        emitted = self._checked(self._call(None, rows, process, rows), rows, process)
+        emitted = self._checked(self._call(None, rows, process, rows, *among), rows, process)
         return None if emitted is None else emitted.ordered()
 
     def punctuate(self, p: Punctuation) -> Batch | None:

@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 
 from flux.batch import Batch
 from flux.errors import PlanError
-from flux.event_time import in_unit_of
 from flux.hashing import hash_rows
 from flux.operator import Context, PooledOperator, Punctuation
+from flux.operators.horizon import horizon_of
 from flux.operators.joining import Joined, times_of
 from flux.operators.ordering import in_order
 from flux.operators.runs import Rows, Run, Ticks, words_of
@@ -30,13 +30,14 @@ from flux.plan.sides import SIDE
 __all__ = ["Join", "Joined"]
 
 _PIECE_ROWS = 16_384  # Of one piece of state.
-_LEAST = np.iinfo(np.int64).min
 _RATIO = 3  # A run is merged with the one before it unless that is more than so many times as long.
 _SAMPLED = 16  # One row in so many tells how many of a run count.
 _WORTH_KEEPING = 0.75  # A run of which less than this part counts is rid of the rest when it is merged.
 
 Ints = npt.NDArray[np.int64]
 Pids = npt.NDArray[np.uint16]
+
+_NO_TIMES, _NO_PIDS = np.zeros(0, np.int64), np.zeros(0, np.uint16)
 
 
 class Join(PooledOperator):
@@ -72,27 +73,37 @@ class Join(PooledOperator):
         self._joined = joined
         self._ticks: Ticks | None = None  # Until there is a row.
         self._far = 0  # How many rows have come that are too far for them.
-        column = joined.column
-        is_float = column is not None and pa.types.is_floating(joined.sides[0].field(column).type)
-        self._least: Any = np.float64(-np.inf) if is_float else np.int64(_LEAST)
-        # Of each partition, below which values of `when` rows are forgotten.
-        self._floor: npt.NDArray[Any] = np.full(context.partitions, self._least)
+        self._horizon = horizon_of(joined, context.partitions)
 
     def process(self, batch: Batch) -> Batch | None:
+        return self.process_marked(batch, ())
+
+    def process_marked(self, batch: Batch, marks: Sequence[Punctuation]) -> Batch | None:
+        floors = self._horizon.floors(batch, marks)
         sides = batch[SIDE]
         left, right = (_usable(self._joined, batch, np.flatnonzero(sides == side), side) for side in (0, 1))
         place = np.concatenate([left[1], right[1]])
         if not len(place):
+            self._move(_NO_TIMES, _NO_PIDS, marks)
             return None
         new = self._run_of((left[0], right[0]), place + self._came, batch.sn.take(place), batch.partition.take(place))
         self._add(new)
-        found = [self._found(new, run) for run in self._runs]
-        if self._joined.column is None:
-            np.maximum.at(self._floor, new.partition, new.when - self._joined.bound)
-            self._forget()
+        floors = None if floors is None else floors.take(place)
+        found = [self._found(new, floors, run) for run in self._runs]
+        self._move(new.when, new.partition, marks)
         out = self._emitted(batch, new, [some for some in found if len(some.asking)])
         self._came += len(batch)
         return out
+
+    def on_punctuation(self, p: Punctuation) -> None:
+        self._move(_NO_TIMES, _NO_PIDS, (p,))
+
+    def _move(self, when: npt.NDArray[Any], partition: Pids, marks: Sequence[Punctuation]) -> None:
+        """Let the horizon move on; forget runs of which no row counts. Others are rid of such rows when merged."""
+        if self._horizon.move(when, partition, marks):
+            floor = self._horizon.floor
+            highest = floor.max()
+            self._runs = [r for r in self._runs if r.newest >= highest or r.newest >= floor.take(r.partitions).min()]
 
     def _run_of(self, rows: Rows, came: Ints, sn: Ints, partition: Pids) -> Run:
         joined = self._joined
@@ -138,18 +149,19 @@ class Join(PooledOperator):
 
     def _counts(self, run: Run, every: int = 1) -> npt.NDArray[np.bool_]:
         """Which rows of a run, or which of some of them, are not to be forgotten."""
-        return np.asarray(run.when[::every] >= self._floor.take(run.partition[::every]))
+        return self._horizon.counts(run.when[::every], run.partition[::every])
 
     # Looking up.
 
-    def _found(self, new: Run, run: Run) -> _Found:
+    def _found(self, new: Run, floors: npt.NDArray[Any] | None, run: Run) -> _Found:
         """The pairs of new rows with rows of a run that came before them, the new rows in it included."""
         assert self._ticks is not None
         asking, asked = run.candidates(new.word, self._ticks.reach)
         asking = new.at.take(asking)
         when = run.when.take(asked)
         near = self._joined.distance(new.when.take(asking), when) <= self._joined.bound
-        near &= when >= self._floor.take(run.partition.take(asked))
+        if floors is not None:
+            near &= when >= floors.take(asking)
         near &= run.came.take(asked) < new.came.take(asking)
         fits = np.flatnonzero(near)
         return _Found(run, asking.take(fits), asked.take(fits))
@@ -170,22 +182,6 @@ class Join(PooledOperator):
             columns, place = [column.filter(pa.array(agree)) for column in columns], place[agree]
         return batch.emit(dict(zip(joined.output.names, columns, strict=True)), place)
 
-    def on_punctuation(self, p: Punctuation) -> None:
-        if p.kind == "watermark" and p.value is not None and self._joined.is_event_time:
-            assert self._joined.column is not None
-            kind = self._joined.sides[0].field(self._joined.column).type
-            floor = max(in_unit_of(kind, p.value) - self._joined.bound, _LEAST)
-            held = slice(None) if p.partitions is None else sorted(p.partitions)
-            self._floor[held] = np.maximum(self._floor[held], floor)
-            self._forget()
-
-    def _forget(self) -> None:
-        """Forget runs of which no row counts; others are rid of such rows when they are merged."""
-        highest = self._floor.max()
-        self._runs = [
-            run for run in self._runs if run.newest >= highest or run.newest >= self._floor.take(run.partitions).min()
-        ]
-
     # State.
 
     def get_partition_state(self, pid: int) -> Any:
@@ -193,7 +189,7 @@ class Join(PooledOperator):
 
     def _pieces(self, pid: int) -> Iterator[Any]:
         """The rows as they came, in pieces that do not tell in which batches they did."""
-        yield {"floor": self._floor[pid].item()}
+        yield {"horizon": self._horizon.get(pid)}
         own = [run.where((run.partition == pid) & self._counts(run)) for run in self._runs]
         for side in (0, 1) if own else ():
             rows = pa.concat_batches([run.rows[side] for run in own])
@@ -205,8 +201,8 @@ class Join(PooledOperator):
                 yield piece
 
     def install_partition_state(self, pid: int, state: Any) -> None:
-        if "floor" in state:
-            self._floor[pid] = state["floor"]
+        if "horizon" in state:
+            self._horizon.install(pid, state["horizon"])
             return
         side = state["side"]
         rows = [_no_rows(schema) for schema in self._joined.sides]
@@ -217,13 +213,16 @@ class Join(PooledOperator):
         self._add(self._run_of((rows[0], rows[1]), came, sn, np.full(count, pid, np.uint16)))
         self._came += count
 
+    def take_late(self) -> dict[int, int]:
+        return self._horizon.take_late()
+
     def drop_partition(self, pid: int) -> None:
         left = [run.where(run.partition != pid) for run in self._runs]
         self._runs = [run for run in left if len(run)]
-        self._floor[pid] = self._least
+        self._horizon.drop(pid)
 
     def partition_info(self) -> dict[int, int]:
-        counts = np.zeros(len(self._floor), np.int64)
+        counts = np.zeros(len(self._horizon.floor), np.int64)
         for run in self._runs:
             counts += np.bincount(run.partition, minlength=len(counts))
         return {int(pid): int(counts[pid]) for pid in np.flatnonzero(counts)}

@@ -319,7 +319,7 @@ class IngressProcess(Shell):
         count = batch.num_rows
         nobody = np.zeros(count, dtype=np.uint16)
         given = Batch(batch, numbered(after, count, marks), None, nobody)
-        taps = self._steps.process(given, INPUT - intake.number) if count else {}
+        taps = self._steps.process(given, place=INPUT - intake.number) if count else {}
         for told, _ in self._steps.skipped():
             if told:
                 self.program.send(told)

@@ -75,6 +75,10 @@ class Skipping(Hosted):
         self._inner.open(held)
         self._counts = dict.fromkeys(held, 0)
 
+    @property
+    def heeds_marks(self) -> bool:
+        return self._inner.heeds_marks
+
     def process(self, batch: Batch) -> Batch | None:
         partitions = np.unique(batch.partition).tolist()
         for pid in partitions:

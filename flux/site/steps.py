@@ -6,7 +6,7 @@ with one tap, its end.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ..batch import Batch
@@ -40,26 +40,16 @@ class Steps:
         for step in self.hosted:
             step.open(held)
 
-    def process(self, batch: Batch, place: int = INPUT) -> Taps:
-        """What comes of the rows of an input."""
-        found: Taps = {place: batch}
+    def process(self, rows: Batch | None, marks: Sequence[Punctuation] = (), place: int = INPUT) -> Taps:
+        """What comes of the rows of an input, and of the punctuations among them.
+
+        A punctuation passes each step behind the output that it caused in the step before.
+        """
+        found: Taps = {} if rows is None else {place: rows}
         for number, (step, parent) in enumerate(zip(self.hosted, self._parents, strict=True)):
-            given = found.get(parent)
-            made = None if given is None else step.process(given)
+            made = step.work(found.get(parent), marks)
             if made is not None:
                 found[number] = made
-        return {place: made for place, made in found.items() if place in self._taps}
-
-    def punctuate(self, mark: Punctuation) -> Taps:
-        """What a punctuation causes: it passes each step behind the output that it caused in the step before."""
-        found: Taps = {}
-        for number, (step, parent) in enumerate(zip(self.hosted, self._parents, strict=True)):
-            given = found.get(parent)
-            through = None if given is None else step.process(given)
-            own = step.punctuate(mark)
-            parts = [part for part in (through, own) if part is not None]
-            if parts:
-                found[number] = Batch.concat(parts).ordered() if len(parts) > 1 else parts[0]
         return {place: made for place, made in found.items() if place in self._taps}
 
     def skipped(self) -> Iterator[tuple[dict[str, Any], list[tuple[int, int]]]]:

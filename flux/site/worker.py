@@ -10,12 +10,11 @@ from __future__ import annotations
 import logging
 import mmap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import trio
 
@@ -93,9 +92,10 @@ class Worker(Shell):
         whole = inputs.merged(job)
         first, last = _span(job, whole)
         self._at_work.begin(Job(stage=job.stage, after=first, upto=last, partitions=job.partitions))
-        outputs = list(self._outputs(job, whole))
+        marks = [replace(mark, partitions=job.partitions) for mark in whole.marks]
+        taps = self._segments[job.stage].process(_batch(whole), marks)
         self._at_work.end()
-        body = self._partitioned(job.stage, outputs, whole.marks)
+        body = self._partitioned(job.stage, taps, whole.marks)
         self._compare(job, body, self._tell_skipped(job.stage))
         self._tell_late(job.stage)
         reached = job.upto if job.ordered else max([job.upto, *_last_of(body)])
@@ -259,34 +259,16 @@ class Worker(Shell):
         standby = self.node.view.standby if self.node.view is not None else ()
         return next((s for s in standby if s.version == version and donor in (None, s.donor)), None)
 
-    def _outputs(self, job: Consume, whole: Rows) -> Iterator[Taps]:
-        """What comes out at each tap: of the rows before a punctuation, of itself, and of those behind it."""
-        steps = self._segments[job.stage]
-        rest = _batch(whole)
-        for mark in whole.marks:
-            before, rest = _split(rest, mark.sn)
-            if before is not None:
-                yield steps.process(before)
-            yield steps.punctuate(replace(mark, partitions=job.partitions))
-        if rest is not None:
-            yield steps.process(rest)
-
-    def _partitioned(self, stage: int, outputs: list[Taps], marks: tuple[Punctuation, ...]) -> Body:
+    def _partitioned(self, stage: int, taps: Taps, marks: tuple[Punctuation, ...]) -> Body:
         """The output as rows of the edges out of the stage, each to the partitions of its consumer."""
         edges = self.plan.outputs(stage)
         rows: dict[int, Rows] = {}
-        whole: Taps = {}
         for edge in edges:
             ends = self.plan.edges[edge]
-            if ends.tap not in whole:
-                parts = [taps[ends.tap] for taps in outputs if ends.tap in taps]
-                if not parts:
-                    continue
-                # What rows with a punctuation's number became, and what it caused itself, are among each other.
-                whole[ends.tap] = parts[0] if len(parts) == 1 else Batch.concat(parts).ordered()
-            output = whole[ends.tap]
-            partition = ends.route.partition(output.arrow, output.sn, output.sub)
-            rows[edge] = Rows.of(output.arrow, output.sn, output.sub, output.partition, partition, marks)
+            output = taps.get(ends.tap)
+            if output is not None:
+                partition = ends.route.partition(output.arrow, output.sn, output.sub)
+                rows[edge] = Rows.of(output.arrow, output.sn, output.sub, output.partition, partition, marks)
         return body_of(edges, rows, marks)
 
 
@@ -310,12 +292,3 @@ def _batch(rows: Rows) -> Batch | None:
     if rows.wide is None:
         return None
     return Batch(rows.user, rows.hidden(SN), rows.hidden(SUB), rows.hidden(PARTITION))
-
-
-def _split(batch: Batch | None, sn: int) -> tuple[Batch | None, Batch | None]:
-    if batch is None:
-        return None, None
-    # Rows that the mark caused in the stage before carry its number and come before it.
-    cut = int(np.searchsorted(batch.sn, sn, side="right"))
-    before = batch.slice(0, cut) if cut else None
-    return before, batch.slice(cut, len(batch)) if cut < len(batch) else None

@@ -8,7 +8,6 @@ stage that is not ordered may have it long before.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -121,7 +120,7 @@ class FlowScenario(Scenario):
     def _given(self, first: Steps, pull: Pull) -> Iterator[Row]:
         if len(pull.rows):
             batch = Batch(pull.rows, pull.sn, None, np.zeros(len(pull.rows), np.uint16))
-            yield from self._sent(0, 0, first.process(batch, INPUT - pull.source), Counter())
+            yield from self._sent(0, 0, first.process(batch, place=INPUT - pull.source), Counter())
         for mark in pull.marks:
             yield from self._passed_on(0, 0, mark)
 
@@ -236,19 +235,11 @@ class _Segment:
 
     def run(self, rows: list[Row], marks: Iterable[Punctuation]) -> Iterator[Row]:
         """What comes of rows, which are in order, and of the punctuations among them, as a site's worker has it."""
+        marks = list(marks)
+        own = [replace(mark, partitions=frozenset({self._partition})) for mark in marks]
+        yield from self._sent(self._steps.process(self._batch(rows) if rows else None, own))
         for mark in marks:
-            # Rows that the mark caused in the stage before carry its number and come before it.
-            cut = bisect_right(rows, mark.sn, key=_number)
-            yield from self._processed(rows[:cut])
-            rows = rows[cut:]
-            own = replace(mark, partitions=frozenset({self._partition}))
-            yield from self._sent(self._steps.punctuate(own))
             yield from self._scenario._passed_on(self._stage, self._partition, mark)
-        yield from self._processed(rows)
-
-    def _processed(self, rows: list[Row]) -> Iterator[Row]:
-        if rows:
-            yield from self._sent(self._steps.process(self._batch(rows)))
 
     def _sent(self, taps: Taps) -> Iterator[Row]:
         return self._scenario._sent(self._stage, self._partition, taps, self._ties)
@@ -297,10 +288,6 @@ def first_difference(scenario: FlowScenario) -> tuple[Consumed, Row | None, Row 
 
 def _marks(rows: Iterable[Row]) -> Iterator[Punctuation]:
     return (row.value for row in rows if isinstance(row.value, Punctuation))
-
-
-def _number(row: Row) -> int:
-    return row.sn
 
 
 def _texts(arrow: pa.RecordBatch) -> list[str]:

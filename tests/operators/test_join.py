@@ -57,7 +57,11 @@ def step_of(joined: Joined) -> OperatorStep:
 
 def batch_of(joined: Joined, events: Sequence[Event], first_sn: int) -> Batch:
     """Widened rows, as a stage with two inputs is given them; number n has the value n."""
-    sns = np.arange(first_sn, first_sn + len(events))
+    return numbered(joined, events, np.arange(first_sn, first_sn + len(events)))
+
+
+def numbered(joined: Joined, events: Sequence[Event], sns: Any) -> Batch:
+    """The same with these numbers."""
     left = [(key, ts, sn) if side == 0 else (None, None, None) for (side, key, ts), sn in zip(events, sns, strict=True)]
     right = [
         (key, sn, ts) if side == 1 else (None, None, None) for (side, key, ts), sn in zip(events, sns, strict=True)
@@ -94,6 +98,14 @@ def plain(events: Sequence[Event], rows: int | None, bound: int) -> list[tuple[i
     return found
 
 
+def plainly_late(events: Sequence[Event]) -> int:
+    watermark, late = -(10**9), 0
+    for side, _, ts in events:
+        watermark = max(watermark, ts) if side < 0 else watermark
+        late += side >= 0 and ts < watermark
+    return late
+
+
 def move(old: Hosted, new: Hosted, pid: int) -> None:
     state = old.get_partition_state(pid)
     pieces = list(state) if isinstance(state, GeneratorType) else [state]
@@ -104,32 +116,31 @@ def move(old: Hosted, new: Hosted, pid: int) -> None:
 
 def outputs(
     joined: Joined, events: Sequence[Event], batches: Sequence[tuple[int, int]], moves: Sequence[int]
-) -> list[tuple[int, tuple[Any, ...]]]:
-    """(sn, pair) of all output of two sites that share the partitions; `moves[i]` moves behind batch i."""
+) -> tuple[list[tuple[int, tuple[Any, ...]]], int]:
+    """(sn, pair) of all output of two sites that share the partitions, and how many rows were late.
+
+    Partition `moves[i]` moves behind batch i.
+    """
+    late: dict[int, int] = {}
     sites = [opened(step_of(joined), [0, 1]), opened(step_of(joined), [2, 3])]
     at = {0: 0, 1: 0, 2: 1, 3: 1}
     found: list[tuple[int, tuple[Any, ...]]] = []
     for i, (start, stop) in enumerate(batches):
-        place = start
-        while place < stop:
-            end = next((n for n in range(place, stop) if events[n][0] < 0), stop)
-            if end > place:
-                whole = batch_of(joined, events[place:end], place)
-                for number, site in enumerate(sites):
-                    here = np.array([j for j in range(len(whole)) if at[int(whole.partition[j])] == number], np.int64)
-                    out = site.process(whole.take(here))
-                    if out is not None:
-                        found.extend(zip(out.sn.tolist(), tuples(out), strict=True))
-            if end < stop:
-                for number, site in enumerate(sites):
-                    held = frozenset(pid for pid, where in at.items() if where == number)
-                    site.punctuate(Punctuation(end, "watermark", events[end][2], held))
-            place = end + 1
+        rows = [(sn, events[sn]) for sn in range(start, stop) if events[sn][0] >= 0]
+        marks = [Punctuation(sn, "watermark", events[sn][2]) for sn in range(start, stop) if events[sn][0] < 0]
+        whole = numbered(joined, [event for _, event in rows], np.array([sn for sn, _ in rows])) if rows else None
+        for number, site in enumerate(sites):
+            held = frozenset(pid for pid, where in at.items() if where == number)
+            here = None if whole is None else whole.take(np.flatnonzero([int(p) in held for p in whole.partition]))
+            out = site.work(here, [replace(mark, partitions=held) for mark in marks])
+            late |= site.take_late()
+            if out is not None:
+                found.extend(zip(out.sn.tolist(), tuples(out), strict=True))
         if i < len(moves):
             pid = moves[i]
             old, at[pid] = at[pid], 1 - at[pid]
             move(sites[old], sites[at[pid]], pid)
-    return sorted(found, key=lambda entry: entry[0])
+    return sorted(found, key=lambda entry: entry[0]), sum(late.values())
 
 
 def own_key(event: Event) -> Any:
@@ -158,8 +169,9 @@ def test_the_pairs_are_those_of_a_plain_loop_for_any_batching_and_any_moves(
     batches = data.draw(cuts(len(events)))
     moves = data.draw(st.lists(st.integers(0, PARTITIONS - 1), max_size=len(batches)))
     joined = joined_of(arrow, bound if by == "rows" else {"ts": bound})
-    found = outputs(joined, events, batches, moves)
+    found, late = outputs(joined, events, batches, moves)
     assert shown(found) == shown(plain(events, bound if by == "rows" else None, bound))
+    assert late == plainly_late(events)
 
 
 @settings(max_examples=30)
@@ -230,7 +242,7 @@ def test_what_a_watermark_has_passed_stays_passed_when_a_partition_moves() -> No
 def test_keys_that_share_a_hash_are_told_apart(events: list[Event], data: st.DataObject) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("flux.operators.join.hash_rows", lambda columns: np.zeros(len(columns[0]), np.uint64))
-        found = outputs(joined_of(pa.string(), 10), events, data.draw(cuts(len(events))), [])
+        found, _ = outputs(joined_of(pa.string(), 10), events, data.draw(cuts(len(events))), [])
     assert shown(found) == shown(plain(events, 10, 10))
 
 
