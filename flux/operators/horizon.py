@@ -1,40 +1,50 @@
 """Horizons: which of its rows a join no longer needs, and which rows came late.
 
-Each partition has a *floor*: rows whose `when` is below it are forgotten. It is part of the partition's state, so it is
-the same in all copies; and it depends on the input alone, so a row that is below the floor is no partner of a later row
-even if it has not been cleared away yet.
+Each partition has a *floor*: rows whose `when` is below it are forgotten. It is a matter of the input alone, so it is
+the same in all copies: a row below the floor is no partner of a later row, even if it has not been cleared away yet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from flux.batch import Batch
-from flux.event_time import in_unit_of, milliseconds
+from flux.event_time import in_unit_of
 from flux.operators.joining import Joined
 from flux.operators.timed import BEFORE_TIME, Clock
-from flux.plan.sides import SIDE
 from flux.punctuation import Punctuation
 
-__all__ = ["ByNumber", "ByWatermark", "Horizon", "horizon_of"]
+__all__ = ["NOTHING", "Came", "Horizon", "horizon_of"]
 
-_LEAST = -(2**63)
+_LEAST, _MOST = -(2**63), 2**63 - 1
 
 Ints = npt.NDArray[np.int64]
 Pids = npt.NDArray[np.uint16]
 
 
+@dataclass(frozen=True)
+class Came:
+    """Rows that have come: `when` and `partition` of each, and its `place` in a batch with these sequence numbers."""
+
+    when: npt.NDArray[Any]
+    partition: Pids
+    place: Ints
+    sn: Ints
+
+
+NOTHING = Came(np.zeros(0, np.int64), np.zeros(0, np.uint16), np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
 def horizon_of(joined: Joined, partitions: int) -> Horizon:
     """The horizon of a join."""
-    kind = Horizon if joined.column is not None else ByNumber
-    return (ByWatermark if joined.is_event_time else kind)(joined, partitions)
+    if joined.column is None:
+        return _ByNumber(joined, partitions)
+    return (_ByWatermark if joined.is_event_time else Horizon)(joined, partitions)
 
 
 class Horizon:
@@ -47,16 +57,12 @@ class Horizon:
         self._least: Any = np.float64(-np.inf) if is_float else np.int64(_LEAST)
         self.floor: npt.NDArray[Any] = np.full(partitions, self._least)
 
-    def floors(self, batch: Batch, marks: Sequence[Punctuation]) -> npt.NDArray[Any] | None:
-        """Return the floor that is in force at each row of a batch, with these punctuations among them.
+    def move(self, came: Came, marks: Sequence[Punctuation]) -> npt.NDArray[Any] | None:
+        """Move the floors behind rows, and punctuations among them; return what they were at each row.
 
-        None where rows near enough to be partners are above the floor anyway.
+        None where rows that are near enough to be partners are above the floor anyway.
         """
         return None
-
-    def move(self, when: npt.NDArray[Any], partition: Pids, marks: Sequence[Punctuation]) -> bool:
-        """Move the floors to where they are behind rows and punctuations; whether there is anything to forget."""
-        return False
 
     def counts(self, when: npt.NDArray[Any], partition: Pids) -> npt.NDArray[np.bool_]:
         """Which rows are not to be forgotten."""
@@ -81,81 +87,78 @@ class Horizon:
         self.floor[pid] = self._least
 
 
-class ByNumber(Horizon):
+class _ByNumber(Horizon):
     """Of a join by sequence number: they only grow, so a row far enough behind the last is out of reach."""
 
-    def move(self, when: npt.NDArray[Any], partition: Pids, marks: Sequence[Punctuation]) -> bool:
-        np.maximum.at(self.floor, partition, when - self._joined.bound)
-        return True
+    def move(self, came: Came, marks: Sequence[Punctuation]) -> None:
+        np.maximum.at(self.floor, came.partition, came.when - self._joined.bound)
 
 
-class ByWatermark(Horizon):
+class _ByWatermark(Horizon):
     """Of a join by event time: what is below a watermark by more than the bound is forgotten.
 
     A row below the watermark is late: those that it would have met may be forgotten. It is matched with all that is
     kept, as if it were in time, and counted; so is one whose `event_time` was promised, by `map` or by an operator, and
-    is below the watermark. A row without a value in the column has no pair, and is not late.
+    is below the watermark. A row that can have no pair, for want of a key or a time, is not late.
     """
 
     def __init__(self, joined: Joined, partitions: int) -> None:
         super().__init__(joined, partitions)
-        assert joined.column is not None
-        self._column, self._kind = joined.column, joined.sides[0].field(joined.column).type
         self._clock = Clock(partitions)
 
-    def _floor_at(self, watermark: int) -> int:
-        return int(max(in_unit_of(self._kind, watermark) - self._joined.bound, _LEAST))
-
-    def floors(self, batch: Batch, marks: Sequence[Punctuation]) -> npt.NDArray[Any] | None:
-        watermarks = _watermarks(marks)
-        # A row is behind the watermarks whose numbers are below its own.
-        begins = [0, *np.searchsorted(batch.sn, [sn for sn, _ in watermarks], side="right").tolist(), len(batch)]
-        reached = np.maximum.accumulate([BEFORE_TIME, *(value for _, value in watermarks)]).tolist()
-        for (start, stop), watermark in zip(pairwise(begins), reached, strict=True):
-            if start < stop:
-                self._count_late(batch.slice(start, stop), watermark)
-        lowest = np.repeat([_LEAST, *map(self._floor_at, reached[1:])], np.diff(begins))
-        return np.asarray(np.maximum(self.floor.take(batch.partition), lowest))
-
-    def _count_late(self, rows: Batch, watermark: int) -> None:
-        """Count rows below the watermark that they are behind, in this batch or before."""
-        highest = max(int(self._clock.watermark.max()), watermark)
-        for side in (0, 1):
-            column = rows.column(f"{side}.{self._column}")
-            # Looking at the least costs next to nothing, and few rows are late.
-            least = pc.min(column)
-            if not least.is_valid or milliseconds(pa.array([least], self._kind))[0][0] >= highest:
-                continue
-            instants, missing = milliseconds(column)
-            late = instants < np.maximum(self._clock.watermark.take(rows.partition), watermark)
-            late &= rows[SIDE] == side
-            if missing is not None:
-                late &= ~missing
-            self._clock.count_late(rows.partition.compress(late))
-
-    def move(self, when: npt.NDArray[Any], partition: Pids, marks: Sequence[Punctuation]) -> bool:
+    def move(self, came: Came, marks: Sequence[Punctuation]) -> npt.NDArray[Any]:
+        watermarks = [(mark.sn, mark.value) for mark in marks if mark.kind == "watermark" and mark.value is not None]
+        # A row is behind the watermarks whose numbers are below its own: so many, and so far have these come.
+        cuts = np.searchsorted(came.sn, [sn for sn, _ in watermarks], side="right")
+        sizes = np.diff(cuts, prepend=0, append=len(came.sn))
+        behind = np.repeat(np.arange(len(sizes)), sizes).take(came.place)
+        reached = np.maximum.accumulate([BEFORE_TIME, *(value for _, value in watermarks)])
+        self._count_late(came, behind, reached)
+        floors = np.maximum(self.floor.take(came.partition), self._floor_at(reached).take(behind))
         for mark in marks:
-            if mark.kind == "watermark" and mark.value is not None:
+            if mark.kind == "watermark":
                 self._clock.advance(mark)
-                held: Any = slice(None) if mark.partitions is None else sorted(mark.partitions)
-                self.floor[held] = np.maximum(self.floor[held], self._floor_at(mark.value))
-        return bool(_watermarks(marks))
+        if watermarks:
+            self.floor = self._floor_at(self._clock.watermark)
+        return np.asarray(floors)
+
+    def _count_late(self, came: Came, behind: Ints, reached: Ints) -> None:
+        """Count the rows below the watermark of their partition, or below what those of the batch had reached."""
+        highest = np.maximum(reached, self._clock.watermark.max())
+        late = np.flatnonzero(came.when < self._in_time_from(highest).take(behind))
+        if len(late):
+            partition = came.partition.take(late)
+            watermark = np.maximum(self._clock.watermark.take(partition), reached.take(behind.take(late)))
+            self._clock.count_late(partition.compress(came.when.take(late) < self._in_time_from(watermark)))
+
+    def _floor_at(self, watermarks: Ints) -> Ints:
+        return _each(watermarks, lambda value: self._in_unit(value) - self._joined.bound)
+
+    def _in_time_from(self, watermarks: Ints) -> Ints:
+        """The first values that are not late; what counts coarser than milliseconds is rounded up."""
+        return _each(watermarks, lambda value: max(self._in_unit(value), self._in_unit(value - 1) + 1))
+
+    def _in_unit(self, instant: int) -> int:
+        assert self._joined.column is not None
+        return in_unit_of(self._joined.sides[0].field(self._joined.column).type, instant)
 
     def take_late(self) -> dict[int, int]:
         return self._clock.take_late()
 
     def get(self, pid: int) -> Any:
-        return super().get(pid) | {"clock": self._clock.get(pid)}
+        return self._clock.get(pid)
 
     def install(self, pid: int, state: Any) -> None:
-        super().install(pid, state)
-        self._clock.install(pid, state["clock"])
+        self._clock.install(pid, state)
+        self.floor = self._floor_at(self._clock.watermark)
 
     def drop(self, pid: int) -> None:
         super().drop(pid)
         self._clock.drop(pid)
 
 
-def _watermarks(marks: Sequence[Punctuation]) -> list[tuple[int, int]]:
-    """The numbers and values of the watermarks among punctuations; nothing comes behind the end."""
-    return [(mark.sn, mark.value) for mark in marks if mark.kind == "watermark" and mark.value is not None]
+def _each(watermarks: Ints, made: Callable[[int], int]) -> Ints:
+    """What is made of watermarks, of which few differ, as far as 64 bits can say it; of none, the least there is."""
+    values, place = np.unique(watermarks, return_inverse=True)
+    found = [_LEAST if value == BEFORE_TIME else min(max(made(value), _LEAST), _MOST) for value in values.tolist()]
+    return np.array(found, np.int64).take(place)

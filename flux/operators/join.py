@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from flux.batch import Batch
 from flux.errors import PlanError
 from flux.hashing import hash_rows
 from flux.operator import Context, PooledOperator, Punctuation
-from flux.operators.horizon import horizon_of
+from flux.operators.horizon import NOTHING, Came, horizon_of
 from flux.operators.joining import Joined, times_of
 from flux.operators.ordering import in_order
 from flux.operators.runs import Rows, Run, Ticks, words_of
@@ -36,8 +37,6 @@ _WORTH_KEEPING = 0.75  # A run of which less than this part counts is rid of the
 
 Ints = npt.NDArray[np.int64]
 Pids = npt.NDArray[np.uint16]
-
-_NO_TIMES, _NO_PIDS = np.zeros(0, np.int64), np.zeros(0, np.uint16)
 
 
 class Join(PooledOperator):
@@ -64,7 +63,6 @@ class Join(PooledOperator):
 
     def __init__(self) -> None:
         self._runs: list[Run] = []  # The oldest first.
-        self._came = 0
 
     def open(self, context: Context) -> None:
         joined = context.parameters.get("joined")
@@ -79,38 +77,40 @@ class Join(PooledOperator):
         return self.process_marked(batch, ())
 
     def process_marked(self, batch: Batch, marks: Sequence[Punctuation]) -> Batch | None:
-        floors = self._horizon.floors(batch, marks)
         sides = batch[SIDE]
         left, right = (_usable(self._joined, batch, np.flatnonzero(sides == side), side) for side in (0, 1))
         place = np.concatenate([left[1], right[1]])
         if not len(place):
-            self._move(_NO_TIMES, _NO_PIDS, marks)
+            self._move(NOTHING, marks)
             return None
-        new = self._run_of((left[0], right[0]), place + self._came, batch.sn.take(place), batch.partition.take(place))
+        partition = batch.partition.take(place)
+        new = self._run_of((left[0], right[0]), batch.sn.take(place), partition)
         self._add(new)
-        floors = None if floors is None else floors.take(place)
-        found = [self._found(new, floors, run) for run in self._runs]
-        self._move(new.when, new.partition, marks)
-        out = self._emitted(batch, new, [some for some in found if len(some.asking)])
-        self._came += len(batch)
-        return out
+        floors = self._horizon.move(Came(new.when, partition, place, batch.sn), marks)
+        asking = _Asking(new, place, floors, self._runs[-1])
+        found = [self._found(asking, run) for run in self._runs]
+        self._forget()
+        return self._emitted(batch, asking, [some for some in found if len(some.asking)])
 
     def on_punctuation(self, p: Punctuation) -> None:
-        self._move(_NO_TIMES, _NO_PIDS, (p,))
+        self._move(NOTHING, (p,))
 
-    def _move(self, when: npt.NDArray[Any], partition: Pids, marks: Sequence[Punctuation]) -> None:
-        """Let the horizon move on; forget runs of which no row counts. Others are rid of such rows when merged."""
-        if self._horizon.move(when, partition, marks):
-            floor = self._horizon.floor
-            highest = floor.max()
-            self._runs = [r for r in self._runs if r.newest >= highest or r.newest >= floor.take(r.partitions).min()]
+    def _move(self, came: Came, marks: Sequence[Punctuation]) -> None:
+        self._horizon.move(came, marks)
+        self._forget()
 
-    def _run_of(self, rows: Rows, came: Ints, sn: Ints, partition: Pids) -> Run:
+    def _forget(self) -> None:
+        """Forget runs of which no row counts; others are rid of such rows when they are merged."""
+        floor = self._horizon.floor
+        highest = floor.max()
+        self._runs = [r for r in self._runs if r.newest >= highest or r.newest >= floor.take(r.partitions).min()]
+
+    def _run_of(self, rows: Rows, sn: Ints, partition: Pids) -> Run:
         joined = self._joined
         hashed = self._hashed(rows)
         when = sn if joined.column is None else np.concatenate([times_of(side.column(joined.column)) for side in rows])
         ticks = self._ticks_for(when).of(when)
-        return Run.of(words_of(hashed, ticks, len(rows[0])), came, when, partition, rows)
+        return Run.of(words_of(hashed, ticks, len(rows[0])), when, partition, rows)
 
     def _hashed(self, rows: Rows) -> npt.NDArray[np.uint64]:
         """The hash of each row's key, in one go if both sides have keys of one type."""
@@ -153,26 +153,28 @@ class Join(PooledOperator):
 
     # Looking up.
 
-    def _found(self, new: Run, floors: npt.NDArray[Any] | None, run: Run) -> _Found:
+    def _found(self, new: _Asking, run: Run) -> _Found:
         """The pairs of new rows with rows of a run that came before them, the new rows in it included."""
         assert self._ticks is not None
-        asking, asked = run.candidates(new.word, self._ticks.reach)
-        asking = new.at.take(asking)
+        asking, asked = run.candidates(new.run.word, self._ticks.reach)
+        asking = new.run.at.take(asking)
         when = run.when.take(asked)
-        near = self._joined.distance(new.when.take(asking), when) <= self._joined.bound
-        if floors is not None:
-            near &= when >= floors.take(asking)
-        near &= run.came.take(asked) < new.came.take(asking)
+        near = self._joined.distance(new.run.when.take(asking), when) <= self._joined.bound
+        if new.floors is not None:
+            near &= when >= new.floors.take(asking)
+        if run is new.within:
+            near &= asked < new.first_later.take(asking)
         fits = np.flatnonzero(near)
         return _Found(run, asking.take(fits), asked.take(fits))
 
-    def _emitted(self, batch: Batch, new: Run, found: list[_Found]) -> Batch | None:
+    def _emitted(self, batch: Batch, new: _Asking, found: list[_Found]) -> Batch | None:
         if not found:
             return None
         joined = self._joined
-        place = np.concatenate([new.came.take(some.asking) for some in found]) - self._came
-        other = np.concatenate([some.run.came.take(some.asked) for some in found])
-        order = in_order([place, other])
+        place = new.place.take(np.concatenate([some.asking for some in found]))
+        # Older runs come first, and the rows of a side stand in each as they came.
+        before = [0, *np.cumsum([len(some.run) for some in found]).tolist()]
+        order = in_order([place, np.concatenate([some.asked + far for some, far in zip(found, before, strict=False)])])
         left, right = (_rows_of(side, new, found, order) for side in (0, 1))
         place = place.take(order)
         columns = [left.column(name) for name in joined.sides[0].names]
@@ -209,9 +211,7 @@ class Join(PooledOperator):
         [rows[side]] = state["rows"].combine_chunks().to_batches()
         count = len(rows[side])
         sn = np.asarray(state["sn"]) if "sn" in state else np.zeros(count, np.int64)
-        came = np.arange(self._came, self._came + count)
-        self._add(self._run_of((rows[0], rows[1]), came, sn, np.full(count, pid, np.uint16)))
-        self._came += count
+        self._add(self._run_of((rows[0], rows[1]), sn, np.full(count, pid, np.uint16)))
 
     def take_late(self) -> dict[int, int]:
         return self._horizon.take_late()
@@ -226,6 +226,39 @@ class Join(PooledOperator):
         for run in self._runs:
             counts += np.bincount(run.partition, minlength=len(counts))
         return {int(pid): int(counts[pid]) for pid in np.flatnonzero(counts)}
+
+
+@dataclass(frozen=True)
+class _Asking:
+    """New rows: those of `run`, their places in the batch, and the floors that were in force when they came.
+
+    They are the last ones of each side in the run `within`.
+    """
+
+    run: Run
+    place: Ints
+    floors: npt.NDArray[Any] | None
+    within: Run
+
+    @cached_property
+    def own(self) -> Ints:
+        """Where the new rows are in `within`."""
+        place = np.arange(len(self.within) - len(self.run), len(self.within))
+        place[: self.run.left] -= len(self.within) - self.within.left - (len(self.run) - self.run.left)
+        return place
+
+    @cached_property
+    def first_later(self) -> Ints:
+        """The first row of `within` that is of the other side than a new row, and came after it."""
+        left, right = self.place[: self.run.left], self.place[self.run.left :]
+        came = np.zeros(int(self.place.max()) + 1, np.int64)
+        came[right] = 1
+        rights = np.cumsum(came).take(left)
+        came[right] = 0
+        came[left] = 1
+        lefts = np.cumsum(came).take(right)
+        old = self.within.left - self.run.left
+        return np.concatenate([rights + (len(self.within) - len(right)), lefts + old])
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,22 +293,19 @@ def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], names=schema.names)
 
 
-def _rows_of(side: int, new: Run, found: Sequence[_Found], order: Ints) -> pa.RecordBatch:
-    """The rows of a side in the pairs, in this order of what was found."""
-    rows, count = [new.rows[side]], len(new.rows[side])
-    indices: list[Ints] = []
+def _rows_of(side: int, new: _Asking, found: Sequence[_Found], order: Ints) -> pa.RecordBatch:
+    """The rows of a side in the pairs, in this order of what was found: new rows, and those of runs."""
+    parts: list[tuple[Run, Ints]] = []
     for some in found:
-        cut = int(np.count_nonzero(some.asking < new.left))
+        cut = int(np.count_nonzero(some.asking < new.run.left))
+        own, kept = new.own.take(some.asking), some.asked
+        pairs = [(new.within, own[:cut]), (some.run, kept[cut:])]
         if side:
-            kept, own = some.asked[:cut] - some.run.left, some.asking[cut:] - new.left
-        else:
-            own, kept = some.asking[:cut], some.asked[cut:]
-        if len(kept):
-            rows.append(some.run.rows[side].take(pa.array(kept)))
-        taken = np.arange(count, count + len(kept))
-        indices += [taken, own] if side else [own, taken]
-        count += len(kept)
-    return pa.concat_batches(rows).take(pa.array(np.concatenate(indices).take(order)))
+            pairs = [(some.run, kept[:cut] - some.run.left), (new.within, own[cut:] - new.within.left)]
+        parts += pairs
+    if all(run is new.within for run, _ in parts):
+        return new.within.rows[side].take(pa.array(np.concatenate([rows for _, rows in parts]).take(order)))
+    return pa.concat_batches([run.rows[side].take(pa.array(rows)) for run, rows in parts]).take(pa.array(order))
 
 
 def _agree(joined: Joined, left: pa.RecordBatch, right: pa.RecordBatch) -> npt.NDArray[np.bool_]:

@@ -96,13 +96,12 @@ def words_of(hashed: Words, ticks: Ints, left: int) -> Words:
 class Run:
     """Kept rows: `word` in ascending order, and `at`, the row of each word; all else is in the order of the rows.
 
-    Rows of side 0 stand before those of side 1 and, in each side, as they came: `came` grows. `when` and `partition`
-    are theirs too, and `rows` the columns of each side.
+    Rows of side 0 stand before those of side 1 and, in each side, as they came. `when` and `partition` are theirs too,
+    and `rows` the columns of each side.
     """
 
     word: Words
     at: Ints
-    came: Ints
     when: npt.NDArray[Any]
     partition: npt.NDArray[np.uint16]
     rows: Rows
@@ -116,9 +115,9 @@ class Run:
         return len(self.rows[0])
 
     @staticmethod
-    def of(words: Words, came: Ints, when: npt.NDArray[Any], partition: npt.NDArray[np.uint16], rows: Rows) -> Run:
+    def of(words: Words, when: npt.NDArray[Any], partition: npt.NDArray[np.uint16], rows: Rows) -> Run:
         at = by_radix(words)
-        return Run(words.take(at), at, came, when, partition, rows)
+        return Run(words.take(at), at, when, partition, rows)
 
     def followed_by(self, newer: Run) -> Run:
         """One run out of two."""
@@ -131,7 +130,6 @@ class Run:
         return Run(
             word.take(order),
             at.take(order),
-            self._and(newer, self.came, newer.came),
             self._and(newer, self.when, newer.when),
             self._and(newer, self.partition, newer.partition),
             (pa.concat_batches([self.rows[0], newer.rows[0]]), pa.concat_batches([self.rows[1], newer.rows[1]])),
@@ -146,7 +144,7 @@ class Run:
         words = np.empty_like(self.word)
         words[self.at] = self.word >> _TICK_BITS << _TICK_BITS
         words |= ticks.of(self.when).view(np.uint64)
-        return Run.of(words, self.came, self.when, self.partition, self.rows)
+        return Run.of(words, self.when, self.partition, self.rows)
 
     def where(self, mask: npt.NDArray[np.bool_]) -> Run:
         """The rows that the mask has."""
@@ -157,7 +155,6 @@ class Run:
         return Run(
             self.word.take(entries),
             place.take(self.at.take(entries)),
-            self.came.take(rows),
             self.when.take(rows),
             self.partition.take(rows),
             (self.rows[0].filter(pa.array(mask[: self.left])), self.rows[1].filter(pa.array(mask[self.left :]))),
@@ -182,8 +179,11 @@ class Run:
         ends = np.cumsum(count)
         entries = np.arange(ends[-1] if len(ends) else 0) + np.repeat(first - (ends - count), count)
         words = np.repeat(some, count)
-        agree = np.flatnonzero((self.word.take(entries) ^ wanted.take(words)) < _TICKS)
-        return words.take(agree), self.at.take(entries.take(agree))
+        # Equal codes and near ticks are near words; what is near across the end of a code is told by its key.
+        apart = self.word.take(entries)
+        apart -= wanted.take(words) - np.uint64(reach)
+        near = np.flatnonzero(apart <= np.uint64(2 * reach))
+        return words.take(near), self.at.take(entries.take(near))
 
     def _stretch(self, wanted: Words, reach: int) -> tuple[Ints, Ints]:
         """Where the entries begin that have a word's code and are within its reach, and how many there are."""
