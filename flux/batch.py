@@ -28,7 +28,7 @@ from flux.learning import together
 from flux.subs import MAX_OUTPUTS_PER_ROW, Subs, appended, at_level, neighbours, words_of
 from flux.unheld import UNHELD, first_unheld
 
-__all__ = ["ROW_MODULE", "Batch", "punctuated", "row_type"]
+__all__ = ["ROW_MODULE", "Batch", "in_turns", "punctuated", "row_type"]
 
 ROW_MODULE = "flux.batch.row"  # Tells the rows that are given to operators from other named tuples.
 
@@ -296,20 +296,52 @@ def punctuated(arrow: Any, sn: int, partition: Partitions, level: int, output: A
     number share it: a partition's rows keep their order all the same, since whoever merges does not change it, and the
     rows of one sn always come together. So a punctuation may cause any number of rows; one row may not.
     """
-    grouped = np.argsort(partition, kind="stable")
-    index = np.empty(len(partition), np.int64)
-    index[grouped] = _index_among_equals(partition[grouped].astype(np.int64), always=True)
+    index = _turns(partition)
+    if index is None:
+        order = in_turns(partition)
+        arrow, partition = arrow.take(pa.array(order)), partition.take(order)
+        index = _turns(partition)
+        assert index is not None, "now they are in turns"
     np.minimum(index, MAX_OUTPUTS_PER_ROW - 1, out=index)
     numbers = np.full(len(index), sn, np.int64)
     rows = Batch(arrow, numbers, at_level(None, index, level), partition, level, output, step)
-    # What `ordered` would do; but these are many, and an index has 16 bits, which numpy sorts by radix.
-    return rows.take(grouped.take(np.argsort(index.take(grouped).astype(np.uint16), kind="stable")))
+    # Rows that share the last number are to be in the order of partitions.
+    return rows.ordered() if len(index) and index[-1] == MAX_OUTPUTS_PER_ROW - 1 else rows
 
 
-def _index_among_equals(values: Any, always: bool = False) -> Any:
+def in_turns(partition: Partitions) -> Int64s:
+    """Return the order in which partitions take turns: the first row of each, then the second of each, and so on.
+
+    Who has yet to gather what a punctuation causes had better do it in this order: it need not be done again.
+
+    >>> in_turns(np.array([1, 0, 1, 0], np.uint16)).tolist()
+    [1, 0, 3, 2]
+    """
+    grouped = np.argsort(partition, kind="stable")
+    counts = np.bincount(partition)
+    index = np.arange(len(partition)) - np.repeat(np.cumsum(counts) - counts, counts)
+    # Numpy sorts 16 bits by radix, and hardly ever are there more.
+    narrow = index.astype(np.uint16 if counts.max(initial=0) <= 1 << 16 else np.int64)
+    return grouped.take(np.argsort(narrow, kind="stable"))
+
+
+def _turns(partition: Partitions) -> Int64s | None:
+    """Return the index of each row in its partition if partitions take turns; None if they do not."""
+    if not len(partition):
+        return np.zeros(0, np.int64)
+    index = np.zeros(len(partition), np.int64)
+    np.cumsum(partition[1:] <= partition[:-1], out=index[1:])
+    # A turn is of partitions that differ. It has all that have so many rows, if each turn is of as many as that: who
+    # misses one has to come in a later one, where there is no place for him.
+    sizes, counts = np.bincount(index), np.bincount(partition)
+    have_more = len(counts) - np.cumsum(np.bincount(counts))
+    return index if np.array_equal(sizes, have_more[:-1]) else None
+
+
+def _index_among_equals(values: Any) -> Any:
     """Return each value's index among its equals, which stand together; None if all values differ."""
     repeated = np.flatnonzero(values[1:] == values[:-1]) + 1
-    if not len(repeated) and not always:
+    if not len(repeated):
         return None
     places = np.arange(len(values))
     first = places.copy()

@@ -116,6 +116,8 @@ def filled_schema(schema: Any, other: Any) -> Any:
 
 def together(batches: Sequence[Any]) -> Any:
     """Return the rows of record batches, one after the other, under one schema."""
+    if len(batches) == 1:
+        return batches[0]
     whole = batches[0].schema
     for batch in batches:
         whole = filled_schema(whole, batch.schema)

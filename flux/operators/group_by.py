@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from flux.batch import Batch
+from flux.batch import Batch, in_turns
 from flux.columns import ColumnError
 from flux.errors import OperatorError, PlanError
 from flux.operator import Context, PooledOperator
@@ -116,6 +116,7 @@ class GroupBy(PooledOperator):
         values["changed"][slots] = False
         keys = self._table.keys_of(slots)
         order = in_order([numbers for column in keys for numbers in order_numbers(column)])
+        order = order.take(in_turns(partition.take(order)))
         columns = {name: key.take(pa.array(order)) for name, key in zip(self._key, keys, strict=True)}
         kept = {name: values[name].take(slots.take(order)) for name in self._kept.fields}
         partition = partition.take(order)

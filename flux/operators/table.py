@@ -159,7 +159,14 @@ class Table:
             for kept, word in zip(self._keys, words, strict=True):
                 kept[given] = word.take(winners)
             self._partition[given] = partition.take(winners)
+            slots[rows.take(winners)] = given
 
+            # The others look who has their bucket now.
+            lost = np.ones(len(rows), np.bool_)
+            lost[winners] = False
+            on = np.flatnonzero(lost)
+            rows, words, partition = rows.take(on), [word.take(on) for word in words], partition.take(on)
+            bucket = bucket.take(on)
             found = self._index.take(bucket).astype(np.int64)
             equal = self._equal(found, words, partition)
             slots[rows.compress(equal)] = found.compress(equal)

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from flux.batch import Batch
+from flux.batch import Batch, in_turns
 from flux.columns import ColumnError
 from flux.errors import OperatorError, PlanError
 from flux.event_time import milliseconds, window_type
@@ -37,7 +37,7 @@ from flux.punctuation import Punctuation
 __all__ = ["TimeWindow"]
 
 _PARAMETERS = ("time", "size_ms", "slide_ms", "aggregates")
-_WAIT_ROWS = 32_768  # So many rows are added at once, if they may wait.
+_WAIT_ROWS = 65_536  # So many rows are added at once, if they may wait.
 
 Ints = npt.NDArray[np.int64]
 
@@ -76,6 +76,8 @@ class _Settings:
 
     def windows_of(self, pane: Ints) -> tuple[Ints, Ints]:
         """The first and the last window that a pane is in."""
+        if self.pane_ms == self.size_ms:
+            return pane, pane
         begins = pane * self.pane_ms
         return (begins - self.size_ms) // self.slide_ms + 1, begins // self.slide_ms
 
@@ -241,6 +243,7 @@ class TimeWindow(PooledOperator):
         numbers = [each for column in self._table.keys_of(slots) for each in order_numbers(column)]
         if self._settings.pane_ms == self._settings.size_ms:
             order = in_order([begin, *numbers])
+            order = order.take(in_turns(self._table.partition.take(slots.take(order))))
             slots, group = slots.take(order), np.arange(len(order))
             values = {name: self._table.values[name].take(slots) for name in self._kept.fields}
             columns = self._columns(slots, begin.take(order), values, slots, group)

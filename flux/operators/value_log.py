@@ -64,6 +64,8 @@ class ValueLog:
 
     def keep(self, is_kept: npt.NDArray[np.bool_]) -> None:
         """Forget the rows of all slots but those for which it holds."""
+        if not self._slots:
+            return
         logged, columns = self._whole()
         chosen = is_kept.take(logged)
         if not chosen.all():
