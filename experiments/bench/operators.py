@@ -60,10 +60,15 @@ class Case:
     by_time: bool = True
 
 
-def columns_of(rows: int, keys: int, *, text: bool = False) -> Columns:
-    """Rows that happened over two minutes, each up to a second later than it should be."""
+def columns_of(rows: int, keys: int, *, text: bool = False, scattered: bool = False) -> Columns:
+    """Rows that happened over two minutes, each up to a second later than it should be.
+
+    Keys count up from 0; if they are to be scattered, they are any numbers of 64 bits.
+    """
     rng = np.random.default_rng(7)
     key: npt.NDArray[Any] = rng.integers(0, keys, rows)
+    if scattered:
+        key = np.random.default_rng(8).integers(0, 2**63, keys)[key]
     if text:
         key = np.array([f"symbol-{i:06}" for i in range(keys)], dtype=object)[key]
     ts = np.arange(rows) * 120_000 // rows + rng.integers(0, 1_000, rows)
@@ -147,6 +152,15 @@ CASES = (
     Case("tumbling, 1,000 keys", TimeWindow, "k", WINDOW, lambda n: columns_of(n, 1_000), windows_by_pandas, TOLD),
     Case("tumbling, 100,000 keys", TimeWindow, "k", WINDOW, lambda n: columns_of(n, 100_000), windows_by_pandas, TOLD),
     Case("the same beside numpy", TimeWindow, "k", WINDOW, lambda n: columns_of(n, 100_000), windows_by_numpy, TOLD),
+    Case(
+        "tumbling, scattered keys",
+        TimeWindow,
+        "k",
+        WINDOW,
+        lambda n: columns_of(n, 100_000, scattered=True),
+        windows_by_pandas,
+        TOLD,
+    ),
     Case("tumbling, text", TimeWindow, "k", WINDOW, lambda n: columns_of(n, 1_000, text=True), windows_by_pandas, TOLD),
     Case(
         "sliding, 4 panes",
@@ -210,6 +224,16 @@ CASES = (
         "k",
         {},
         lambda n: columns_of(n, n // 10),
+        distinct_by_pandas,
+        ("k", "ts", "x", "n"),
+        by_time=False,
+    ),
+    Case(
+        "distinct, scattered keys",
+        Distinct,
+        "k",
+        {},
+        lambda n: columns_of(n, n // 10, scattered=True),
         distinct_by_pandas,
         ("k", "ts", "x", "n"),
         by_time=False,

@@ -118,8 +118,8 @@ class Table:
 
     def _probe(self, words: list[Words], hashed: Words, partition: Pids) -> Slots:
         """Return the slots of keys, also of deleted ones; 0 where there is none."""
-        mask = np.uint64(len(self._index) - 1)
-        bucket = (hashed & mask).view(np.int64)
+        mask = np.int64(len(self._index) - 1)
+        bucket = _first_bucket(hashed, len(self._index))
         slots = self._index.take(bucket).astype(np.int64)
         equal = self._equal(slots, words, partition)
         rows = np.flatnonzero(~equal & (slots != _EMPTY))
@@ -130,7 +130,7 @@ class Table:
         while len(rows):
             step += 1
             bucket += step
-            bucket &= mask.view(np.int64)
+            bucket &= mask
             found = self._index.take(bucket).astype(np.int64)
             equal = self._equal(found, words, partition)
             slots[rows] = found * equal
@@ -142,7 +142,7 @@ class Table:
     def _claim(self, words: list[Words], hashed: Words, partition: Pids) -> Slots:
         """Insert keys that are not in the index, among which there may be equal ones; return their slots."""
         mask = np.int64(len(self._index) - 1)
-        bucket = hashed.view(np.int64) & mask
+        bucket = _first_bucket(hashed, len(self._index))
         slots = np.empty(len(bucket), np.int64)
         rows = np.arange(len(bucket))
         step = 0
@@ -221,7 +221,7 @@ class Table:
         """Make a new index of these slots, whose keys all differ."""
         self._index = np.zeros(buckets, np.int32)
         mask = np.int64(buckets - 1)
-        bucket = _hash([word[slots] for word in self._keys]).view(np.int64) & mask
+        bucket = _first_bucket(_hash([word[slots] for word in self._keys]), buckets)
         step = 0
         while len(slots):
             empty = self._index.take(bucket) == _EMPTY
@@ -346,21 +346,23 @@ class _Packing:
 
 
 def _hash(words: list[Words]) -> Words:
-    """Mix words into one, of which the low bits are used.
+    """Mix words into one, of which the high bits are used.
 
-    Odd multiples keep small numbers in different words apart. Folding before and behind the multiplication lets all
-    bits have a part; an index that is at most half full, and never leaves the process, needs no better hash.
+    Odd multiples keep small numbers in different words apart. Folding before the multiplication lets all bits have a
+    part in the low half, from where it carries them up. By the golden ratio, keys that count up, as many do, are spread
+    evenly. An index that is at most half full, and never leaves the process, needs no better hash.
     """
     hashed = words[0] >> _HALF
     hashed ^= words[0]
-    scratch = np.empty_like(hashed)
     for i, word in enumerate(words[1:], start=1):
-        np.multiply(word, _ODD[i % len(_ODD)], out=scratch)
-        hashed += scratch
+        hashed += word * _ODD[i % len(_ODD)]
     hashed *= _ODD[0]
-    np.right_shift(hashed, _HALF, out=scratch)
-    hashed ^= scratch
     return hashed
+
+
+def _first_bucket(hashed: Words, buckets: int) -> Slots:
+    """The bucket at which looking for a key begins; `buckets` is a power of two."""
+    return (hashed >> np.uint64(65 - buckets.bit_length())).view(np.int64)
 
 
 def _grown(array: npt.NDArray[Any], capacity: int) -> npt.NDArray[Any]:

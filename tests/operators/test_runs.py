@@ -50,7 +50,7 @@ def run_of(side: npt.NDArray[Any], key: npt.NDArray[Any], when: npt.NDArray[Any]
     hashed, told = key.astype(np.uint64) << np.uint64(33), ticks.of(when)
     words = words_of(hashed[places], told[places], int((side == 0).sum()))
     rows = [pa.record_batch({"n": pa.array(np.flatnonzero(side == s))}) for s in (0, 1)]
-    return Run.of(words, places, when[places], np.zeros(len(places), np.uint16), (rows[0], rows[1]))
+    return Run.of(words, when[places], np.zeros(len(places), np.uint16), (rows[0], rows[1]))
 
 
 ROW = st.tuples(st.integers(0, 1), st.integers(0, 3), st.integers(0, 2_000))
