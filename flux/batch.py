@@ -22,7 +22,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from flux.columns import ColumnError, numpy_of, python_of, record_batch_of
+from flux.as_python import python_of
+from flux.columns import ColumnError, numpy_of, record_batch_of
 from flux.errors import OperatorError
 from flux.learning import together
 from flux.subs import MAX_OUTPUTS_PER_ROW, Subs, appended, at_level, neighbours, words_of

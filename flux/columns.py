@@ -8,8 +8,6 @@ another value; only floats may be rounded.
 
 from __future__ import annotations
 
-import datetime
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,10 +18,10 @@ import pyarrow.compute as pc
 
 from flux.casting import converted
 from flux.learning import told
-from flux.plain import ColumnError, check_names, of_inner, plain_type
+from flux.plain import ColumnError, check_names, plain_type
 from flux.valid import check_values
 
-__all__ = ["ColumnError", "arrow_of", "numpy_of", "python_of", "record_batch_of", "schema_of"]
+__all__ = ["ColumnError", "arrow_of", "numpy_of", "record_batch_of", "schema_of"]
 
 # What has a type of its own, other than the values in it.
 _ARRAYS = pa.Array | pa.ChunkedArray | np.ndarray
@@ -81,59 +79,6 @@ def _read_only(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     if isinstance(values, np.ma.MaskedArray):
         values.mask.flags.writeable = False
     return values
-
-
-def python_of(column: Any) -> list[Any]:
-    """Return an Arrow column as Python values; null is None.
-
-    A time or span of nanoseconds is a datetime or timedelta where that holds it, and else a Timestamp or Timedelta of
-    pandas: that depends on each value alone, and nothing is cut off.
-
-    >>> python_of(pa.array([5_000], pa.timestamp("ns")))
-    [datetime.datetime(1970, 1, 1, 0, 0, 0, 5)]
-    """
-    coarser = _in_microseconds(column.type)
-    if coarser == column.type:
-        return list(column.to_pylist())
-    try:
-        return list(column.cast(coarser, safe=True).to_pylist())
-    except pa.ArrowInvalid:
-        return [_in_standard_library(value) for value in _with_times(column).to_pylist()]
-
-
-@functools.lru_cache(maxsize=1_024)
-def _in_microseconds(kind: Any, only_times: bool = False) -> Any:
-    """Return the type with microseconds wherever it has nanoseconds; or only in its times of day."""
-    if pa.types.is_nested(kind) and not pa.types.is_union(kind):
-        return of_inner(kind, functools.partial(_in_microseconds, only_times=only_times))
-    if pa.types.is_time64(kind):
-        return pa.time64("us")
-    if only_times or getattr(kind, "unit", None) != "ns":
-        return kind
-    return pa.timestamp("us", kind.tz) if pa.types.is_timestamp(kind) else pa.duration("us")
-
-
-def _with_times(column: Any) -> Any:
-    """Return the column with its times of day as Python has them; `ColumnError` for nanoseconds."""
-    try:
-        return column.cast(_in_microseconds(column.type, only_times=True), safe=True)
-    except pa.ArrowInvalid as error:
-        raise ColumnError("Python's datetime.time has no nanoseconds") from error
-
-
-def _in_standard_library(value: Any) -> Any:
-    """Return a value with times of pandas only where the standard library has none so fine."""
-    if isinstance(value, list | tuple):
-        return type(value)(map(_in_standard_library, value))
-    if isinstance(value, dict):
-        return {name: _in_standard_library(inner) for name, inner in value.items()}
-    if isinstance(value, datetime.datetime) and value != value:
-        raise ColumnError("pandas takes the number of it for no time")
-    if isinstance(value, datetime.datetime) and not getattr(value, "nanosecond", 1):
-        return value.to_pydatetime()  # type: ignore[attr-defined]
-    if isinstance(value, datetime.timedelta) and not getattr(value, "nanoseconds", 1):
-        return value.to_pytimedelta()  # type: ignore[attr-defined]
-    return value
 
 
 def arrow_of(values: Any, field: Any = None, known: Any = None) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from flux.columns import python_of
+from flux.as_python import python_of
 
 __all__ = ["UNHELD", "first_unheld", "shown_row", "shown_value"]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from ..as_python import python_of
 from ..batch import Batch
 from ..blame import innermost, place_of
-from ..columns import python_of
 from ..emitted import keeping
 from ..errors import FluxError, OperatorError, PlanError, StateError
 from ..instants import ZonedKey
