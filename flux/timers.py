@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import datetime
 import heapq
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from flux.blame import place_of
+from flux.emitted import NoRow, Outputs
 from flux.errors import OperatorError
 from flux.event_time import FARTHEST_MS
 from flux.instants import instant
@@ -99,28 +100,28 @@ class Timers:
         """Let them be about none."""
         self._at = None
 
-    def fire(
-        self, p: Punctuation, states: Mapping[int, dict[Key, Any]], on_timer: Any, kept: Callable[[Any], Any]
-    ) -> tuple[list[Any], list[int]]:
-        """Call `on_timer` for all that a punctuation makes due; return what it emits, and the partition of each row."""
-        outputs: list[Any] = []
+    def fire(self, p: Punctuation, states: Mapping[int, dict[Key, Any]], on_timer: Any, outputs: Outputs) -> list[int]:
+        """Call `on_timer` for all that a punctuation makes due; return the partition of each row that is emitted."""
         partitions: list[int] = []
         for pid in sorted(states if p.partitions is None else p.partitions):
             held = states[pid]
             for key, time in self._due(pid, p):
                 try:
                     state, emitted = on_timer(tuple(key), time, held.get(key))
-                    outputs += () if emitted is None else map(kept, emitted)
+                    for made in () if emitted is None else emitted:
+                        outputs.add(made)
+                except NoRow as error:
+                    raise OperatorError(error.told_of(on_timer), None, pid, p.sn) from None
                 except (Exception, SystemExit) as error:
                     raised = f"{place_of(on_timer, error)} raised {type(error).__name__}: {error}"
                     message = f"{raised}; it was called for the key {key!r:.200} at {time}"
                     raise OperatorError(message, None, pid) from error
-                partitions += [pid] * (len(outputs) - len(partitions))
+                partitions += [pid] * (len(outputs.taken) - len(partitions))
                 if state is None:
                     held.pop(key, None)
                 else:
                     held[key] = state
-        return outputs, partitions
+        return partitions
 
     def _due(self, pid: int, p: Punctuation) -> Iterator[tuple[Key, int]]:
         """Yield key and time of each timer that a punctuation makes due, also of those that are set meanwhile."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
 
 from ..as_python import python_of
 from ..batch import Batch
-from ..blame import innermost, place_of
-from ..emitted import keeping
+from ..blame import innermost
+from ..collecting import without_collecting
+from ..emitted import NoRow, Outputs
 from ..errors import FluxError, OperatorError, PlanError, StateError
 from ..instants import ZonedKey
 from ..operator import KeyedOperator, OperatorStep, Punctuation
@@ -59,13 +60,12 @@ class PerKey(Hosted):
         told_apart = apart(keys, columns)
         on_tuple, states, timers = self._instance.on_tuple, self._states, self._timers
         assert states.keys() >= set(batch.partition.tolist()), f"step {self.step.name!r}: not held here"
-        outputs: list[Mapping[str, Any]] = []
-        kept = keeping(self._output)
-        origin: list[int] = []
-        place = 0
+        outputs, origin, place = Outputs(self._output), list[int](), 0
 
         def each_row() -> None:
             nonlocal place
+            # As `outputs.add` does: to call it for each row would take half as long again.
+            taken, take, width = outputs.taken, outputs.take, outputs.width
             each = zip(batch.untold_rows(), keys, told_apart, batch.partition.tolist(), strict=True)
             for place, (row, given, key, pid) in enumerate(each):
                 held = states[pid]
@@ -78,11 +78,21 @@ class PerKey(Hosted):
                     held[key] = state
                 if emitted is not None:
                     for made in emitted:
-                        outputs.append(kept(made))
+                        if type(made) is not dict or len(made) != width:
+                            outputs.check(made)
+                        try:
+                            taken.append(take(made))
+                        except KeyError:
+                            outputs.check(made)
+                            raise
                         origin.append(place)
 
         try:
-            each_row()
+            with without_collecting():
+                each_row()
+        except NoRow as error:
+            where = int(batch.partition[place]), int(batch.sn[place])
+            raise OperatorError(error.told_of(on_tuple), self.step.name, *where) from None
         except FluxError:
             raise
         except RAISED as error:
@@ -92,39 +102,19 @@ class PerKey(Hosted):
         finally:
             if timers is not None:
                 timers.look_away()
-        if not outputs:
+        if not origin:
             return None
-        columns_emitted = self._columns_of(outputs, on_tuple, batch.partition.take(origin), batch.sn.take(origin))
-        emitted = batch.emit(columns_emitted, origin)
+        emitted = batch.emit(outputs.columns(), origin)
         assert emitted is not None
         self._pin(emitted.arrow.schema)
         return emitted.ordered()
 
-    def _columns_of(self, outputs: list[Any], function: Any, partitions: Any, sns: Any) -> dict[str, list[Any]]:
-        """Return rows as columns; the i-th stems from partitions[i] and sns[i], should it be none."""
-        first = list(outputs[0]) if isinstance(outputs[0], Mapping) else []
-        names = first if self._output is None else self._output.names
-        expected = set(names)
-        for i, output in enumerate(outputs):
-            # To ask an abstract class takes longer than all the rest.
-            if (type(output) is not dict and not isinstance(output, Mapping)) or output.keys() != expected:
-                raise OperatorError(
-                    f"{place_of(function)} emitted {output!r:.200}; expected an iterable of "
-                    f"dicts with the keys {', '.join(names)}. Return (state, [{{...}}, ...])",
-                    self.step.name,
-                    int(partitions[i]),
-                    int(sns[i]),
-                )
-        return {name: [output[name] for output in outputs] for name in names}
-
     def punctuate(self, p: Punctuation) -> Batch | None:
         if self._timers is None:
             return None
-        on_timer = self._instance.on_timer
-        outputs, where = self._call(None, None, self._timers.fire, p, self._states, on_timer, keeping(self._output))
-        return self._caused(
-            [(self._columns_of(outputs, on_timer, where, [p.sn] * len(where)), where)] if where else [], p
-        )
+        outputs = Outputs(self._output)
+        where = self._call(None, None, self._timers.fire, p, self._states, self._instance.on_timer, outputs)
+        return self._caused([(outputs.columns(), where)] if where else [], p)
 
     def close(self) -> None:
         self._states.clear()

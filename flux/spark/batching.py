@@ -12,8 +12,6 @@ more micro-batch without rows lets the timers fire that wait for it.
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from flux.batch import Batch
+from flux.collecting import without_collecting
 from flux.errors import OperatorError
 from flux.operator import Context, PooledOperator, Punctuation
 from flux.spark.as_spark import AsSpark
@@ -107,7 +106,7 @@ class BatchOperator(PooledOperator):
             for held in helds:
                 held.coming_ms = max(held.coming_ms, p.value)
         elif p.kind in ("batch", "end"):
-            with _without_collecting():
+            with without_collecting():
                 self._check_watermark(helds)
                 batches = [self._batch(pids)] if p.kind == "batch" else self._last_batches(pids)
                 return self._emitted(batches, pids)
@@ -224,21 +223,6 @@ class BatchOperator(PooledOperator):
 
     def partition_info(self) -> dict[int, int]:
         return {}
-
-
-@contextlib.contextmanager
-def _without_collecting() -> Iterator[None]:
-    """Python looks for garbage in cycles after so many new objects, and a micro-batch makes a row for each row.
-
-    None of them is in a cycle, and looking took a third of the time. What user code leaves in cycles is found later.
-    """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def raised(error: BaseException, function: Callable[..., Any], pid: int, key: Any, held: Partition) -> OperatorError:
