@@ -7,15 +7,22 @@ nested ones are taken apart until they are; the cast that follows is looked at f
 Only floats may be rounded, to floats with fewer digits. A time without a zone is UTC, as Arrow has it: an instant is
 kept, and the zone is the column's.
 
-Nothing here is done for each value in Python but for times, of which Arrow says too little. An array that has the
-type already is taken as it is.
+Of values of several Python types, too, Arrow makes something without a word: a date of a number beside dates, and of
+some of numpy's an end to the process. So it is given those of each type by themselves.
+
+A type that nobody declared but other values have told is one that values are not converted to (`exact`): they must be
+of its sort, and no float is rounded either.
+
+Nothing here is done for each value in Python but for its type, and for times, of which Arrow says too little. An array
+that has the type already is taken as it is.
 """
 
 from __future__ import annotations
 
 import datetime
+import functools
 import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -30,34 +37,38 @@ __all__ = ["converted"]
 # Up to which integer these have all.
 _EXACT_UPTO = {pa.float16(): 1 << 11, pa.float32(): 1 << 24}
 _NONE = type(None)
+_NUMBERS = {int, float}  # These beside each other Arrow takes as they are, or not at all.
+_TEXTS = (str, bytes, bytearray, memoryview)
 _PLAIN_TIMES = ({datetime.datetime, _NONE}, {datetime.date, _NONE}, {datetime.timedelta, _NONE})
 
 
-def converted(values: Any, kind: Any = None) -> Any:
+def converted(values: Any, kind: Any = None, exact: bool = False) -> Any:
     """Return `values` as an Arrow array of `kind`, or of the type that they have; raise if they do not fit.
+
+    If `exact`, values of another sort do not fit: True is no number, text no bytes, a date no time.
 
     What is raised is an `ArrowException`, `TypeError`, `ValueError` or `OverflowError`.
 
     >>> converted([1.0, None], pa.int8()).to_pylist()
     [1, None]
     """
-    array = plain_array(_as_arrow(values, kind))
-    return array if kind is None or array.type == kind else _cast(array, kind)
+    array = plain_array(_as_arrow(values, kind, exact))
+    return array if kind is None or array.type == kind else _cast(array, kind, exact)
 
 
-def _as_arrow(values: Any, kind: Any) -> Any:
+def _as_arrow(values: Any, kind: Any, exact: bool) -> Any:
     if isinstance(values, pa.ChunkedArray):
         return values.combine_chunks()
     if isinstance(values, pa.Array):
         return values
     if isinstance(values, np.ndarray):
-        return _from_numpy(values, kind)
+        return _from_numpy(values, kind, exact)
     if not isinstance(values, list):
         raise TypeError("a column is a list or an array of values, one for each output row")
-    return _from_objects(values, kind)
+    return _from_objects(values, kind, exact)
 
 
-def _from_numpy(values: npt.NDArray[Any], kind: Any) -> Any:
+def _from_numpy(values: npt.NDArray[Any], kind: Any, exact: bool) -> Any:
     missing = np.ma.getmaskarray(values) if np.ma.isMaskedArray(values) else None
     plain = np.ma.getdata(values)
     if plain.ndim == 2 and plain.dtype == np.uint8 and plain.shape[1]:
@@ -73,30 +84,37 @@ def _from_numpy(values: npt.NDArray[Any], kind: Any) -> Any:
         objects = plain.tolist()
         if missing is not None:
             objects = [None if gone else value for gone, value in zip(missing.tolist(), objects, strict=True)]
-        return _from_objects(objects, kind)
+        return _from_objects(objects, kind, exact)
     return pa.array(plain, mask=missing)
 
 
 # --- Python values ---------------------------------------------------------------------------------------
 
 
-def _from_objects(values: list[Any], kind: Any) -> Any:
+def _from_objects(values: list[Any], kind: Any, exact: bool) -> Any:
     """Return Python values as an array of the type that they have, or of `kind` if they are nested."""
+    kinds = set(map(type, values))
+    kinds.discard(_NONE)
     if kind is not None and (take_apart := _taking_apart(kind)) is not None:
-        if any(issubclass(each, pa.Scalar) for each in set(map(type, values))):
+        if any(issubclass(each, pa.Scalar) for each in kinds):
             values = [value.as_py() if isinstance(value, pa.Scalar) else value for value in values]
-        return take_apart(values, pa.array([value is None for value in values], pa.bool_()), kind)
+        return take_apart(values, pa.array([value is None for value in values], pa.bool_()), kind, exact)
+    holders = [each.__name__ for each in kinds if issubclass(each, Collection) and not issubclass(each, _TEXTS)]
+    if holders and kind is not None:
+        raise TypeError(f"a {holders[0]} is no {kind}")
+    if len(kinds) > 1 and not kinds <= _NUMBERS:
+        return _of_several_types(values, kind, exact, TypeError("they are of several types"))
     try:
         array = pa.array(values)
     except (pa.ArrowException, ValueError, OverflowError) as error:
-        return _of_several_types(values, kind, error)
+        return _of_several_types(values, kind, exact, error)
     if pa.types.is_temporal(array.type):
-        return _checked_times(values, array, kind)
-    return _checked_integers(values, array, kind) if kind in _EXACT_UPTO else array
+        return _checked_times(values, array, exact)
+    return _checked_integers(values, array, kind, exact) if kind in _EXACT_UPTO else array
 
 
-def _of_several_types(values: list[Any], kind: Any, error: Exception) -> Any:
-    """Return values of which Arrow does not find a type, those of each Python type by themselves; or raise `error`.
+def _of_several_types(values: list[Any], kind: Any, exact: bool, error: Exception) -> Any:
+    """Return values of which Arrow finds no one type, those of each Python type by themselves; or raise `error`.
 
     So whether a value fits does not depend on those beside it, and with them on where batches are cut.
     """
@@ -107,18 +125,20 @@ def _of_several_types(values: list[Any], kind: Any, error: Exception) -> Any:
         raise error
     if places.keys() <= {int, _NONE}:
         return pa.array(values, kind)  # They need more than 64 bits, or all of them.
-    parts = [converted([values[place] for place in some], kind) for some in places.values()]
+    parts = [converted([values[place] for place in some], kind, exact) for some in places.values()]
     order = np.argsort(np.fromiter(itertools.chain.from_iterable(places.values()), np.int64, len(values)))
     return pa.concat_arrays(parts).take(pa.array(order))
 
 
-def _checked_times(values: list[Any], array: Any, kind: Any) -> Any:
-    """Return dates or times as they are, where Arrow has made an array of less."""
+def _checked_times(values: list[Any], array: Any, exact: bool) -> Any:
+    """Return dates or times of one Python type as they are, where Arrow has made an array of less."""
     made, kinds = array.type, set(map(type, values))
+    if exact and any(issubclass(each, datetime.datetime) for each in kinds):
+        are_zoned = {value.tzinfo is None for value in values if value is not None}
+        if len(are_zoned) > 1:
+            raise TypeError("times with and without a zone are mixed")
     if any(kinds <= plain for plain in _PLAIN_TIMES):
         return array
-    if pa.types.is_date(made) and any(issubclass(each, datetime.datetime) for each in kinds):
-        return _of_several_types(values, kind, TypeError("dates and times of day are mixed"))
     if pa.types.is_time(made) and any(value is not None and value.tzinfo is not None for value in values):
         raise TypeError("a time of day with a time zone would lose it. Emit a datetime, or a time without one")
     # Those of pandas are times of the standard library too, and that is what Arrow takes them for.
@@ -129,16 +149,16 @@ def _checked_times(values: list[Any], array: Any, kind: Any) -> Any:
     return array
 
 
-def _checked_integers(values: list[Any], array: Any, kind: Any) -> Any:
+def _checked_integers(values: list[Any], array: Any, kind: Any, exact: bool) -> Any:
     """Return numbers as they are. Integers beside floats have become floats, and as such they might be rounded."""
     extremes = pc.min_max(array).as_py().values() if pa.types.is_float64(array.type) else ()
     if any(value is not None and abs(value) > _EXACT_UPTO[kind] for value in extremes) and int in map(type, values):
-        return _of_several_types(values, kind, TypeError("integers and floats are mixed"))
+        return _of_several_types(values, kind, exact, TypeError("integers and floats are mixed"))
     return array
 
 
-def _taking_apart(kind: Any) -> Callable[[list[Any], Any, Any], Any] | None:
-    """Return what makes an array of nested values: of them, of which are None, and of their type."""
+def _taking_apart(kind: Any) -> Callable[[list[Any], Any, Any, bool], Any] | None:
+    """Return what makes an array of nested values: of them, of which are None, of their type, and whether exactly."""
     if pa.types.is_struct(kind):
         return _structs
     if pa.types.is_map(kind):
@@ -148,7 +168,7 @@ def _taking_apart(kind: Any) -> Callable[[list[Any], Any, Any], Any] | None:
     return _lists if is_list(kind) else None
 
 
-def _structs(values: list[Any], missing: Any, kind: Any) -> Any:
+def _structs(values: list[Any], missing: Any, kind: Any, exact: bool) -> Any:
     names = [field.name for field in kind]
     known = set(names)
     rows: list[Any] = []
@@ -157,50 +177,55 @@ def _structs(values: list[Any], missing: Any, kind: Any) -> Any:
             if not value.keys() <= known:
                 unknown = [name for name in value if name not in known]
                 raise TypeError(f"{kind} has no {', '.join(map(repr, unknown))}")
-        elif isinstance(value, tuple) and len(value) == len(names):
+            if exact and len(value) < len(names):
+                raise TypeError(f"{value!r:.100} is no {kind}: it has no {', '.join(known - value.keys())}")
+        elif isinstance(value, tuple) and len(value) == len(names) and not exact:
             value = dict(zip(names, value, strict=True))
         elif value is not None:
             raise TypeError(f"{value!r:.100} is no {kind}: a dict, or a tuple of {len(names)}, is")
         rows.append(value or {})
-    children = [converted([row.get(field.name) for row in rows], field.type) for field in kind]
+    children = [converted([row.get(field.name) for row in rows], field.type, exact) for field in kind]
     return pa.StructArray.from_arrays(children, fields=list(kind), mask=missing)
 
 
-def _maps(values: list[Any], missing: Any, kind: Any) -> Any:
+def _maps(values: list[Any], missing: Any, kind: Any, exact: bool) -> Any:
     given = [value.items() if type(value) is dict or isinstance(value, Mapping) else value for value in values]
-    offsets, entries = _laid_out(given, kind, np.int32)
+    offsets, entries = _laid_out(given, kind, np.int32, exact)
     if not all(isinstance(entry, tuple) and len(entry) == 2 for entry in entries):
         raise TypeError(f"not all entries are pairs. A value of {kind} is a dict, or a list of pairs")
     keys, items = ([entry[part] for entry in entries] for part in (0, 1))
     if None in keys:
         raise TypeError(f"None is no key of {kind}")
-    children = converted(keys, kind.key_type), converted(items, kind.item_type)
+    children = converted(keys, kind.key_type, exact), converted(items, kind.item_type, exact)
     return pa.MapArray.from_arrays(pa.array(offsets), *children, type=kind, mask=missing)
 
 
-def _fixed_lists(values: list[Any], missing: Any, kind: Any) -> Any:
+def _fixed_lists(values: list[Any], missing: Any, kind: Any, exact: bool) -> Any:
     size = kind.list_size
     # Also what is null has its place there.
-    offsets, entries = _laid_out([(None,) * size if value is None else value for value in values], kind, np.int64)
+    filled = [(None,) * size if value is None else value for value in values]
+    offsets, entries = _laid_out(filled, kind, np.int64, exact)
     lengths = np.diff(offsets)
     if (lengths != size).any():
         raise TypeError(f"lists of {size} values are expected, one of {lengths[lengths != size][0]} came")
-    return pa.FixedSizeListArray.from_arrays(converted(entries, kind.value_type), type=kind, mask=missing)
+    return pa.FixedSizeListArray.from_arrays(converted(entries, kind.value_type, exact), type=kind, mask=missing)
 
 
-def _lists(values: list[Any], missing: Any, kind: Any) -> Any:
+def _lists(values: list[Any], missing: Any, kind: Any, exact: bool) -> Any:
     is_large = pa.types.is_large_list(kind)
-    offsets, entries = _laid_out(values, kind, np.int64 if is_large else np.int32)
+    offsets, entries = _laid_out(values, kind, np.int64 if is_large else np.int32, exact)
     whole = pa.LargeListArray if is_large else pa.ListArray
-    return whole.from_arrays(pa.array(offsets), converted(entries, kind.value_type), type=kind, mask=missing)
+    return whole.from_arrays(pa.array(offsets), converted(entries, kind.value_type, exact), type=kind, mask=missing)
 
 
-def _laid_out(values: list[Any], kind: Any, width: Any) -> tuple[npt.NDArray[Any], Any]:
+def _laid_out(values: list[Any], kind: Any, width: Any, exact: bool) -> tuple[npt.NDArray[Any], Any]:
     """Return where each list begins, and the entries of all of them: as an array if they are arrays of one type."""
     kinds = set(map(type, values)) - {_NONE}
-    wrong = [each for each in kinds if not issubclass(each, Collection) or issubclass(each, str | bytes | Mapping)]
+    wrong = [each for each in kinds if not issubclass(each, Collection) or issubclass(each, (*_TEXTS, Mapping))]
     if wrong:
         raise TypeError(f"a {wrong[0].__name__} is no {kind}")
+    if exact and any(issubclass(each, Set) for each in kinds) and not pa.types.is_map(kind):
+        raise TypeError("a set has no order. Emit a list: sorted(...)")
     lists = [() if value is None else value for value in values]
     offsets = np.zeros(len(lists) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, lists), np.int64, len(lists)), out=offsets[1:])
@@ -216,35 +241,61 @@ def _laid_out(values: list[Any], kind: Any, width: Any) -> tuple[npt.NDArray[Any
 # --- arrays ----------------------------------------------------------------------------------------------
 
 
-def _cast(array: Any, kind: Any) -> Any:
-    _refuse_conversion(array.type, kind)
+def _cast(array: Any, kind: Any, exact: bool) -> Any:
+    _refuse_conversion(array.type, kind, exact)
     made = array.cast(kind, safe=True)
-    _check_nothing_is_lost(array, made)
+    _check_nothing_is_lost(array, made, exact)
     return made
 
 
-def _refuse_conversion(came: Any, kind: Any) -> None:
+def _refuse_conversion(came: Any, kind: Any, exact: bool) -> None:
     """Raise where Arrow's cast would parse, print or judge values, or leave out a part, rather than keep them."""
+    if pa.types.is_null(came):
+        return
     judged = pa.types.is_boolean(kind) and not pa.types.is_boolean(came)
     dated = pa.types.is_time(kind) and pa.types.is_timestamp(came)
-    if not pa.types.is_null(came) and (judged or dated or _is_text(came) != _is_text(kind)):
+    texts = {"text", "bytes"}
+    if judged or dated or (_sort(came) in texts) != (_sort(kind) in texts) or (exact and _sort(came) != _sort(kind)):
         raise TypeError(f"{came} is not converted to {kind}. Convert the values in the operator")
     if pa.types.is_struct(came) and pa.types.is_struct(kind):
         unknown = [field.name for field in came if kind.get_field_index(field.name) < 0]
         if unknown:
             raise TypeError(f"{kind} has no {', '.join(map(repr, unknown))}")
+        if exact and came.num_fields < kind.num_fields:
+            raise TypeError(f"{came} has not all of {kind}")
 
 
-def _is_text(kind: Any) -> bool:
-    strings = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    variable = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
-    return bool(strings or variable or pa.types.is_fixed_size_binary(kind))
+@functools.lru_cache(maxsize=1_024)
+def _sort(kind: Any) -> str:
+    """What values of a type are, in a word: those of two sorts are never the same."""
+    if pa.types.is_timestamp(kind):
+        return "times" if kind.tz is None else "times of a zone"
+    return next((sort for sort, is_one in _SORTS.items() if any(has(kind) for has in is_one)), str(kind))
 
 
-def _check_nothing_is_lost(came: Any, made: Any) -> None:
+_SORTS: dict[str, tuple[Callable[[Any], bool], ...]] = {
+    "numbers": (pa.types.is_integer, pa.types.is_floating),
+    "decimals": (pa.types.is_decimal,),
+    "text": (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
+    "bytes": (
+        *(pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view),
+        pa.types.is_fixed_size_binary,
+    ),
+    "dates": (pa.types.is_date,),
+    "times of day": (pa.types.is_time,),
+    "spans": (pa.types.is_duration,),
+    "lists": (is_list, pa.types.is_fixed_size_list),
+    "structs": (pa.types.is_struct,),
+    "maps": (pa.types.is_map,),
+}
+
+
+def _check_nothing_is_lost(came: Any, made: Any, exact: bool) -> None:
     """Raise where Arrow's safe cast has made other values of those that came."""
     before, after = came.type, made.type
-    if pa.types.is_floating(after):
+    if exact and _sort(after) == "numbers" and (pa.types.is_floating(before) or pa.types.is_floating(after)):
+        _check_same_numbers(came, made)
+    elif pa.types.is_floating(after):
         if pa.types.is_float16(after) and pa.types.is_integer(before):
             _check_way_back(came, made)
         elif pa.types.is_decimal(before) or (pa.types.is_floating(before) and before.bit_width > after.bit_width):
@@ -256,8 +307,8 @@ def _check_nothing_is_lost(came: Any, made: Any) -> None:
     elif pa.types.is_nested(after) and pa.types.is_nested(before):
         for inner, made_of_it in _within(came, made):
             if inner.type != made_of_it.type:
-                _refuse_conversion(inner.type, made_of_it.type)
-                _check_nothing_is_lost(inner, made_of_it)
+                _refuse_conversion(inner.type, made_of_it.type, exact)
+                _check_nothing_is_lost(inner, made_of_it, exact)
 
 
 def _within(came: Any, made: Any) -> Iterator[tuple[Any, Any]]:
@@ -269,6 +320,13 @@ def _within(came: Any, made: Any) -> Iterator[tuple[Any, Any]]:
                 yield parts[field.name], child
     else:
         yield from zip(inner_arrays(came), inner_arrays(made), strict=True)
+
+
+def _check_same_numbers(came: Any, made: Any) -> None:
+    """Raise if a number was rounded, or has lost its sign: -0.0 is no integer."""
+    one, other = (pc.fill_null(each.cast(pa.float64()), 0.0).to_numpy(zero_copy_only=False) for each in (came, made))
+    is_same = (one == other) & (np.signbit(one) == np.signbit(other))
+    _refuse(came, made, ~(is_same | (np.isnan(one) & np.isnan(other))))
 
 
 def _check_finite(came: Any, made: Any) -> None:

@@ -16,7 +16,7 @@ __all__ = ["keeping"]
 
 
 def keeping(schema: Any) -> Callable[[Any], Any]:
-    """What makes a copy of a row of a schema, or of one of which not all is known yet.
+    """What makes a copy of a row of a schema, of what is known of one so far (a `Learning`), or of one not known.
 
     What is no row stays what it is: an error, for whoever looks at it.
 
@@ -26,8 +26,9 @@ def keeping(schema: Any) -> Callable[[Any], Any]:
     >>> row
     {'n': 1, 'all': [1]}
     """
-    is_flat = isinstance(schema, pa.Schema) and not any(pa.types.is_nested(field.type) for field in schema)
-    return _flat if is_flat else _deep
+    types = [] if schema is None else getattr(schema, "schema", schema).types
+    may_be_nested = schema is None or any(pa.types.is_nested(kind) or pa.types.is_null(kind) for kind in types)
+    return _deep if may_be_nested else _flat
 
 
 def _flat(row: Any) -> Any:
