@@ -27,8 +27,8 @@ from flux.batch import Batch
 from flux.blame import place_of
 from flux.emitted import keeping
 from flux.errors import OperatorError, PlanError
-from flux.hosting import NAN, apart, keys_within
-from flux.instants import ZonedKey, instant
+from flux.hosting import NAN, keys_within
+from flux.instants import apart, apart_again
 from flux.operator import Context, Operator
 from flux.punctuation import Punctuation
 from flux.timers import key_order
@@ -311,7 +311,6 @@ class _Logics(RowWise):
         self._set_time()
         self._last = self._builder
         for cells, snapshot in state:
-            key = tuple(NAN if cell != cell else cell for cell in cells)
-            key = key if tuple(map(instant, key)) == key else ZonedKey(key)
+            key = apart_again(tuple(NAN if cell != cell else cell for cell in cells))
             logic = self._logics[key] = self._builder(snapshot)
             self._note_due(key, logic)
