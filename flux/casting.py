@@ -10,8 +10,8 @@ kept, and the zone is the column's.
 Of values of several Python types, too, Arrow makes something without a word: a date of a number beside dates, and of
 some of numpy's an end to the process. So it is given those of each type by themselves.
 
-A type that nobody declared but other values have told is one that values are not converted to (`exact`): they must be
-of its sort, and no float is rounded either.
+To a type that nobody declared, but other values have told, none is converted (`exact`): of each value the type is told
+by itself, and must be that one. Then it does not matter which of them came first, on which site.
 
 Nothing here is done for each value in Python but for its type, and for times, of which Arrow says too little. An array
 that has the type already is taken as it is.
@@ -20,7 +20,6 @@ that has the type already is taken as it is.
 from __future__ import annotations
 
 import datetime
-import functools
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from typing import Any
@@ -45,7 +44,7 @@ _PLAIN_TIMES = ({datetime.datetime, _NONE}, {datetime.date, _NONE}, {datetime.ti
 def converted(values: Any, kind: Any = None, exact: bool = False) -> Any:
     """Return `values` as an Arrow array of `kind`, or of the type that they have; raise if they do not fit.
 
-    If `exact`, values of another sort do not fit: True is no number, text no bytes, a date no time.
+    If `exact`, values of another type do not fit: True and 1.0 are no int64, text no bytes, a date no time.
 
     What is raised is an `ArrowException`, `TypeError`, `ValueError` or `OverflowError`.
 
@@ -102,7 +101,7 @@ def _from_objects(values: list[Any], kind: Any, exact: bool) -> Any:
     holders = [each.__name__ for each in kinds if issubclass(each, Collection) and not issubclass(each, _TEXTS)]
     if holders and kind is not None:
         raise TypeError(f"a {holders[0]} is no {kind}")
-    if len(kinds) > 1 and not kinds <= _NUMBERS:
+    if len(kinds) > 1 and (exact or not kinds <= _NUMBERS):
         return _of_several_types(values, kind, exact, TypeError("they are of several types"))
     try:
         array = pa.array(values)
@@ -110,6 +109,8 @@ def _from_objects(values: list[Any], kind: Any, exact: bool) -> Any:
         return _of_several_types(values, kind, exact, error)
     if pa.types.is_temporal(array.type):
         return _checked_times(values, array, exact)
+    if pa.types.is_decimal(array.type):
+        return _checked_decimals(values, array, exact)
     return _checked_integers(values, array, kind, exact) if kind in _EXACT_UPTO else array
 
 
@@ -134,9 +135,9 @@ def _checked_times(values: list[Any], array: Any, exact: bool) -> Any:
     """Return dates or times of one Python type as they are, where Arrow has made an array of less."""
     made, kinds = array.type, set(map(type, values))
     if exact and any(issubclass(each, datetime.datetime) for each in kinds):
-        are_zoned = {value.tzinfo is None for value in values if value is not None}
-        if len(are_zoned) > 1:
-            raise TypeError("times with and without a zone are mixed")
+        zones = {value.tzinfo: value for value in values if value is not None}
+        if len(zones) > 1 and len({pa.array([value]).type for value in zones.values()}) > 1:
+            raise TypeError("times of several zones, or with and without one, are mixed")
     if any(kinds <= plain for plain in _PLAIN_TIMES):
         return array
     if pa.types.is_time(made) and any(value is not None and value.tzinfo is not None for value in values):
@@ -147,6 +148,20 @@ def _checked_times(values: list[Any], array: Any, exact: bool) -> Any:
     if pa.types.is_duration(made) and any(getattr(value, "nanoseconds", 0) for value in values):
         return pa.array(values, pa.duration("ns"))
     return array
+
+
+def _checked_decimals(values: list[Any], array: Any, exact: bool) -> Any:
+    """Return decimals as they are. Arrow gives all of them the digits that one has."""
+    if not exact:
+        return array
+    if any(not value and value.is_signed() for value in values if value is not None):
+        raise ValueError("-0 would become 0")
+    scales = {max(0, -value.as_tuple().exponent) for value in values if value is not None}
+    if len(scales) > 1:
+        raise TypeError(f"decimals with {' and '.join(map(str, sorted(scales)))} digits behind the point are mixed")
+    # With room for any number before the point: else each number of digits would be a type.
+    widest = pa.decimal128(38, array.type.scale) if array.type.precision <= 38 else pa.decimal256(76, array.type.scale)
+    return array.cast(widest)
 
 
 def _checked_integers(values: list[Any], array: Any, kind: Any, exact: bool) -> Any:
@@ -254,8 +269,9 @@ def _refuse_conversion(came: Any, kind: Any, exact: bool) -> None:
         return
     judged = pa.types.is_boolean(kind) and not pa.types.is_boolean(came)
     dated = pa.types.is_time(kind) and pa.types.is_timestamp(came)
-    texts = {"text", "bytes"}
-    if judged or dated or (_sort(came) in texts) != (_sort(kind) in texts) or (exact and _sort(came) != _sort(kind)):
+    # Nested values are kept if those in them are.
+    other = exact and not (_holder(came) and _holder(came) == _holder(kind))
+    if judged or dated or other or _is_text(came) != _is_text(kind):
         raise TypeError(f"{came} is not converted to {kind}. Convert the values in the operator")
     if pa.types.is_struct(came) and pa.types.is_struct(kind):
         unknown = [field.name for field in came if kind.get_field_index(field.name) < 0]
@@ -265,37 +281,22 @@ def _refuse_conversion(came: Any, kind: Any, exact: bool) -> None:
             raise TypeError(f"{came} has not all of {kind}")
 
 
-@functools.lru_cache(maxsize=1_024)
-def _sort(kind: Any) -> str:
-    """What values of a type are, in a word: those of two sorts are never the same."""
-    if pa.types.is_timestamp(kind):
-        return "times" if kind.tz is None else "times of a zone"
-    return next((sort for sort, is_one in _SORTS.items() if any(has(kind) for has in is_one)), str(kind))
+def _holder(kind: Any) -> str:
+    if pa.types.is_struct(kind) or pa.types.is_map(kind):
+        return "struct" if pa.types.is_struct(kind) else "map"
+    return "list" if is_list(kind) or pa.types.is_fixed_size_list(kind) else ""
 
 
-_SORTS: dict[str, tuple[Callable[[Any], bool], ...]] = {
-    "numbers": (pa.types.is_integer, pa.types.is_floating),
-    "decimals": (pa.types.is_decimal,),
-    "text": (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
-    "bytes": (
-        *(pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view),
-        pa.types.is_fixed_size_binary,
-    ),
-    "dates": (pa.types.is_date,),
-    "times of day": (pa.types.is_time,),
-    "spans": (pa.types.is_duration,),
-    "lists": (is_list, pa.types.is_fixed_size_list),
-    "structs": (pa.types.is_struct,),
-    "maps": (pa.types.is_map,),
-}
+def _is_text(kind: Any) -> bool:
+    strings = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    variable = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
+    return bool(strings or variable or pa.types.is_fixed_size_binary(kind))
 
 
 def _check_nothing_is_lost(came: Any, made: Any, exact: bool) -> None:
     """Raise where Arrow's safe cast has made other values of those that came."""
     before, after = came.type, made.type
-    if exact and _sort(after) == "numbers" and (pa.types.is_floating(before) or pa.types.is_floating(after)):
-        _check_same_numbers(came, made)
-    elif pa.types.is_floating(after):
+    if pa.types.is_floating(after):
         if pa.types.is_float16(after) and pa.types.is_integer(before):
             _check_way_back(came, made)
         elif pa.types.is_decimal(before) or (pa.types.is_floating(before) and before.bit_width > after.bit_width):
@@ -320,13 +321,6 @@ def _within(came: Any, made: Any) -> Iterator[tuple[Any, Any]]:
                 yield parts[field.name], child
     else:
         yield from zip(inner_arrays(came), inner_arrays(made), strict=True)
-
-
-def _check_same_numbers(came: Any, made: Any) -> None:
-    """Raise if a number was rounded, or has lost its sign: -0.0 is no integer."""
-    one, other = (pc.fill_null(each.cast(pa.float64()), 0.0).to_numpy(zero_copy_only=False) for each in (came, made))
-    is_same = (one == other) & (np.signbit(one) == np.signbit(other))
-    _refuse(came, made, ~(is_same | (np.isnan(one) & np.isnan(other))))
 
 
 def _check_finite(came: Any, made: Any) -> None:

@@ -1,12 +1,13 @@
 """Learning: the types of output columns that nobody declared.
 
-The first value of a column tells its type, and all that follow must fit it exactly (`casting`): what would become
-another value is refused. None tells nothing, and an empty list not
+The first value of a column tells its type, and all that follow must have it: 2.0 behind 1 is refused, as True is. For
+each site learns by itself, of the rows that come to it; were values converted to what it knew first, copies of a
+partition would differ by where they are, and when they came there. None tells nothing, and an empty list not
 what it is a list of: as far as a type is not told it is *open*, and Arrow's null type stands there. Rows of open types
 travel as they are, and whoever puts rows together makes of them what the others were told. So None is None wherever
 batches are cut, whichever site it is made on, and whenever a partition came there.
 
-Each site learns by itself. If two are told different types, whoever puts their rows together says so.
+If two sites are told different types, whoever puts their rows together says so.
 """
 
 from __future__ import annotations
@@ -76,12 +77,10 @@ def _type_of(value: Any) -> Any:
     if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype != object:
         return pa.list_(converted(value).type)
     if isinstance(value, Sequence | np.ndarray | deque) and not isinstance(value, str | bytes | bytearray | memoryview):
-        parts = list(value)
-        are_floats = set(map(type, parts)) - {type(None)} == {int, float}
-        return pa.list_(pa.float64() if are_floats else told(parts))
+        return pa.list_(told(list(value)))
     if isinstance(value, Set):
         raise TypeError("a set has no order. Emit a list: sorted(...)")
-    return converted([value]).type
+    return converted([value], exact=True).type
 
 
 def _further(kind: Any, other: Any) -> Any:

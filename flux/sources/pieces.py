@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import AsyncGenerator, Iterable, Iterator
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -182,11 +183,11 @@ def table_of_dicts(who: str, rows: list[Any]) -> pa.Table:
 def _column_of(values: list[Any]) -> Any:
     """Values as an array of the type that all of them have; numbers may be of several."""
     kinds = set(map(type, values)) - {type(None)}
-    if len(kinds) <= 1 or kinds <= {int, float}:
-        return converted(values, exact=True)
+    if len(kinds) <= 1:
+        return converted(values, exact=Decimal not in kinds)
     if all(issubclass(each, int | float | np.integer | np.floating) and each is not bool for each in kinds):
         are_whole = all(issubclass(each, int | np.integer) for each in kinds)
-        return converted(values, pa.int64() if are_whole else pa.float64(), exact=True)
+        return converted(values, pa.int64() if are_whole else pa.float64())
     return converted(values, told(values), exact=True)
 
 
