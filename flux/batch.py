@@ -155,7 +155,7 @@ class Batch:
         try:
             arrow = record_batch_of(columns, self.output)
         except ColumnError as error:
-            raise self._error(str(error)) from error
+            raise self._error(str(error), self._stems_from(error.place, origin)) from error
         count = arrow.num_rows
         if origin is None:
             if count not in (0, len(self)):
@@ -181,6 +181,14 @@ class Batch:
             self.step,
             where,
         )
+
+    def _stems_from(self, place: int | None, origin: Any) -> int | None:
+        """The row that an output row stems from, for an error: nothing of the output has been looked at yet."""
+        rows = range(len(self)) if origin is None else np.ravel(origin)
+        if place is None or place >= len(rows):
+            return None
+        row = int(rows[place])
+        return row if 0 <= row < len(self) else None
 
     def _checked_origin(self, origin: Any, count: int) -> Int64s:
         where = np.asarray(origin)

@@ -23,6 +23,7 @@ from flux.valid import check_values
 
 __all__ = ["ColumnError", "arrow_of", "numpy_of", "record_batch_of", "schema_of"]
 
+_UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
 # What has a type of its own, other than the values in it.
 _ARRAYS = pa.Array | pa.ChunkedArray | np.ndarray
 
@@ -86,17 +87,41 @@ def arrow_of(values: Any, field: Any = None, known: Any = None) -> Any:
     kind = None if field is None else field.type
     if not isinstance(values, _ARRAYS | str | bytes) and hasattr(values, "__iter__"):
         values = list(values)
+    exact = field is None
     try:
-        if kind is None:
+        if exact:
             kind = told(values, known)
-        array = converted(values, kind)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        array = converted(values, kind, exact)
+    except _UNFIT as error:
         expected = kind if kind is not None else "values of one type"
-        raise ColumnError(f"expected {expected}, came {describe(values)}: {error}") from error
+        place = _first_unfit(values, kind, exact)
+        why = f"expected {expected}, came {describe(values)}: {error}"
+        raise ColumnError(f"{why}{_advice(values, place) if exact else ''}", place) from error
     check_values(array)
-    if field is not None and not field.nullable and array.null_count:
-        raise ColumnError(f"expected {kind} without nulls, came {array.null_count} nulls")
+    if field is not None:
+        _check_nulls(array, field)
     return array
+
+
+def _check_nulls(array: Any, field: Any) -> None:
+    if not field.nullable and array.null_count:
+        raise ColumnError(f"expected {field.type} without nulls, came {array.null_count} nulls")
+
+
+def _first_unfit(values: Any, kind: Any, exact: bool) -> int | None:
+    """Return the place of the first value that does not fit by itself."""
+    for place in range(len(values) if isinstance(values, _ARRAYS | list) else 0):
+        try:
+            one = values[place : place + 1]
+            converted(one, told(one) if kind is None else kind, exact)
+        except _UNFIT:
+            return place
+    return None
+
+
+def _advice(values: Any, place: int | None) -> str:
+    which = "" if place is None else f"{values[place]!r:.100} is not of the type that values before it told. "
+    return f". {which}Declare `output` with the operator, or emit values of one type"
 
 
 def record_batch_of(columns: Any, output: Any = None) -> Any:
@@ -116,7 +141,7 @@ def record_batch_of(columns: Any, output: Any = None) -> Any:
         try:
             array, field = _column_of(name, columns[name], output)
         except ColumnError as error:
-            raise ColumnError(f"output column {name!r}: {error}") from error
+            raise ColumnError(f"output column {name!r}: {error}", error.place) from error
         arrays.append(array)
         fields.append(field)
     if output is None:
@@ -124,7 +149,8 @@ def record_batch_of(columns: Any, output: Any = None) -> Any:
     lengths = {field.name: len(array) for field, array in zip(fields, arrays, strict=True)}
     if len(set(lengths.values())) > 1:
         raise ColumnError(f"columns emitted together have one length; these have {lengths}")
-    return pa.RecordBatch.from_arrays(arrays, schema=output if isinstance(output, pa.Schema) else pa.schema(fields))
+    known = None if output is None else getattr(output, "schema", output)
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields, None if known is None else known.metadata))
 
 
 def _column_of(name: str, values: Any, output: Any) -> tuple[Any, Any]:
@@ -134,6 +160,7 @@ def _column_of(name: str, values: Any, output: Any) -> tuple[Any, Any]:
         return arrow_of(values, field), field
     field = pa.field(name, pa.null()) if output is None else output.schema.field(name)
     array = arrow_of(values, known=field.type)
+    _check_nulls(array, field)
     return array, field.with_type(array.type)
 
 

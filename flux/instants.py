@@ -1,13 +1,21 @@
 """Keys with times of a time zone. To Python two such times are equal if clocks there show the same: so are two
 instants in the hour that comes twice when summer time ends. To the partition hash, and here, they are two keys.
+
+The operators of the library have no need of this: a `KeyTable` keeps keys as columns, in which times are instants
+already. It cannot serve here. Who is called row by row is given its key as Python has it, may forget a key and have it
+again within one batch, and is asked by the order in which keys came; so its state is in a dict, and all that is wanted
+is an equality for that.
 """
 
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["ZonedKey", "instant"]
+import pyarrow as pa
+
+__all__ = ["ZonedKey", "apart", "apart_again", "instant"]
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
@@ -35,3 +43,14 @@ class ZonedKey(tuple[Any, ...]):
 
     def __hash__(self) -> int:
         return hash(self._instants)
+
+
+def apart(keys: list[tuple[Any, ...]], columns: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """Return what tells these keys apart: they themselves, unless there are times of a zone among their columns."""
+    is_zoned = any(pa.types.is_timestamp(column.type) and column.type.tz is not None for column in columns)
+    return list(map(ZonedKey, keys)) if is_zoned else keys
+
+
+def apart_again(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return what tells a key apart of which the columns are not at hand."""
+    return ZonedKey(key) if any(instant(cell) is not cell for cell in key) else key

@@ -1,17 +1,20 @@
 """Learning: the types of output columns that nobody declared.
 
-The first value of a column tells its type, and all that follow must fit it. None tells nothing, and an empty list not
+The first value of a column tells its type, and all that follow must have it: 2.0 behind 1 is refused, as True is. For
+each site learns by itself, of the rows that come to it; were values converted to what it knew first, copies of a
+partition would differ by where they are, and when they came there. None tells nothing, and an empty list not
 what it is a list of: as far as a type is not told it is *open*, and Arrow's null type stands there. Rows of open types
 travel as they are, and whoever puts rows together makes of them what the others were told. So None is None wherever
 batches are cut, whichever site it is made on, and whenever a partition came there.
 
-Each site learns by itself. If two are told different types, whoever puts their rows together says so.
+If two sites are told different types, whoever puts their rows together says so.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,14 +22,14 @@ import numpy as np
 import pyarrow as pa
 
 from flux.casting import converted
-from flux.plain import is_list, of_inner, plain_type
+from flux.plain import is_list, of_inner
 
 __all__ = ["Learning", "filled_schema", "learned", "together", "told"]
 
 
 @dataclass(frozen=True)
 class Learning:
-    """The schema of an undeclared output as far as it is known: some of its types are open."""
+    """The schema of an undeclared output as far as it is known: some of its types may be open."""
 
     schema: Any
 
@@ -35,34 +38,49 @@ class Learning:
         return list(self.schema.names)
 
 
-def learned(known: Learning | None, schema: Any) -> Any:
-    """Return what is known of an output after rows of `schema`: that schema, or a `Learning` while it is open."""
+def learned(known: Learning | None, schema: Any) -> Learning:
+    """Return what is known of an output after rows of `schema`."""
+    if known is not None and known.schema == schema:
+        return known
     whole = schema if known is None else filled_schema(known.schema, schema)
     assert whole is not None, "what is emitted fits what is known"
-    return Learning(whole) if any(_is_open(field.type) for field in whole) else whole
+    return Learning(whole)
 
 
 def told(values: Any, known: Any = None) -> Any:
-    """Return the type that values tell, of which `known` is known; None if they are an array, which has one.
+    """Return the type that values tell, of which `known` is known.
 
     >>> told([None, 1, "a"]), told([None]), told([[], [1]]), told([1.5], known=pa.int8())
     (DataType(int64), DataType(null), ListType(list<item: int64>), DataType(int8))
     """
     if known is not None and not _is_open(known):
         return known
+    kind = pa.null() if known is None else known
     if isinstance(values, np.ndarray) and values.dtype == object and values.ndim == 1:
         values = values.tolist()
-    if isinstance(values, pa.Array | pa.ChunkedArray) and known is not None:
-        return _further(known, plain_type(values.type))
     if not isinstance(values, list):
-        return None
-    kind = pa.null() if known is None else known
+        return _further(kind, converted(values).type)
     for value in values:
         if value is not None:
-            kind = _further(kind, plain_type(converted([value]).type))
+            kind = _further(kind, _type_of(value))
             if not _is_open(kind):
                 break
     return kind
+
+
+def _type_of(value: Any) -> Any:
+    """Return the type that one value tells. What is nested is asked part by part: Arrow would mix them."""
+    if isinstance(value, Mapping):
+        if not all(isinstance(name, str) for name in value):
+            raise TypeError(f"{value!r:.100} has keys that are no text, and fields have names")
+        return pa.struct({name: told([inner]) for name, inner in value.items()})
+    if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype != object:
+        return pa.list_(converted(value).type)
+    if isinstance(value, Sequence | np.ndarray | deque) and not isinstance(value, str | bytes | bytearray | memoryview):
+        return pa.list_(told(list(value)))
+    if isinstance(value, Set):
+        raise TypeError("a set has no order. Emit a list: sorted(...)")
+    return converted([value], exact=True).type
 
 
 def _further(kind: Any, other: Any) -> Any:

@@ -13,7 +13,8 @@ State is made of plain values, the usual ones of the standard library (sets, dat
 arrays, times of pandas and Arrow tables. Classes of your own in it are named, ``state_types = (Visit, Colour)``:
 dataclasses, named tuples, enums and classes whose instances are their attributes. For other values define both of the
 static methods ``encode_state(value)``, which returns such state (or NotImplemented), and ``decode_state(state)``, which
-returns the value. Nothing is unpickled: what comes from another site makes values of these classes and no others.
+returns the value. Nothing is unpickled: what comes from another site makes values of these classes and no others. An
+object that is in two places of the state is two objects there: keep it in one, and a key or a number for it elsewhere.
 
 An operator is deterministic: the same input sequence, punctuations included, gives the same output
 sequence, whatever the batch boundaries. It never reads the clock and never draws random numbers. Both

@@ -34,7 +34,11 @@ HIDDEN = ("__sn", "__sub", "__producer", "__partition")
 
 
 class ColumnError(ValueError):
-    """Values do not fit the column; the text says what was expected and what came."""
+    """Values do not fit the column; the text says what was expected and what came, `place` which is the first."""
+
+    def __init__(self, message: str, place: int | None = None) -> None:
+        super().__init__(message)
+        self.place = place
 
 
 def columns_of(schema: Any) -> str:

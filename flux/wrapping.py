@@ -6,6 +6,8 @@ partition. What bytewax's logics need beside that is in `flux.wrapping_bytewax`.
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from types import FunctionType
 from typing import Any
@@ -20,8 +22,15 @@ from flux.punctuation import Punctuation
 __all__ = ["RowWise", "columns_of", "wrap"]
 
 _PROCESS = ("update", "process", "process_row", "on_row", "handle", "__call__")
-_GET_STATE = ("getState", "get_state", "state", "snapshot")
-_INSTALL_STATE = ("installState", "install_state", "setState", "set_state", "restore", "load_state")
+_GET_STATE = ("getState", "get_state", "state", "snapshot", "__getstate__")
+_INSTALL_STATE = ("installState", "install_state", "setState", "set_state", "restore", "load_state", "__setstate__")
+# What each is called with, as a text and as arguments.
+_CALLED_WITH: dict[str, tuple[str, int]] = {
+    "process": ("the instance and a row, a dict", 2),
+    "get_state": ("the instance", 1),
+    "install_state": ("the instance and a state", 2),
+    "at_end": ("the instance", 1),
+}
 
 Method = str | Callable[..., Any] | None
 
@@ -62,10 +71,33 @@ def columns_of(outputs: list[Any], schema: Any, at: Callable[[int], dict[str, An
 
 
 def as_dicts(returned: Any) -> Iterable[Any]:
-    """What a row-wise method may return, as an iterable: None, a dict, or an iterable of dicts."""
+    """What a row-wise method may return, as an iterable: None, a row, or an iterable of rows.
+
+    A row is a dict; a named tuple or a dataclass has names too, and is one as well.
+    """
     if returned is None:
         return ()
-    return (returned,) if isinstance(returned, Mapping | str | bytes) or not hasattr(returned, "__iter__") else returned
+    if type(returned) is dict:
+        return (returned,)
+    row = _as_dict(returned)
+    if isinstance(row, Mapping | str | bytes) or not hasattr(row, "__iter__"):
+        return (row,)
+    rows = map(_as_dict, row)
+    if type(row) is not tuple:
+        return rows
+    # What is meant as one row, and is none, is shown as a whole.
+    made = list(rows)
+    return made if all(isinstance(each, Mapping) for each in made) else (row,)
+
+
+def _as_dict(row: Any) -> Any:
+    if type(row) is dict:
+        return row
+    if isinstance(row, tuple) and hasattr(row, "_fields"):
+        return dict(zip(row._fields, row, strict=True))
+    if dataclasses.is_dataclass(row) and not isinstance(row, type):
+        return {field.name: getattr(row, field.name) for field in dataclasses.fields(row)}
+    return row
 
 
 def wrap(
@@ -82,11 +114,11 @@ def wrap(
 ) -> type[Operator]:
     """Make an operator of `existing`, a class (or what makes instances of one) that knows nothing of Flux.
 
-    `process` gets a row as a dict and returns None, a dict or an iterable of dicts. `get_state` returns the state of an
-    instance and `install_state` takes it, in another one. Each is the name of a method, or a function whose first
-    argument is the instance; left out, the usual names are looked for. `at_end`, if given, is called without arguments
-    at the end of the stream and returns what `process` may return. There is one instance for each partition, made with
-    the parameters of `apply`. For the rest see `flux.operator`.
+    `process` gets a row as a dict and returns None, a dict or an iterable of dicts; named tuples and dataclasses do as
+    well. `get_state` returns the state of an instance and `install_state` takes it, in another one. Each is the name of
+    a method, or a function whose first argument is the instance; left out, the usual names are looked for. `at_end`, if
+    given, is called without arguments at the end of the stream and returns what `process` may return. There is one
+    instance for each partition, made with the parameters of `apply`. For the rest see `flux.operator`.
 
     >>> class Average:
     ...     def __init__(self):
@@ -107,10 +139,12 @@ def wrap(
     of = existing if isinstance(existing, type) else _made(existing, name)
     calls = {
         "_process": _method(of, name, "process", process, _PROCESS),
-        "_get": _method(of, name, "get_state", get_state, _GET_STATE),
-        "_install": _method(of, name, "install_state", install_state, _INSTALL_STATE),
+        "_get_state": _method(of, name, "get_state", get_state, _GET_STATE),
+        "_install_state": _method(of, name, "install_state", install_state, _INSTALL_STATE),
         "_at_end": None if at_end is None else _method(of, name, "at_end", at_end, ()),
     }
+    for what, called in calls.items():
+        _check_call(called, name, what[1:])
     attributes: dict[str, Any] = {"_calls": calls, "_existing": staticmethod(existing), "output": output}
     attributes |= {"state_types": state_types, "__module__": getattr(existing, "__module__", __name__)}
     hooks = {"encode_state": encode_state, "decode_state": decode_state}
@@ -123,6 +157,19 @@ class _Wrapped(RowWise):
 
     _existing: Callable[..., Any]
     _calls: dict[str, Callable[..., Any] | None]
+
+    def output_for(self, parameters: Mapping[str, Any], key_columns: tuple[str, ...], rows: Any) -> Any:
+        """What was declared; parameters that the class does not take are refused as the plan is made."""
+        try:
+            inspect.signature(self._existing).bind(**parameters)
+        except ValueError:
+            pass  # It is written in C, and does not say what it takes.
+        except TypeError as error:
+            raise PlanError(
+                f"wrap({type(self).__name__}): it cannot be made with the parameters of apply: {error}. Give those "
+                "that its constructor takes: apply(..., name=value)"
+            ) from error
+        return self.output
 
     def open(self, context: Context) -> None:
         self._last = self._existing
@@ -146,10 +193,10 @@ class _Wrapped(RowWise):
         return columns_of(outputs, None, lambda i: {"row": p.sn}, place_of(self._last)) if outputs else None
 
     def get_state(self) -> Any:
-        return self._called("_get")(self._wrapped)
+        return self._called("_get_state")(self._wrapped)
 
     def install_state(self, state: Any) -> None:
-        self._called("_install")(self._wrapped, state)
+        self._called("_install_state")(self._wrapped, state)
 
     def _called(self, what: str) -> Callable[..., Any]:
         called = self._calls[what]
@@ -170,15 +217,41 @@ def _method(of: Any, name: str, what: str, given: Method, usual: tuple[str, ...]
     kind = of if isinstance(of, type) else type(of)
     for each in found:
         # Every class can be called, to make an instance; whether instances can is written in one of its bases.
-        written = next((vars(base)[each] for base in kind.__mro__ if each in vars(base)), None)
+        # Every object can say its state to pickle, too: `object` does not count.
+        written = next((vars(base)[each] for base in kind.__mro__[:-1] if each in vars(base)), None)
         if written is not None and callable(getattr(kind, each)):
             return _calling(each, written)
     has = [each for each in dir(kind) if not each.startswith("_") and callable(getattr(kind, each, None))]
     looked = f"has no method {given!r}" if given is not None else f"has none of the methods {', '.join(usual)}"
     raise PlanError(
         f"wrap({name}): it {looked}; it has {', '.join(has) or 'no methods'}. Say with {what}= which of them to call, "
-        f"or give a function of the instance: {_EXAMPLES[what]}"
+        f"or give a function of the instance: {_example(kind, what)}"
     )
+
+
+def _check_call(called: Callable[..., Any] | None, name: str, what: str) -> None:
+    """Raise if what is to be called cannot be called so."""
+    if inspect.iscoroutinefunction(called):
+        why = f"{called.__qualname__} is a coroutine, and nobody would wait for it"
+    elif isinstance(called, FunctionType) and not _takes(called, _CALLED_WITH[what][1]):
+        signature = f"{called.__qualname__}{inspect.signature(called)}"
+        why = f"{signature} is called with {_CALLED_WITH[what][0]}, and does not take that"
+    else:
+        return
+    raise PlanError(f"wrap({name}): {why}. Give a function that calls it: {_EXAMPLES[what]}")
+
+
+def _takes(called: Callable[..., Any], count: int) -> bool:
+    try:
+        inspect.signature(called).bind(*[None] * count)
+    except TypeError:
+        return False
+    return True
+
+
+def _example(kind: type[Any], what: str) -> str:
+    """What a user may write; instances with slots alone have no `vars`."""
+    return _EXAMPLES[what] if kind.__dictoffset__ else _OF_SLOTS.get(what, _EXAMPLES[what])
 
 
 def _calling(name: str, written: Any) -> Callable[..., Any]:
@@ -193,6 +266,10 @@ _EXAMPLES = {
     "get_state": "get_state=vars, if an instance is its attributes, or get_state=lambda it: None, if it has no state",
     "install_state": "install_state=lambda it, state: vars(it).update(state)",
     "at_end": "at_end=lambda it: [{...}]",
+}
+_OF_SLOTS = {
+    "get_state": "get_state=lambda it: {name: getattr(it, name) for name in it.__slots__}",
+    "install_state": "install_state=lambda it, state: [setattr(it, name, value) for name, value in state.items()]",
 }
 
 

@@ -11,7 +11,7 @@ What bytewax leaves to chance must be certain here, because two copies do the sa
   once each time; logics of one time are called in the order of their keys. With ``time="watermark"`` watermarks tell
   the time instead: of the sources that Flux has, only streams from Spark tell the clock.
 - A logic that reads bytewax's own system clock is refused when the plan is made. `EventClock` takes a `now_getter`:
-  give it `flux.stream_time`, or a function that always returns the same.
+  give it `flux.stream_time`, or a function that always returns the same. `collect` takes none, and is given that.
 - `on_eof` is called at the end of the stream, key after key, in the order in which keys came.
 """
 
@@ -27,8 +27,8 @@ from flux.batch import Batch
 from flux.blame import place_of
 from flux.emitted import keeping
 from flux.errors import OperatorError, PlanError
-from flux.hosting import NAN, apart, keys_within
-from flux.instants import ZonedKey, instant
+from flux.hosting import NAN, keys_within
+from flux.instants import apart, apart_again
 from flux.operator import Context, Operator
 from flux.punctuation import Punctuation
 from flux.timers import key_order
@@ -52,6 +52,12 @@ _SNAPSHOTS = {
     ),
 }
 
+_COLLECT, _WINDOWS = "_CollectLogic", "_WindowLogic"
+_GIVE = (
+    "Give the function that bytewax's `stateful` or `stateful_batch` takes as builder, or a Dataflow of bytewax's with "
+    "one stateful operator in it"
+)
+
 Key = tuple[Any, ...]
 
 
@@ -67,7 +73,7 @@ def stream_time() -> datetime:
 
 
 def wrap_bytewax(
-    builder: Callable[[Any], Any],
+    builder: Any,
     *,
     value: str | Callable[[dict[str, Any]], Any] | None = None,
     emit: Callable[[Key, Any], Mapping[str, Any] | None] | None = None,
@@ -79,6 +85,9 @@ def wrap_bytewax(
 ) -> type[Operator]:
     """Make an operator of a builder of bytewax's logics, `StatefulLogic` or `StatefulBatchLogic`.
 
+    bytewax's own operators make theirs within; for them give a `Dataflow` of bytewax's with one of them in it. The rest
+    of that dataflow is not run: what is before the operator Flux does by itself, or `value` does.
+
     The columns of the exchange are the key. `value` says what a logic is given of a row: the name of a column, or a
     function of the row as a dict; left out, that dict. `emit(key, value)` makes a row, or None, of what it emits; left
     out, a dict is put beside the columns of the key, and any other value too, as the column `value`. Snapshots may hold
@@ -89,7 +98,15 @@ def wrap_bytewax(
     that defines `notify_at`, in a flow where nothing tells such time, is refused when the plan is made.
     """
     name = getattr(builder, "__qualname__", type(builder).__name__).replace(".<locals>", "")
+    if hasattr(builder, "substeps"):
+        builder, name = _builder_in(builder)
     logic = _probed(builder, name)
+    if emit is None and type(logic).__name__ == _WINDOWS and _is_bytewaxs(logic):
+        raise PlanError(
+            f"wrap_bytewax({name}): a logic of windows emits (window, kind, value), where kind is 'E' for what is "
+            "emitted, 'L' for late values and 'M' for metadata. Say which of them is what row: emit=lambda key, event: "
+            "{'k': key[0], 'window': event[0], 'value': event[2]} if event[1] == 'E' else None"
+        )
     if time not in ("clock", "watermark", None):
         raise PlanError(f"wrap_bytewax({name}): time is 'clock', 'watermark' or None, got {time!r}")
     if value is not None and not isinstance(value, str) and not callable(value):
@@ -103,7 +120,7 @@ def wrap_bytewax(
         "_emitting": None if emit is None else staticmethod(emit),
         "_method": "on_item" if hasattr(logic, "on_item") else "on_batch",
         "_time": time,
-        "told_time_by": time if _could_ask(logic) else None,
+        "told_time_by": time if _could_ask(logic) or _give_time(logic) else None,
         "output": output,
         "state_types": (*state_types, *sorted(known - set(state_types), key=lambda kind: kind.__qualname__)),
     }
@@ -118,6 +135,20 @@ def _loaded(module: str, names: tuple[str, ...]) -> list[type[Any]]:
     return [getattr(loaded, name) for name in names if hasattr(loaded, name)]
 
 
+def _builder_in(dataflow: Any) -> tuple[Callable[[Any], Any], str]:
+    """The builder that is in a dataflow of bytewax's, and the step that made it."""
+    found = [step for step in _steps(dataflow) if type(step).__name__ == "stateful_batch"]
+    names = [".".join(step.step_id.split(".")[:2]) for step in found]
+    if len(found) != 1:
+        several = f"several stateful steps, {' and '.join(names)}: give dataflows with one of them each"
+        raise PlanError(f"wrap_bytewax: the dataflow {dataflow.flow_id} has {several if found else 'no stateful step'}")
+    return found[0].builder, names[0]
+
+
+def _steps(of: Any) -> list[Any]:
+    return [step for sub in getattr(of, "substeps", ()) for step in (sub, *_steps(sub))]
+
+
 def _probed(builder: Callable[[Any], Any], name: str) -> Any:
     """The logic of a key that is not there, to see what it can do."""
     try:
@@ -125,7 +156,7 @@ def _probed(builder: Callable[[Any], Any], name: str) -> Any:
     except Exception as error:
         raise PlanError(
             f"wrap_bytewax({name}): builder(None) must return the logic of a new key; it raised "
-            f"{type(error).__name__}: {error}"
+            f"{type(error).__name__}: {error}. {_GIVE}"
         ) from error
     missing = [what for what in ("snapshot",) if not hasattr(logic, what)]
     if not hasattr(logic, "on_item") and not hasattr(logic, "on_batch"):
@@ -133,9 +164,9 @@ def _probed(builder: Callable[[Any], Any], name: str) -> Any:
     if missing:
         raise PlanError(
             f"wrap_bytewax({name}): builder(None) returned {type(logic).__name__}, which has no "
-            f"{' and no '.join(missing)}. Give the function that bytewax's `stateful` or `stateful_batch` takes as "
-            "builder"
+            f"{' and no '.join(missing)}. {_GIVE}"
         )
+    _give_time(logic)
     where = _system_clock(logic, _LOOKED_DEEP)
     if where is not None:
         raise PlanError(
@@ -154,7 +185,7 @@ def _could_ask(logic: Any) -> bool:
     notify_at = getattr(type(logic), "notify_at", None)
     if notify_at is None:
         return False
-    if str(notify_at.__module__).partition(".")[0] != "bytewax":
+    if not _is_bytewaxs(notify_at):
         return True
     return any(_could_ask(part) for part in getattr(logic, "__dict__", {}).values() if part is not logic)
 
@@ -162,12 +193,28 @@ def _could_ask(logic: Any) -> bool:
 def _system_clock(value: Any, deep: int) -> str | None:
     """Which of bytewax's parts of a logic, if any, was given bytewax's own `now_getter`."""
     getter = getattr(value, "now_getter", None)
-    if getter is not None and str(getattr(getter, "__module__", "")).partition(".")[0] == "bytewax":
+    if getter is not None and _is_bytewaxs(getter):
         return type(value).__name__
     if not deep or not hasattr(value, "__dict__"):
         return None
-    parts = [part for part in vars(value).values() if type(part).__module__.partition(".")[0] == "bytewax"]
+    parts = [part for part in vars(value).values() if _is_bytewaxs(type(part))]
     return next((found for part in parts if (found := _system_clock(part, deep - 1)) is not None), None)
+
+
+def _is_bytewaxs(what: Any) -> bool:
+    return str(getattr(what, "__module__", "")).partition(".")[0] == "bytewax"
+
+
+def _give_time(logic: Any) -> bool:
+    """Let bytewax's `collect` read the time of the stream; whether it is that.
+
+    It takes no clock from who uses it, and reads the system's when it is called and not when it is made.
+    """
+    inner = getattr(logic, "logic", logic)
+    if type(inner).__name__ != _COLLECT or not _is_bytewaxs(inner):
+        return False
+    inner.now_getter = stream_time
+    return True
 
 
 class _Logics(RowWise):
@@ -248,8 +295,7 @@ class _Logics(RowWise):
         """Call a method of a key's logic; what it emits. A logic that is done is forgotten."""
         logic = self._logics.get(key)
         if logic is None:
-            self._last = self._builder
-            logic = self._logics[key] = self._builder(None)
+            logic = self._logics[key] = self._built(None)
         method = getattr(logic, what, None)
         if method is None:
             return []  # A logic need not care for notifications and ends.
@@ -269,6 +315,12 @@ class _Logics(RowWise):
             self._note_due(key, logic)
         rows = [self._row(key, value) for value in emitted]
         return [keeping(None)(row) for row in rows if row is not None]
+
+    def _built(self, snapshot: Any) -> Any:
+        self._last = self._builder
+        logic = self._builder(snapshot)
+        _give_time(logic)
+        return logic
 
     def _note_due(self, key: Key, logic: Any) -> None:
         notify_at = getattr(logic, "notify_at", None) if self._time is not None else None
@@ -309,9 +361,7 @@ class _Logics(RowWise):
             self._now = state
             return
         self._set_time()
-        self._last = self._builder
         for cells, snapshot in state:
-            key = tuple(NAN if cell != cell else cell for cell in cells)
-            key = key if tuple(map(instant, key)) == key else ZonedKey(key)
-            logic = self._logics[key] = self._builder(snapshot)
+            key = apart_again(tuple(NAN if cell != cell else cell for cell in cells))
+            logic = self._logics[key] = self._built(snapshot)
             self._note_due(key, logic)

@@ -219,12 +219,11 @@ def test_of_nested_values_nothing_is_cut_off(kind: Any, value: Any) -> None:
 @pytest.mark.parametrize(
     ("values", "kind"),
     [
-        ([None, 1, 2.0], pa.int64()),
-        ([1.0, 2], pa.float64()),
-        (np.array([None, 1, 2.0], object), pa.int64()),
-        (["a", b"b"], pa.string()),
-        ((value for value in (1, 2.0)), pa.int64()),
-        ([[1], [2.0]], pa.list_(pa.int64())),
+        ([None, 1, 2], pa.int64()),
+        ([1.0, 2.0], pa.float64()),
+        (np.array([None, 1, 2], object), pa.int64()),
+        ((value for value in (1, 2)), pa.int64()),
+        ([[1], [2]], pa.list_(pa.int64())),
         ([None, None], pa.null()),
         ([[], [None], [1.5]], pa.list_(pa.float64())),
         ([{"x": None, "y": 1}, {"x": "a", "y": 2}], pa.struct([("x", pa.string()), ("y", pa.int64())])),
@@ -240,7 +239,20 @@ def test_the_first_value_tells_the_type_of_undeclared_output(values: Any, kind: 
 
 
 @pytest.mark.parametrize(
-    "values", [[1, 1.5], [1, "x"], ["x", 1], [1, 2**63], [2**63], [[1], [1.5]], [{"x": 1}, {"y": 1}]]
+    "values",
+    [
+        [1, 1.5],
+        [None, 1, 2.0],
+        [1.0, 2],
+        [[1], [2.0]],
+        [1, "x"],
+        ["x", 1],
+        [1, 2**63],
+        [2**63],
+        ["a", b"b"],
+        [[1], [1.5]],
+        [{"x": 1}, {"y": 1}],
+    ],
 )
 def test_values_that_do_not_fit_the_first_are_refused(values: list[Any]) -> None:
     with pytest.raises(OperatorError, match="'v': "):

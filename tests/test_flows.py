@@ -253,9 +253,11 @@ def test_undeclared_output_takes_its_type_from_the_first_value_wherever_batches_
             seen = (state or 0) + 1
             return seen, [{"v": seen if seen % 2 else float(seen)}]
 
-    with pytest.raises(flux.OperatorError, match=r"'v': expected int64, came a list of .*float"):
-        table_of(flow_of(ROWS, Later, **how))
-    assert table_of(flow_of(ROWS, Whole, **how)).schema.field("v").type == pa.int64()
+    # Also if the number is the same: a copy that comes later, and learns by itself, would take it for a float.
+    for operator in (Later, Whole):
+        with pytest.raises(flux.OperatorError, match=r"'v': expected int64, came a list of .*float") as caught:
+            table_of(flow_of(ROWS, operator, **how))
+        assert caught.value.row is not None
 
 
 @pytest.mark.parametrize("availability", ["none", "pairs"])

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ast
+import code
+import os
 import re
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -44,3 +48,41 @@ def test_code_that_is_meant_to_be_run_is_marked_as_python() -> None:
     lines = [line for block in python_blocks(text) for line in block.splitlines() if line]
     shown = [line for line in text.splitlines() if line.startswith("    ") and "flux." in line and "(" in line]
     assert {line.strip() for line in shown} <= {line.strip() for line in lines}
+
+
+class Console(code.InteractiveConsole):
+    """Takes lines as Python's does when they are pasted there, and runs nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.complaints: list[str] = []
+
+    def runcode(self, code: Any) -> None:
+        pass
+
+    def write(self, data: str) -> None:
+        self.complaints.append(data)
+
+
+def test_the_examples_can_be_pasted_into_a_console() -> None:
+    """There an empty line ends a block, and only an empty line does."""
+    for block in python_blocks(README.read_text()):
+        console = Console()
+        waits = False
+        for line in [*block.splitlines(), ""]:
+            waits = console.push(line)
+        assert not console.complaints and not waits, f"{console.complaints} of\n{block}"
+
+
+@pytest.mark.parametrize("way", [["example.py"], ["-i", "-q"]], ids=["file", "console"])
+def test_the_first_example_runs_in_an_empty_folder(way: list[str], tmp_path: Path) -> None:
+    first = python_blocks(README.read_text())[0]
+    (tmp_path / "example.py").write_text(first)
+    typed = f"{first}\nexit()\n" if "-i" in way else ""
+    where = {**os.environ, "PYTHONPATH": str(README.parent)}
+    ran = subprocess.run(
+        [sys.executable, *way], input=typed, capture_output=True, text=True, cwd=tmp_path, env=where, timeout=60
+    )
+    assert ran.returncode == 0 and "Error" not in ran.stderr, ran.stderr
+    [table] = ran.stdout.splitlines()
+    assert [row["count"] for row in ast.literal_eval(table)] == [1, 1, 1, 1, 2, 2]

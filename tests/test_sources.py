@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 import trio
@@ -82,6 +86,37 @@ def test_a_list_may_be_run_again() -> None:
     source.bind(Path("unused"))
     source.bind(Path("unused"))
     assert rows_of(source) == rows_of(source) == numbers(0, 4).to_pylist()
+
+
+NOON = datetime(2024, 1, 1, 12)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        *([b"a", "a"], ["a", b"a"], [NOON.date(), 1], [NOON.date(), NOON], [NOON, 1.5], [timedelta(1), 2]),
+        *([NOON.time(), 1], [NOON, NOON.replace(tzinfo=UTC)], [1, Decimal("0.1")], [np.datetime64(NOON), np.int8(3)]),
+    ],
+    ids=repr,
+)
+def test_a_value_of_dicts_that_would_become_another_is_refused(values: list[Any]) -> None:
+    with pytest.raises(PlanError, match="column 'v' do not make one Arrow type"):
+        Table([{"v": value} for value in values])
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([1, None, 2.5], pa.float64()),
+        ([np.int8(1), 2, np.float64(2.5)], pa.float64()),
+        ([np.int8(1), 300], pa.int64()),
+        ([pd.Timestamp(NOON), NOON], pa.timestamp("us")),
+        ([[1], (2,)], pa.list_(pa.int64())),
+        ([{"a": 1}, {"b": 2}], pa.struct({"a": pa.int64(), "b": pa.int64()})),
+    ],
+)
+def test_values_of_dicts_that_are_of_one_sort_make_a_column(values: list[Any], kind: Any) -> None:
+    assert Table([{"v": value} for value in values]).schema.field("v").type == kind
 
 
 def test_dicts_get_the_columns_of_all_of_them() -> None:

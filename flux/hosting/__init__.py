@@ -17,11 +17,11 @@ from ..errors import PlanError
 from ..operator import KeyedOperator, Operator, OperatorStep, PooledOperator, asked, check_constructor
 from ..wire.values import Vocabulary
 from .hosted import ROW_WAS, Hosted
-from .per_key import NAN, PerKey, apart, keys_within
+from .per_key import NAN, PerKey, keys_within
 from .per_partition import PerPartition
 from .pooled import Pooled
 
-__all__ = ["NAN", "ROW_WAS", "Hosted", "apart", "checked_operator", "host", "keys_within"]
+__all__ = ["NAN", "ROW_WAS", "Hosted", "checked_operator", "host", "keys_within"]
 
 
 class _Form(NamedTuple):

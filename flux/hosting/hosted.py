@@ -202,7 +202,9 @@ class Hosted:
             try:
                 arrow = record_batch_of(columns, self._output)
             except ColumnError as error:
-                raise OperatorError(f"on_punctuation: {error}", self.step.name, row=p.sn) from error
+                places = np.ravel(partition)
+                given = None if error.place is None else int(places[min(error.place, len(places) - 1)])
+                raise OperatorError(f"on_punctuation: {error}", self.step.name, given, p.sn) from error
             if np.ndim(partition) and len(partition) != arrow.num_rows:
                 raise ColumnError(f"{len(partition)} partitions for {arrow.num_rows} rows")
             if arrow.num_rows:

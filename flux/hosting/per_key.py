@@ -14,7 +14,7 @@ from ..blame import innermost
 from ..collecting import without_collecting
 from ..emitted import NoRow, Outputs
 from ..errors import FluxError, OperatorError, PlanError, StateError
-from ..instants import ZonedKey
+from ..instants import apart
 from ..operator import KeyedOperator, OperatorStep, Punctuation
 from ..timers import Timers
 from ..unheld import UNHELD, first_unheld
@@ -193,9 +193,3 @@ def keys_within(batch: Batch, columns: list[Any]) -> list[tuple[Any, ...]]:
         if found is None:
             raise
         return keys_of([column.slice(0, found[0]) for column in columns])
-
-
-def apart(keys: list[tuple[Any, ...]], columns: list[Any]) -> list[tuple[Any, ...]]:
-    """Return what tells these keys apart: they themselves, unless there are times of a zone among them."""
-    is_zoned = any(pa.types.is_timestamp(column.type) and column.type.tz is not None for column in columns)
-    return list(map(ZonedKey, keys)) if is_zoned else keys

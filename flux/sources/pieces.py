@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import AsyncGenerator, Iterable, Iterator
+from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import trio
 
+from ..casting import converted
 from ..errors import FluxError, PlanError
+from ..learning import told
 from ..plain import ColumnError, columns_of, plain_batch, plain_schema
 
 # Large enough that the cost of a batch is lost in that of its rows, small enough to stay in the cache.
@@ -165,8 +169,8 @@ def table_of_dicts(who: str, rows: list[Any]) -> pa.Table:
     columns = {}
     for name in names:
         try:
-            columns[name] = pa.array([row.get(name) for row in rows])
-        except (pa.ArrowException, OverflowError) as error:
+            columns[name] = _column_of([row.get(name) for row in rows])
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise PlanError(
                 f"{who}: the values of column {name!r} do not make one Arrow type: {error}. Give a "
                 "pyarrow.Table with a schema to say which type is meant"
@@ -174,6 +178,17 @@ def table_of_dicts(who: str, rows: list[Any]) -> pa.Table:
     if not columns:
         raise PlanError(f"{who}: the dicts of data are empty: there are no columns")
     return pa.table(columns)
+
+
+def _column_of(values: list[Any]) -> Any:
+    """Values as an array of the type that all of them have; numbers may be of several."""
+    kinds = set(map(type, values)) - {type(None)}
+    if len(kinds) <= 1:
+        return converted(values, exact=Decimal not in kinds)
+    if all(issubclass(each, int | float | np.integer | np.floating) and each is not bool for each in kinds):
+        are_whole = all(issubclass(each, int | np.integer) for each in kinds)
+        return converted(values, pa.int64() if are_whole else pa.float64())
+    return converted(values, told(values), exact=True)
 
 
 def checked_batches(who: str, pieces: Iterable[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -102,13 +102,13 @@ class _Rows:
         try:
             for i in ours:
                 key = handle.key = keys[i]
-                extend(handle_rows(key, iter(rows[starts[i] - base : stops[i] - base]), times))
+                extend(handle_rows(tuple(key), iter(rows[starts[i] - base : stops[i] - base]), times))
         except RAISED as error:
             raise task.error(error, handle_rows, key) from error
 
     def initial(self, task: Task, key: Key, rows: Any) -> None:
         for row in _python_rows(rows):
-            task.call(task.processor.handleInitialState, key, key, row, task.times)
+            task.call(task.processor.handleInitialState, key, tuple(key), row, task.times)
 
     def take(
         self, task: Task, function: Callable[..., Any], key: Any, produced: Iterable[Any], emitted: list[Any]
@@ -202,7 +202,7 @@ def frames_of(groups: Groups, ours: range, zone: str) -> Iterator[Any]:
 def pandas_key(key: Key) -> Key:
     """A key as Spark takes it out of a DataFrame: times are naive, in the time zone of the session."""
     if not any(isinstance(value, datetime) for value in key):
-        return key
+        return tuple(key)
     import pandas as pd
 
     return tuple(pd.Timestamp(each.replace(tzinfo=None)) if isinstance(each, datetime) else each for each in key)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flux.instants import apart
 from flux.spark.as_spark import spark_type
 from flux.spark.order import byte_order
 from flux.spark.values import values_of
@@ -46,7 +47,7 @@ class KeyColumns:
         return self._order(key)
 
     def of(self, rows: Any) -> list[Key]:
-        """The key of each row. All NaN are one key, and -0.0 is 0.0, as Spark has it."""
+        """The key of each row. All NaN are one key, -0.0 is 0.0, and times are instants, as Spark has it."""
         columns = []
         for name in self.names:
             column = rows.column(name)
@@ -54,7 +55,7 @@ class KeyColumns:
             if pa.types.is_floating(column.type):
                 cells = [cell if cell is None else _NAN if cell != cell else cell + 0.0 for cell in cells]
             columns.append(cells)
-        return list(zip(*columns, strict=True))
+        return apart(list(zip(*columns, strict=True)), map(rows.column, self.names))
 
     def pack(self, keys: Sequence[Key]) -> Any:
         """Keys as a table."""

@@ -27,13 +27,15 @@ from ..plain import ColumnError
 from ..valid import check_rows
 from .batches import read_batch, read_table
 from .frames import BadFrame, blame, shown
-from .values import PLAIN, Spoken, Unknown, Vocabulary, Words, cannot_move
+from .standard import Unknown
+from .values import PLAIN, Spoken, Vocabulary, Words, cannot_move
 
 _ARRAY, _TABLE, _BATCH, _TUPLE, _ARRAY_OUTSIDE, _TABLE_OUTSIDE, _BATCH_OUTSIDE, _LIST, _DICT = range(1, 10)
 _WORD, _SPOKEN = 10, 11
 _ARROW_OUTSIDE = (_TABLE_OUTSIDE, _BATCH_OUTSIDE)
 _SLICED = (_LIST, _DICT)
 _MEMORY = (bytearray, memoryview)
+_TEXTS_OF_NUMPY = (np.str_, np.bytes_)
 _HOLDERS = {list, dict}
 _LOOKED_INTO = (*_HOLDERS, *_MEMORY)
 _DEEP_MAX = 512  # As deep as msgpack goes.
@@ -104,6 +106,8 @@ def _encode(state: Any, whose: str, outside: Outside | None, words: Vocabulary, 
     def extend(value: Any) -> msgpack.ExtType:
         if depth == _TUPLES_DEEP_MAX and type(value) is not Spoken:
             raise Unknown(value, _TOO_DEEP, "Keep lists and dicts, or HOOKS")
+        if type(value) in _TEXTS_OF_NUMPY:
+            return word(value)
         if isinstance(value, np.ndarray | np.generic) and (why := _why_not(value)):
             return word(value, why)
         if isinstance(value, np.ndarray):
@@ -158,7 +162,12 @@ def _why_not(value: Any) -> str:
         return "Keep an Arrow array in a table instead of one with a mask"
     if value.dtype.hasobject:
         return "Keep a list, or an Arrow table, instead of an array of objects"
-    return "Keep an array for each field" if value.dtype.names else ""
+    if value.dtype.names:
+        return "Keep an array for each field"
+    if not value.dtype.itemsize:
+        return "Keep a number: its values have no bytes"
+    is_derived = isinstance(value, np.ndarray) and type(value) is not np.ndarray
+    return "Keep a plain array, np.asarray(...)" if is_derived else ""
 
 
 def _holds_memory(state: Any) -> bool:
@@ -223,8 +232,8 @@ def _decode(packed: Any, outside: Sequence[Any], words: Vocabulary, steps: Words
         if code == _SPOKEN:
             return _spoken(data, steps, within)
         if code == _ARRAY_OUTSIDE:
-            number, dtype, shape = msgpack.unpackb(data)
-            return _shaped(_view(outside[number], dtype), shape)
+            number, dtype, shape, *layout = msgpack.unpackb(data)
+            return _shaped(_view(outside[number], dtype), shape, *layout)
         if code in _ARROW_OUTSIDE:
             buffer = pa.py_buffer(outside[msgpack.unpackb(data)])
             return read_table(buffer) if code == _TABLE_OUTSIDE else read_batch(buffer)
@@ -253,12 +262,24 @@ def _spoken(data: bytes, steps: Words, within: Callable[[Any, Vocabulary], Any])
 
 
 def _extended_array(value: Any, outside: Outside | None) -> msgpack.ExtType:
+    value, layout = _in_layout(value)
+    head = [value.dtype.str, list(value.shape), *layout]
     if outside is None or value.nbytes < _OUTSIDE_MIN_BYTES:
-        head = msgpack.packb([value.dtype.str, list(value.shape)])
-        return msgpack.ExtType(_ARRAY, head + np.ascontiguousarray(value).tobytes())
+        return msgpack.ExtType(_ARRAY, msgpack.packb(head) + np.ascontiguousarray(value).tobytes())
     flat = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
     number = outside.put([memoryview(flat)])  # type: ignore[arg-type]
-    return msgpack.ExtType(_ARRAY_OUTSIDE, msgpack.packb([number, value.dtype.str, list(value.shape)]))
+    return msgpack.ExtType(_ARRAY_OUTSIDE, msgpack.packb([number, *head]))
+
+
+def _in_layout(value: Any) -> tuple[Any, list[list[int]]]:
+    """An array with its axes as they lie in memory, and, if that is another order, which axes these are.
+
+    A sum goes through memory, and rounds by the way it goes: a copy with another layout would come to another one.
+    """
+    if value.flags.c_contiguous:
+        return value, []
+    axes = sorted(range(value.ndim), key=lambda axis: -abs(value.strides[axis]))
+    return (value, []) if axes == list(range(value.ndim)) else (value.transpose(axes), [axes])
 
 
 def _extended_arrow(value: Any, outside: Outside | None) -> msgpack.ExtType:
@@ -297,8 +318,8 @@ def _joined(code: int, slices: Iterator[Any]) -> Any:
 def _array(data: bytes) -> Any:
     unpacker = msgpack.Unpacker()
     unpacker.feed(data[:256])
-    dtype, shape = unpacker.unpack()
-    return _shaped(_view(np.frombuffer(data, np.uint8, offset=unpacker.tell()).copy(), dtype), shape)
+    dtype, shape, *layout = unpacker.unpack()
+    return _shaped(_view(np.frombuffer(data, np.uint8, offset=unpacker.tell()).copy(), dtype), shape, *layout)
 
 
 def _view(data: Any, dtype: Any) -> Any:
@@ -314,9 +335,11 @@ def _view(data: Any, dtype: Any) -> Any:
     return flat
 
 
-def _shaped(flat: Any, shape: Any) -> Any:
+def _shaped(flat: Any, shape: Any, axes: Any = None) -> Any:
     # A scalar of numpy has no shape; an array without dimensions has an empty one.
-    return flat.reshape(())[()] if shape is None else flat.reshape(shape)
+    if shape is None:
+        return flat.reshape(())[()]
+    return flat.reshape(shape) if axes is None else flat.reshape(shape).transpose(np.argsort(axes))
 
 
 class _Gathered:

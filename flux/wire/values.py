@@ -1,9 +1,11 @@
 """Values: what state may hold beside plain values, arrays and tables, as plain values; and back, without pickle.
 
-Some types of the standard library travel as they are: sets, dates and times, decimals and the like; and times of
-pandas. Classes of the user's travel if the operator names them (`state_types`): dataclasses, named tuples, enums, and
-classes whose instances are their attributes. For everything else an operator may have `encode_state` and
-`decode_state`. All three together are its `Vocabulary`, and bytes that came from a peer make nothing that is not in it.
+Some types travel as they are: sets, dates and times, decimals and the like, arrays of Arrow (`standard`). Classes of
+the user's travel if the operator names them (`state_types`): dataclasses, named tuples, enums, and classes whose
+instances are their attributes. For everything else an operator may have `encode_state` and `decode_state`. All three
+together are its `Vocabulary`, and bytes that came from a peer make nothing that is not in it.
+
+What is in two places of a state becomes two, as in JSON: who changes one of them would not change the other any more.
 
 An instance is made without its `__init__`, because what came is a state in which it was, and not how it began.
 """
@@ -12,192 +14,21 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
-from decimal import Decimal
 from enum import Enum, Flag
-from fractions import Fraction
 from types import MemberDescriptorType
 from typing import Any
-from uuid import UUID
-from zoneinfo import ZoneInfo
-
-import numpy as np
 
 from ..batch import ROW_MODULE, row_type
 from ..errors import PlanError, StateError
 from .frames import BadFrame, shown
+from .standard import FACTORIES, Unknown, from_standard, is_standard, text, to_standard, whole
 
 _HEAP_TYPE = 1 << 9  # Of a class that was made by a `class` statement.
-_FACTORIES: dict[str, Callable[[], Any]] = {
-    kind.__name__: kind for kind in (bool, bytes, dict, float, int, list, set, str, tuple)
-}
-
-
-class Unknown(Exception):
-    """A value that is in nobody's vocabulary; `why` there is more to say about it, and `advice` other than the usual.
-
-    In the advice HOOKS stands for what there is to say of `encode_state` and `decode_state`.
-    """
-
-    def __init__(self, value: Any, why: str = "", advice: str = "") -> None:
-        super().__init__(why)
-        self.value = value
-        self.why = why
-        self.advice = advice
-
-
-# --- of the standard library ------------------------------------------------------------------------
-
-
-def _zone(zone: tzinfo | None) -> Any:
-    if zone is None:
-        return None
-    if type(zone) is ZoneInfo and zone.key is not None:
-        return zone.key
-    if type(zone) is timezone:
-        offset = zone.utcoffset(None)
-        return [_span(offset), zone.tzname(None)]
-    raise Unknown(zone, "of a time zone, zoneinfo.ZoneInfo and datetime.timezone are known")
-
-
-def _to_zone(plain: Any) -> tzinfo | None:
-    if plain is None:
-        return None
-    if isinstance(plain, str):
-        return ZoneInfo(plain)
-    span, name = plain
-    zone = timezone(_to_span(span), name)
-    return UTC if zone == UTC and name == "UTC" else zone
-
-
-def _span(span: timedelta) -> list[int]:
-    return [span.days, span.seconds, span.microseconds]
-
-
-def _to_span(plain: Any) -> timedelta:
-    days, seconds, microseconds = map(_whole, plain)
-    return timedelta(days, seconds, microseconds)
-
-
-def _clock(at: datetime | time) -> list[Any]:
-    return [at.hour, at.minute, at.second, at.microsecond, at.fold, _zone(at.tzinfo)]
-
-
-def _to_datetime(plain: Any) -> datetime:
-    year, month, day, *clock = plain
-    hour, minute, second, microsecond, fold, zone = clock
-    return datetime(year, month, day, hour, minute, second, microsecond, _to_zone(zone), fold=fold)
-
-
-def _to_time(plain: Any) -> time:
-    hour, minute, second, microsecond, fold, zone = plain
-    return time(hour, minute, second, microsecond, _to_zone(zone), fold=fold)
-
-
-def _whole(value: Any) -> int:
-    if type(value) is not int:
-        raise TypeError(f"expected a whole number, got {shown(value)}")
-    return value
-
-
-def _text(value: Any) -> str:
-    if type(value) is not str:
-        raise TypeError(f"expected text, got {shown(value)}")
-    return value
-
-
-def _bytes(value: Any) -> bytes:
-    if type(value) is not bytes:
-        raise TypeError(f"expected bytes, got {shown(value)}")
-    return value
-
-
-def _int_bytes(value: int) -> bytes:
-    return value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
-
-
-def _default_factory(value: defaultdict[Any, Any]) -> str | None:
-    factory = value.default_factory
-    if factory is None:
-        return None
-    name = getattr(factory, "__name__", "")
-    if _FACTORIES.get(name) is not factory:
-        raise Unknown(value, f"of a defaultdict the factory is one of {', '.join(_FACTORIES)}")
-    return name
-
-
-def _to_defaultdict(plain: Any) -> defaultdict[Any, Any]:
-    name, entries = plain
-    return defaultdict(None if name is None else _FACTORIES[name], entries)
-
-
-_Both = tuple[Callable[[Any], Any], Callable[[Any], Any]]
-# By exact type: what it is called on the wire, how it becomes a plain value, and how that becomes it.
-_STANDARD: dict[type[Any], tuple[str, *_Both]] = {
-    set: ("set", list, set),
-    frozenset: ("frozenset", list, frozenset),
-    deque: ("deque", lambda v: [list(v), v.maxlen], lambda p: deque(*p)),
-    Counter: ("Counter", dict, Counter),
-    OrderedDict: ("OrderedDict", dict, OrderedDict),
-    defaultdict: ("defaultdict", lambda v: [_default_factory(v), dict(v)], _to_defaultdict),
-    datetime: ("datetime", lambda v: [v.year, v.month, v.day, *_clock(v)], _to_datetime),
-    date: ("date", lambda v: v.toordinal(), date.fromordinal),
-    time: ("time", _clock, _to_time),
-    timedelta: ("timedelta", _span, _to_span),
-    Decimal: ("Decimal", str, lambda p: Decimal(_text(p))),
-    Fraction: ("Fraction", lambda v: [v.numerator, v.denominator], lambda p: Fraction(*map(_whole, p))),
-    UUID: ("UUID", lambda v: v.bytes, lambda p: UUID(bytes=p)),
-    bytearray: ("bytearray", bytes, lambda p: bytearray(_bytes(p))),
-    complex: ("complex", lambda v: [v.real, v.imag], lambda p: complex(*p)),
-    # Those that msgpack has no room for.
-    int: ("int", _int_bytes, lambda p: int.from_bytes(p, "little", signed=True)),
-}
-_FROM_STANDARD = {name: made for name, _, made in _STANDARD.values()}
+_GENERIC = "__orig_class__"  # Where `typing` notes that a `Box` was made as a `Box[int]`; the box does not care.
 _ROW = "row"  # What `batch.rows()` yields: a row that an operator keeps comes back as one.
-
-
-# --- of pandas ----------------------------------------------------------------------------------------
-
-
-def _timestamp(value: Any) -> list[Any]:
-    # pandas makes zones of pytz of names, and so it does again.
-    name = getattr(value.tzinfo, "zone", None)
-    return [value.to_numpy(), name, _zone(value.tzinfo) if name is None else None]
-
-
-def _to_timestamp(plain: Any, pandas: Any) -> Any:
-    instant, name, zone = plain
-    made = pandas.Timestamp(_numpy(instant, np.datetime64))
-    if name is None and zone is None:
-        return made
-    if name is not None:
-        ZoneInfo(_text(name))  # Raises for what is no zone. pandas would open any file of that name.
-    return made.tz_localize("UTC").tz_convert(_to_zone(zone) if name is None else name)
-
-
-def _numpy(value: Any, kind: type[Any]) -> Any:
-    if type(value) is not kind:
-        raise TypeError(f"expected a {kind.__name__}, got {shown(value)}")
-    return value
-
-
-# Rows have them where the standard library has nothing so fine. Of each: what it is made of, and what makes it.
-_OF_PANDAS: dict[str, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]] = {
-    "pandas.Timestamp": (_timestamp, _to_timestamp),
-    "pandas.Timedelta": (lambda v: v.to_numpy(), lambda p, pandas: pandas.Timedelta(_numpy(p, np.timedelta64))),
-    "pandas.NaTType": (lambda v: None, lambda p, pandas: pandas.NaT),
-}
-
-
-def _to_pandas(word: str, plain: Any) -> Any:
-    try:
-        import pandas  # Not needed by those who do not keep such values.
-    except ImportError as error:
-        raise BadFrame(f"state with a {word}, and pandas is not installed here: install it everywhere") from error
-    return _OF_PANDAS[word][1](plain, pandas)
-
+_DEFAULTS = "defaultdict"
 
 # --- of the user's ----------------------------------------------------------------------------------
 
@@ -216,6 +47,8 @@ class _Class:
         if isinstance(value, Enum):
             return value.name
         held: dict[str, Any] = getattr(value, "__dict__", {})
+        if _GENERIC in held:
+            held = {name: each for name, each in held.items() if name != _GENERIC}
         if isinstance(value, tuple):
             if held:
                 beside = f"it has the attributes {', '.join(held)} beside its fields, which named tuples have not"
@@ -231,9 +64,9 @@ class _Class:
     def make(self, plain: Any) -> Any:
         kind = self.kind
         if issubclass(kind, Flag):
-            return kind(_whole(plain))
+            return kind(whole(plain))
         if issubclass(kind, Enum):
-            return kind[_text(plain)]
+            return kind[text(plain)]
         if issubclass(kind, tuple):
             return tuple.__new__(kind, self._by_name(plain).values())
         made = object.__new__(kind)
@@ -243,7 +76,7 @@ class _Class:
 
     def _by_name(self, plain: Any) -> dict[str, Any]:
         if type(plain) is dict and not issubclass(self.kind, tuple):
-            return {_text(name): value for name, value in plain.items()}
+            return {text(name): value for name, value in plain.items()}
         if type(plain) is not list or self.fields is None or len(plain) != len(self.fields):
             fields = "attributes" if self.fields is None else f"the fields {', '.join(self.fields)}"
             raise BadFrame(f"{self.kind.__qualname__} has {fields}; {shown(plain)} came")
@@ -301,13 +134,12 @@ class Vocabulary:
     def to_plain(self, value: Any) -> tuple[str, Any]:
         """A value's word and what it is made of, which may be in need of words itself."""
         kind = type(value)
-        if kind in _STANDARD:
-            name, take, _ = _STANDARD[kind]
-            return name, take(value)
         if kind in self._classes:
             return f".{kind.__qualname__}", self._classes[kind].take(value)
-        if kind.__module__.startswith("pandas.") and (word := f"pandas.{kind.__name__}") in _OF_PANDAS:
-            return word, _OF_PANDAS[word][0](value)
+        if (standard := to_standard(value)) is not None:
+            return standard
+        if kind is defaultdict:
+            return _DEFAULTS, [self._factory(value), dict(value)]
         if kind.__module__ == ROW_MODULE and isinstance(value, tuple):
             return _ROW, [list(kind._fields), list(value)]
         if self._encode is not None:
@@ -333,13 +165,14 @@ class Vocabulary:
 
     def to_value(self, word: Any, plain: Any) -> Any:
         """The value of which `to_plain` gave this; `BadFrame` if there is no such word."""
-        if word in _FROM_STANDARD:
-            return _FROM_STANDARD[word](plain)
-        if word in _OF_PANDAS:
-            return _to_pandas(word, plain)
+        if is_standard(word):
+            return from_standard(word, plain)
+        if word == _DEFAULTS:
+            factory, entries = plain
+            return defaultdict(None if factory is None else self._made_by(factory), entries)
         if word == _ROW:
             names, values = plain
-            return row_type(tuple(map(_text, names)))._make(values)
+            return row_type(tuple(map(text, names)))._make(values)
         if word == "" and self._decode is not None:
             try:
                 return self._decode(plain)
@@ -348,10 +181,32 @@ class Vocabulary:
                     f"{self._whose}: decode_state, given {plain!r:.100}, raised {type(error).__name__}: {error}. Where "
                     "the state comes from it did not: what it makes of it must be the same in every process"
                 ) from error
+        return self._named(word).make(plain)
+
+    def _named(self, word: Any) -> _Class:
         named = self._names.get(word[1:]) if isinstance(word, str) and word.startswith(".") else None
         if named is None:
             raise BadFrame(f"state with a {shown(word)}, which the operator here does not name in state_types")
-        return named.make(plain)
+        return named
+
+    def _factory(self, value: defaultdict[Any, Any]) -> str | None:
+        """The word for what makes the values that a dict has not yet."""
+        factory = value.default_factory
+        if factory is None:
+            return None
+        if factory in self._classes:
+            return f".{self._classes[factory].kind.__qualname__}"
+        name = getattr(factory, "__name__", "")
+        if FACTORIES.get(name) is factory:
+            return name
+        raise Unknown(
+            value,
+            f"of a defaultdict the factory is one of {', '.join(FACTORIES)}, or a class that is named",
+            "If it is a class, name that in the operator, `state_types = (...,)`. Else HOOKS",
+        )
+
+    def _made_by(self, word: Any) -> Callable[[], Any]:
+        return FACTORIES[word] if word in FACTORIES else self._named(word).kind
 
 
 PLAIN = Vocabulary()
@@ -424,7 +279,7 @@ def _parts(value: Any, place: str) -> list[tuple[Any, str]]:
         keys = [tuple(row.values()) for row in value["keys"].to_pylist()]
         return [(each, f"the state of key {key!r}") for key, each in zip(keys, value["states"], strict=False)]
     if isinstance(value, dict):
-        keys = [(key, f"{place}, a key") for key in value]
+        keys = [(key, f"{place}, a key" if place else "a key of it") for key in value]
         return [*keys, *((each, f"{place}[{key!r:.60}]") for key, each in value.items())]
     names = list(getattr(value, "_fields", ()))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
+from pathlib import Path
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -282,6 +283,8 @@ _SPOKEN: list[Any] = [
     [{1, "b"}, frozenset({2.5}), Decimal("1.50"), UUID(int=7)],
     [deque([1, 2], 5), Counter("aab"), OrderedDict(a=1), defaultdict(set, {"a": {1}}), Fraction(1, 3), 1j, 2**90],
     [datetime(2024, 7, 1, tzinfo=ZoneInfo("Europe/Berlin")), _MOMENT.timetz(), Visit(None, Visit(1, 2))],
+    [np.arange(6).reshape(2, 3).T, np.str_("a"), np.bytes_(b"a"), pa.array(["a", None]), pa.scalar(1), UTC],
+    [pa.chunked_array([["a"], ["b"]]), Path("/a"), defaultdict(Visit, {1: Visit(1, 2)})],
 ]
 _WORDED = [state.encode([Spoken(1, 0, value, _WORDS)], "fuzz") for value in _SPOKEN]
 STATES += _WORDED
@@ -319,6 +322,7 @@ _OTHERS = {
     "uuid",
     "zoneinfo",
     "numpy",
+    "pathlib",
     "pyarrow",
     "msgpack",
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -226,3 +226,113 @@ def test_an_error_names_the_method_in_which_it_arose(place: str, says: str) -> N
     with pytest.raises(OperatorError, match=says) as caught:
         emitted(flux.wrap(Failing, at_end="finish"), ROWS[:4], key=("k",), moves=[1], place=place)
     assert "update" not in str(caught.value)
+
+
+# What classes look like that were not written to be wrapped.
+
+
+class Slotted:
+    __slots__ = ("total",)
+
+    def __init__(self) -> None:
+        self.total = 0
+
+    def update(self, row: dict[str, int]) -> dict[str, int]:
+        self.total += row["v"]
+        return {"total": self.total}
+
+
+class Pickled(Slotted):
+    """It can be pickled, and says how; what it says is its state."""
+
+    def __getstate__(self) -> int:
+        return self.total
+
+    def __setstate__(self, state: int) -> None:
+        self.total = state
+
+
+def test_what_a_class_says_to_pickle_is_its_state() -> None:
+    plain = Pickled()
+    expected = [plain.update(row) for row in ROWS[::5]]
+    assert emitted(flux.wrap(Pickled), ROWS[::5], key=("k",), moves=[1, 4]) == expected
+
+
+def test_every_class_can_be_pickled_but_not_every_one_says_how() -> None:
+    with pytest.raises(
+        PlanError, match=r"none of the methods getState, .*__getstate__.*getattr\(it, name\) for name in it.__slots__"
+    ):
+        flux.wrap(Slotted)
+
+
+class Pair(NamedTuple):
+    k: int
+    total: int
+
+
+@dataclass
+class Sum:
+    k: int
+    total: int
+
+
+@pytest.mark.parametrize("kind", [Pair, Sum])
+def test_a_named_tuple_or_a_dataclass_is_a_row(kind: Any) -> None:
+    class Named(Totals):
+        def update(self, row: dict[str, int]) -> Any:
+            made = kind(**super().update(row))
+            return made if row["v"] % 2 else [made, made]
+
+    expected = [row for n, row in enumerate(totals()) for _ in range(1 if n % 2 else 2)]
+    assert emitted(flux.wrap(Named), ROWS, key=("k",), moves=[3]) == expected
+
+
+def test_a_tuple_is_no_row_and_is_shown_as_a_whole() -> None:
+    class Tuples(Totals):
+        def update(self, row: dict[str, int]) -> Any:
+            return row["k"], row["v"]
+
+    with pytest.raises(OperatorError, match=r"returned \(1, 1\); expected None, a dict"):
+        emitted(flux.wrap(Tuples), [{"k": 1, "v": 1}], key=("k",))
+
+
+class Fits:
+    """As models are that learn bit by bit."""
+
+    def __init__(self, *, rate: float, decay: float = 1) -> None:
+        self.rate = rate
+
+    def partial_fit(self, xs: Any, ys: Any) -> Fits:
+        return self
+
+    async def update(self, row: Any) -> None: ...
+
+
+STATE: dict[str, Any] = {"get_state": vars, "install_state": lambda it, state: vars(it).update(state)}
+
+
+@pytest.mark.parametrize(
+    ("wrapping", "says"),
+    [
+        (
+            lambda: flux.wrap(Fits, process="partial_fit", **STATE),
+            r"partial_fit\(self, xs.*, ys.*\).* is called with the instance and a row.*process=lambda it, row: ",
+        ),
+        (lambda: flux.wrap(Fits, process=lambda: {}, **STATE), r"is called with the instance and a row"),
+        (lambda: flux.wrap(Fits, **STATE), r"update is a coroutine.*process=lambda it, row: "),
+    ],
+)
+def test_a_method_that_cannot_be_called_so_is_a_plan_error(wrapping: Any, says: str) -> None:
+    with pytest.raises(PlanError, match=says):
+        wrapping()
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [({}, "missing a required argument: 'rate'"), ({"rate": 1, "pace": 2}, "unexpected keyword argument 'pace'")],
+)
+def test_parameters_that_a_class_does_not_take_are_a_plan_error(given: dict[str, Any], says: str) -> None:
+    flow = flux.Dataflow("models")
+    rows = flow.source(flux.sources.Table(ROWS)).exchange("k")
+    with pytest.raises(PlanError, match=rf"{says}.*apply\(\.\.\., name=value\)"):
+        rows.apply(flux.wrap(Fits, process=lambda it, row: {}, **STATE), **given)
