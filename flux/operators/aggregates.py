@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from flux.columns import ColumnError, schema_of
+from flux.columns import ColumnError, python_of, schema_of
 from flux.errors import OperatorError
 from flux.operators.accumulators import (
     Accumulator,
@@ -39,6 +39,7 @@ from flux.operators.accumulators import (
 )
 from flux.operators.grouping import Groups
 from flux.operators.running import Stretches
+from flux.unheld import UNHELD, shown_value
 
 __all__ = ["Aggregate", "Kept", "asked_for", "entry_name", "numbers_of"]
 
@@ -256,8 +257,15 @@ class Kept:
 
 
 def entry_name(columns: Mapping[str, Any], names: Iterable[str], at: int) -> str:
-    """The values that tell an entry from others, as errors have them."""
-    return ", ".join(f"{name} {columns[name][at].as_py()!r:.200}" for name in names)
+    """The values that tell an entry from others, as errors have them; also those that Python cannot hold."""
+    return ", ".join(f"{name} {_shown(columns[name].slice(at, 1)):.200}" for name in names)
+
+
+def _shown(one: Any) -> str:
+    try:
+        return repr(python_of(one)[0])
+    except UNHELD:
+        return shown_value(one)
 
 
 def _in_their_rows(x: npt.NDArray[Any], valid: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
