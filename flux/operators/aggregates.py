@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from flux.as_python import python_of
 from flux.columns import ColumnError, schema_of
 from flux.errors import OperatorError
 from flux.operators.accumulators import (
@@ -39,6 +40,7 @@ from flux.operators.accumulators import (
 )
 from flux.operators.grouping import Groups
 from flux.operators.running import Stretches
+from flux.unheld import UNHELD, shown_value
 
 __all__ = ["Aggregate", "Kept", "asked_for", "entry_name", "numbers_of"]
 
@@ -80,7 +82,11 @@ class Aggregate:
             is_ordered = is_number or (pa.types.is_temporal(kind) and not pa.types.is_interval(kind))
             fits = {"count": True, "min": is_ordered, "max": is_ordered}.get(self.what, is_number)
             if not fits:
-                raise ColumnError(f"aggregate {self.name!r}: no {self.what} of {column!r}, which is {kind}; cast it")
+                needed = "numbers, dates or times" if self.what in ("min", "max") else "numbers"
+                raise ColumnError(
+                    f"aggregate {self.name!r}: no {self.what} of {column!r}, which is {kind}, but of {needed}. Cast it "
+                    f'in the source, or by select(..., {column}=(function, "float64")) before the exchange'
+                )
         if self.what == "count" or (self.what == "sum" and not pa.types.is_floating(kinds[0])):
             return pa.int64()
         return kinds[0] if self.what in ("min", "max") else pa.float64()
@@ -256,8 +262,15 @@ class Kept:
 
 
 def entry_name(columns: Mapping[str, Any], names: Iterable[str], at: int) -> str:
-    """The values that tell an entry from others, as errors have them."""
-    return ", ".join(f"{name} {columns[name][at].as_py()!r:.200}" for name in names)
+    """The values that tell an entry from others, as errors have them; also those that Python cannot hold."""
+    return ", ".join(f"{name} {_shown(columns[name].slice(at, 1)):.200}" for name in names)
+
+
+def _shown(one: Any) -> str:
+    try:
+        return repr(python_of(one)[0])
+    except UNHELD:
+        return shown_value(one)
 
 
 def _in_their_rows(x: npt.NDArray[Any], valid: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:

@@ -16,9 +16,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from flux.batch import Batch
+from flux.columns import ColumnError
 from flux.errors import OperatorError, PlanError
 
-__all__ = ["Groups", "check_key_type", "group_by_slot", "key_array", "plain_column", "unknown_parameters"]
+__all__ = ["Groups", "column_of", "emitted_schema", "group_by_slot", "in_row_order", "unknown_parameters"]
 
 # A word holds 40 bits of slot and 24 of row.
 _ROW_BITS = np.uint64(24)
@@ -66,47 +67,36 @@ def _sorted_pairs(slots: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], 
     return row, pairs.view(np.int64)
 
 
-def plain_column(batch: Batch, name: str, step: str) -> npt.NDArray[Any]:
-    """Return a column that must be there and have no nulls."""
+def in_row_order(rows: npt.NDArray[np.int64], count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return rows of a batch of so many, which all differ, in ascending order, and the place that each had.
+
+    >>> [found.tolist() for found in in_row_order(np.array([4, 1, 2]), 6)]
+    [[1, 2, 4], [1, 2, 0]]
+    """
+    place = np.full(count, -1)
+    place[rows] = np.arange(len(rows))
+    ascending = np.flatnonzero(place >= 0)
+    return ascending, place.take(ascending)
+
+
+def column_of(batch: Batch, name: str, step: str) -> Any:
+    """Return a column that must be there."""
     try:
-        values = batch[name]
+        return batch.column(name)
     except KeyError as error:
         raise OperatorError(str(error.args[0]), step) from None
-    if isinstance(values, np.ma.MaskedArray):
-        row = int(np.flatnonzero(np.ma.getmaskarray(values).reshape(len(batch), -1).any(axis=1))[0])
-        raise OperatorError(
-            f"column {name!r} is null; expected a value in each row. Filter such rows out before the step",
-            step,
-            int(batch.partition[row]),
-            int(batch.sn[row]),
+
+
+def emitted_schema(fields: Sequence[Any]) -> pa.Schema:
+    """Return the schema of what an operator emits: of its key, or of its input, and of what it adds."""
+    names = [field.name for field in fields]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ColumnError(
+            f"it would emit {', '.join(map(repr, twice))} twice; its columns are {', '.join(names)}. Give an aggregate "
+            "another name, or rename the column with select(new='old') before the exchange"
         )
-    return values
-
-
-def key_array(batch: Batch, name: str, step: str) -> npt.NDArray[Any]:
-    """Return a key column in a form whose equal values have equal bytes."""
-    values = plain_column(batch, name, step)
-    check_key_type(batch.column(name).type, name, step)
-    if values.dtype.kind in "mM":
-        return values.view(np.int64)
-    if values.dtype.kind != "f":
-        return values
-    # -0.0 equals 0.0 and NaN has many forms: each gets one.
-    with np.errstate(invalid="ignore"):
-        canonical: npt.NDArray[Any] = values + values.dtype.type(0)
-    canonical[np.isnan(canonical)] = np.nan
-    return canonical
-
-
-def check_key_type(kind: Any, name: str, step: str) -> None:
-    """Raise if `key_array` cannot make keys of a column of this Arrow type."""
-    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-    if is_number or pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_duration(kind):
-        return
-    raise PlanError(
-        f"step {step!r}: the key column {name!r} is {kind}; expected integers, booleans, floats, dates, timestamps or "
-        "durations. Make one of them of it before the exchange, or use a flux.KeyedOperator"
-    )
+    return pa.schema(fields)
 
 
 def unknown_parameters(step: str, given: Sequence[str], known: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ A key is in the table exactly while its session is open, so that presence is the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,25 +22,19 @@ from flux.batch import Batch
 from flux.columns import ColumnError
 from flux.errors import OperatorError, PlanError
 from flux.operator import Context
-from flux.operators.grouping import (
-    Groups,
-    check_key_type,
-    group_by_slot,
-    key_array,
-    plain_column,
-    unknown_parameters,
-)
-from flux.operators.table import Table
+from flux.operators.grouping import Groups, column_of, group_by_slot, in_row_order, unknown_parameters
+from flux.operators.keys import KeyTable, check_keys
 from flux.operators.tabled import Tabled
 
 __all__ = ["Sessions"]
 
 _START, _END = b"SE"
 _KEY = ("src", "dst")
-_VALUES = {"app": np.int32, "ts": np.int64}
+_VALUES = {"app": np.int32, "ts": np.int64, "no_ts": np.bool_}
 
 Bytes = npt.NDArray[np.uint8]
 Rows = npt.NDArray[np.int64]
+Event = Mapping[str, npt.NDArray[Any]]  # What is kept of a start, by the names of `_VALUES`.
 
 
 class Sessions(Tabled):
@@ -48,9 +42,10 @@ class Sessions(Tabled):
 
     A packet has the columns src, dst, data and ts. The first byte of its data says what it is: ``S`` starts the
     session of its two hosts, or starts it anew, and the second byte is the application; ``E`` ends it, if there is
-    one; others are payload. `src` is as it came. `dur` is how much later the end came, in the unit of ts. A packet
-    with a null in one of these columns is an `OperatorError` that names it: filter such rows out, or leave them out by
-    ``on_error="skip"``.
+    one; others are payload. `src` is as it came. `dur` is how much later the end came, in the unit of ts.
+
+    A null in src or dst is a host like any other, as it is to the exchange. A packet whose data is null is payload.
+    Where the ts of a start or of its end is null, so is the `dur` of that session.
     """
 
     is_by_key = True
@@ -65,8 +60,7 @@ class Sessions(Tabled):
                 f"expected packets with the columns src, dst, data and ts; without {', '.join(missing)} came "
                 f"{', '.join(rows.names)}. Rename columns with select(...) before the exchange"
             )
-        for name in _KEY:
-            check_key_type(rows.field(name).type, name, "Sessions")
+        check_keys(_KEY, rows)
         _check_data(rows.field("data").type)
         _check_instants(rows.field("ts").type)
         src = pa.field("src", rows.field("src").type)
@@ -81,23 +75,23 @@ class Sessions(Tabled):
             )
         self._step = context.step
         self._table = None
+        # Until a ts is null, nothing is looked up of such.
+        self._has_nulls = False
 
     def process(self, batch: Batch) -> Batch | None:
         kind, app = _first_two_bytes(batch, self._step)
+        # Also of a batch without events, so that what is refused does not depend on where batches are cut.
+        event = {"app": app, **self._instants(batch)}
+        key = [column_of(batch, name, self._step) for name in _KEY]
+        table = self._begun([column.type for column in key])
         is_start = kind == _START
         rows = np.flatnonzero(is_start | (kind == _END))
-        # Also of a batch without any, so that what is refused does not depend on where batches are cut.
-        src, dst = (key_array(batch, name, self._step) for name in _KEY)
-        ts = _instants(batch, self._step)
         if not len(rows):
             return None
+        partition = batch.partition
         if len(rows) < len(batch):
-            key, partition = [src.take(rows), dst.take(rows)], batch.partition.take(rows)
-        else:
-            key, partition = [src, dst], batch.partition
-        if self._table is None:
-            self._table = Table([src.dtype, dst.dtype], _VALUES)
-        slots, new = self._table.find_or_insert(key, partition)
+            key, partition = [column.take(pa.array(rows)) for column in key], partition.take(rows)
+        slots, new = table.find_or_insert(key, partition)
 
         # The state an event meets was left by the event before it in its session: in this batch, or in the
         # table.
@@ -107,74 +101,71 @@ class Sessions(Tabled):
         is_open = ~new.take(groups.row)
         np.copyto(is_open[1:], starts[:-1], where=~groups.first[1:])
         ends = np.flatnonzero(is_open & ~starts)
-        begun, by_app = self._begun(ends, groups, row, ts, app)
-        self._remember(groups, row, starts, ts, app)
+        begun = {name: self._begun_with(name, values, ends, groups, row) for name, values in event.items()}
+        self._remember(groups, row, starts, event)
 
-        # Output goes by input row, not by group.
-        ended = row.take(ends)
-        since, application = np.empty(len(batch), np.int64), np.empty(len(batch), np.int32)
-        since[ended], application[ended] = begun, by_app
-        finished = np.zeros(len(batch), np.bool_)
-        finished[ended] = True
-        origin = np.flatnonzero(finished)
-        return batch.emit(
-            {
-                "app": application.take(origin),
-                "src": batch.column("src").take(pa.array(origin)),
-                "dur": self._lasted(batch, origin, ts.take(origin), since.take(origin)),
-            },
-            origin,
-        )
+        origin, order = in_row_order(row.take(ends), len(batch))
+        begun = {name: values.take(order) for name, values in begun.items()}
+        columns = {
+            "app": begun["app"].astype(np.int32, copy=False),
+            "src": batch.column("src").take(pa.array(origin)),
+            "dur": self._lasted(batch, origin, begun, event),
+        }
+        return batch.emit(columns, origin)
 
-    def _lasted(self, batch: Batch, origin: Rows, ended: Rows, begun: Rows) -> Rows:
-        lasted: Rows = ended - begun
+    def _lasted(self, batch: Batch, origin: Rows, begun: Event, event: Event) -> Any:
+        since, ended = begun["ts"], event["ts"].take(origin)
+        lasted: Rows = ended - since
+        no_ts = begun["no_ts"] | event["no_ts"].take(origin) if self._has_nulls else None
         # A difference has wrapped around if its sign is neither end's.
-        wrapped = np.flatnonzero(((ended ^ begun) & (ended ^ lasted)) < 0)
+        wrapped = np.flatnonzero(((ended ^ since) & (ended ^ lasted)) < 0)
+        if no_ts is not None:
+            wrapped = wrapped.compress(~no_ts.take(wrapped))
         if len(wrapped):
             i, row = int(wrapped[0]), int(origin[wrapped[0]])
             raise OperatorError(
-                f"a session from ts {begun[i]} to ts {ended[i]} is longer than 64 bits can tell",
+                f"a session from ts {since[i]} to ts {ended[i]} is longer than 64 bits can tell",
                 self._step,
                 int(batch.partition[row]),
                 int(batch.sn[row]),
             )
-        return lasted
+        return pa.array(lasted, mask=no_ts)
 
-    def _begun(
-        self, ends: Rows, groups: Groups, row: Rows, ts: npt.NDArray[Any], app: Bytes
-    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Return when, and by which application, the sessions were begun that these entries end."""
+    def _instants(self, batch: Batch) -> dict[str, npt.NDArray[Any]]:
+        """Return `ts` as 64-bit integers, in its own unit, and which rows have none, once some had none."""
+        try:
+            _check_instants(column_of(batch, "ts", self._step).type)
+        except ColumnError as error:
+            raise OperatorError(str(error), self._step) from error
+        given, ts = batch["ts"], np.ma.getdata(batch["ts"])
+        told = {"ts": ts.view(np.int64) if ts.dtype.kind in "mM" else ts.astype(np.int64, copy=False)}
+        self._has_nulls |= isinstance(given, np.ma.MaskedArray)
+        return {**told, "no_ts": np.ma.getmaskarray(given)} if self._has_nulls else told
+
+    def _begun(self, kinds: Sequence[Any]) -> KeyTable:
+        if self._table is None:
+            self._table = KeyTable(self._step, dict(zip(_KEY, kinds, strict=True)), _VALUES)
+        return self._table
+
+    def _begun_with(self, name: str, values: npt.NDArray[Any], ends: Rows, groups: Groups, row: Rows) -> Any:
+        """Return what the starts had of the sessions that these entries end."""
         assert self._table is not None
-        before = row.take(ends - 1, mode="wrap")
-        slot = groups.slot.take(ends)
-        first = groups.first.take(ends)
-        values = self._table.values
-        begun = np.where(first, values["ts"].take(slot), ts.take(before))
-        return begun, np.where(first, values["app"].take(slot), app.take(before))
+        before = values.take(row.take(ends - 1, mode="wrap"))
+        kept = self._table.values[name].take(groups.slot.take(ends))
+        return np.where(groups.first.take(ends), kept, before)
 
-    def _remember(self, groups: Groups, row: Rows, starts: npt.NDArray[np.bool_], ts: Any, app: Bytes) -> None:
+    def _remember(self, groups: Groups, row: Rows, starts: npt.NDArray[np.bool_], event: Event) -> None:
         """Keep in the table the sessions whose last event is a start, and only those."""
         assert self._table is not None
         self._table.delete(groups.slot.take(np.flatnonzero(groups.last & ~starts)))
         left_open = np.flatnonzero(groups.last & starts)
         slot, begun_by = groups.slot.take(left_open), row.take(left_open)
-        self._table.values["ts"][slot] = ts.take(begun_by)
-        self._table.values["app"][slot] = app.take(begun_by)
+        for name, values in event.items():
+            self._table.values[name][slot] = values.take(begun_by)
 
     def install_partition_state(self, pid: int, state: Any) -> None:
-        if self._table is None:
-            self._table = Table([state["key0"].dtype, state["key1"].dtype], _VALUES)
-        self._table.install(pid, state)
-
-
-def _instants(batch: Batch, step: str) -> Rows:
-    """Return `ts` as 64-bit integers, in its own unit."""
-    ts = plain_column(batch, "ts", step)
-    try:
-        _check_instants(batch.column("ts").type)
-    except ColumnError as error:
-        raise OperatorError(str(error), step) from error
-    return ts.view(np.int64) if ts.dtype.kind in "mM" else ts.astype(np.int64, copy=False)
+        self._has_nulls |= bool(state["values"]["no_ts"].any())
+        self._begun([column.type for column in state["keys"].columns]).install(pid, state)
 
 
 def _check_instants(kind: Any) -> None:
@@ -186,22 +177,29 @@ def _check_instants(kind: Any) -> None:
 
 
 def _first_two_bytes(batch: Batch, step: str) -> tuple[Bytes, Bytes]:
-    """Return the first and second byte of each row's `data`, 0 where it is shorter.
+    """Return the first and second byte of each row's `data`, 0 where it is shorter, or null.
 
     Spark knows no binary of fixed size: `data` may also come with offsets.
     """
-    column = batch.column("data")
+    column = column_of(batch, "data", step)
     kind = column.type
-    if pa.types.is_fixed_size_binary(kind) and kind.byte_width >= 2:
-        data = plain_column(batch, "data", step)
-        return data[:, 0], data[:, 1]
     try:
         _check_data(kind)
     except ColumnError as error:
         raise OperatorError(str(error), step) from error
+    if pa.types.is_fixed_size_binary(kind):
+        data = np.ma.getdata(batch["data"])
+        first, second = data[:, 0], data[:, 1]
+    else:
+        first, second = _with_offsets(column)
     if column.null_count:
-        plain_column(batch, "data", step)  # Refuses them, and says which row it is.
-    wide: Any = np.int64 if pa.types.is_large_binary(kind) else np.int32
+        is_there = column.is_valid().to_numpy(zero_copy_only=False)
+        first, second = first * is_there, second * is_there
+    return first, second
+
+
+def _with_offsets(column: Any) -> tuple[Bytes, Bytes]:
+    wide: Any = np.int64 if pa.types.is_large_binary(column.type) else np.int32
     _, offsets, values = column.buffers()
     starts: npt.NDArray[Any] = np.frombuffer(offsets, wide)[column.offset : column.offset + len(column) + 1]
     # Two zeros more, so that even an empty value at the end has two bytes to look at.
@@ -210,8 +208,7 @@ def _first_two_bytes(batch: Batch, step: str) -> tuple[Bytes, Bytes]:
     else:
         flat = np.frombuffer(values, np.uint8)
     lengths = np.diff(starts)
-    first, second = flat.take(starts[:-1]), flat.take(starts[:-1] + 1)
-    return first * (lengths >= 1), second * (lengths >= 2)
+    return flat.take(starts[:-1]) * (lengths >= 1), flat.take(starts[:-1] + 1) * (lengths >= 2)
 
 
 def _check_data(kind: Any) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from flux.operator import PooledOperator
-from flux.operators.table import Table
+from flux.operators.keys import KeyTable
 
 __all__ = ["Tabled"]
 
@@ -13,10 +14,11 @@ __all__ = ["Tabled"]
 class Tabled(PooledOperator):
     """It takes state out and forgets it by partition; who derives from it makes `_table`, and installs state."""
 
-    _table: Table | None = None
+    _table: KeyTable | None = None
 
-    def get_partition_state(self, pid: int) -> Any:
-        return None if self._table is None else self._table.get(pid)
+    def get_partition_state(self, pid: int) -> Iterator[Any]:
+        if self._table is not None:
+            yield from self._table.pieces(pid)
 
     def drop_partition(self, pid: int) -> None:
         if self._table is not None:

@@ -9,7 +9,8 @@ integers exactly, also beyond 64 bits, and floats always in the same order, beca
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,13 +23,13 @@ from flux.errors import OperatorError, PlanError
 from flux.operator import Context
 from flux.operators.grouping import (
     Groups,
-    check_key_type,
+    column_of,
+    emitted_schema,
     group_by_slot,
-    key_array,
-    plain_column,
+    in_row_order,
     unknown_parameters,
 )
-from flux.operators.table import Table
+from flux.operators.keys import KeyTable, check_keys
 from flux.operators.tabled import Tabled
 
 __all__ = ["CountWindow"]
@@ -46,11 +47,12 @@ Numbers = npt.NDArray[Any]
 class CountWindow(Tabled):
     """For each key, maximum and mean of the last `history` rows, told every `slide` rows.
 
-    The key is that of the exchange before it. Emits the key columns, `max_<value>` and `avg_<value>`, first
-    when `history` rows of a key have come; a window that is not full emits nothing.
+    The key is that of the exchange before it; nulls are a key like any other, and all NaN are one. Emits the key
+    columns, `max_<value>` and `avg_<value>`, first when `history` rows of a key have come; a window that is not full
+    emits nothing.
 
-    A NaN makes maximum and mean of the windows it is in NaN; as keys all NaN are one. A row with a null in the key or
-    in the value is an `OperatorError` that names it: filter such rows out, or leave them out by ``on_error="skip"``.
+    A row whose value is null is a row like any other; its value is left out of maximum and mean, as it is in SQL, and
+    both are null if no row of the window has one. A NaN makes maximum and mean of the windows it is in NaN.
     """
 
     is_by_key = True
@@ -62,16 +64,14 @@ class CountWindow(Tabled):
     def output_for(self, parameters: Mapping[str, Any], key_columns: tuple[str, ...], rows: Any) -> Any:
         # What a run would refuse is refused with the plan; the instance that is asked does not run.
         self.open(Context(dict(parameters), step="CountWindow", key_columns=key_columns))
-        value = self._value
-        for name in (*key_columns, value):
-            if name not in rows.names:
-                raise ColumnError(f"expected a column {name!r}, came {', '.join(rows.names)}")
-        for name in key_columns:
-            check_key_type(rows.field(name).type, name, "CountWindow")
+        value, fields = self._value, check_keys(key_columns, rows)
+        if value not in rows.names:
+            raise ColumnError(
+                f"value={value!r} is to be a column of numbers; there are {', '.join(rows.names)}. Say value='...'"
+            )
         _check_number(rows.field(value))
-        fields = [rows.field(name) for name in key_columns]
         exact = pa.float64() if pa.types.is_floating(rows.field(value).type) else pa.int64()
-        return pa.schema([*fields, pa.field(f"max_{value}", exact), pa.field(f"avg_{value}", pa.float64())])
+        return emitted_schema([*fields, pa.field(f"max_{value}", exact), pa.field(f"avg_{value}", pa.float64())])
 
     def open(self, context: Context) -> None:
         unknown_parameters(context.step, list(context.parameters), _PARAMETERS)
@@ -82,6 +82,8 @@ class CountWindow(Tabled):
         self._table = None
         # No integer seen is further from zero than this: it tells when sums may leave 64 bits.
         self._farthest = 0
+        # Until a null comes, nothing is looked up of them.
+        self._has_nulls = False
         for name, given in (("history", self._history), ("slide", self._slide)):
             if not isinstance(given, int) or isinstance(given, bool) or not 1 <= given <= _MOST[name]:
                 raise PlanError(
@@ -93,51 +95,62 @@ class CountWindow(Tabled):
             raise PlanError(f"step {self._step!r}: CountWindow groups by its exchange's columns. Put one before it")
 
     def process(self, batch: Batch) -> Batch | None:
-        keys = [key_array(batch, name, self._step) for name in self._key]
-        value = self._numbers(batch)
+        value, is_null = self._numbers(batch)
         self._note_farthest(value)
+        keys = [batch.column(name) for name in self._key]
         if self._table is None:
-            self._table = self._new_table([key.dtype for key in keys], value.dtype)
+            self._table = self._new_table(
+                pa.schema(zip(self._key, (key.type for key in keys), strict=True)), value.dtype
+            )
         slots, new = self._table.find_or_insert(keys, batch.partition)
         if new.any():
             self._table.values["count"][slots[new]] = 0
 
         groups = group_by_slot(slots)
-        grouped = value.take(groups.row)
+        grouped = {"ring": value.take(groups.row)}
+        if is_null is not None:
+            grouped["is_null"] = is_null.take(groups.row)
         rank, count = self._counted(groups)
         due = np.flatnonzero(self._is_due(count))
-        greatest, mean = self._aggregate(due, grouped, groups.slot, rank, count)
+        told = self._aggregate(_Ends(due, groups.slot.take(due), rank.take(due), count.take(due)), grouped)
         self._remember(groups, grouped, count)
+        return self._emitted(batch, groups.row.take(due), *told)
 
-        # Output goes by input row, not by group.
-        row = groups.row.take(due)
-        is_due = np.zeros(len(batch), np.bool_)
-        is_due[row] = True
-        origin = np.flatnonzero(is_due)
-        greatest_by_row, mean_by_row = np.empty(len(batch), value.dtype), np.empty(len(batch))
-        greatest_by_row[row], mean_by_row[row] = greatest, mean
+    def _emitted(
+        self, batch: Batch, row: Ints, greatest: Numbers, mean: Numbers, is_null: Bools | None
+    ) -> Batch | None:
+        """Emit what was found for these rows, by row and not by group."""
+        origin, order = in_row_order(row, len(batch))
         columns: dict[str, Any] = {name: batch.column(name) for name in self._key}
         if len(origin) < len(batch):
             where = pa.array(origin)
             columns = {name: column.take(where) for name, column in columns.items()}
-        columns[f"max_{self._value}"] = greatest_by_row.take(origin)
-        columns[f"avg_{self._value}"] = mean_by_row.take(origin)
+        mask = None if is_null is None else is_null.take(order)
+        columns[f"max_{self._value}"] = pa.array(greatest.take(order), mask=mask)
+        columns[f"avg_{self._value}"] = pa.array(mean.take(order), mask=mask)
         return batch.emit(columns, origin)
 
-    def _numbers(self, batch: Batch) -> Numbers:
-        value = plain_column(batch, self._value, self._step)
+    def _numbers(self, batch: Batch) -> tuple[Numbers, Bools | None]:
+        """Return the values, 0 for nulls, and which are null; None if none has been so far."""
+        column_of(batch, self._value, self._step)
         try:
             _check_number(batch.arrow.schema.field(self._value))
         except ColumnError as error:
             raise OperatorError(str(error), self._step) from error
-        return value.astype(np.float64 if value.dtype.kind == "f" else np.int64, copy=False)
+        value = batch[self._value]
+        self._has_nulls |= isinstance(value, np.ma.MaskedArray)
+        is_null = np.ma.getmaskarray(value) if self._has_nulls else None
+        value = np.ma.getdata(value)
+        return value.astype(np.float64 if value.dtype.kind == "f" else np.int64, copy=False), is_null
 
     def _note_farthest(self, value: Numbers) -> None:
         if value.dtype.kind == "i" and len(value):
             self._farthest = max(self._farthest, int(value.max()), -int(value.min()))
 
-    def _new_table(self, keys: list[npt.DTypeLike], value: npt.DTypeLike) -> Table:
-        return Table(keys, {"count": np.int64, "ring": (value, (self._history,))})
+    def _new_table(self, keys: pa.Schema, value: npt.DTypeLike) -> KeyTable:
+        ring = (self._history,)
+        values = {"count": np.int64, "ring": (value, ring), "is_null": (np.bool_, ring)}
+        return KeyTable(self._step, {field.name: field.type for field in keys}, values)
 
     def _counted(self, groups: Groups) -> tuple[Ints, Ints]:
         """Return each entry's rank in its group, and the key's count of rows once it has been added."""
@@ -159,38 +172,42 @@ class CountWindow(Tabled):
 
     # Infinities are values like others; what comes of adding them is nobody's mistake here.
     @np.errstate(invalid="ignore", over="ignore")
-    def _aggregate(self, due: Ints, grouped: Numbers, slot: Ints, rank: Ints, count: Ints) -> tuple[Numbers, Numbers]:
-        """Return the greatest value and the mean of the windows that end with the entries `due`.
-
-        A window's value is in this batch as far back as the group reaches, and in the ring before that.
-        """
-        assert self._table is not None
-        ring = self._table.values["ring"].reshape(-1)
-        rank, count = rank.take(due), count.take(due)
-        place_in_ring = slot.take(due) * self._history
-        greatest: Numbers | None = None
-        total: Numbers | None = None
+    def _aggregate(self, ends: _Ends, grouped: Mapping[str, Any]) -> tuple[Numbers, Numbers, Bools | None]:
+        """Return the greatest value and the mean of the windows that end there, and which have no value at all."""
+        dtype = grouped["ring"].dtype
+        least = -np.inf if dtype.kind == "f" else np.iinfo(dtype).min
+        greatest, total = np.full(len(ends.at), least, dtype), np.zeros(len(ends.at), dtype)
+        told = np.full(len(ends.at), self._history) if self._has_nulls else None
         # Sums of integers wrap around; beside them, rough ones tell how often.
         may_wrap = self._farthest * self._history >= _WRAPS_FROM
-        rough = np.zeros(len(due)) if may_wrap else None
+        rough = np.zeros(len(ends.at)) if may_wrap else None
         for back in range(self._history - 1, -1, -1):
-            at = grouped.take(due - back, mode="wrap")
-            if back:
-                older = np.flatnonzero(rank < back)
-                kept = place_in_ring.take(older) + (count.take(older) - 1 - back) % self._history
-                at[older] = ring.take(kept)
-            if greatest is None or total is None:
-                greatest, total = at, at.copy()
-            else:
-                np.maximum(greatest, at, out=greatest)
-                total += at
+            value = self._before(ends, back, "ring", grouped)
+            total += value
             if rough is not None:
-                rough += at
-        assert greatest is not None and total is not None
+                rough += value
+            if told is not None:
+                is_null = self._before(ends, back, "is_null", grouped)
+                told -= is_null
+                value[is_null] = least
+            np.maximum(greatest, value, out=greatest)
         exact = total if rough is None else _unwrapped(total, rough)
-        return greatest, exact / self._history
+        if told is None:
+            return greatest, exact / self._history, None
+        return greatest, exact / np.maximum(told, 1), told == 0
 
-    def _remember(self, groups: Groups, grouped: Numbers, count: Ints) -> None:
+    def _before(self, ends: _Ends, back: int, name: str, grouped: Mapping[str, Any]) -> Numbers:
+        """Return what so many rows before the ends of windows have: in this batch as far back as the group reaches,
+        and in the ring before that."""
+        assert self._table is not None
+        at: Numbers = grouped[name].take(ends.at - back, mode="wrap")
+        if back:
+            older = np.flatnonzero(ends.rank < back)
+            place = ends.slot.take(older) * self._history + (ends.count.take(older) - 1 - back) % self._history
+            at[older] = self._table.values[name].reshape(-1).take(place)
+        return at
+
+    def _remember(self, groups: Groups, grouped: Mapping[str, Any], count: Ints) -> None:
         """Put into the ring what windows to come may need of each group: one value less than `history`."""
         assert self._table is not None
         last = np.flatnonzero(groups.last)
@@ -200,22 +217,36 @@ class CountWindow(Tabled):
         follow = np.repeat(final, np.diff(last, prepend=-1)) - count
         kept = np.flatnonzero(follow < self._history - 1)
         place = groups.slot.take(kept) * self._history + (count.take(kept) - 1) % self._history
-        self._table.values["ring"].reshape(-1)[place] = grouped.take(kept)
+        for name, values in grouped.items():
+            self._table.values[name].reshape(-1)[place] = values.take(kept)
 
-    def get_partition_state(self, pid: int) -> Any:
-        state = super().get_partition_state(pid)
-        if state is not None:
+    def get_partition_state(self, pid: int) -> Iterator[Any]:
+        for piece in super().get_partition_state(pid):
             # What no window needs any more is still in the ring, or not, as batches were cut; sent, it is 0.
-            age = (state["count"][:, None] - 1 - np.arange(self._history)) % self._history
-            state["ring"][age >= np.minimum(state["count"], self._history - 1)[:, None]] = 0
-        return state
+            count = piece["values"]["count"]
+            age = (count[:, None] - 1 - np.arange(self._history)) % self._history
+            unneeded = age >= np.minimum(count, self._history - 1)[:, None]
+            for name in ("ring", "is_null"):
+                piece["values"][name][unneeded] = 0
+            yield piece
 
     def install_partition_state(self, pid: int, state: Any) -> None:
+        ring = state["values"]["ring"]
         if self._table is None:
-            keys = [state[f"key{i}"].dtype for i in range(len(self._key))]
-            self._table = self._new_table(keys, state["ring"].dtype)
-        self._note_farthest(state["ring"].reshape(-1))
+            self._table = self._new_table(state["keys"].schema, ring.dtype)
+        self._note_farthest(ring.reshape(-1))
+        self._has_nulls |= bool(state["values"]["is_null"].any())
         self._table.install(pid, state)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """Entries with which windows end: their places, and of each its slot, its rank in its group and its count."""
+
+    at: Ints
+    slot: Ints
+    rank: Ints
+    count: Ints
 
 
 def _check_number(value: Any) -> None:

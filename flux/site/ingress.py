@@ -93,6 +93,7 @@ class IngressProcess(Shell):
             raise self.unusable
         self._steps.open([0])
         nursery.start_soon(self._pump, self._numbering)
+        nursery.start_soon(self._keep_reporting)
 
     def carry_out(self, effect: Effect) -> None:
         if isinstance(effect, Pull):
@@ -336,6 +337,12 @@ class IngressProcess(Shell):
         """Totals that nobody was there to hear."""
         self._shed_told = self._rows_told = 0
         self._report()
+
+    async def _keep_reporting(self) -> None:
+        """Tell also what came last before a source fell silent."""
+        while True:
+            await trio.sleep(_REPORT_EVERY_S)
+            self._report_if_due()
 
     def _report_if_due(self) -> None:
         if time.monotonic() > self._reported_at + _REPORT_EVERY_S:

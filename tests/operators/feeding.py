@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from types import GeneratorType
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from flux.batch import Batch
 from flux.hosting import Hosted, host
 from flux.operator import OperatorStep, output_of
+from flux.wire.state import decode, encode
 
 PARTITIONS = 4
 SHAPES = ("few keys", "one key", "all keys distinct")
@@ -61,6 +63,20 @@ def cuts(rows: int) -> st.SearchStrategy[list[tuple[int, int]]]:
     return places.map(lambda found: list(pairwise(found)))
 
 
+def moved(old: Hosted, new: Hosted, pid: int) -> None:
+    """Take a partition from one site to another, as bytes."""
+    old.init_trans(pid)
+    state = old.get_partition_state(pid)
+    pieces = list(state) if isinstance(state, GeneratorType) else [state]
+    packed = [encode(piece, "test") for piece in pieces]
+    old.end_trans(pid)
+    old.drop_partition(pid)
+    new.init_trans(pid)
+    for piece in packed:
+        new.install_partition_state(pid, decode(piece))
+    new.end_trans(pid)
+
+
 def outputs(
     step: OperatorStep,
     rows: Sequence[tuple[Any, ...]],
@@ -83,7 +99,5 @@ def outputs(
         if i < len(moves):
             pid = moves[i]
             old, at[pid] = at[pid], 1 - at[pid]
-            state = sites[old].get_partition_state(pid)
-            sites[old].drop_partition(pid)
-            sites[at[pid]].install_partition_state(pid, state)
+            moved(sites[old], sites[at[pid]], pid)
     return sorted(found, key=lambda entry: entry[0])

@@ -157,8 +157,8 @@ class Batch:
         most = _unless_nan("w", "max(w){over}").format(over=over)
         return self._found(
             f"""SELECT * EXCLUDE (number, count) FROM
-                (SELECT host, {most}, sum(w){over} / {history}, number,
-                        row_number() OVER (PARTITION BY host ORDER BY number) AS count FROM events WHERE w IS NOT NULL)
+                (SELECT host, {most}, avg(w){over}, number,
+                        row_number() OVER (PARTITION BY host ORDER BY number) AS count FROM events)
                 WHERE count >= {history} AND (count - {history}) % {slide} = 0 ORDER BY number"""
         )
 
@@ -169,7 +169,7 @@ class Batch:
             f"""WITH packets AS (SELECT *, decode(data)[1] AS kind, ord(decode(data)[2]) AS app FROM events)
                 SELECT app_before, src, ts - since FROM
                 (SELECT src, number, ts, kind, lag(kind) {before} AS kind_before, lag(app) {before} AS app_before,
-                        lag(ts) {before} AS since FROM packets WHERE kind IN ('S', 'E') AND dst IS NOT NULL)
+                        lag(ts) {before} AS since FROM packets WHERE kind IN ('S', 'E'))
                 WHERE kind = 'E' AND kind_before = 'S' ORDER BY number"""
         )
 

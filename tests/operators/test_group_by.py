@@ -186,3 +186,12 @@ def test_a_sum_beyond_64_bits_names_the_key_and_its_row(emit: str, row: str) -> 
     )
     with pytest.raises(OperatorError, match=expected):
         played(step, timeline, [1])
+
+
+@pytest.mark.parametrize("emit", ["rows", "watermarks"])
+def test_a_sum_beyond_64_bits_is_told_also_of_a_key_that_python_cannot_hold(emit: str) -> None:
+    schema = pa.schema([("k", pa.date32()), ("x", pa.int64())])
+    rows = pa.record_batch([pa.array([3_663_382] * 2, pa.date32()), pa.array([2**62] * 2)], schema=schema)
+    step = step_of(GroupBy, schema, ("k",), aggregates={"s": ("sum", "x")}, emit=emit)
+    with pytest.raises(OperatorError, match=r"the sum of 'x' does not fit in 64 bits for k 12000-01-01\. Cast"):
+        played(step, Timeline.of(rows, ("k",), None))

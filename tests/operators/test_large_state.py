@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from feeding import opened, step_of, tuples
-from timeline import moved
+from feeding import moved, opened, step_of, tuples
 
 from flux.batch import Batch
 from flux.operators import CountWindow, Distinct, GroupBy, Sessions, TimeWindow, TopK

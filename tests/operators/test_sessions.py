@@ -23,15 +23,15 @@ HOSTS = st.tuples(st.integers(0, 2), st.integers(0, 2))
 DATA = st.sampled_from([b"S\x00..", b"S\xff..", b"E...", b"x..."])
 
 
-def plain(rows: list[tuple[int, int, bytes, int]]) -> list[tuple[int, tuple[int, int, int]]]:
-    started: dict[tuple[int, int], tuple[int, int]] = {}
+def plain(rows: list[tuple[Any, Any, bytes | None, int | None]]) -> list[tuple[int, tuple[int, Any, int | None]]]:
+    started: dict[tuple[Any, Any], tuple[int, int | None]] = {}
     out = []
     for sn, (src, dst, data, ts) in enumerate(rows):
-        if data[:1] == b"S":
+        if data is not None and data[:1] == b"S":
             started[src, dst] = (data[1], ts)
-        elif data[:1] == b"E" and (src, dst) in started:
+        elif data is not None and data[:1] == b"E" and (src, dst) in started:
             app, since = started.pop((src, dst))
-            out.append((sn, (app, src, ts - since)))
+            out.append((sn, (app, src, None if ts is None or since is None else ts - since)))
     return out
 
 
@@ -53,14 +53,14 @@ def test_state_holds_open_sessions_only() -> None:
     hosted = opened(step_of(Sessions, FIXED, ("src", "dst")))
     rows = [(1, 1, b"S\x05..", 10), (2, 2, b"S\x06..", 11), (1, 1, b"E...", 12), (3, 3, b"E...", 13)]
     hosted.process(batch_of(rows, FIXED, [0, 0, 0, 0]))
-    state = hosted.get_partition_state(0)
-    assert {name: column.tolist() for name, column in state.items()} == {
-        "key0": [2],
-        "key1": [2],
+    _, state = hosted.get_partition_state(0)  # What the host keeps goes first.
+    assert state["keys"].to_pylist() == [{"src": 2, "dst": 2}]
+    assert {name: column.tolist() for name, column in state["values"].items()} == {
         "app": [6],
         "ts": [11],
+        "no_ts": [False],
     }
-    assert [len(column) for column in hosted.get_partition_state(1).values()] == [0, 0, 0, 0]
+    assert len(list(hosted.get_partition_state(1))) == 1
 
 
 def test_short_data_is_payload_or_application_zero() -> None:
@@ -118,24 +118,30 @@ def test_a_duration_beyond_64_bits_is_refused_with_its_place() -> None:
     assert (caught.value.partition, caught.value.row) == (3, 2)
 
 
-def test_a_null_is_refused_with_its_place() -> None:
-    hosted = opened(step_of(Sessions, FIXED))
-    rows = [(1, 1, b"S...", 10), (1, None, b"E...", 11)]
-    with pytest.raises(OperatorError, match="'dst' is null") as caught:
-        hosted.process(batch_of(rows, FIXED, [0, 2]))
-    assert (caught.value.step, caught.value.partition, caught.value.row) == ("step", 2, 1)
+HOST_NAMES = FIXED.set(0, pa.field("src", pa.string())).set(1, pa.field("dst", pa.uint64()))
+WITH_NULLS = st.tuples(
+    st.sampled_from(["a", "b", None]),
+    st.sampled_from([0, 2**64 - 1, None]),
+    st.none() | DATA,
+    st.none() | st.integers(0, 50),
+)
 
 
-@pytest.mark.parametrize("schema", [FIXED, VARIABLE])
-@pytest.mark.parametrize("column", range(4))
-@pytest.mark.parametrize("alone", [True, False])
-def test_a_null_is_refused_whatever_stands_beside_it_in_the_batch(schema: Any, column: int, alone: bool) -> None:
-    bad: list[Any] = [1, 1, b"x...", 10]
-    bad[column] = None
-    rows = [tuple(bad)] if alone else [(1, 1, b"S...", 9), tuple(bad), (1, 1, b"E...", 11)]
-    with pytest.raises(OperatorError, match=f"{schema.names[column]!r} is null") as caught:
-        opened(step_of(Sessions, schema)).process(batch_of(rows, schema, [3] * len(rows)))
-    assert (caught.value.partition, caught.value.row) == (3, 0 if alone else 1)
+@given(st.sampled_from([pa.binary(4), pa.binary(), pa.large_binary()]), st.lists(WITH_NULLS, max_size=40), st.data())
+def test_a_null_is_a_host_like_any_other_or_payload_or_a_time_that_is_not_known(
+    kind: Any, rows: list[Any], data: st.DataObject
+) -> None:
+    schema = HOST_NAMES.set(2, pa.field("data", kind))
+    batches = data.draw(cuts(len(rows)))
+    moves = data.draw(st.lists(st.integers(0, PARTITIONS - 1), max_size=len(batches)))
+    partition = dict(zip(["a", "b", None], range(3), strict=True))
+    step = step_of(Sessions, schema, ("src",))
+    assert outputs(step, rows, schema, lambda row: partition[row[0]], batches, moves) == plain(rows)
+
+
+def test_a_session_of_which_the_begin_is_not_known_is_not_too_long_for_64_bits() -> None:
+    rows = [(1, 1, b"S...", None), (1, 1, b"E...", -(2**63)), (1, 1, b"S...", 2**63 - 1), (1, 1, b"E...", None)]
+    assert tuples(opened(step_of(Sessions, FIXED)).process(batch_of(rows, FIXED, [3] * 4))) == [(46, 1, None)] * 2
 
 
 def test_an_exchange_by_other_columns_is_refused() -> None:

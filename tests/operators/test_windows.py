@@ -24,16 +24,16 @@ KEYS = st.tuples(st.integers(0, 1), st.integers(0, 2))
 KEY = ("app", "src")
 
 
-def plain(rows: list[tuple[int, int, Any]], history: int, slide: int) -> list[tuple[int, tuple[Any, ...]]]:
-    seen: dict[tuple[int, int], list[Any]] = {}
+def plain(rows: list[tuple[Any, Any, Any]], history: int, slide: int) -> list[tuple[int, tuple[Any, ...]]]:
+    seen: dict[tuple[Any, Any], list[Any]] = {}
     out = []
     for sn, (app, src, dur) in enumerate(rows):
         values = seen.setdefault((app, src), [])
         values.append(dur)
         count = len(values)
         if count >= history and (count - history) % slide == 0:
-            window = values[-history:]
-            out.append((sn, (app, src, max(window), sum(window) / history)))
+            told = [value for value in values[-history:] if value is not None]
+            out.append((sn, (app, src, max(told, default=None), sum(told) / len(told) if told else None)))
     return out
 
 
@@ -143,21 +143,35 @@ def test_columns_that_are_not_there_are_refused_with_the_plan() -> None:
         step_of(CountWindow, INTS, KEY, value="nope")
 
 
-def test_string_keys_are_refused_with_advice() -> None:
-    schema = INTS.set(0, pa.field("app", pa.string()))
-    with pytest.raises(PlanError, match="KeyedOperator"):
+TEXT = pa.schema([("app", pa.string()), ("src", pa.int32()), ("dur", pa.int64())])
+WITH_NULLS = st.tuples(st.sampled_from(["a", "b", None]), st.none() | st.integers(0, 1), st.none() | st.integers(-9, 9))
+
+
+@given(st.lists(WITH_NULLS, max_size=40), st.integers(1, 4), st.integers(1, 3), st.data())
+def test_a_null_is_a_key_like_any_other_and_a_row_without_a_value_counts_as_a_row(
+    rows: list[Any], history: int, slide: int, data: st.DataObject
+) -> None:
+    batches = data.draw(cuts(len(rows)))
+    moves = data.draw(st.lists(st.integers(0, PARTITIONS - 1), max_size=len(batches)))
+    step = step_of(CountWindow, TEXT, KEY, history=history, slide=slide)
+    partition = dict(zip(["a", "b", None], range(3), strict=True))
+    assert outputs(step, rows, TEXT, lambda row: partition[row[0]], batches, moves) == plain(rows, history, slide)
+
+
+@pytest.mark.parametrize("history", [1, 2, 3])
+def test_what_is_null_is_left_out_of_means_of_floats_and_of_sums_beyond_64_bits(history: int) -> None:
+    for schema, values in ((FLOATS, [None, -math.inf, None, 1.5]), (INTS, [None, 2**62, None, 2**62, 2**62])):
+        rows = [(1, 1, value) for value in values]
+        found = outputs(step_of(CountWindow, schema, KEY, history=history), rows, schema, lambda row: 0, [(0, 9)])
+        assert found == plain(rows, history, 1)
+
+
+def test_keys_without_an_order_are_refused_with_advice() -> None:
+    schema = INTS.set(0, pa.field("app", pa.list_(pa.int8())))
+    with pytest.raises(PlanError, match="Make one of them of it before the exchange"):
         step_of(CountWindow, schema, KEY)
-    with pytest.raises(PlanError, match="KeyedOperator"):
-        opened(step_of(CountWindow, None, KEY)).process(batch_of([("a", 1, 2)], schema, [0]))
-
-
-@pytest.mark.parametrize("column", range(3))
-def test_a_null_is_refused_with_its_place(column: int) -> None:
-    bad: list[Any] = [1, 1, 5]
-    bad[column] = None
-    with pytest.raises(OperatorError, match=f"{INTS.names[column]!r} is null") as caught:
-        opened(step_of(CountWindow, INTS, KEY)).process(batch_of([(1, 1, 4), tuple(bad)], INTS, [0, 2]))
-    assert (caught.value.partition, caught.value.row) == (2, 1)
+    with pytest.raises(PlanError, match="Make one of them of it before the exchange"):
+        opened(step_of(CountWindow, None, KEY)).process(batch_of([([1], 1, 2)], schema, [0]))
 
 
 def test_a_value_that_is_no_number_is_refused() -> None:

@@ -7,22 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from types import GeneratorType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from feeding import PARTITIONS, opened
+from feeding import PARTITIONS, moved, opened
 from hypothesis import strategies as st
 
 from flux.batch import Batch
 from flux.event_time import EventTime
 from flux.hashing import partition_of
-from flux.hosting import Hosted
 from flux.operator import OperatorStep
 from flux.punctuation import Punctuation
 from flux.site.watermarks import Watermarks, numbered
-from flux.wire.state import decode, encode
 
 
 @dataclass(frozen=True)
@@ -59,20 +56,6 @@ class Timeline:
 
 def cut_places(rows: int) -> st.SearchStrategy[list[int]]:
     return st.lists(st.integers(0, rows), max_size=8) | st.just(list(range(rows)))
-
-
-def moved(old: Hosted, new: Hosted, pid: int) -> None:
-    """Take a partition from one site to another, as bytes."""
-    old.init_trans(pid)
-    state = old.get_partition_state(pid)
-    pieces = list(state) if isinstance(state, GeneratorType) else [state]
-    packed = [encode(piece, "test") for piece in pieces]
-    old.end_trans(pid)
-    old.drop_partition(pid)
-    new.init_trans(pid)
-    for piece in packed:
-        new.install_partition_state(pid, decode(piece))
-    new.end_trans(pid)
 
 
 class Sites:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import flux
@@ -138,3 +139,19 @@ def test_an_outage_is_told_while_it_goes_on_and_whole_when_it_is_over(tmp_path: 
         report = end(run, tmp_path)
     [failure] = report.failures
     assert failure.site == "site-1" and failure.output_gap_s > 2.5
+
+
+def test_rows_that_come_shortly_before_a_source_falls_silent_are_told(tmp_path: Any) -> None:
+    def rows() -> Iterator[Any]:
+        for n in range(20):
+            yield pa.table({"k": [n]})
+            time.sleep(0.01)  # Or they would come as one batch.
+        while not (tmp_path / "enough").exists():
+            time.sleep(0.01)
+
+    flow = flux.Dataflow("silent")
+    flow.source(flux.sources.Table(rows())).exchange("k", partitions=2).apply(Counts).sink(flux.sinks.Null())
+    with flow.start(sites=2) as run:
+        wait_until(lambda: run.status().inputs == 20, "not all rows were told")
+        (tmp_path / "enough").touch()
+        run.wait(timeout=DEADLINE_S)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from itertools import cycle
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +31,13 @@ def _gate(directory: Path, part: int) -> Path:
 
 
 def trickling(rows: pa.Table, sizes: Sequence[int], directory: Path) -> Iterator[pa.Table]:
-    """The rows in batches of these sizes, over and over; a part waits until the file that is its gate is there."""
-    start = 0
-    for size in cycle(sizes):
+    """The rows in batches of these sizes, over and over; a part waits until the file that is its gate is there.
+
+    The first batch waits for nothing, because it is asked for its columns when the source is made.
+    """
+    start, *_ = sizes
+    yield rows.slice(0, start)
+    for size in islice(cycle(sizes), 1, None):
         gate = _gate(directory, start * PARTS // rows.num_rows)
         time.sleep(_PIECE_S)
         while not gate.exists():
@@ -52,14 +56,13 @@ def through_kills(
     **options: Any,
 ) -> flux.Report:
     """Run the flow over the rows, and return the report when both sites that it began on have been killed."""
-    _gate(directory, 0).touch()  # The first row is asked for its columns when the source is made.
     source = flux.sources.Table(trickling(rows, sizes, directory), batch_rows=max(sizes))
     with flow(source).start(sites=len(VICTIMS), standby=1, **options) as run:
         for part, victim in enumerate(VICTIMS):
             wait_until(lambda: run.status().whole, "what was lost with the site before was not rebuilt")
-            given = run.status().inputs
             _gate(directory, part).touch()
-            _until_rows_come(run, given)
+            # The last batch of the part before may reach into this one.
+            _until_rows_come(run, part * rows.num_rows // PARTS + max(sizes))
             run.kill(victim)
             assert run.status().inputs < rows.num_rows
         _gate(directory, PARTS - 1).touch()
@@ -69,5 +72,5 @@ def through_kills(
     return report
 
 
-def _until_rows_come(run: flux.Run, given: int) -> None:
-    wait_until(lambda: run.status().inputs > given, f"the source gave no more than {given} rows")
+def _until_rows_come(run: flux.Run, before: int) -> None:
+    wait_until(lambda: run.status().inputs > before, f"the source gave no more than {before} rows")

@@ -48,10 +48,10 @@ class Shaped:
 FLOATS = st.floats(-9, 9) | st.sampled_from([-0.0, math.nan, math.inf])
 EVENT = {
     "k": st.sampled_from([0.5, math.nan, None]),
-    "host": st.integers(0, 1),
+    "host": st.none() | st.integers(0, 1),
     "n": st.none() | st.integers(0, 3),
     "x": st.none() | FLOATS,
-    "w": FLOATS,
+    "w": st.none() | FLOATS,
     "ts": st.none() | st.integers(0, 60),
 }
 SCHEMA = pa.schema(
@@ -103,10 +103,10 @@ def test_windows_of_the_last_rows_pass() -> None:
 def test_sessions_pass() -> None:
     starts_and_ends = st.sampled_from([b"S\x01", b"S\x02", b"E\x00", b"x\x00"])
     packet = {
-        "src": st.integers(0, 2),
-        "dst": st.integers(0, 2),
-        "data": starts_and_ends.map(lambda head: head.ljust(32, b".")),
-        "ts": st.integers(0, 1_000),
+        "src": st.none() | st.integers(0, 2),
+        "dst": st.none() | st.integers(0, 2),
+        "data": st.none() | starts_and_ends.map(lambda head: head.ljust(32, b".")),
+        "ts": st.none() | st.integers(0, 1_000),
     }
     schema = pa.schema([("src", "int32"), ("dst", "int32"), ("data", pa.binary(32)), ("ts", "int64")])
     checked = check(flux.operators.Sessions, Shaped(packet, ("src", "dst")), schema)
