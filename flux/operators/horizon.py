@@ -36,6 +36,10 @@ class Came:
     place: Ints
     sn: Ints
 
+    def where(self, mask: npt.NDArray[np.bool_]) -> Came:
+        """Those for which it holds."""
+        return Came(self.when[mask], self.partition[mask], self.place[mask], self.sn)
+
 
 NOTHING = Came(np.zeros(0, np.int64), np.zeros(0, np.uint16), np.zeros(0, np.int64), np.zeros(0, np.int64))
 
@@ -99,7 +103,7 @@ class _ByWatermark(Horizon):
 
     A row below the watermark is late: those that it would have met may be forgotten. It is matched with all that is
     kept, as if it were in time, and counted; so is one whose `event_time` was promised, by `map` or by an operator, and
-    is below the watermark. A row that can have no pair, for want of a key or a time, is not late.
+    is below the watermark. A row without a time has no pair, and is not late.
     """
 
     def __init__(self, joined: Joined, partitions: int) -> None:

@@ -78,20 +78,33 @@ class Join(PooledOperator):
         return self.process_marked(batch, ())
 
     def process_marked(self, batch: Batch, marks: Sequence[Punctuation]) -> Batch | None:
-        sides = batch[SIDE]
-        left, right = (_usable(self._joined, batch, np.flatnonzero(sides == side), side) for side in (0, 1))
-        place = np.concatenate([left[1], right[1]])
-        if not len(place):
-            self._move(NOTHING, marks)
+        rows, came, has_key = self._taken(batch)
+        keyed = came
+        if not has_key.all():
+            rows = rows[0].filter(pa.array(has_key[: len(rows[0])])), rows[1].filter(pa.array(has_key[len(rows[0]) :]))
+            keyed = came.where(has_key)
+        if not len(keyed.place):
+            self._move(came, marks)
             return None
-        partition = batch.partition.take(place)
-        new = self._run_of((left[0], right[0]), batch.sn.take(place), partition)
+        new = self._run_of(rows, keyed.when, keyed.partition)
         self._add(new)
-        floors = self._horizon.move(Came(new.when, partition, place, batch.sn), marks)
-        asking = _Asking(new, place, floors, self._runs[-1])
+        floors = self._horizon.move(came, marks)
+        asking = _Asking(new, keyed.place, None if floors is None else floors[has_key], self._runs[-1])
         found = [self._found(asking, run) for run in self._runs]
         self._forget()
         return self._emitted(batch, asking, [some for some in found if len(some.asking)])
+
+    def _taken(self, batch: Batch) -> tuple[Rows, Came, npt.NDArray[np.bool_]]:
+        """The rows of each side that have a time, when they came, and which have a key: others have no pair."""
+        joined, sides = self._joined, batch[SIDE]
+        left, right = (_with_times(joined, batch, np.flatnonzero(sides == side), side) for side in (0, 1))
+        rows, place = (left[0], right[0]), np.concatenate([left[1], right[1]])
+        if joined.column is None:
+            when = batch.sn.take(place)
+        else:
+            when = np.concatenate([times_of(side.column(joined.column)) for side in rows])
+        has_key = np.concatenate([_all_valid(rows[side], joined.keys(side)) for side in (0, 1)])
+        return rows, Came(when, batch.partition.take(place), place, batch.sn), has_key
 
     def on_punctuation(self, p: Punctuation) -> None:
         self._move(NOTHING, (p,))
@@ -106,12 +119,9 @@ class Join(PooledOperator):
         highest = floor.max()
         self._runs = [r for r in self._runs if r.newest >= highest or r.newest >= floor.take(r.partitions).min()]
 
-    def _run_of(self, rows: Rows, sn: Ints, partition: Pids) -> Run:
-        joined = self._joined
-        hashed = self._hashed(rows)
-        when = sn if joined.column is None else np.concatenate([times_of(side.column(joined.column)) for side in rows])
+    def _run_of(self, rows: Rows, when: npt.NDArray[Any], partition: Pids) -> Run:
         ticks = self._ticks_for(when).of(when)
-        return Run.of(words_of(hashed, ticks, len(rows[0])), when, partition, rows)
+        return Run.of(words_of(self._hashed(rows), ticks, len(rows[0])), when, partition, rows)
 
     def _hashed(self, rows: Rows) -> npt.NDArray[np.uint64]:
         """The hash of each row's key, in one go if both sides have keys of one type."""
@@ -211,8 +221,9 @@ class Join(PooledOperator):
         rows = [_no_rows(schema) for schema in self._joined.sides]
         [rows[side]] = state["rows"].combine_chunks().to_batches()
         count = len(rows[side])
-        sn = np.asarray(state["sn"]) if "sn" in state else np.zeros(count, np.int64)
-        self._add(self._run_of((rows[0], rows[1]), sn, np.full(count, pid, np.uint16)))
+        column = self._joined.column
+        when = np.asarray(state["sn"]) if column is None else times_of(rows[side].column(column))
+        self._add(self._run_of((rows[0], rows[1]), when, np.full(count, pid, np.uint16)))
 
     def take_late(self) -> dict[int, int]:
         return self._horizon.take_late()
@@ -271,23 +282,29 @@ class _Found:
     asked: Ints
 
 
-def _usable(joined: Joined, batch: Batch, place: Ints, side: int) -> tuple[pa.RecordBatch, Ints]:
-    """The rows of a side that may have a pair, and their places in the batch."""
+def _with_times(joined: Joined, batch: Batch, place: Ints, side: int) -> tuple[pa.RecordBatch, Ints]:
+    """The rows of a side that have a value in the column, if there is one, and their places in the batch."""
     names = joined.sides[side].names
     rows = pa.RecordBatch.from_arrays([batch.column(f"{side}.{name}") for name in names], names=names)
     if len(place) < len(batch):
         rows = rows.take(pa.array(place))
-    needed = [*joined.keys(side), *([] if joined.column is None else [joined.column])]
-    usable = np.ones(len(place), np.bool_)
-    for name in dict.fromkeys(needed):
+    if joined.column is None:
+        return rows, place
+    has_time = _all_valid(rows, (joined.column,))
+    column = rows.column(joined.column)
+    if pa.types.is_floating(column.type):
+        has_time &= ~np.isnan(column.to_numpy(zero_copy_only=False))
+    return (rows, place) if has_time.all() else (rows.filter(pa.array(has_time)), place[has_time])
+
+
+def _all_valid(rows: pa.RecordBatch, names: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """Which rows have no null in these columns."""
+    valid = np.ones(len(rows), np.bool_)
+    for name in names:
         column = rows.column(name)
         if column.null_count:
-            usable &= column.is_valid().to_numpy(zero_copy_only=False)
-        if name == joined.column and pa.types.is_floating(column.type):
-            usable &= ~np.isnan(column.to_numpy(zero_copy_only=False))
-    if not usable.all():
-        rows, place = rows.filter(pa.array(usable)), place[usable]
-    return rows, place
+            valid &= column.is_valid().to_numpy(zero_copy_only=False)
+    return valid
 
 
 def _no_rows(schema: pa.Schema) -> pa.RecordBatch:

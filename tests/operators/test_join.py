@@ -99,11 +99,11 @@ def plain(events: Sequence[Event], rows: int | None, bound: int) -> list[tuple[i
 
 
 def plainly_late(events: Sequence[Event]) -> int:
-    """How many are below the watermark; a row without a key has no pair, and is not late."""
+    """How many are below the watermark, also without a key."""
     watermark, late = -(10**9), 0
-    for side, key, ts in events:
+    for side, _, ts in events:
         watermark = max(watermark, ts) if side < 0 else watermark
-        late += side >= 0 and key is not None and ts < watermark
+        late += side >= 0 and ts < watermark
     return late
 
 
