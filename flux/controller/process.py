@@ -305,7 +305,8 @@ class ControllerProcess:
         whole = not view.standby and not any(
             node in view.dead for partitions in view.copies for copies in partitions for node in copies
         )
-        self.program.send({"kind": "view", "number": view.number, "whole": whole, "at": time.monotonic()})
+        told = {"number": view.number, "versions": view.versions, "whole": whole, "at": time.monotonic()}
+        self.program.send({"kind": "view", **told})
         copies = {
             node: sum(len(view.held(stage, node)) for stage in range(len(view.copies)) if not view.is_end(stage))
             for node in view.nodes

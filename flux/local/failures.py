@@ -29,11 +29,13 @@ def settle_failures(heard: Heard, now: float) -> None:
     for process in _dead(heard):
         process.gap = _gap(process, heard, row_times)
         if process.is_site and process.recovered_at is None:
-            process.recovered_at, process.bytes_moved = _recovery(process, heard)
+            recovered_at, bytes_moved = _recovery(process, heard)
+            if recovered_at is not None and recovered_at < now - RECENT_S:  # All that was moved is told by now.
+                process.recovered_at, process.bytes_moved = recovered_at, bytes_moved
     unsettled = [process for process in _dead(heard) if process.is_site and process.recovered_at is None]
     open_since = [_noticed_at(process, heard) for process in unsettled]
     needed_from = min([now - RECENT_S, *open_since])  # Of a death that is not known yet, the last minute is.
-    heard.whole_at = [at for at in heard.whole_at if at >= needed_from]
+    heard.wholes = [whole for whole in heard.wholes if whole.at >= needed_from]
     heard.moved = [move for move in heard.moved if move.at >= needed_from]
 
 
@@ -63,9 +65,10 @@ def _recovery(process: Process, heard: Heard) -> tuple[float | None, int]:
     if process.recovered_at is not None:
         return process.recovered_at, process.bytes_moved
     noticed_at = _noticed_at(process, heard)
-    back_at = next((at for at in heard.whole_at if at > noticed_at), None)
-    moved = [move for move in heard.moved if noticed_at <= move.at <= (back_at or move.at)]
-    return back_at, sum(move.size_bytes for move in moved)
+    back = next((whole for whole in heard.wholes if whole.at > noticed_at), None)
+    # What a donor says of a move may come after the controller's word that its copy is in place.
+    moved = [move for move in heard.moved if noticed_at <= move.at and (back is None or move.version <= back.versions)]
+    return None if back is None else back.at, sum(move.size_bytes for move in moved)
 
 
 def _gap(process: Process, heard: Heard, row_times: Floats) -> Gap:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..controller.divergence import Divergence
 from ..errors import OperatorError
@@ -33,6 +33,13 @@ class Moved:
     send_s: float = 0.0  # From the cut until all was on its way.
 
 
+class Whole(NamedTuple):
+    """When every partition had all its copies; `versions` of copies had been begun by then, and none was left."""
+
+    at: float
+    versions: int
+
+
 @dataclass
 class Taken:
     """What one sink has taken: in its own positions up to `upto`; the dataflow had `reached` that then."""
@@ -56,7 +63,7 @@ class Heard:
     history: History = field(default_factory=History)
     closed_at: dict[str, float] = field(default_factory=dict)  # When the controller noticed that a node is dead.
     seen_at: dict[str, float] = field(default_factory=dict)  # The last sign of life of those that fell silent.
-    whole_at: list[float] = field(default_factory=list)  # When every partition had all its copies (again).
+    wholes: list[Whole] = field(default_factory=list)
     whole: bool = False  # Whether it is so now.
     copies: dict[str, int] = field(default_factory=dict)  # How many copies of partitions each node holds.
     building: int = 0  # Copies that are on their way.

@@ -29,7 +29,7 @@ from ..wire.asking import COMMAND
 from ..wire.connections import let_in
 from ..wire.link import Link, accept_loop
 from .failures import settle_failures
-from .heard import Heard, Taken
+from .heard import Heard, Taken, Whole
 from .post_mortem import PostMortem
 from .processes import Process
 from .spawner import Spawner
@@ -342,7 +342,7 @@ class Program:
                     self._log(logging.INFO, f"view {header['number']}: {what}", node=CONTROLLER)
                 heard.whole = header["whole"]
                 if heard.whole:
-                    heard.whole_at.append(header["at"])
+                    heard.wholes.append(Whole(header["at"], header["versions"]))
             elif kind == "placed":
                 heard.copies, heard.building = header["copies"], header["building"]
             elif kind == "load":

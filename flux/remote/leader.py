@@ -13,7 +13,7 @@ from typing import Any
 from ..controller.divergence import Divergence
 from ..errors import DataLost, FluxError, from_dict
 from ..local.failures import settle_failures
-from ..local.heard import Heard, Taken
+from ..local.heard import Heard, Taken, Whole
 from ..local.post_mortem import PostMortem
 from ..local.processes import Process
 from ..local.reporting import status_of
@@ -91,7 +91,7 @@ class Leader:
             heard.started_at = heard.started_at or now
             heard.whole = header["whole"]
             if heard.whole:
-                heard.whole_at.append(now)
+                heard.wholes.append(Whole(now, header["versions"]))
         elif kind == "placed":
             heard.copies, heard.building = header["copies"], header["building"]
         elif kind == "load":

@@ -57,7 +57,7 @@ class FakeController(Fake):
         super().__init__(surroundings, "controller", incarnation)
 
     def begin(self) -> None:
-        self.program.send({"kind": "view", "number": 1, "whole": True, "at": time.monotonic()})
+        self.program.send({"kind": "view", "number": 1, "versions": 0, "whole": True, "at": time.monotonic()})
 
     def hear(self, header: dict[str, Any]) -> None:
         if header["kind"] == "dead":

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from flux.local.failures import failures_of, settle_failures
-from flux.local.heard import MOVES_MAX, Heard, Moved
+from flux.local.heard import MOVES_MAX, Heard, Moved, Whole
 from flux.local.history import INTERVAL_S, RECENT_S, SETTLED_MAX, History
 from flux.local.processes import Process, Processes
 from flux.local.reporting import make_report, make_status
@@ -58,8 +58,8 @@ def test_what_was_settled_is_told_as_if_every_entry_were_still_there(every_s: fl
         assert interval.latency_p99_ms == pytest.approx(wanted.latency_p99_ms)
 
 
-def moved(when_s: float, size_bytes: int) -> Moved:
-    return Moved(version=1, at=STARTED_AT + when_s, to="site-3", size_bytes=size_bytes, cut_s=0.0)
+def moved(when_s: float, size_bytes: int, version: int = 1) -> Moved:
+    return Moved(version=version, at=STARTED_AT + when_s, to="site-3", size_bytes=size_bytes, cut_s=0.0)
 
 
 def test_of_a_very_long_run_the_memory_is_bounded_and_every_row_is_told() -> None:
@@ -207,24 +207,34 @@ def test_what_only_settled_deaths_needed_is_forgotten_and_they_are_told_all_the_
     heard = Heard(started_at=STARTED_AT)
     recovered = Process("site-1", killed_at=STARTED_AT + 10.0, gone_at=STARTED_AT + 10.0)
     heard.deaths.append(recovered)
-    heard.whole_at = [STARTED_AT + second for second in range(100)]
-    heard.moved = [moved(10.25 + 0.25 * n, 7) for n in range(100)]
+    heard.wholes = [Whole(STARTED_AT + second, second) for second in range(100)]
+    heard.moved = [moved(10.25 + 0.25 * n, 7, version=8 + n) for n in range(100)]
     [before] = failures_of(heard)
     assert (before.recovered_after_s, before.bytes_moved) == (1.0, 4 * 7)
     settle_failures(heard, STARTED_AT + 1_000)
-    assert heard.whole_at == [] and heard.moved == []
+    assert heard.wholes == [] and heard.moved == []
     [after] = failures_of(heard)
     assert (after.recovered_after_s, after.bytes_moved) == (1.0, 4 * 7)
+
+
+def test_what_was_moved_counts_for_a_recovery_though_it_is_told_after_its_end() -> None:
+    heard = Heard(started_at=STARTED_AT)
+    heard.deaths.append(Process("site-1", killed_at=STARTED_AT + 10.0, gone_at=STARTED_AT + 10.0))
+    heard.wholes = [Whole(STARTED_AT + 11.0, 1)]
+    settle_failures(heard, STARTED_AT + 11.1)
+    heard.moved = [moved(11.5, 7), moved(12.0, 100, version=2)]
+    [failure] = failures_of(heard)
+    assert (failure.recovered_after_s, failure.bytes_moved) == (1.0, 7)
 
 
 def test_what_a_death_needs_that_is_not_settled_is_kept() -> None:
     heard = Heard(started_at=STARTED_AT)
     heard.deaths.append(Process("site-1", killed_at=STARTED_AT + 10.0, gone_at=STARTED_AT + 10.0))
-    heard.whole_at = [STARTED_AT + 5.0]
+    heard.wholes = [Whole(STARTED_AT + 5.0, 0)]
     heard.moved = [moved(5.0, 1), moved(11.0, 7)]
     settle_failures(heard, STARTED_AT + 1_000)
-    assert heard.whole_at == [] and heard.moved == [moved(11.0, 7)]
-    heard.whole_at.append(STARTED_AT + 1_001)
+    assert heard.wholes == [] and heard.moved == [moved(11.0, 7)]
+    heard.wholes.append(Whole(STARTED_AT + 1_001, 1))
     [failure] = failures_of(heard)
     assert (failure.recovered_after_s, failure.bytes_moved) == (991.0, 7)
 

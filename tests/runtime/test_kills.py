@@ -76,7 +76,7 @@ def rebuilt(run: flux.run.Run, site: str) -> None:
     """Wait until every partition has all its copies again after the death of `site`."""
 
     def is_whole(heard: Heard) -> bool:
-        return site in heard.closed_at and any(at > heard.closed_at[site] for at in heard.whole_at)
+        return site in heard.closed_at and any(whole.at > heard.closed_at[site] for whole in heard.wholes)
 
     assert run._program.wait(lambda heard: is_whole(heard) or heard.ended or heard.error is not None, RECOVERY_S)
     assert is_whole(run._program.heard), f"the run ended before the copies of {site} were rebuilt"

@@ -58,14 +58,14 @@ def hearing(monkeypatch: pytest.MonkeyPatch) -> Hearing:
 
 
 def test_what_a_death_cost_is_told_and_still_known_when_the_history_is_cut(hearing: Hearing) -> None:
-    hearing.hear(0.0, "view", number=1, whole=True, at=0.0)
+    hearing.hear(0.0, "view", number=1, versions=0, whole=True, at=0.0)
     hearing.rows(9.0, 9.75)
     hearing.gone(13.0, "site-2", seen_s=10.0)
-    hearing.hear(13.0, "view", number=2, whole=False, at=0.0)
+    hearing.hear(13.0, "view", number=2, versions=9, whole=False, at=0.0)
     hearing.hear(
         13.5, "moved", "site-1", version=9, stage=1, partition=2, to="site-3", bytes=700, cut_s=0.1, send_s=0.2
     )
-    hearing.hear(14.0, "view", number=3, whole=True, at=0.0)
+    hearing.hear(14.0, "view", number=3, versions=9, whole=True, at=0.0)
     hearing.rows(14.25)
     [failure] = hearing.status().failures
     assert (failure.site, failure.when_s, failure.detected_after_s) == ("site-2", 10.0, 3.0)
@@ -77,7 +77,7 @@ def test_what_a_death_cost_is_told_and_still_known_when_the_history_is_cut(heari
 
 
 def test_an_end_has_recovered_when_the_next_is_there(hearing: Hearing) -> None:
-    hearing.hear(0.0, "view", number=1, whole=True, at=0.0)
+    hearing.hear(0.0, "view", number=1, versions=0, whole=True, at=0.0)
     hearing.gone(5.0, "ingress")
     assert hearing.status().failures[0].recovered_after_s is None
     hearing.now = STARTED_AT + 7.0
@@ -89,7 +89,7 @@ def test_an_end_has_recovered_when_the_next_is_there(hearing: Hearing) -> None:
 
 
 def test_who_was_drained_or_sent_home_has_not_failed(hearing: Hearing) -> None:
-    hearing.hear(0.0, "view", number=1, whole=True, at=0.0)
+    hearing.hear(0.0, "view", number=1, versions=0, whole=True, at=0.0)
     hearing.hear(1.0, "drained", site="site-1")
     hearing.gone(2.0, "site-1")
     hearing.hear(3.0, "rows", "egress", upto=1, total=1, count=1, end=True)
@@ -100,7 +100,7 @@ def test_who_was_drained_or_sent_home_has_not_failed(hearing: Hearing) -> None:
 @pytest.fixture
 def bereft(hearing: Hearing) -> Hearing:
     """Both sites have died a moment ago."""
-    hearing.hear(0.0, "view", number=1, whole=True, at=0.0)
+    hearing.hear(0.0, "view", number=1, versions=0, whole=True, at=0.0)
     for site in ("site-1", "site-2"):
         hearing.gone(1.0, site)
     hearing.hear(1.0, "error", error=DataLost([("Sums", 1)]).to_dict())

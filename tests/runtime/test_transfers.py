@@ -94,7 +94,7 @@ def whole_without(*dead: str) -> Any:
         if heard.error is not None:
             raise heard.error
         last = [heard.closed_at.get(site) for site in dead]
-        return None not in last and heard.whole and heard.whole_at[-1] > max(at for at in last if at is not None)
+        return None not in last and heard.whole and heard.wholes[-1].at > max(at for at in last if at is not None)
 
     return holds
 
