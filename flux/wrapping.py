@@ -234,7 +234,7 @@ def _check_call(called: Callable[..., Any] | None, name: str, what: str) -> None
     if inspect.iscoroutinefunction(called):
         why = f"{called.__qualname__} is a coroutine, and nobody would wait for it"
     elif isinstance(called, FunctionType) and not _takes(called, _CALLED_WITH[what][1]):
-        signature = f"{called.__qualname__}{inspect.signature(called)}"
+        signature = f"{called.__qualname__}{inspect.signature(called, follow_wrapped=False)}"
         why = f"{signature} is called with {_CALLED_WITH[what][0]}, and does not take that"
     else:
         return
@@ -243,7 +243,7 @@ def _check_call(called: Callable[..., Any] | None, name: str, what: str) -> None
 
 def _takes(called: Callable[..., Any], count: int) -> bool:
     try:
-        inspect.signature(called).bind(*[None] * count)
+        inspect.signature(called, follow_wrapped=False).bind(*[None] * count)
     except TypeError:
         return False
     return True
