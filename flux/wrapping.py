@@ -189,7 +189,7 @@ class _Wrapped(RowWise):
     def on_punctuation(self, p: Punctuation) -> Mapping[str, Any] | None:
         if p.kind != "end" or self._calls["_at_end"] is None:
             return None
-        outputs = list(as_dicts(self._called("_at_end")(self._wrapped)))
+        outputs = list(map(keeping(None), as_dicts(self._called("_at_end")(self._wrapped))))
         return columns_of(outputs, None, lambda i: {"row": p.sn}, place_of(self._last)) if outputs else None
 
     def get_state(self) -> Any:

@@ -356,3 +356,14 @@ def test_a_method_that_is_decorated_is_called_as_it_can_be() -> None:
             return {"sum": k + v}
 
     assert emitted(flux.wrap(Decorated), ROWS[:3], key=("k",)) == [{"sum": n} for n in (0, 2, 4)]
+
+
+def test_a_dict_that_is_yielded_at_the_end_is_what_it_was_then() -> None:
+    class AtEnd(Totals):
+        def finish(self) -> Iterator[dict[str, int]]:
+            row: dict[str, int] = {}
+            for row["k"], row["total"] in sorted(self.totals.items()):
+                yield row
+
+    got = emitted(flux.wrap(AtEnd, process=lambda it, row: it.update(row) and None, at_end="finish"), ROWS, key=("k",))
+    assert sorted(row["k"] for row in got) == [0, 1, 2, 3, 4]
