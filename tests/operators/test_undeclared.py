@@ -236,3 +236,45 @@ def test_an_array_of_another_type_with_nothing_in_it_fits(some: Any, nothing: An
     hosted = opened(step_of(Arrays, SCHEMA))
     first, second = (hosted.process(batch_of([(n,)], SCHEMA, [0], n)) for n in range(2))
     assert first is not None and (second is None or second.arrow.schema == first.arrow.schema)
+
+
+LISTS = {"v": pa.list_(pa.int64())}
+
+
+@pytest.mark.parametrize(
+    ("kind", "output"),
+    [(bytearray, None), (deque, None), (list, None), (bytearray, {"v": "binary"}), (deque, LISTS), (list, LISTS)],
+)
+def test_what_an_operator_goes_on_with_comes_out_as_it_was(kind: Any, output: Any) -> None:
+    """Its rows become columns when the batch has ended, and by then it has added to what it returned."""
+
+    class Growing(KeyedOperator):
+        def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
+            state = kind() if state is None else state
+            state.append(row.n)
+            return state, [{"v": state}]
+
+    Growing.output = output
+    schema = pa.schema({"k": pa.int64(), "n": pa.int64()})
+    out = opened(step_of(Growing, schema, ("k",))).process(batch_of([(0, n) for n in range(3)], schema, [0] * 3))
+    assert out is not None
+    assert [list(value) for value in out.arrow.column("v").to_pylist()] == [[0], [0, 1], [0, 1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.struct({"x": pa.int64(), "y": pa.list_(pa.int64())}), (1, [2])),
+        (pa.map_(pa.string(), pa.int64()), [("a", 1)]),
+        (pa.list_(pa.int64()), (1, 2)),
+    ],
+)
+def test_a_tuple_stays_one_where_the_declared_type_takes_it(kind: Any, value: Any) -> None:
+    class Tuples(KeyedOperator):
+        output = {"v": kind}  # noqa: RUF012
+
+        def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
+            return None, [{"v": value}]
+
+    out = opened(step_of(Tuples, SCHEMA, ("n",))).process(batch_of([(1,)], SCHEMA, [0]))
+    assert out is not None and out.arrow.column("v").equals(pa.array([value], kind))
