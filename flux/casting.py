@@ -52,7 +52,21 @@ def converted(values: Any, kind: Any = None, exact: bool = False) -> Any:
     [1, None]
     """
     array = plain_array(_as_arrow(values, kind, exact))
-    return array if kind is None or array.type == kind else _cast(array, kind, exact)
+    if kind is not None and array.type != kind:
+        return _cast(array, kind, exact)
+    return _apart(array, values) if isinstance(values, np.ndarray) else array
+
+
+def _apart(array: Any, values: npt.NDArray[Any]) -> Any:
+    """Return the array in memory of its own, if it looks at that of `values` and these can be written to.
+
+    Rows are kept until all have them, and the operator may go on with what it has emitted. Arrow's memory is used again
+    sooner than numpy's, which makes a copy cheap.
+    """
+    data = array.buffers()[-1]
+    begin = values.ctypes.data if values.flags.writeable and values.size else 0
+    is_shared = begin and data is not None and begin <= data.address < begin + values.nbytes
+    return pa.concat_arrays([array]) if is_shared else array
 
 
 def _as_arrow(values: Any, kind: Any, exact: bool) -> Any:
