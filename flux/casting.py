@@ -52,7 +52,21 @@ def converted(values: Any, kind: Any = None, exact: bool = False) -> Any:
     [1, None]
     """
     array = plain_array(_as_arrow(values, kind, exact))
-    return array if kind is None or array.type == kind else _cast(array, kind, exact)
+    if kind is not None and array.type != kind:
+        return _cast(array, kind, exact)
+    return _apart(array, values) if isinstance(values, np.ndarray) else array
+
+
+def _apart(array: Any, values: npt.NDArray[Any]) -> Any:
+    """Return the array in memory of its own, if it looks at that of `values` and these can be written to.
+
+    Rows are kept until all have them, and the operator may go on with what it has emitted. Arrow's memory is used again
+    sooner than numpy's, which makes a copy cheap.
+    """
+    data = array.buffers()[-1]
+    begin = values.ctypes.data if values.flags.writeable and values.size else 0
+    is_shared = begin and data is not None and begin <= data.address < begin + values.nbytes
+    return pa.concat_arrays([array]) if is_shared else array
 
 
 def _as_arrow(values: Any, kind: Any, exact: bool) -> Any:
@@ -257,6 +271,8 @@ def _laid_out(values: list[Any], kind: Any, width: Any, exact: bool) -> tuple[np
 
 
 def _cast(array: Any, kind: Any, exact: bool) -> Any:
+    if array.null_count == len(array):
+        return pa.nulls(len(array), kind)  # Of nothing the type does not matter: numpy makes floats of an empty list.
     _refuse_conversion(array.type, kind, exact)
     made = array.cast(kind, safe=True)
     _check_nothing_is_lost(array, made, exact)
@@ -265,8 +281,6 @@ def _cast(array: Any, kind: Any, exact: bool) -> Any:
 
 def _refuse_conversion(came: Any, kind: Any, exact: bool) -> None:
     """Raise where Arrow's cast would parse, print or judge values, or leave out a part, rather than keep them."""
-    if pa.types.is_null(came):
-        return
     judged = pa.types.is_boolean(kind) and not pa.types.is_boolean(came)
     dated = pa.types.is_time(kind) and pa.types.is_timestamp(came)
     # Nested values are kept if those in them are.
@@ -307,7 +321,7 @@ def _check_nothing_is_lost(came: Any, made: Any, exact: bool) -> None:
         _check_way_back(came, made)
     elif pa.types.is_nested(after) and pa.types.is_nested(before):
         for inner, made_of_it in _within(came, made):
-            if inner.type != made_of_it.type:
+            if inner.type != made_of_it.type and inner.null_count < len(inner):
                 _refuse_conversion(inner.type, made_of_it.type, exact)
                 _check_nothing_is_lost(inner, made_of_it, exact)
 

@@ -96,7 +96,7 @@ def arrow_of(values: Any, field: Any = None, known: Any = None) -> Any:
         expected = kind if kind is not None else "values of one type"
         place = _first_unfit(values, kind, exact)
         why = f"expected {expected}, came {describe(values)}: {error}"
-        raise ColumnError(f"{why}{_advice(values, place) if exact else ''}", place) from error
+        raise ColumnError(f"{why}{_advice(values, kind, place) if exact else ''}", place) from error
     check_values(array)
     if field is not None:
         _check_nulls(array, field)
@@ -119,8 +119,10 @@ def _first_unfit(values: Any, kind: Any, exact: bool) -> int | None:
     return None
 
 
-def _advice(values: Any, place: int | None) -> str:
-    which = "" if place is None else f"{values[place]!r:.100} is not of the type that values before it told. "
+def _advice(values: Any, kind: Any, place: int | None) -> str:
+    """What to do about a type that nobody declared; `kind` is what values before the one at `place` told, if any."""
+    is_later = kind is not None and place is not None
+    which = f"{values[place]!r:.100} is not of the type that values before it told. " if is_later else ""
     return f". {which}Declare `output` with the operator, or emit values of one type"
 
 

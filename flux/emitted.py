@@ -1,12 +1,14 @@
 """Emitted rows: a row-wise operator's dicts, and the columns that they become.
 
 They become columns when a batch has ended, and by then the operator may have changed a dict that it keeps as its state,
-or a list in it. So the values are taken out of each as it comes; lists and dicts among them are copied, if the columns
+or a list in it. So the values are taken out of each as it comes; those that can be changed are copied, if the columns
 are such that there may be any.
 """
 
 from __future__ import annotations
 
+import functools
+from collections import deque
 from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import Any
@@ -53,17 +55,17 @@ class Outputs:
         self.take: Callable[[Any], Any] = self._take_first
         self._names: list[str] = []
         if schema is not None:
-            self._expect(list(schema.names), _may_be_nested(schema))
+            self._expect(list(schema.names), _may_be_changed(schema))
 
-    def _expect(self, names: list[str], may_be_nested: bool) -> None:
+    def _expect(self, names: list[str], may_be_changed: bool) -> None:
         self._names, self.width = names, len(names)
         get = itemgetter(*names) if names else tuple
-        self.take = (lambda made: _copied(get(made))) if may_be_nested else get
+        self.take = (lambda made: _copied(get(made))) if may_be_changed else get
 
     def _take_first(self, made: Any) -> Any:
         """Take what tells the columns, and what follows it."""
         if self.width is None:
-            self._expect(list(made), may_be_nested=True)
+            self._expect(list(made), may_be_changed=True)
         return self.take(made)
 
     def add(self, made: Any) -> None:
@@ -94,12 +96,18 @@ def keeping(schema: Any) -> Callable[[Any], Any]:
     >>> row
     {'n': 1, 'all': [1]}
     """
-    return _deep if schema is None or _may_be_nested(schema) else _flat
+    return _deep if schema is None or _may_be_changed(schema) else _flat
 
 
-def _may_be_nested(schema: Any) -> bool:
-    types = getattr(schema, "schema", schema).types
-    return any(pa.types.is_nested(kind) or pa.types.is_null(kind) for kind in types)
+def _may_be_changed(schema: Any) -> bool:
+    return any(map(_can_be_changed, getattr(schema, "schema", schema).types))
+
+
+@functools.lru_cache(maxsize=1_024)
+def _can_be_changed(kind: Any) -> bool:
+    """Whether a value of a column may be one that can be changed: bytes may come as a bytearray, None tells nothing."""
+    is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
+    return bool(is_bytes or pa.types.is_nested(kind) or pa.types.is_null(kind))
 
 
 def _flat(row: Any) -> Any:
@@ -113,6 +121,10 @@ def _deep(row: Any) -> Any:
 def _copied(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _copied(inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_copied(inner) for inner in value]
+    if isinstance(value, tuple):
+        return tuple(map(_copied, value))  # A struct may be a tuple, and no list.
+    if isinstance(value, list | deque):
+        return list(map(_copied, value))
+    if isinstance(value, memoryview):
+        return bytes(value)
     return value.copy() if isinstance(value, np.ndarray | bytearray | set) else value

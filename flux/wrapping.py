@@ -189,7 +189,7 @@ class _Wrapped(RowWise):
     def on_punctuation(self, p: Punctuation) -> Mapping[str, Any] | None:
         if p.kind != "end" or self._calls["_at_end"] is None:
             return None
-        outputs = list(as_dicts(self._called("_at_end")(self._wrapped)))
+        outputs = list(map(keeping(None), as_dicts(self._called("_at_end")(self._wrapped))))
         return columns_of(outputs, None, lambda i: {"row": p.sn}, place_of(self._last)) if outputs else None
 
     def get_state(self) -> Any:
@@ -234,7 +234,7 @@ def _check_call(called: Callable[..., Any] | None, name: str, what: str) -> None
     if inspect.iscoroutinefunction(called):
         why = f"{called.__qualname__} is a coroutine, and nobody would wait for it"
     elif isinstance(called, FunctionType) and not _takes(called, _CALLED_WITH[what][1]):
-        signature = f"{called.__qualname__}{inspect.signature(called)}"
+        signature = f"{called.__qualname__}{inspect.signature(called, follow_wrapped=False)}"
         why = f"{signature} is called with {_CALLED_WITH[what][0]}, and does not take that"
     else:
         return
@@ -243,7 +243,7 @@ def _check_call(called: Callable[..., Any] | None, name: str, what: str) -> None
 
 def _takes(called: Callable[..., Any], count: int) -> bool:
     try:
-        inspect.signature(called).bind(*[None] * count)
+        inspect.signature(called, follow_wrapped=False).bind(*[None] * count)
     except TypeError:
         return False
     return True

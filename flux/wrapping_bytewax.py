@@ -308,13 +308,15 @@ class _Logics(RowWise):
                 f"{type(logic).__name__}.{what} returned {returned!r:.200}; expected a tuple of what to emit and "
                 "whether the logic is done: ([...], False)"
             ) from None
+        # A generator works while it is read: only then is the logic what it will be.
+        kept = keeping(None)
+        rows = [kept(self._row(key, value)) for value in emitted]
         if is_done:
             del self._logics[key]
             self._due.pop(key, None)
         else:
             self._note_due(key, logic)
-        rows = [self._row(key, value) for value in emitted]
-        return [keeping(None)(row) for row in rows if row is not None]
+        return [row for row in rows if row is not None]
 
     def _built(self, snapshot: Any) -> Any:
         self._last = self._builder

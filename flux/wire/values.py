@@ -17,7 +17,7 @@ import inspect
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from enum import Enum, Flag
-from types import MemberDescriptorType
+from types import BuiltinFunctionType, MemberDescriptorType
 from typing import Any
 
 from ..batch import ROW_MODULE, row_type
@@ -26,6 +26,7 @@ from .frames import BadFrame, shown
 from .standard import FACTORIES, Unknown, from_standard, is_standard, text, to_standard, whole
 
 _HEAP_TYPE = 1 << 9  # Of a class that was made by a `class` statement.
+_NO_INSTANCES = 1 << 7  # Of a class that cannot be called.
 _GENERIC = "__orig_class__"  # Where `typing` notes that a `Box` was made as a `Box[int]`; the box does not care.
 _ROW = "row"  # What `batch.rows()` yields: a row that an operator keeps comes back as one.
 _DEFAULTS = "defaultdict"
@@ -83,14 +84,24 @@ class _Class:
         return dict(zip(self.fields, plain, strict=True))
 
 
+def _is_its_attributes(kind: type[Any]) -> bool:
+    """Instances of what is written in C, and of what is derived from it, hold more than their attributes."""
+    return not any(map(_is_in_c, kind.__mro__[:-1]))
+
+
+def _is_in_c(kind: type[Any]) -> bool:
+    """Some such classes are made as a `class` statement makes one; then how their instances are made tells."""
+    is_made = kind.__flags__ & _HEAP_TYPE and not kind.__flags__ & _NO_INSTANCES
+    return not is_made or isinstance(vars(kind).get("__new__"), BuiltinFunctionType)
+
+
 def _class_of(kind: Any, whose: str) -> _Class:
     bases = kind.__mro__[:-1] if isinstance(kind, type) else ()
     if bases and issubclass(kind, tuple) and hasattr(kind, "_fields"):
         return _Class(kind, tuple(kind._fields))
     if bases and issubclass(kind, Enum):
         return _Class(kind, ())
-    # Instances of what is written in C, and of what is derived from it, hold more than their attributes.
-    if bases and all(base.__flags__ & _HEAP_TYPE for base in bases):
+    if bases and _is_its_attributes(kind):
         slots = [name for base in bases for name, of in vars(base).items() if isinstance(of, MemberDescriptorType)]
         fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else None
         return _Class(kind, None if fields is None else tuple(field.name for field in fields), tuple(slots))
@@ -246,12 +257,18 @@ def cannot_move(unknown: Unknown, state: Any, whose: str) -> StateError:
     at = f", at {place}," if place else ""
     why = f" ({unknown.why})" if unknown.why else ""
     hooks = "give the operator static methods encode_state(value), which returns plain state, and decode_state(state), "
-    usual = (
-        "If it is a dataclass, a named tuple, an enum or an object that is its attributes, name its class in the "
-        f"operator: `state_types = ({kind.__name__},)`. Else {hooks}which returns the value"
-    )
-    advice = unknown.advice.replace("HOOKS", f"{hooks}which returns it") or usual
+    advice = (unknown.advice or _usual_advice(kind)).replace("HOOKS", f"{hooks}which returns it")
+    advice = advice.replace("give", "Give", 1) if advice.startswith("give") else advice
     return StateError(f"{whose}: {text} of type {kind.__qualname__}{at} cannot be moved to another site{why}. {advice}")
+
+
+def _usual_advice(kind: type[Any]) -> str:
+    if kind.__module__.startswith("pandas.") and hasattr(kind, "to_numpy"):
+        return "Keep an Arrow table of it, pyarrow.Table.from_pandas(...), or HOOKS"
+    if not _is_its_attributes(kind) and not issubclass(kind, tuple | Enum):
+        return "HOOKS"
+    named = f"name its class in the operator: `state_types = ({kind.__name__},)`"
+    return f"If it is a dataclass, a named tuple, an enum or an object that is its attributes, {named}. Else HOOKS"
 
 
 _LOOKED_AT_MAX = 1_000_000

@@ -214,3 +214,25 @@ def test_a_value_that_arrow_has_not_is_refused(value: Any) -> None:
     for values in ([value], [Decimal("1"), value], [[value]]):
         with pytest.raises(OperatorError, match="'v': expected"):
             told(values, 0)
+
+
+@pytest.mark.parametrize(
+    ("some", "nothing"),
+    [
+        (np.arange(1), np.array([])),
+        (np.arange(1), np.ma.masked_all(1)),
+        (["a"], pa.array([None], pa.int8())),
+        ([[1]], pa.array([[None]], pa.list_(pa.string()))),
+    ],
+)
+def test_an_array_of_another_type_with_nothing_in_it_fits(some: Any, nothing: Any) -> None:
+    """numpy makes floats of an empty list, and who emits what a batch has given may have none."""
+
+    class Arrays(PooledOperator):
+        def process(self, batch: Any) -> Any:
+            emitted = (some, nothing)[int(batch["n"][0])]
+            return batch.emit({"v": emitted}, np.zeros(len(emitted), np.int64))
+
+    hosted = opened(step_of(Arrays, SCHEMA))
+    first, second = (hosted.process(batch_of([(n,)], SCHEMA, [0], n)) for n in range(2))
+    assert first is not None and (second is None or second.arrow.schema == first.arrow.schema)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import abc
+import array
 import enum
 import math
 import sys
+import threading
 from collections import Counter, OrderedDict, defaultdict, deque
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, time, timedelta, timezone
 from decimal import Decimal
+from random import Random
 from typing import Any, Generic, NamedTuple, TypeVar
 from zoneinfo import ZoneInfo
 
@@ -31,6 +34,7 @@ from flux.wire.transfer import Arrival, items
 from flux.wire.values import PLAIN, Spoken, Vocabulary
 
 WHOSE = "step 'Visits'"
+Lock = type(threading.Lock())
 
 
 T = TypeVar("T")
@@ -309,6 +313,10 @@ class Bag(dict[str, int]):
     total: int = 0
 
 
+class Dice(Random):
+    pass
+
+
 class Failure(Exception):
     pass
 
@@ -407,6 +415,12 @@ def test_state_of_a_step_that_is_not_here_is_a_bad_frame() -> None:
     [
         ({"state_types": (int,)}, "state_types holds dataclasses.*<class 'int'> is none of them"),
         *(({"state_types": (of,)}, f"{of.__name__}.* is none of them.*encode_state and") for of in (Bag, Failure)),
+        # Some of those that are written in C look as if they were not.
+        *(
+            ({"state_types": (of,)}, f"{of.__name__}.* is none of them.*encode_state and")
+            for of in (Random, Dice, Lock)
+        ),
+        ({"state_types": (array.array,)}, "array.array.* is none of them.*encode_state and"),
         ({"state_types": ("Visit",)}, "'Visit' is none of them"),
         ({"state_types": (Visit, type("Visit", (), {}))}, "two classes of state_types have one name"),
         ({"encode_state": staticmethod(str)}, "come together; define both"),

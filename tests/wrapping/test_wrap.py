@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -336,3 +337,33 @@ def test_parameters_that_a_class_does_not_take_are_a_plan_error(given: dict[str,
     rows = flow.source(flux.sources.Table(ROWS)).exchange("k")
     with pytest.raises(PlanError, match=rf"{says}.*apply\(\.\.\., name=value\)"):
         rows.apply(flux.wrap(Fits, process=lambda it, row: {}, **STATE), **given)
+
+
+def by_columns(method: Any) -> Any:
+    """Gives a method the columns of a row, by name."""
+
+    @functools.wraps(method)
+    def given(self: Any, row: dict[str, int]) -> Any:
+        return method(self, **row)
+
+    return given
+
+
+def test_a_method_that_is_decorated_is_called_as_it_can_be() -> None:
+    class Decorated(Totals):
+        @by_columns
+        def update(self, k: int, v: int) -> dict[str, int]:
+            return {"sum": k + v}
+
+    assert emitted(flux.wrap(Decorated), ROWS[:3], key=("k",)) == [{"sum": n} for n in (0, 2, 4)]
+
+
+def test_a_dict_that_is_yielded_at_the_end_is_what_it_was_then() -> None:
+    class AtEnd(Totals):
+        def finish(self) -> Iterator[dict[str, int]]:
+            row: dict[str, int] = {}
+            for row["k"], row["total"] in sorted(self.totals.items()):
+                yield row
+
+    got = emitted(flux.wrap(AtEnd, process=lambda it, row: it.update(row) and None, at_end="finish"), ROWS, key=("k",))
+    assert sorted(row["k"] for row in got) == [0, 1, 2, 3, 4]
