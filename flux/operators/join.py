@@ -27,8 +27,9 @@ from flux.operators.ordering import in_order
 from flux.operators.runs import Rows, Run, Ticks, words_of
 from flux.plan.sides import SIDE
 
-__all__ = ["Join", "Joined"]
+__all__ = ["TWO_STREAMS", "Join", "Joined"]
 
+TWO_STREAMS = 'Join takes two streams: write a.join(b, on="key", within=1000) instead of apply(Join)'
 _PIECE_ROWS = 16_384  # Of one piece of state.
 _LEAST = np.iinfo(np.int64).min
 _RATIO = 3  # A run is merged with the one before it unless that is more than so many times as long.
@@ -68,7 +69,7 @@ class Join(PooledOperator):
     def open(self, context: Context) -> None:
         joined = context.parameters.get("joined")
         if not isinstance(joined, Joined):
-            raise PlanError('Join takes two streams: write a.join(b, on="key", within=1000) instead of apply(Join)')
+            raise PlanError(TWO_STREAMS)
         self._joined = joined
         self._ticks: Ticks | None = None  # Until there is a row.
         self._far = 0  # How many rows have come that are too far for them.
