@@ -7,12 +7,20 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
+import pyarrow as pa
+
 __all__ = ["columns_hint", "innermost", "place_of"]
 
 
 def columns_hint(error: BaseException) -> str:
-    """A row is a named tuple; what it says of a column that it has not is no help."""
-    fields = getattr(error.obj, "_fields", None) if isinstance(error, AttributeError) else None
+    """A row is a named tuple, a batch is columns; what they say of a column that is asked for otherwise is no help."""
+    if isinstance(error, TypeError) and str(error) == "tuple indices must be integers or slices, not str":
+        return '; a row is a named tuple: write row.column, or getattr(row, "column")'
+    if not isinstance(error, AttributeError):
+        return ""
+    fields = getattr(error.obj, "_fields", None)
+    if fields is None and isinstance(getattr(error.obj, "arrow", None), pa.RecordBatch):
+        return f"; a column of a batch is batch[{error.name!r}]"
     return "" if fields is None else f"; its columns are {', '.join(fields)}"
 
 

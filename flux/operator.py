@@ -308,7 +308,8 @@ def _made_by(factory: Any, name: str) -> Any:
     try:
         return factory()
     except (Exception, SystemExit) as error:
-        raise _not_made(error, name) from error
+        hint = ". A function of a row goes into map(...) or filter(...)" if inspect.isfunction(factory) else ""
+        raise _not_made(error, name, hint) from error
 
 
 def check_constructor(made: type[Any], name: str) -> None:
@@ -323,8 +324,8 @@ def check_constructor(made: type[Any], name: str) -> None:
         raise _not_made(error, name) from error
 
 
-def _not_made(error: BaseException, name: str) -> PlanError:
+def _not_made(error: BaseException, name: str, hint: str = "") -> PlanError:
     return PlanError(
         f"operator {name}: it is made without arguments, and that raised {type(error).__name__}: {error}. Give "
-        "parameters to apply(...); they reach the operator as context.parameters"
+        f"parameters to apply(...); they reach the operator as context.parameters{hint}"
     )

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 
+from .arguments import check_choice, check_event_time, check_factory, check_names, check_partitions, declared
 from .casting import converted
-from .columns import schema_of
 from .errors import PlanError
-from .event_time import EXPECTED, is_event_time
 from .hashing import tokens
 from .hosting import checked_operator
 from .operator import Kept, OperatorStep, name_of, output_of
@@ -30,7 +29,6 @@ from .stateless import Filter, FlatMap, Map, Select, selected
 if TYPE_CHECKING:
     from .dataflow import Dataflow
 
-PARTITIONS_MAX = 65_535  # A partition's number is a 16-bit column.
 _SAMPLE_ROWS = 10_000
 
 
@@ -65,7 +63,7 @@ class Stream:
         >>> flow.run().table.to_pylist()
         [{'length': 2}, {'length': 4}]
         """
-        return self._step("map", Map, fn, batch, _declared("map", fn, output), event_time)
+        return self._step("map", Map, fn, batch, declared("map", fn, output), event_time)
 
     def filter(self, fn: Callable[[Any], Any], batch: bool = False) -> Stream:
         """The rows for which `fn(row)` is true; with `batch=True`, `fn(batch)` gives a truth value for each row."""
@@ -79,7 +77,7 @@ class Stream:
         With `batch=True`, `fn(batch)` returns (columns, origin): `origin` is the row of the batch that each output row
         stems from, in order. `output` and `event_time` are as for `map`.
         """
-        return self._step("flat_map", FlatMap, fn, batch, _declared("flat_map", fn, output), event_time)
+        return self._step("flat_map", FlatMap, fn, batch, declared("flat_map", fn, output), event_time)
 
     def select(self, *columns: str, **computed: Any) -> Stream:
         """These columns, and `computed` ones: `new="old"` renames, `new=function` makes a column of the `flux.Batch`.
@@ -89,6 +87,7 @@ class Stream:
         """
         if not columns and not computed:
             raise PlanError("select needs the columns that are to stay, such as select('src', total='bytes')")
+        check_names("select", columns)
         for name, source in computed.items():
             made = source[0] if isinstance(source, tuple) and len(source) == 2 else source
             if not isinstance(made, str) and not callable(made):
@@ -118,7 +117,7 @@ class Stream:
         if not callable(fn):
             raise PlanError(f"{kind} takes a function of a row, or with batch=True of a flux.Batch; got {fn!r:.200}")
         name = f"{kind}({name_of(fn)})"
-        _check_event_time(name, event_time, schema)
+        check_event_time(name, event_time, schema)
         return self._with_steps(name, partial(made, fn, batch, event_time), schema, made.is_one_to_many)
 
     def _with_steps(
@@ -163,11 +162,12 @@ class Stream:
         which others came before it: else the two copies differ, and the run ends and says so. Those of
         `flux.operators` are not, and a plan error.
         """
-        _check_choice("order", order, ("sn", "any"))
-        _check_choice("by", by, ("hash", "range", "any"))
-        _check_partitions(partitions, availability)
+        check_choice("order", order, ("sn", "any"))
+        check_choice("by", by, ("hash", "range", "any"))
+        check_partitions(partitions, availability)
         if not columns and by != "any":
             raise PlanError("exchange needs the columns that partition the stream, such as exchange('src', 'dst')")
+        check_names("exchange", columns)
         twice = sorted({column for column in columns if columns.count(column) > 1})
         if twice:
             raise PlanError(f"exchange names {', '.join(map(repr, twice))} twice: name each column once")
@@ -236,8 +236,7 @@ class Stream:
     def apply(self, operator: Callable[[], Any], **parameters: Any) -> Stream:
         """Put an operator behind the exchange; `parameters` reach it as `context.parameters`."""
         name = name_of(operator)
-        if not callable(operator):
-            raise PlanError(f"apply takes an operator class, got {operator!r}: write apply(Sessions, history=2)")
+        check_factory(operator, name)
         root = root_of(self._tails[0])
         if len(self._tails) > 1 or not isinstance(root, ExchangeNode):
             raise PlanError(f"{name} needs an exchange in front: write .exchange(columns).apply({name})")
@@ -260,7 +259,7 @@ class Stream:
             output=output_of(operator, parameters, root.columns, self._schema),
             route=self._route_to_ask(root) if getattr(made, "is_by_key", False) else None,
         )
-        _check_event_time(name, getattr(made, "event_time", None), step.output)
+        check_event_time(name, getattr(made, "event_time", None), step.output)
         return self._applied(step)
 
     def _applied(self, step: OperatorStep) -> Stream:
@@ -345,7 +344,7 @@ class Stream:
         gets the `suffix`.
         """
         self._check_partner("join", other)
-        _check_partitions(partitions, availability)
+        check_partitions(partitions, availability)
         assert self._schema is not None and other._schema is not None
         joined = Joined.of(self._schema, other._schema, on, within, suffix)
         kept = None if joined.column is None else self._kept(joined.column, self._tails + other._tails)
@@ -401,7 +400,7 @@ class Stream:
         """Send the stream's tuples to `sink`, in the order of their numbers or, with `order="any"`, as they come."""
         if not isinstance(sink, Sink):
             raise PlanError(f"sink takes a sink such as flux.sinks.Collect(), got {type(sink).__name__}")
-        _check_choice("order", order, ("sn", "any"))
+        check_choice("order", order, ("sn", "any"))
         self._check_no_open_exchange("a sink")
         if any(sink is known for known in self._flow._sinks):
             raise PlanError(
@@ -441,34 +440,3 @@ class Stream:
         if not name.startswith("select("):
             hint = f'give {name} an `output = {{"column": "type", ...}}`'
         raise PlanError(f"{name} does not say what it emits, so {what}({', '.join(columns)}) cannot be planned: {hint}")
-
-
-def _declared(kind: str, fn: Any, output: Any) -> pa.Schema | None:
-    try:
-        return schema_of(output)
-    except ColumnError as error:
-        raise PlanError(f"{kind}({getattr(fn, '__name__', fn)}): {error}") from error
-
-
-def _check_event_time(name: str, column: str | None, output: pa.Schema | None) -> None:
-    """Raise if what a step says tells event time cannot; what is not declared cannot be joined either."""
-    if column is None or output is None:
-        return
-    if column not in output.names:
-        raise PlanError(
-            f"{name}: event_time names a column of its output, {column!r}; it emits {', '.join(output.names)}"
-        )
-    if not is_event_time(output.field(column).type):
-        raise PlanError(f"{name}: event_time={column!r} is {output.field(column).type}; {EXPECTED}")
-
-
-def _check_partitions(partitions: Any, availability: Any) -> None:
-    if availability is not None:
-        _check_choice("availability", availability, ("pairs", "none"))
-    if isinstance(partitions, bool) or not isinstance(partitions, int) or not 1 <= partitions <= PARTITIONS_MAX:
-        raise PlanError(f"partitions is a number from 1 to {PARTITIONS_MAX:,}, got {partitions!r}")
-
-
-def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise PlanError(f"{name} is {' or '.join(map(repr, choices))}, got {value!r}")

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import flux
-from flux.operators import CountWindow, Distinct, GroupBy, Sessions, TimeWindow, TopK
+from flux.operators import CountWindow, Distinct, GroupBy, Join, Sessions, TimeWindow, TopK
 
 KINDS = {
     "k": pa.int64(),
@@ -90,6 +90,25 @@ ON = "on is a column, or a list of columns"
         (applied(Distinct, on=["k", "k"]), "on names 'k' twice"),
         (lambda s: s.join(s, on={"k", "v"}, within=1), r"join needs the columns .* on=\["),
         (applied(GroupBy, aggregates={"n": (max, {"k", "v"}, "int64")}), "aggregate 'n': expected"),
+        # Columns are named one by one.
+        (lambda s: s.exchange(["k", "v"]), r"exchange takes the names .* exchange\('src', 'dst'\); got \['k', 'v'\]"),
+        (lambda s: s.exchange(["k"], ["k"]), "exchange takes the names of columns one by one"),
+        (
+            lambda s: s.exchange(lambda row: row.k),
+            r"one by one, .* Of a function make a column before, .*new=\(function",
+        ),
+        (lambda s: s.select(["k", "v"]), "select takes the names of columns one by one"),
+        # Names that would stand twice.
+        (applied(GroupBy, aggregates={"k": "count"}), "GroupBy: .* 'k' twice.* another name, or rename"),
+        (
+            applied(TimeWindow, time="ts", size_ms=5, aggregates={"window_end": "count"}),
+            "TimeWindow: .*'window_end' twice",
+        ),
+        (lambda s: applied(TopK, k=1, by="rank")(s.select("k", rank="v")), "TopK: .* 'rank' twice.* rename the column"),
+        (
+            lambda s: s.select("v", max_v="k").exchange("max_v").apply(CountWindow, value="v"),
+            "CountWindow: .*'max_v' twice",
+        ),
         # Values.
         (applied(GroupBy, aggregates={"n": np.array(["sum", "v"])}), "aggregate 'n': expected .* came array"),
         (applied(GroupBy, aggregates={"n": (np.array(["sum", "avg"]), "v")}), "aggregate 'n': expected"),
@@ -98,6 +117,7 @@ ON = "on is a column, or a list of columns"
         (applied(TimeWindow, time="ts", size_ms=2**70, aggregates=COUNT), "size_ms is a whole number .* from 1 to"),
         (applied(CountWindow, value="v", history=2**40), "history is a number of rows, from 1 to 1,048,576; .* came"),
         (applied(CountWindow, value="v", slide=2**70), "slide is a number of rows, from 1 to .*; .* came"),
+        (applied(CountWindow), "value='dur' is to be a column of numbers; there are k, src, .* Say value='...'"),
         (by_range(sample=[2**70]), "the sample must be values of int64"),
         (by_range(sample=[1.5]), "the sample must be values of int64"),
         (by_range(boundaries=[1.9]), "boundaries are 1 values of int64"),
@@ -110,6 +130,16 @@ ON = "on is a column, or a list of columns"
         (lambda s: s.exchange("fine"), r"type decimal256\(40, 39\).* 38 digits .* Cast"),
         # What operators are and emit.
         (applied(Needs), "Needs: it is made without arguments.*'history'.* context.parameters"),
+        (
+            applied(Same()),
+            r"apply takes an operator class, and got a Same that is made already: write apply\(Same, \.\.\.\)",
+        ),
+        (applied("Same"), "apply takes an operator class, such as one of flux.operators, or a function .* got 'Same'"),
+        (
+            applied(lambda row: row),
+            r"<lambda>: it is made without .* A function of a row goes into map\(\.\.\.\) or filter",
+        ),
+        (applied(Join), r"Join takes two streams: write a.join\(b, on="),
         (applied(Empty), "Empty: output has no column"),
         (lambda s: s.map(dict, output={}), "output has no column"),
         # What a sink must know.

@@ -17,7 +17,7 @@ from flux.columns import ColumnError
 from flux.errors import OperatorError, PlanError
 from flux.operator import Context, PooledOperator
 from flux.operators.aggregates import Aggregate, Kept, asked_for, entry_name, numbers_of
-from flux.operators.grouping import group_by_slot, unknown_parameters
+from flux.operators.grouping import emitted_schema, group_by_slot, unknown_parameters
 from flux.operators.keys import KeyTable, check_keys
 from flux.operators.ordering import in_order, order_numbers
 from flux.punctuation import Punctuation
@@ -49,7 +49,7 @@ class GroupBy(PooledOperator):
         unknown_parameters("GroupBy", list(parameters), _PARAMETERS)
         aggregates, _ = _settings(parameters)
         fields = check_keys(key_columns, rows)
-        return pa.schema([*fields, *(pa.field(each.name, each.type_for(rows)) for each in aggregates)])
+        return emitted_schema([*fields, *(pa.field(each.name, each.type_for(rows)) for each in aggregates)])
 
     def open(self, context: Context) -> None:
         self._step, self._key = context.step, context.key_columns

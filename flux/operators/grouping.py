@@ -13,11 +13,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from flux.batch import Batch
+from flux.columns import ColumnError
 from flux.errors import OperatorError, PlanError
 
-__all__ = ["Groups", "column_of", "group_by_slot", "in_row_order", "unknown_parameters"]
+__all__ = ["Groups", "column_of", "emitted_schema", "group_by_slot", "in_row_order", "unknown_parameters"]
 
 # A word holds 40 bits of slot and 24 of row.
 _ROW_BITS = np.uint64(24)
@@ -83,6 +85,18 @@ def column_of(batch: Batch, name: str, step: str) -> Any:
         return batch.column(name)
     except KeyError as error:
         raise OperatorError(str(error.args[0]), step) from None
+
+
+def emitted_schema(fields: Sequence[Any]) -> pa.Schema:
+    """Return the schema of what an operator emits: of its key, or of its input, and of what it adds."""
+    names = [field.name for field in fields]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ColumnError(
+            f"it would emit {', '.join(map(repr, twice))} twice; its columns are {', '.join(names)}. Give an aggregate "
+            "another name, or rename the column with select(new='old') before the exchange"
+        )
+    return pa.schema(fields)
 
 
 def unknown_parameters(step: str, given: Sequence[str], known: Sequence[str]) -> None:

@@ -21,7 +21,7 @@ from flux.batch import Batch
 from flux.columns import ColumnError
 from flux.errors import OperatorError, PlanError
 from flux.operator import Context, PooledOperator
-from flux.operators.grouping import unknown_parameters
+from flux.operators.grouping import emitted_schema, unknown_parameters
 from flux.operators.keys import KeyTable, check_keys, piece_slices
 from flux.operators.ordering import begins_of, in_order, order_numbers, rank_within
 from flux.operators.timed import Windowed
@@ -66,7 +66,7 @@ class TopK(PooledOperator):
         if by not in rows.names or not _is_ranked(rows.field(by).type):
             came = rows.field(by).type if by in rows.names else f"only {', '.join(rows.names)}"
             raise ColumnError(f"by={by!r} is to be a column of numbers, dates or times; came {came}")
-        return pa.schema([*rows, pa.field(_RANK, pa.int64())])
+        return emitted_schema([*rows, pa.field(_RANK, pa.int64())])
 
     def open(self, context: Context) -> None:
         self._step, self._key = context.step, context.key_columns

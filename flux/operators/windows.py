@@ -21,7 +21,14 @@ from flux.batch import Batch
 from flux.columns import ColumnError
 from flux.errors import OperatorError, PlanError
 from flux.operator import Context
-from flux.operators.grouping import Groups, column_of, group_by_slot, in_row_order, unknown_parameters
+from flux.operators.grouping import (
+    Groups,
+    column_of,
+    emitted_schema,
+    group_by_slot,
+    in_row_order,
+    unknown_parameters,
+)
 from flux.operators.keys import KeyTable, check_keys
 from flux.operators.tabled import Tabled
 
@@ -59,10 +66,12 @@ class CountWindow(Tabled):
         self.open(Context(dict(parameters), step="CountWindow", key_columns=key_columns))
         value, fields = self._value, check_keys(key_columns, rows)
         if value not in rows.names:
-            raise ColumnError(f"expected a column {value!r}, came {', '.join(rows.names)}")
+            raise ColumnError(
+                f"value={value!r} is to be a column of numbers; there are {', '.join(rows.names)}. Say value='...'"
+            )
         _check_number(rows.field(value))
         exact = pa.float64() if pa.types.is_floating(rows.field(value).type) else pa.int64()
-        return pa.schema([*fields, pa.field(f"max_{value}", exact), pa.field(f"avg_{value}", pa.float64())])
+        return emitted_schema([*fields, pa.field(f"max_{value}", exact), pa.field(f"avg_{value}", pa.float64())])
 
     def open(self, context: Context) -> None:
         unknown_parameters(context.step, list(context.parameters), _PARAMETERS)

@@ -95,6 +95,20 @@ def a_row_without_the_column(tmp_path: Path) -> None:
     flow_of(keyed(lambda key, row, state: row.nope)).run()
 
 
+@case(flux.OperatorError, "raised TypeError", 'a row is a named tuple: write row.column, or getattr(row, "column")')
+def a_row_that_is_taken_for_a_dict(tmp_path: Path) -> None:
+    flow_of(keyed(lambda key, row, state: row["v"])).run()
+
+
+@case(
+    flux.OperatorError,
+    "raised AttributeError",
+    "'Batch' object has no attribute 'v'; a column of a batch is batch['v']",
+)
+def a_batch_that_is_taken_for_a_row(tmp_path: Path) -> None:
+    flow_of(batched(lambda batch: batch.v)).run()
+
+
 @case(flux.OperatorError, "emitted {'other': 1}", "with the keys k", "Return (state, [{...}, ...])")
 def an_output_with_another_column(tmp_path: Path) -> None:
     flow_of(keyed(lambda key, row, state: (None, [{"other": 1}]))).run()
