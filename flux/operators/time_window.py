@@ -27,7 +27,7 @@ from flux.errors import OperatorError, PlanError
 from flux.event_time import milliseconds, window_type
 from flux.operator import Context, PooledOperator
 from flux.operators.aggregates import Aggregate, Kept, asked_for, entry_name, numbers_of
-from flux.operators.grouping import unknown_parameters
+from flux.operators.grouping import emitted_schema, unknown_parameters
 from flux.operators.keys import KeyTable, check_keys
 from flux.operators.ordering import begins_of, in_order, order_numbers, rank_within
 from flux.operators.timed import Clock, check_ms, check_time_column, instants_of
@@ -125,7 +125,7 @@ class TimeWindow(PooledOperator):
         end = window_type(rows.field(settings.time).type)
         fields = check_keys(key_columns, rows)
         fields += [pa.field("window_start", end), pa.field("window_end", end)]
-        return pa.schema([*fields, *(pa.field(each.name, each.type_for(rows)) for each in settings.aggregates)])
+        return emitted_schema([*fields, *(pa.field(each.name, each.type_for(rows)) for each in settings.aggregates)])
 
     def open(self, context: Context) -> None:
         self._step, self._key = context.step, context.key_columns
