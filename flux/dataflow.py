@@ -12,7 +12,7 @@ import pyarrow as pa
 from .errors import PlanError
 from .event_time import DEFAULT_EVERY_MS, EventTime
 from .operator import asked
-from .plain import ColumnError, plain_schema
+from .plain import ColumnError, columns_of, plain_schema
 from .plan import Availability, OnError, OnOverload, Plan, Policy
 from .plan.explain import explained
 from .plan.graph import ExchangeNode, SourceNode, StepNode
@@ -152,7 +152,7 @@ class Dataflow:
         sinks = [type(sink).__name__ for sink in self._sinks]
         if path is not None:
             drawn(plan, sources, sinks, Path(path))
-        return explained(plan, sources, sinks)
+        return explained(plan, [_said_of(source) for source in self._sources], sinks)
 
     def _plan(self, sites: int, standby: int, availability: Availability, pool_rows: int, policy: Policy) -> Plan:
         if availability not in ("pairs", "none"):
@@ -166,6 +166,12 @@ class Dataflow:
         plan = logical.plan(availability, sites=sites, standby=standby, pool_rows=pool_rows, policy=policy)
         _check_time_is_told(plan, self._sources)
         return plan
+
+
+def _said_of(source: Source) -> str:
+    """What a source is and gives, for an explanation."""
+    said, told = f"{type(source).__name__}: {columns_of(source.schema)}", source.event_time
+    return said if told is None else f"{said}; event time is {told.column}, rows may be {told.lateness_ms:,} ms late"
 
 
 def _check_time_is_told(plan: Plan, sources: list[Source]) -> None:

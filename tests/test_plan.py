@@ -446,6 +446,28 @@ def test_an_explanation_has_steps_segments_partitions_and_places(tmp_path: Path)
     assert (tmp_path / "plan.svg").read_text().count("<path") > 10
 
 
+def test_an_explanation_says_what_sources_give_and_tells_steps_of_one_name_apart(tmp_path: Path) -> None:
+    flow = flux.Dataflow("alike")
+    first = flow.source(flux.sources.Table(ROWS), event_time="v", lateness_ms=50)
+    second = flow.source(flux.sources.Table(ROWS))
+    kept = first.filter(lambda row: row.v > 1).union(first.filter(lambda row: row.v < 1), second.select("k", "v"))
+    kept.exchange("k", partitions=2).apply(Same).sink(flux.sinks.Null())
+    text = flow.explain(sites=2, standby=1, path=tmp_path / "plan.svg")
+    for line in (
+        "  source 1: Table: k int64, v int64; event time is v, rows may be 50 ms late",
+        "  source 2: Table: k int64, v int64",
+        "  source 1 -> filter(<lambda>) #1: k int64, v int64",
+        "  source 1 -> filter(<lambda>) #2: k int64, v int64",
+        "  edge 0: filter(<lambda>) #1 -> stage 1, by hash of k",
+        "  edge 1: filter(<lambda>) #2 -> stage 1, by hash of k",
+        "  edge 2: select(k, v) -> stage 1, by hash of k",
+    ):
+        assert line in text.splitlines()
+    drawn = (tmp_path / "plan.svg").read_text()
+    assert "<!-- alike on 2 sites and 1 standby -->" in drawn
+    assert "<!-- filter(&lt;lambda&gt;) #2 of source 1 -->" in drawn
+
+
 def test_a_plan_that_cannot_be_drawn_there_says_so(tmp_path: Path) -> None:
     flow, events = a_flow()
     events.sink(flux.sinks.Null())

@@ -11,7 +11,7 @@ _PLACES_SHOWN = 8
 
 
 def explained(plan: Plan, sources: Sequence[str], sinks: Sequence[str]) -> str:
-    """The plan as text; `sources` and `sinks` are their names.
+    """The plan as text; `sources` say what they are and give, `sinks` what they are.
 
     >>> from flux.plan import Plan, Segment
     >>> segment = Segment(columns=("k",), partitions=2, availability="pairs", steps=())
@@ -33,8 +33,7 @@ def explained(plan: Plan, sources: Sequence[str], sinks: Sequence[str]) -> str:
 
 def _lines(plan: Plan, sources: Sequence[str], sinks: Sequence[str]) -> Iterator[str]:
     counts = (_count(sources, "source"), _count(plan.segments, "segment"), _count(sinks, "sink"))
-    standby = f" and {plan.standby} standby" if plan.standby else ""
-    yield f"{plan.name}: {', '.join(counts)}, on {plan.sites} site{'s' if plan.sites > 1 else ''}{standby}"
+    yield f"{plan.name}: {', '.join(counts)}, {whereabouts(plan)}"
     yield from ("", f"stage 0, {INGRESS}")
     yield from (f"  source {number + 1}: {name}" for number, name in enumerate(sources))
     yield from _steps(plan.first, is_ingress=True)
@@ -48,6 +47,12 @@ def _lines(plan: Plan, sources: Sequence[str], sinks: Sequence[str]) -> Iterator
     for number, (stage, name) in enumerate(zip(plan.sink_stages, sinks, strict=True)):
         order = "as rows come" if number in plan.unordered_sinks else "in order"
         yield from ("", f"stage {stage}, {EGRESS}: sink {name}, {order}")
+
+
+def whereabouts(plan: Plan) -> str:
+    """On how many sites it runs."""
+    standby = f" and {plan.standby} standby" if plan.standby else ""
+    return f"on {plan.sites} site{'s' if plan.sites > 1 else ''}{standby}"
 
 
 def heading(segment: Segment) -> str:
@@ -74,16 +79,18 @@ def way(edge: Edge) -> str:
 
 
 def place_name(segment: Segment, place: int, is_ingress: bool) -> str:
-    """A place in a segment's tree."""
+    """A place in a segment's tree; steps of one name are numbered, since two lambdas have the same."""
     if place > INPUT:
-        return segment.steps[place].name
+        name = segment.steps[place].name
+        alike = [number for number, step in enumerate(segment.steps) if step.name == name]
+        return name if len(alike) == 1 else f"{name} #{alike.index(place) + 1}"
     return f"source {INPUT - place + 1}" if is_ingress else "input"
 
 
 def _steps(segment: Segment, is_ingress: bool = False) -> Iterator[str]:
-    for step, parent in zip(segment.steps, segment.parents, strict=True):
+    for number, (step, parent) in enumerate(zip(segment.steps, segment.parents, strict=True)):
         emits = "what it emits is not declared" if step.output is None else columns_of(step.output)
-        yield f"  {place_name(segment, parent, is_ingress)} -> {step.name}: {emits}"
+        yield f"  {place_name(segment, parent, is_ingress)} -> {place_name(segment, number, is_ingress)}: {emits}"
         if step.kept is not None:
             yield f"    keeps its rows until the end of the stream: {step.kept.why}"
 

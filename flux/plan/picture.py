@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import FluxError
-from .explain import heading, partitioning, place_name, way
+from .explain import heading, partitioning, place_name, way, whereabouts
 from .plan import EGRESS, INGRESS, INPUT, Plan, Segment
 
 _BOX_WIDTH, _LINE_HEIGHT, _GAP = 3.0, 0.32, 0.5
@@ -44,8 +44,7 @@ def drawn(plan: Plan, sources: Sequence[str], sinks: Sequence[str], path: Path) 
     axes.set_xlim(-0.3, right + 0.3)
     axes.set_ylim(bottom - 0.3, 0.9)
     axes.axis("off")
-    title = f"{plan.name} on {plan.sites} site{'s' if plan.sites > 1 else ''}"
-    _write(axes, (-0.05, 0.45), title, fontsize=13, fontweight="bold", color=_INK)
+    _write(axes, (-0.05, 0.45), f"{plan.name} {whereabouts(plan)}", fontsize=13, fontweight="bold", color=_INK)
     for box in boxes:
         box.draw(axes)
     _draw_edges(axes, plan, ways)
@@ -153,9 +152,10 @@ def _stack(places: list[_Place], ways: Sequence[Sequence[_Place]], left: float) 
 def _steps(segment: Segment, is_ingress: bool = False) -> list[str]:
     """The steps of a segment; of one that does not follow the line above it, what it follows."""
     lines = []
-    for number, (step, parent) in enumerate(zip(segment.steps, segment.parents, strict=True)):
+    for number, parent in enumerate(segment.parents):
         follows = parent == number - 1 and not (is_ingress and number == 0)
-        lines.append(step.name if follows else f"{step.name} of {place_name(segment, parent, is_ingress)}")
+        name = place_name(segment, number, is_ingress)
+        lines.append(name if follows else f"{name} of {place_name(segment, parent, is_ingress)}")
     return lines
 
 
