@@ -40,7 +40,7 @@ def packets(rows: int, seed: int = 0) -> pa.Table:
 
 
 class Sessions(flux.KeyedOperator):
-    """A start opens the session of two hosts, or opens it anew; an end closes it and tells how long it took.
+    """A start opens the session of two hosts, or opens it anew; an end closes it and tells how long it took, if known.
 
     The state of a key is (app, when it was opened); None, which is no state at all, while no session is open.
     """
@@ -52,7 +52,8 @@ class Sessions(flux.KeyedOperator):
             return (row.app, row.ts), None
         if row.kind == "end" and state is not None:
             app, since = state
-            return None, [{"app": app, "src": row.src, "dst": row.dst, "dur": row.ts - since}]
+            dur = None if since is None or row.ts is None else row.ts - since
+            return None, [{"app": app, "src": row.src, "dst": row.dst, "dur": dur}]
         return state, None
 
 
