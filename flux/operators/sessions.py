@@ -30,7 +30,7 @@ __all__ = ["Sessions"]
 
 _START, _END = b"SE"
 _KEY = ("src", "dst")
-_VALUES = {"app": np.int32, "ts": np.int64, "is_timed": np.bool_}
+_VALUES = {"app": np.int32, "ts": np.int64, "no_ts": np.bool_}
 
 Bytes = npt.NDArray[np.uint8]
 Rows = npt.NDArray[np.int64]
@@ -75,11 +75,13 @@ class Sessions(Tabled):
             )
         self._step = context.step
         self._table = None
+        # Until a ts is null, nothing is looked up of such.
+        self._has_nulls = False
 
     def process(self, batch: Batch) -> Batch | None:
         kind, app = _first_two_bytes(batch, self._step)
         # Also of a batch without events, so that what is refused does not depend on where batches are cut.
-        event = {"app": app, **_instants(batch, self._step)}
+        event = {"app": app, **self._instants(batch)}
         key = [column_of(batch, name, self._step) for name in _KEY]
         table = self._begun([column.type for column in key])
         is_start = kind == _START
@@ -107,24 +109,38 @@ class Sessions(Tabled):
         columns = {
             "app": begun["app"].astype(np.int32, copy=False),
             "src": batch.column("src").take(pa.array(origin)),
-            "dur": self._lasted(batch, origin, begun, {name: event[name].take(origin) for name in event}),
+            "dur": self._lasted(batch, origin, begun, event),
         }
         return batch.emit(columns, origin)
 
-    def _lasted(self, batch: Batch, origin: Rows, begun: Event, ended: Event) -> Any:
-        lasted: Rows = ended["ts"] - begun["ts"]
-        is_told = begun["is_timed"] & ended["is_timed"]
+    def _lasted(self, batch: Batch, origin: Rows, begun: Event, event: Event) -> Any:
+        since, ended = begun["ts"], event["ts"].take(origin)
+        lasted: Rows = ended - since
+        no_ts = begun["no_ts"] | event["no_ts"].take(origin) if self._has_nulls else None
         # A difference has wrapped around if its sign is neither end's.
-        wrapped = np.flatnonzero((((ended["ts"] ^ begun["ts"]) & (ended["ts"] ^ lasted)) < 0) & is_told)
+        wrapped = np.flatnonzero(((ended ^ since) & (ended ^ lasted)) < 0)
+        if no_ts is not None:
+            wrapped = wrapped.compress(~no_ts.take(wrapped))
         if len(wrapped):
             i, row = int(wrapped[0]), int(origin[wrapped[0]])
             raise OperatorError(
-                f"a session from ts {begun['ts'][i]} to ts {ended['ts'][i]} is longer than 64 bits can tell",
+                f"a session from ts {since[i]} to ts {ended[i]} is longer than 64 bits can tell",
                 self._step,
                 int(batch.partition[row]),
                 int(batch.sn[row]),
             )
-        return pa.array(lasted, mask=None if is_told.all() else ~is_told)
+        return pa.array(lasted, mask=no_ts)
+
+    def _instants(self, batch: Batch) -> dict[str, npt.NDArray[Any]]:
+        """Return `ts` as 64-bit integers, in its own unit, and which rows have none, once some had none."""
+        try:
+            _check_instants(column_of(batch, "ts", self._step).type)
+        except ColumnError as error:
+            raise OperatorError(str(error), self._step) from error
+        given, ts = batch["ts"], np.ma.getdata(batch["ts"])
+        told = {"ts": ts.view(np.int64) if ts.dtype.kind in "mM" else ts.astype(np.int64, copy=False)}
+        self._has_nulls |= isinstance(given, np.ma.MaskedArray)
+        return {**told, "no_ts": np.ma.getmaskarray(given)} if self._has_nulls else told
 
     def _begun(self, kinds: Sequence[Any]) -> KeyTable:
         if self._table is None:
@@ -148,18 +164,8 @@ class Sessions(Tabled):
             self._table.values[name][slot] = values.take(begun_by)
 
     def install_partition_state(self, pid: int, state: Any) -> None:
+        self._has_nulls |= bool(state["values"]["no_ts"].any())
         self._begun([column.type for column in state["keys"].columns]).install(pid, state)
-
-
-def _instants(batch: Batch, step: str) -> dict[str, npt.NDArray[Any]]:
-    """Return `ts` as 64-bit integers, in its own unit, and which rows have it."""
-    try:
-        _check_instants(column_of(batch, "ts", step).type)
-    except ColumnError as error:
-        raise OperatorError(str(error), step) from error
-    ts = np.ma.getdata(batch["ts"])
-    is_timed = ~np.ma.getmaskarray(batch["ts"])
-    return {"ts": ts.view(np.int64) if ts.dtype.kind in "mM" else ts.astype(np.int64, copy=False), "is_timed": is_timed}
 
 
 def _check_instants(kind: Any) -> None:

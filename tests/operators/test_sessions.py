@@ -58,7 +58,7 @@ def test_state_holds_open_sessions_only() -> None:
     assert {name: column.tolist() for name, column in state["values"].items()} == {
         "app": [6],
         "ts": [11],
-        "is_timed": [True],
+        "no_ts": [False],
     }
     assert len(list(hosted.get_partition_state(1))) == 1
 
