@@ -117,6 +117,14 @@ ON = "on is a column, or a list of columns"
         (applied(TimeWindow, time="ts", size_ms=2**70, aggregates=COUNT), "size_ms is a whole number .* from 1 to"),
         (applied(CountWindow, value="v", history=2**40), "history is a number of rows, from 1 to 1,048,576; .* came"),
         (applied(CountWindow, value="v", slide=2**70), "slide is a number of rows, from 1 to .*; .* came"),
+        (
+            applied(GroupBy, aggregates={"s": ("sum", "wide")}),
+            r"no sum of 'wide', which is dec.* but of numbers.* or by select\(",
+        ),
+        (
+            applied(GroupBy, aggregates={"s": ("min", "data")}),
+            "no min of 'data', which is binary, but of numbers, dates or times",
+        ),
         (applied(CountWindow), "value='dur' is to be a column of numbers; there are k, src, .* Say value='...'"),
         (by_range(sample=[2**70]), "the sample must be values of int64"),
         (by_range(sample=[1.5]), "the sample must be values of int64"),

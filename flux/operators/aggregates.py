@@ -81,7 +81,11 @@ class Aggregate:
             is_ordered = is_number or (pa.types.is_temporal(kind) and not pa.types.is_interval(kind))
             fits = {"count": True, "min": is_ordered, "max": is_ordered}.get(self.what, is_number)
             if not fits:
-                raise ColumnError(f"aggregate {self.name!r}: no {self.what} of {column!r}, which is {kind}; cast it")
+                needed = "numbers, dates or times" if self.what in ("min", "max") else "numbers"
+                raise ColumnError(
+                    f"aggregate {self.name!r}: no {self.what} of {column!r}, which is {kind}, but of {needed}. Cast it "
+                    f'in the source, or by select(..., {column}=(function, "float64")) before the exchange'
+                )
         if self.what == "count" or (self.what == "sum" and not pa.types.is_floating(kinds[0])):
             return pa.int64()
         return kinds[0] if self.what in ("min", "max") else pa.float64()
