@@ -51,6 +51,7 @@ class Subject:
     parameters: dict[str, Any]
     partitions: int
     name: str
+    form: str = "Operator"
 
     def step(self, schema: Any) -> OperatorStep:
         # No rows came, and nobody has said what they are like: then an operator is not asked what it makes of them.
