@@ -8,7 +8,7 @@ that must not matter. What is found is told with the smallest input that shows i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgpack
@@ -17,17 +17,18 @@ from hypothesis import strategies as st
 from ..columns import ColumnError, schema_of
 from ..errors import PlanError
 from ..hosting import checked_operator
-from .claims import Claims, blamed, changed, with_key
+from .claims import Claims
+from .claims_elsewhere import ClaimsElsewhere
 from .clocks import Clock
-from .drawing import PARTITIONS, Drawn, Example
-from .elsewhere import Elsewhere, name_of
-from .holding import Outside
-from .playing import Subject, Way, play
-from .searching import Claim, search
-from .telling import Fault, Story, described, first_difference, form_of
+from .drawing import PARTITIONS, Drawn
+from .elsewhere import name_of
+from .playing import Subject
+from .searching import SLOW_TRIES, Claim, search
+from .telling import Fault, form_of
 
 __all__ = ["Checked", "check_operator"]
 
+_ELSEWHERE = ("hash order", "process")
 _ELSEWHERE_EXAMPLES = 60
 _LONG_SHARE = 10  # One of so many inputs of a claim is a long one, where that matters.
 
@@ -70,27 +71,38 @@ def check_operator(
         raise PlanError(f"check_operator: examples is how many inputs are tried, at least 1; came {examples}")
     subject = _subject(factory, key, parameters or {})
     drawn = Drawn(rows, _schema(schema), event_time, punctuations)
-    tried = Claims(subject, Clock([factory, subject.parameters]))
+    here, elsewhere = Claims(subject, Clock([factory, subject.parameters])), _elsewhere(subject)
+    try:
+        claims = _tried(here, drawn, examples)
+        if isinstance(elsewhere, str):
+            return Checked(subject.name, claims, examples, dict.fromkeys(_ELSEWHERE, elsewhere))
+        search(elsewhere.holds_everywhere, drawn.short(), min(examples, _ELSEWHERE_EXAMPLES), SLOW_TRIES)
+        return Checked(subject.name, (*claims, *_ELSEWHERE), examples)
+    except Fault as fault:
+        raise (fault if isinstance(elsewhere, str) else elsewhere.made_sure(fault)) from None
+    finally:
+        if not isinstance(elsewhere, str):
+            elsewhere.close()
+
+
+def _tried(here: Claims, drawn: Drawn, examples: int) -> tuple[str, ...]:
+    """Try the claims that can be tried in this process; return their names."""
     claims: dict[str, Claim] = {
-        "repeats": tried.repeats,
-        "clock": tried.at_any_time,
-        "batching": tried.batching,
-        "round trip": tried.round_trip,
+        "repeats": here.repeats,
+        "clock": here.at_any_time,
+        "batching": here.batching,
+        "round trip": here.round_trip,
     }
     for name, claim in claims.items():
         search(claim, drawn.short(), examples)
         if name == "batching":
-            _search_long(tried, drawn, examples)
+            _search_long(here, drawn, examples)
     if not drawn.any_rows:
         raise PlanError(
             f"check_operator: rows drew no row in any of the examples, {examples} for each claim, so nothing was "
             "checked. Let it draw some: st.lists(..., min_size=1), or more examples"
         )
-    reason = _try_elsewhere(subject, drawn, min(examples, _ELSEWHERE_EXAMPLES))
-    others = ("hash order", "process")
-    return Checked(
-        subject.name, (*claims, *(() if reason else others)), examples, dict.fromkeys(others, reason) if reason else {}
-    )
+    return tuple(claims)
 
 
 def _subject(factory: Any, key: Any, parameters: dict[str, Any]) -> Subject:
@@ -118,11 +130,8 @@ def _search_long(claims: Claims, drawn: Drawn, examples: int) -> None:
         raise
 
 
-# --- in other processes --------------------------------------------------------------------------------------
-
-
-def _try_elsewhere(subject: Subject, drawn: Drawn, examples: int) -> str:
-    """Try the claims that need other processes; say why if that cannot be."""
+def _elsewhere(subject: Subject) -> ClaimsElsewhere | str:
+    """The claims that need other processes; or why there can be none."""
     named = name_of(subject.factory)
     if named is None:
         return f"{subject.name} cannot be imported by a name, because it is not in a module; put it into one"
@@ -130,42 +139,4 @@ def _try_elsewhere(subject: Subject, drawn: Drawn, examples: int) -> str:
         msgpack.packb(subject.parameters)
     except TypeError as error:
         return f"the parameters cannot be given to another process: {error}"
-    processes: dict[tuple[str, ...], Elsewhere] = {}
-
-    def claim(example: Example) -> None:
-        chosen = with_key(subject, example.given)
-        if len(example.given.sn):
-            if chosen.key not in processes:
-                processes[chosen.key] = Elsewhere(chosen, named)
-            _elsewhere(chosen, processes[chosen.key], example)
-
-    try:
-        search(claim, drawn.short(), examples)
-    finally:
-        for process in processes.values():
-            process.close()
-    return ""
-
-
-def _elsewhere(subject: Subject, processes: Elsewhere, example: Example) -> None:
-    given = example.given
-    number = min((number for number, _ in example.moves), default=0)
-    way = described(given, Way(cuts=frozenset({number})))
-    with blamed(subject, given, f"{way}, in another process"):
-        one, other, rest = processes.play(given, number)
-    if first_difference(one, other) is not None:
-        with blamed(subject, given, way):
-            same_hashes = processes.again(given)
-        if first_difference(one, same_hashes) is None:
-            ways = (f"{way}, with PYTHONHASHSEED=1", "the same, with PYTHONHASHSEED=2")
-            raise Fault(Story(subject.name, "hash order", given, ways, (one, other)))
-        ways = (f"{way}, in one process", "the same, in another")
-        raise Fault(Story(subject.name, "process", given, ways, (one, other)))
-    expected = [output for output in one if output.sn > number]
-    if rest is not None and first_difference(expected, rest) is not None:
-        ways = (f"{way}, in one process", f"the same; behind {number} all states go to another process, which goes on")
-        nothing = replace(given, rows=given.rows.slice(0, 0), sn=given.sn[:0], marks=())
-        play(subject, nothing, Way())  # An `open` that clears what is kept has left there what the last run did.
-        places = Outside(subject.factory, subject.parameters).changed_by(lambda: play(subject, given, Way()))
-        claim, more = ("shared", changed(places)) if places else ("process", "")
-        raise Fault(Story(subject.name, claim, given, ways, (expected, rest), more=more))
+    return ClaimsElsewhere(subject, named)

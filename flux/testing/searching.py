@@ -20,16 +20,19 @@ from .drawing import Example
 from .shrinking import Found, shrunk
 from .telling import Fault
 
-__all__ = ["Claim", "search"]
+__all__ = ["SLOW_TRIES", "TRIES", "Claim", "search"]
 
 _AGAIN = 5  # So often is a fault looked at again.
+# So often may hypothesis try to make an example smaller, and then `shrinking`; fewer where other processes are asked.
+TRIES, SLOW_TRIES = 400, 60
 
 Claim = Callable[[Example], None]
 
 
-def search(claim: Claim, cases: st.SearchStrategy[Example], examples: int) -> None:
-    """Try a claim on many examples; raise the smallest fault that was found."""
+def search(claim: Claim, cases: st.SearchStrategy[Example], examples: int, tries: int = TRIES) -> None:
+    """Try a claim on many examples; raise the smallest fault that was found, with `tries` to make it smaller."""
     found: list[Found] = []
+    shrinks_left = tries
 
     @hypothesis.settings(
         max_examples=examples,
@@ -43,6 +46,10 @@ def search(claim: Claim, cases: st.SearchStrategy[Example], examples: int) -> No
     )
     @hypothesis.given(cases)
     def holds(example: Example) -> None:
+        nonlocal shrinks_left
+        shrinks_left -= bool(found)
+        if shrinks_left < 0:
+            return
         try:
             claim(example)
         except Fault as fault:
@@ -57,12 +64,21 @@ def search(claim: Claim, cases: st.SearchStrategy[Example], examples: int) -> No
     except (Fault, Flaky) as error:
         if not found:
             raise _of_the_rows(error) from error
-        raise _seen_again(claim, _smallest(claim, found)) from None
+        raise _seen_again(claim, _smallest(claim, found, tries)) from None
 
 
-def _smallest(claim: Claim, found: list[Found]) -> Found:
+def _seen(claim: Claim, found: Found) -> Found:
+    """What the claim has to say of the same example, if it says anything."""
+    try:
+        claim(found.example)
+    except Fault as fault:
+        return Found(fault, found.example)
+    return found
+
+
+def _smallest(claim: Claim, found: list[Found], tries: int) -> Found:
     """The last has the smallest values; if its fault does not show itself each time, a shorter one was seen before."""
-    last = shrunk(claim, found[-1])
+    last = shrunk(claim, found[-1], tries)
     return min(last, *reversed(found), key=lambda each: each.fault.size)
 
 
@@ -78,7 +94,8 @@ def _of_the_rows(error: BaseException) -> PlanError:
 
 def _seen_again(claim: Claim, found: Found) -> Fault:
     """The fault, anew; and if it does not show itself each time, that this is what is wrong."""
-    times = sum(_shows(claim, found) for _ in range(_AGAIN))
+    seen = [_seen(claim, found).fault for _ in range(_AGAIN)]
+    times = sum(fault is not found.fault and fault.is_like(found.fault) for fault in seen)
     if times == _AGAIN:
         return Fault(found.fault.story)
     often = f"in {times} of {_AGAIN}" if times else f"in none of {_AGAIN}"
@@ -86,11 +103,3 @@ def _seen_again(claim: Claim, found: Found) -> Fault:
     story = found.fault.story
     claimed = story.claim if story.claim == "repeats" else "chance"
     return Fault(replace(story, claim=claimed, more=f"{story.more} {more}".strip()))
-
-
-def _shows(claim: Claim, found: Found) -> bool:
-    try:
-        claim(found.example)
-    except Fault as again:
-        return again.is_like(found.fault)
-    return False
