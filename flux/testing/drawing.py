@@ -63,13 +63,24 @@ class Example:
             moves=moves,
         )
 
-    def rearranged(self) -> Iterator[Example]:
-        """The same, cut in one place only, or with one move: what is shorter may have to be run in another way."""
-        places = range(1, len(self.events) + 1)
-        if self.cuts and len(self.events) <= _RECUT_EVENTS:
-            yield from (replace(self, cuts=frozenset({place})) for place in places)
-        if self.moves and len(self.events) <= _MOVED_EVENTS:
-            yield from (replace(self, moves=((place, shift),)) for place in places for shift in range(self.partitions))
+    def recut(self) -> Iterator[Example]:
+        """The same, cut in one place only: what is shorter may have to be cut elsewhere."""
+        if len(self.events) <= _RECUT_EVENTS:
+            yield from (replace(self, cuts=frozenset({place})) for place in range(1, len(self.events)))
+
+    def moved(self) -> Iterator[Example]:
+        """The same with one move only."""
+        if len(self.events) <= _MOVED_EVENTS:
+            places = [(place, shift) for place in range(1, len(self.events) + 1) for shift in range(self.partitions)]
+            yield from (replace(self, moves=(place,)) for place in places)
+
+    def plainer(self) -> Iterator[Example]:
+        """The same with one row like the plainest of them."""
+        rows = [event for event in self.events if isinstance(event, dict)]
+        plainest = min(rows, key=lambda row: len(repr(row)), default={})
+        for i, event in enumerate(self.events):
+            if isinstance(event, dict) and len(repr(event)) > len(repr(plainest)):
+                yield replace(self, events=(*self.events[:i], plainest, *self.events[i + 1 :]))
 
 
 @dataclass

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -100,11 +101,12 @@ class Elsewhere:
         first, second = map(self._process, SEEDS)
         for process in (first, second):
             self._ask(process, given, number)
-        (one, begun), (other, _) = self._heard(first), self._heard(second)
+        # All that was asked is heard before any of it is looked at, for what it says may be an error.
+        (one, begun), (other, _) = map(_outputs, [self._said(process) for process in (first, second)])
         if not 0 < number < len(given.sn) + len(given.marks):
             return one, other, None
         self._ask(second, given, number, begun)
-        return one, other, self._heard(second)[0]
+        return one, other, _outputs(self._said(second))[0]
 
     def again(self, given: Given) -> list[list[Output]]:
         """What processes with the same hashes give. Several: two may agree by chance, as in odd numbers."""
@@ -118,26 +120,22 @@ class Elsewhere:
         """Which places outside of its instances the operator writes to, where nobody has written to them before."""
         second = self._process(SEEDS[1])
         self._ask(second, given, _CHANGED)
-        places: list[str] = self._said(second)["changed"]
+        places: list[str] = _document(self._said(second))["changed"]
         return places
 
     def _asked_afresh(self, given: Given, number: int) -> list[Output]:
         second = self._process(SEEDS[1])
         self._ask(second, given, number)
-        return self._heard(second)[0]
+        return _outputs(self._said(second))[0]
 
     def _ask(self, process: subprocess.Popen[bytes], given: Given, number: int, begun: Begun | None = None) -> None:
         marks = [[mark.sn, mark.kind, mark.value] for mark in given.marks]
         states = None if begun is None else list(begun.states.items())
         assert process.stdin is not None
-        _say(process.stdin, msgpack.packb([batch_bytes(given.rows), given.sn.tolist(), marks, number, states]))
+        with suppress(BrokenPipeError):  # That it has ended is said where it is listened to.
+            _say(process.stdin, msgpack.packb([batch_bytes(given.rows), given.sn.tolist(), marks, number, states]))
 
-    def _heard(self, process: subprocess.Popen[bytes]) -> tuple[list[Output], Begun]:
-        said = self._said(process)
-        begun = Begun(said["number"], dict(said["states"]))
-        return [Output(sn, sub, pid, {"": text}) for sn, sub, pid, text in said["outputs"]], begun
-
-    def _said(self, process: subprocess.Popen[bytes]) -> Any:
+    def _said(self, process: subprocess.Popen[bytes]) -> bytes:
         assert process.stdout is not None
         said = _hear(process.stdout)
         if said is None:
@@ -145,10 +143,7 @@ class Elsewhere:
                 f"the process that was to run {self.subject.name} with other hashes ended with status "
                 f"{process.wait()}: can {'.'.join(self.named)} be imported there?"
             )
-        document = msgpack.unpackb(said)
-        if "error" in document:
-            raise from_dict(document)
-        return document
+        return said
 
     def close(self) -> None:
         """End them."""
@@ -157,6 +152,19 @@ class Elsewhere:
             process.stdin.close()
             process.wait()
             process.stdout.close()
+
+
+def _document(said: bytes) -> Any:
+    document = msgpack.unpackb(said)
+    if "error" in document:
+        raise from_dict(document)
+    return document
+
+
+def _outputs(said: bytes) -> tuple[list[Output], Begun]:
+    document = _document(said)
+    begun = Begun(document["number"], dict(document["states"]))
+    return [Output(sn, sub, pid, {"": text}) for sn, sub, pid, text in document["outputs"]], begun
 
 
 def _say(to: BinaryIO | Any, packed: bytes) -> None:
@@ -193,12 +201,13 @@ def _warm_up() -> None:
 
 
 def _have_answered(subject: Subject, asked: bytes, answers: BinaryIO | Any) -> None:
-    """Let a fork answer. If it ends without, so does this process: whoever has asked must not wait."""
+    """Let a fork answer; and if it ends without, say so."""
     child = os.fork()
     if child:
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if status:
-            sys.exit(1)
+            ended = FluxError(f"the process in which {subject.name} ran ended with status {status}, and said nothing")
+            _say(answers, msgpack.packb(ended.to_dict()))
         return
     status = 1
     try:

@@ -25,6 +25,7 @@ __all__ = ["SLOW_TRIES", "TRIES", "Claim", "search"]
 _AGAIN = 5  # So often is a fault looked at again.
 # So often may hypothesis try to make an example smaller, and then `shrinking`; fewer where other processes are asked.
 TRIES, SLOW_TRIES = 400, 60
+_FEW_EVENTS, _OTHERS = 3, 4
 
 Claim = Callable[[Example], None]
 
@@ -77,9 +78,16 @@ def _seen(claim: Claim, found: Found) -> Found:
 
 
 def _smallest(claim: Claim, found: list[Found], tries: int) -> Found:
-    """The last has the smallest values; if its fault does not show itself each time, a shorter one was seen before."""
-    last = shrunk(claim, found[-1], tries)
-    return min(last, *reversed(found), key=lambda each: each.fault.size)
+    """The last has the smallest values. If more than a few rows remain of it, others may become smaller.
+
+    If their fault does not show itself each time, one that is shorter as it is may have been seen.
+    """
+    shortest = shrunk(claim, found[-1], tries)
+    for other in found[-2 :: -max(1, len(found) // _OTHERS)]:
+        if shortest.fault.size <= _FEW_EVENTS:
+            return shortest
+        shortest = min(shortest, shrunk(claim, other, tries // _OTHERS), key=lambda each: each.fault.size)
+    return min(shortest, *reversed(found), key=lambda each: each.fault.size)
 
 
 def _of_the_rows(error: BaseException) -> PlanError:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextvars
 import functools
 import itertools
+import os
 import random
 import sys
 import time
@@ -68,16 +69,6 @@ class Finishing(Totals):
 # --- what one run leaves to the next
 
 
-class Noting(flux.KeyedOperator):
-    """The first value of a word in this process counts for ever."""
-
-    output = {"first": "float64"}
-
-    def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
-        return None, [{"first": _FIRST.setdefault(row.word, row.value)}]
-
-
-_FIRST: dict[str, float] = {}
 _NUMBERS = itertools.count()
 
 
@@ -195,6 +186,24 @@ class Given(flux.KeyedOperator):
 
     def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
         return None, [{"hour": int(_TIMER.clock() // 3_600)}]
+
+
+class Ending(Totals):
+    """Ends the process for a word, if that is not the one that checks it."""
+
+    def process(self, batch: Any) -> Any:
+        if "pytest" not in sys.modules and "be" in batch["word"]:
+            os._exit(7)
+        return super().process(batch)
+
+
+class RaisingElsewhere(Totals):
+    """Raises for a word in one of two processes."""
+
+    def process(self, batch: Any) -> Any:
+        if os.environ.get("PYTHONHASHSEED") == "1" and "be" in batch["word"]:
+            raise ValueError("not here")
+        return super().process(batch)
 
 
 # --- what each form has to do about its state

@@ -23,7 +23,6 @@ FAULTS: dict[Any, tuple[str, str, str, int]] = {
     attacks.Offsetless: ("batching", "depends on where batches are cut", r"\[1\] \[2\] end", 3),
     attacks.Keeping: ("input", "writes to what is not its own", "the input of row 1 was kept, and written to", 3),
     attacks.Finishing: ("input", "writes to what is not its own", "the input of row 1 was kept, and written to", 2),
-    attacks.Noting: ("shared", SHARED, r"It changed testing\.attacks\._FIRST", 3),
     attacks.Caching: ("shared", SHARED, r"It changed testing\.attacks\._number", 3),
     attacks.Greeting: ("shared", SHARED, r"It changed testing\.attacks\._MET\.", 2),
     attacks.Counting: ("shared", SHARED, r"It changed _count\.calls\.", 2),
@@ -32,6 +31,8 @@ FAULTS: dict[Any, tuple[str, str, str, int]] = {
     attacks.Threaded: ("repeats", "gives different output each time it is run", "order in which threads end", 2),
     attacks.Windowed: ("round trip", STATE, r"\[1\] \(state of partition \d goes to another site\) \[2\] end", 3),
     attacks.Given: ("clock", "depends on the clock", r"attacks\.py:\d+ \(time\.time\)", 2),
+    attacks.Ending: ("raises", "raises", "the process in which Ending ran ended with status 7, and said nothing", 2),
+    attacks.RaisingElsewhere: ("raises", "raises", r"\[1\] end, in another process\n\nOperatorError: .*not here", 2),
     attacks.KeyedForgetful: ("round trip", STATE, "What to do: Let on_tuple return everything", 3),
     attacks.LogicForgetful: ("round trip", STATE, r"What to do: Let snapshot\(\) return everything", 3),
 }
