@@ -2,8 +2,8 @@
 
 An operator whose output depends on the time of day gives different output at two moments, however little it depends on
 it; and one that depends on how much time goes by, when it goes by faster. So time stands still while an operator runs;
-in the run that is compared it is years later, and each reading is milliseconds to a day after the one before. Who reads
-it is noted.
+in the run that is compared it is years later, and each reading is a day after the one before, which whoever waits for
+anything takes for long; or now milliseconds, now a day. Who reads it is noted.
 
 Replaced are the functions of `time`: in that module, wherever a module of the program has imported them by name, and in
 what the operator holds: class attributes, default arguments, closures. The classes `date` and `datetime` remain what
@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import count, repeat
 from types import BuiltinFunctionType, ModuleType
 from typing import Any, ClassVar
 
@@ -29,11 +30,14 @@ import pyarrow as pa
 
 from .holding import Held, held_by, is_the_programs
 
-__all__ = ["LATER_S", "NOW_S", "Clock"]
+__all__ = ["LATER_S", "NOW_S", "PACES", "STEADY", "UNEVEN", "Clock"]
 
 NOW_S = 1_700_000_000.0
 LATER_S = NOW_S + 98_765_432.125  # Years, hours, seconds and their fractions differ.
-_GOES_ON_S = (0.001, 0.02, 0.3, 5.0, 90.0, 1_500.0, 5_000.0, 100_000.0)
+STEADY, UNEVEN = 0, 1
+PACES = ("a day goes by with each reading", "now milliseconds, now a day go by with each reading")
+_DAY_S = 100_000.0  # And a little more, so that the hour is another one too.
+_GOES_ON_S = (0.001, 0.02, 0.3, 5.0, 90.0, 1_500.0, 5_000.0, _DAY_S)
 
 
 class Clock:
@@ -44,16 +48,16 @@ class Clock:
     def __init__(self, roots: Iterable[Any] = ()) -> None:
         pa.array([])  # Arrow imports pandas when it is first given a list: not while the clock is ours.
         self._now_s = NOW_S
-        self._going: random.Random | None = None
+        self._steps_s: Iterator[float] = repeat(0.0)
         self.read_at: list[str] = []  # Where, as file and line, and what.
         self._modules = set(sys.modules)
         every = (*_in_modules(self._modules), *held_by(roots))
         self._places = [(held, fake) for held in every if (fake := _fake_of(held.value)) is not None]
 
     @contextmanager
-    def at(self, now_s: float, goes_on: bool = False) -> Iterator[None]:
-        """It is this moment, and stays so; or goes on from there with each reading, in the same way each time."""
-        self._now_s, self._going = now_s, random.Random(0) if goes_on else None
+    def at(self, now_s: float, pace: int | None = None) -> Iterator[None]:
+        """It is this moment, and stays so; or goes on from there, at one of the `PACES`, in the same way each time."""
+        self._now_s, self._steps_s = now_s, _steps_s(pace)
         self.read_at.clear()
         try:
             Clock.running = self
@@ -87,9 +91,15 @@ class Clock:
         place = f"{frame.f_code.co_filename}:{frame.f_lineno} ({what})"
         if place not in self.read_at:
             self.read_at.append(place)
-        if self._going is not None:
-            self._now_s += self._going.choice(_GOES_ON_S)
+        self._now_s += next(self._steps_s)
         return self._now_s
+
+
+def _steps_s(pace: int | None) -> Iterator[float]:
+    if pace is None:
+        return repeat(0.0)
+    rng = random.Random(0)
+    return repeat(_DAY_S) if pace == STEADY else (rng.choice(_GOES_ON_S) for _ in count())
 
 
 def _in_modules(names: Iterable[str]) -> Iterator[Held]:

@@ -15,24 +15,31 @@ from hypothesis import strategies as st
 
 from ..errors import PlanError
 from ..punctuation import Punctuation
+from .clocks import PACES, STEADY
 from .playing import Given
 
 __all__ = ["Drawn", "Example"]
 
 PARTITIONS = 4
 _MARKS_MAX, _CUTS_MAX, _MOVES_MAX = 3, 6, 4
+_RECUT_EVENTS, _MOVED_EVENTS = 16, 6  # At most, of examples of which other arrangements are tried.
 _LONG_ROWS, _PIECES_ROWS = (2, 200), (1, 8)  # At least and at most, of long inputs and of what these are cut into.
 
 
 @dataclass(frozen=True)
 class Example:
-    """An input, rows and punctuations, and one way to run it; events are counted from 1."""
+    """An input, rows and punctuations, and one way to run it; events are counted from 1.
+
+    `moves` are (number, shift): behind that event a partition goes to another site, that of the last row or one so many
+    further. So whose it is need not be drawn, and a row can be made smaller without regard to its partition.
+    """
 
     events: tuple[Any, ...]
     cuts: frozenset[int]
     moves: tuple[tuple[int, int], ...]
     schema: Any = None
     partitions: int = PARTITIONS
+    pace: int = STEADY  # Of the clock.
 
     @cached_property
     def given(self) -> Given:
@@ -42,23 +49,38 @@ class Example:
     def each_row(self) -> frozenset[int]:
         return frozenset(self.given.sn.tolist())
 
-    def without(self, number: int) -> Example:
-        """The same without one event; what happens behind it, happens behind the one before."""
-        events = self.events[: number - 1] + self.events[number:]
-        cuts = frozenset(n - (n >= number) for n in self.cuts)
-        moves = tuple((n - (n >= number), pid) for n, pid in self.moves if n - (n >= number) > 0)
-        return replace(self, events=events, cuts=cuts - {0}, moves=moves)
+    def without(self, first: int, last: int) -> Example:
+        """The same without some events; what happens behind one of them, happens behind the one before."""
 
-    def simpler(self) -> Iterator[Example]:
-        """The same with less."""
-        if len(self.cuts) > 1:
-            yield from (replace(self, cuts=frozenset({cut})) for cut in sorted(self.cuts))
-        for number in range(len(self.events), 0, -1):
-            yield self.without(number)
-        for cut in sorted(self.cuts):
-            yield replace(self, cuts=self.cuts - {cut})
-        for i in range(len(self.moves)):
-            yield replace(self, moves=self.moves[:i] + self.moves[i + 1 :])
+        def behind(number: int) -> int:
+            return number if number < first else max(first - 1, number - (last - first + 1))
+
+        moves = tuple((behind(number), shift) for number, shift in self.moves if behind(number) > 0)
+        return replace(
+            self,
+            events=self.events[: first - 1] + self.events[last:],
+            cuts=frozenset(map(behind, self.cuts)) - {0},
+            moves=moves,
+        )
+
+    def recut(self) -> Iterator[Example]:
+        """The same, cut in one place only: what is shorter may have to be cut elsewhere."""
+        if len(self.events) <= _RECUT_EVENTS:
+            yield from (replace(self, cuts=frozenset({place})) for place in range(1, len(self.events)))
+
+    def moved(self) -> Iterator[Example]:
+        """The same with one move only."""
+        if len(self.events) <= _MOVED_EVENTS:
+            places = [(place, shift) for place in range(1, len(self.events) + 1) for shift in range(self.partitions)]
+            yield from (replace(self, moves=(place,)) for place in places)
+
+    def plainer(self) -> Iterator[Example]:
+        """The same with one row like the plainest of them."""
+        rows = [event for event in self.events if isinstance(event, dict)]
+        plainest = min(rows, key=lambda row: len(repr(row)), default={})
+        for i, event in enumerate(self.events):
+            if isinstance(event, dict) and len(repr(event)) > len(repr(plainest)):
+                yield replace(self, events=(*self.events[:i], plainest, *self.events[i + 1 :]))
 
 
 @dataclass
@@ -91,7 +113,8 @@ class Drawn:
             numbers = st.integers(1, len(events) + 1)
             cuts = draw(st.frozensets(numbers, max_size=_CUTS_MAX))
             moves = draw(st.lists(st.tuples(numbers, st.integers(0, PARTITIONS - 1)), max_size=_MOVES_MAX))
-            return Example(tuple(events), cuts, tuple(sorted(moves)), self.schema)
+            pace = draw(st.sampled_from(range(len(PACES))))
+            return Example(tuple(events), cuts, tuple(sorted(moves)), self.schema, pace=pace)
 
         return examples()
 

@@ -2,10 +2,11 @@
 
 Python draws the hash of text anew for each process. Two processes with seeds of our choice are given the same input;
 what they give must be the same. And the second goes on from the states that the first had in the middle: what is kept
-outside of the state, in a class attribute or a global, does not come along. They import the operator by its name, so it
-must have one: what is defined inside a function cannot be checked in this way, and that is said.
+outside of the state, in a class attribute, a global or a cache, does not come along. They import the operator by its
+name, so it must have one: what is defined inside a function cannot be checked in this way, and that is said.
 
-`main` is such a process: it reads and writes msgpack on the descriptors it was given.
+`main` is such a process: it reads and writes msgpack on the descriptors it was given. It has itself forked for each
+question, so that who answers has seen nothing: what an earlier question has left somewhere cannot be there.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import importlib
 import os
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -23,14 +26,19 @@ import msgpack
 import numpy as np
 import pyarrow as pa
 
+from ..batch import Batch
 from ..errors import FluxError, from_dict
+from ..operator import Operator
 from ..punctuation import Punctuation
 from ..wire.batches import batch_bytes
+from .holding import Outside
 from .playing import Begun, Given, Output, Subject, Way, play, play_and_take
 
 __all__ = ["Elsewhere", "name_of"]
 
 SEEDS = ("1", "2")
+_AGAIN = 3
+_CHANGED, _TWICE = -1, -2  # Instead of a number: what is asked is where it writes to, or what comes the second time.
 _PROGRAM = "from flux.testing.elsewhere import main; main()"
 
 
@@ -66,7 +74,12 @@ class Elsewhere:
     named: tuple[str, str]
 
     def __post_init__(self) -> None:
-        self._processes = [self._started(seed) for seed in SEEDS]
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def _process(self, seed: str) -> subprocess.Popen[bytes]:
+        if seed not in self._processes:
+            self._processes[seed] = self._started(seed)
+        return self._processes[seed]
 
     def _started(self, seed: str) -> subprocess.Popen[bytes]:
         # What an operator prints must not come between: the pipes of the answers are others than those of the streams.
@@ -84,30 +97,45 @@ class Elsewhere:
         return process
 
     def play(self, given: Given, number: int) -> tuple[list[Output], list[Output], list[Output] | None]:
-        """What the first gives, what the second gives; and what that gives behind `number` with the first's states."""
-        first, second = self._processes[:2]
+        """What the first gives, what the second, and what a third gives behind `number` with the first's states."""
+        first, second = map(self._process, SEEDS)
         for process in (first, second):
             self._ask(process, given, number)
-        (one, begun), (other, _) = self._heard(first), self._heard(second)
+        # All that was asked is heard before any of it is looked at, for what it says may be an error.
+        (one, begun), (other, _) = map(_outputs, [self._said(process) for process in (first, second)])
         if not 0 < number < len(given.sn) + len(given.marks):
             return one, other, None
         self._ask(second, given, number, begun)
-        return one, other, self._heard(second)[0]
+        return one, other, _outputs(self._said(second))[0]
 
-    def again(self, given: Given) -> list[Output]:
-        """What another process gives that has the hashes of the first; it is started when it is first needed."""
-        if len(self._processes) == len(SEEDS):
-            self._processes.append(self._started(SEEDS[0]))
-        self._ask(self._processes[-1], given, 0)
-        return self._heard(self._processes[-1])[0]
+    def again(self, given: Given) -> list[list[Output]]:
+        """What processes with the same hashes give. Several: two may agree by chance, as in odd numbers."""
+        return [self._asked_afresh(given, 0) for _ in range(_AGAIN)]
+
+    def twice(self, given: Given) -> list[list[Output]]:
+        """What these give when they are given it once more."""
+        return [self._asked_afresh(given, _TWICE) for _ in range(_AGAIN)]
+
+    def changed(self, given: Given) -> list[str]:
+        """Which places outside of its instances the operator writes to, where nobody has written to them before."""
+        second = self._process(SEEDS[1])
+        self._ask(second, given, _CHANGED)
+        places: list[str] = _document(self._said(second))["changed"]
+        return places
+
+    def _asked_afresh(self, given: Given, number: int) -> list[Output]:
+        second = self._process(SEEDS[1])
+        self._ask(second, given, number)
+        return _outputs(self._said(second))[0]
 
     def _ask(self, process: subprocess.Popen[bytes], given: Given, number: int, begun: Begun | None = None) -> None:
         marks = [[mark.sn, mark.kind, mark.value] for mark in given.marks]
         states = None if begun is None else list(begun.states.items())
         assert process.stdin is not None
-        _say(process.stdin, msgpack.packb([batch_bytes(given.rows), given.sn.tolist(), marks, number, states]))
+        with suppress(BrokenPipeError):  # That it has ended is said where it is listened to.
+            _say(process.stdin, msgpack.packb([batch_bytes(given.rows), given.sn.tolist(), marks, number, states]))
 
-    def _heard(self, process: subprocess.Popen[bytes]) -> tuple[list[Output], Begun]:
+    def _said(self, process: subprocess.Popen[bytes]) -> bytes:
         assert process.stdout is not None
         said = _hear(process.stdout)
         if said is None:
@@ -115,19 +143,28 @@ class Elsewhere:
                 f"the process that was to run {self.subject.name} with other hashes ended with status "
                 f"{process.wait()}: can {'.'.join(self.named)} be imported there?"
             )
-        document = msgpack.unpackb(said)
-        if "error" in document:
-            raise from_dict(document)
-        begun = Begun(document["number"], dict(document["states"]))
-        return [Output(sn, sub, pid, {"": text}) for sn, sub, pid, text in document["outputs"]], begun
+        return said
 
     def close(self) -> None:
         """End them."""
-        for process in self._processes:
+        for process in self._processes.values():
             assert process.stdin is not None and process.stdout is not None
             process.stdin.close()
             process.wait()
             process.stdout.close()
+
+
+def _document(said: bytes) -> Any:
+    document = msgpack.unpackb(said)
+    if "error" in document:
+        raise from_dict(document)
+    return document
+
+
+def _outputs(said: bytes) -> tuple[list[Output], Begun]:
+    document = _document(said)
+    begun = Begun(document["number"], dict(document["states"]))
+    return [Output(sn, sub, pid, {"": text}) for sn, sub, pid, text in document["outputs"]], begun
 
 
 def _say(to: BinaryIO | Any, packed: bytes) -> None:
@@ -147,17 +184,61 @@ def main() -> None:
     found: Any = importlib.import_module(module)
     factory: Callable[[], Any] = functools.reduce(getattr, name.split("."), found)
     subject = Subject(factory, tuple(key), parameters, partitions, called)
+    _warm_up()
     while (asked := _hear(asks)) is not None:
-        try:
-            said = _answer(subject, *msgpack.unpackb(asked))
-        except FluxError as error:
-            said = error.to_dict()
-        _say(answers, msgpack.packb(said))
+        _have_answered(subject, asked, answers)
+
+
+class _Nothing(Operator):
+    def process(self, batch: Batch) -> None:
+        return None
+
+
+def _warm_up() -> None:
+    """What is loaded at the first run of any operator is loaded here, and not in each who answers."""
+    given = Given.of([{"k": 0}, Punctuation(0, "end")])
+    play_and_take(Subject(_Nothing, ("k",), {}, 1, "nothing"), given, 1)
+
+
+def _have_answered(subject: Subject, asked: bytes, answers: BinaryIO | Any) -> None:
+    """Let a fork answer; and if it ends without, say so."""
+    child = os.fork()
+    if child:
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if status:
+            ended = FluxError(f"the process in which {subject.name} ran ended with status {status}, and said nothing")
+            _say(answers, msgpack.packb(ended.to_dict()))
+        return
+    status = 1
+    try:
+        np.random.seed()  # Each draws its own numbers, as forks do by themselves with those of `random`.
+        _say(answers, _answered(subject, asked))
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _answered(subject: Subject, asked: bytes) -> bytes:
+    try:
+        said = _answer(subject, *msgpack.unpackb(asked))
+    except FluxError as error:
+        said = error.to_dict()
+    packed: bytes = msgpack.packb(said)
+    return packed
 
 
 def _answer(subject: Subject, rows: bytes, sn: list[int], marks: Any, number: int, states: Any) -> dict[str, Any]:
     batch = pa.ipc.open_stream(pa.py_buffer(rows)).read_next_batch()
     given = Given(batch, np.array(sn, np.int64), tuple(Punctuation(*mark) for mark in marks))
+    if number == _CHANGED:
+        outside = Outside(subject.factory, subject.parameters)
+        return {"changed": outside.changed_by(lambda: play(subject, given, Way()))}
+    if number == _TWICE:
+        play(subject, given, Way())
     if states is None:
         outputs, begun = play_and_take(subject, given, number)
     else:

@@ -1,4 +1,5 @@
-"""Holding: what an operator has outside of its instances: class attributes, default arguments, closures, globals.
+"""Holding: what an operator has outside of its instances: class attributes, default arguments, closures, globals, and
+attributes of functions and of objects that are in any of these.
 
 Two things are looked for there. A clock may have been bound before anybody could replace it by its name. And what is
 kept there is state that no `get_state` tells: all copies in one process share it, and those in another have none of it.
@@ -14,7 +15,7 @@ from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -24,8 +25,10 @@ __all__ = ["Held", "Outside", "held_by", "is_the_programs"]
 
 _OURS = ("flux", "hypothesis", "_hypothesis_", "pytest", "_pytest", "numpy", "pyarrow", "msgpack", "trio", "pluggy")
 _ITEMS_MAX = 1_000  # Of a container that is looked into.
+_THINGS_MAX = 20_000  # That are looked into: what an operator holds may be large, and this takes a moment.
 _CONTAINERS = (dict, list, set, tuple, deque, bytearray, Counter, defaultdict, OrderedDict, np.ndarray)
-_WRITTEN_TO = frozenset({*_CONTAINERS, bool, int, float, str, type(None)})
+_Cached = type(lru_cache(len))
+_WRITTEN_TO = frozenset({*_CONTAINERS, bool, int, float, str, type(None), _Cached})
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ def held_by(roots: Iterable[Any], named: str = "") -> Iterator[Held]:
     """What is held by classes, functions, containers and modules, and by what these hold; containers are `named`."""
     waiting = [(root, named) for root in roots]
     seen: dict[int, Any] = {}  # The things too, so that no other one gets the number of one that is gone.
-    while waiting:
+    while waiting and len(seen) < _THINGS_MAX:
         thing, name = waiting.pop()
         if id(thing) in seen:
             continue
@@ -71,9 +74,9 @@ class Outside:
 
     def changed_by(self, run: Callable[[], Any]) -> list[str]:
         """Where something else is when it has been run."""
-        before = {held.where: repr(held.value) for held in self._held()}
+        before = {held.where: _content(held.value) for held in self._held()}
         run()
-        after = {held.where: repr(held.value) for held in self._held()}
+        after = {held.where: _content(held.value) for held in self._held()}
         changed = [where for where, text in after.items() if before.get(where) != text]
         # Of what is inside of another, that is enough.
         return sorted(where for where in changed if not any(where.startswith(f"{other}[") for other in changed))
@@ -93,10 +96,22 @@ class Outside:
                     held.put(held.value)
 
 
+def _content(value: Any) -> str:
+    """What is in it, to be compared; of a function that remembers what it has returned, how much that is."""
+    return str(value.cache_info()) if isinstance(value, _Cached) else repr(value)
+
+
 def _is_looked_into(value: Any) -> bool:
-    if isinstance(value, type | FunctionType):
+    if isinstance(value, type | FunctionType | _Cached):
         return is_the_programs(value.__module__ or "")
-    return isinstance(value, dict | list | MethodType | partial | property | classmethod | staticmethod)
+    if isinstance(value, dict | list | MethodType | partial | property | classmethod | staticmethod):
+        return True
+    return _is_an_object(value)
+
+
+def _is_an_object(value: Any) -> bool:
+    """Whether it is an instance of a class of the program, which has attributes."""
+    return is_the_programs(type(value).__module__) and isinstance(getattr(value, "__dict__", None), dict)
 
 
 def _behind(thing: Any) -> Iterable[Any]:
@@ -123,6 +138,14 @@ def _parts(thing: Any, name: str) -> Iterator[Held]:
     elif isinstance(thing, dict | list) and len(thing) <= _ITEMS_MAX:
         for key, value in list(thing.items() if isinstance(thing, dict) else enumerate(thing)):
             yield Held(f"{name}[{key!r:.40}]", value, partial(thing.__setitem__, key))
+    elif _is_an_object(thing):
+        yield from _attributes(thing, name)
+
+
+def _attributes(thing: Any, name: str) -> Iterator[Held]:
+    # Put where they are, and not by setattr, which a class may refuse or do something else for.
+    for attribute, value in list(vars(thing).items()):
+        yield Held(f"{name}.{attribute}", value, partial(vars(thing).__setitem__, attribute))
 
 
 def _of_class(cls: type[Any]) -> Iterator[Held]:
@@ -152,6 +175,7 @@ def _of_function(function: Any) -> Iterator[Held]:
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         if cell != CellType():  # An empty one has no contents to be asked for.
             yield Held(f"variable {name} {of}", cell.cell_contents, partial(setattr, cell, "cell_contents"))
+    yield from (held for held in _attributes(function, function.__qualname__) if not held.where.endswith("__"))
     names = set(_names(code))
     module = sys.modules.get(function.__module__)
     for name in sorted(names & function.__globals__.keys()):

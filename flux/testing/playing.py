@@ -51,6 +51,7 @@ class Subject:
     parameters: dict[str, Any]
     partitions: int
     name: str
+    form: str = "Operator"
 
     def step(self, schema: Any) -> OperatorStep:
         # No rows came, and nobody has said what they are like: then an operator is not asked what it makes of them.
@@ -156,7 +157,8 @@ class _Player:
     def __init__(self, subject: Subject, given: Given, way: Way, begun: Begun | None = None) -> None:
         self._given, self._way = given, way
         step = subject.step(given.rows.schema)
-        self._sites = [_watched(host(step)), _watched(host(step))]
+        self._taken_in: list[_Watched] = []
+        self._sites = [_watched(host(step), self._taken_in) for _ in range(2)]
         self._at = {pid: pid % way.sites for pid in range(subject.partitions)}
         self._partition = given.partition(subject.key, subject.partitions)
         self._emitted: list[tuple[Batch, bytes]] = []
@@ -198,8 +200,7 @@ class _Player:
         for number, site in enumerate(self._sites):
             chosen = start + np.flatnonzero(held == number)
             if len(chosen):
-                # Taken rows are in memory of their own, which can be written to, as that of rows that were merged.
-                arrow = pc.take(self._given.rows, pa.array(chosen))
+                arrow = _taken(self._given.rows, chosen)
                 self._keep(site.process(Batch(arrow, self._given.sn[chosen], None, self._partition[chosen])))
 
     def _punctuate(self, mark: Punctuation) -> None:
@@ -222,6 +223,8 @@ class _Player:
             self._emitted.append((emitted, _bytes_of(emitted.arrow)))
 
     def _outputs(self) -> Iterator[Output]:
+        for given in self._taken_in:
+            given.check(f"the input of row {given.rows.sn[0]} was kept, and written to when it had been processed")
         for emitted, as_it_was in self._emitted:
             if _bytes_of(emitted.arrow) != as_it_was:
                 raise Mutated(
@@ -230,6 +233,17 @@ class _Player:
                 )
         found = [output for emitted, _ in self._emitted for output in _rows_of(emitted)]
         yield from sorted(found, key=lambda output: (output.sn, output.sub, output.partition))
+
+
+def _taken(rows: pa.RecordBatch, chosen: npt.NDArray[np.int64]) -> pa.RecordBatch:
+    """Rows in memory of their own, which can be written to, as that of rows that were merged.
+
+    Where there is a row before the first of them, it is in that memory too: batches of a run are slices of others.
+    """
+    before = chosen[:1] - 1
+    if before[0] < 0:
+        return pc.take(rows, pa.array(chosen))
+    return pc.take(rows, pa.array(np.concatenate([before, chosen]))).slice(1)
 
 
 def _rows_of(emitted: Batch) -> Iterator[Output]:
@@ -283,8 +297,29 @@ def _install(receiver: Hosted, pid: int, state: bytes) -> None:
 # --- who writes to his input --------------------------------------------------------------------------------
 
 
-def _watched(site: Hosted) -> Hosted:
-    """The same, and it is an error if the operator writes to rows it is given.
+class _Watched:
+    """Rows that an operator was given, and what they were then."""
+
+    def __init__(self, rows: Batch) -> None:
+        self.rows = rows
+        self._as_they_were = self._now()
+
+    def _now(self) -> tuple[bytes, bytes, bytes]:
+        return _bytes_of(self.rows.arrow), self.rows.sn.tobytes(), self.rows.partition.tobytes()
+
+    def check(self, who: str) -> None:
+        """It is an error if they are something else now."""
+        rows = self.rows
+        columns = [name for name, values in rows._columns.items() if _differ(values, numpy_of(rows.column(name)))]
+        if columns or self._now() != self._as_they_were:
+            raise Mutated(
+                f"{who}{f', column {columns[0]!r}' if columns else ''}: other copies may still need it. Copy a column "
+                "before you change it, or keep it to change it later: values = batch['column'].copy()"
+            )
+
+
+def _watched(site: Hosted, given: list[_Watched]) -> Hosted:
+    """The same, and it is an error if the operator writes to rows it is given; they are added to `given`.
 
     The operator's class is left as it is, for it may ask for that; and errors name the methods that raised them. A
     `KeyedOperator` gets rows of its own anyway.
@@ -294,15 +329,10 @@ def _watched(site: Hosted) -> Hosted:
     def watching(partition: int | None, rows: Batch | None, function: Callable[..., Any], *args: Any) -> Any:
         if rows is None:
             return call(partition, rows, function, *args)
-        as_they_were = _bytes_of(rows.arrow), rows.sn.tobytes(), rows.partition.tobytes()
+        watched = _Watched(rows)
         emitted = call(partition, rows, function, *args)
-        changed = (_bytes_of(rows.arrow), rows.sn.tobytes(), rows.partition.tobytes()) != as_they_were
-        columns = [name for name, values in rows._columns.items() if _differ(values, numpy_of(rows.column(name)))]
-        if changed or columns:
-            raise Mutated(
-                f"process wrote to its input{f', column {columns[0]!r}' if columns else ''}: other copies may still "
-                "need it. Copy a column before you change it: values = batch['column'].copy()"
-            )
+        watched.check("process wrote to its input")
+        given.append(watched)
         return emitted
 
     site._call = watching  # type: ignore[method-assign]

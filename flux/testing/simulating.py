@@ -27,7 +27,7 @@ from ..spec.walk import shrink, steps, story
 from ..spec.world import Choice, World
 from ..wire.frames import BadFrame
 from .beginnings import Beginning, beginnings, pulls
-from .clocks import LATER_S, NOW_S, Clock
+from .clocks import LATER_S, NOW_S, UNEVEN, Clock
 from .flow_worlds import FlowScenario, first_difference, plain_outputs
 
 __all__ = ["Simulated", "simulate"]
@@ -185,14 +185,14 @@ def _walked(scenario: FlowScenario, seed: int, name: str, tell: bool, clock: Clo
     try:
         with clock.at(NOW_S):
             outputs = sum(len(rows) for rows in plain_outputs(scenario))
-        with clock.at(LATER_S, goes_on=True):
+        with clock.at(LATER_S, pace=UNEVEN):
             world = World(scenario)
             for choice in steps(world, rng):
                 done.append(choice)
                 world.do(choice)
             world.at_rest()
     except Violated as violation:
-        with clock.at(LATER_S, goes_on=True):
+        with clock.at(LATER_S, pace=UNEVEN):
             text = _failure(scenario, seed, name, done, violation, clock)
             if tell:
                 print(story(scenario, done))
@@ -201,7 +201,7 @@ def _walked(scenario: FlowScenario, seed: int, name: str, tell: bool, clock: Clo
         text = f"{_headline(name, seed)}\n\n{type(error).__name__}: {error}\n\n{_again(seed)}"
         raise SimulationFailed(text) from error
     if tell:
-        with clock.at(LATER_S, goes_on=True):
+        with clock.at(LATER_S, pace=UNEVEN):
             print(story(scenario, done))
     return _Walked(len(done), bool(world.lost), outputs)
 

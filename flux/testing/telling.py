@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import traceback
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
+from ..operator import KeyedOperator, PooledOperator
 from ..punctuation import Punctuation
 from .playing import Given, Output, Way
 
-__all__ = ["ADVICE", "Fault", "described", "first_difference", "is_rounding", "raised", "told"]
+__all__ = ["ADVICE", "Fault", "Story", "described", "first_difference", "form_of", "is_rounding"]
 
 _LISTED = 30
 _SHOWN_CHARS = 160
@@ -22,6 +25,12 @@ ADVICE: dict[str, tuple[str, str, str]] = {
         "Both copies of a partition are given the same rows, and would give different output.",
         "It must not draw random numbers, and not depend on id(), on uuid4(), or on the order in which threads end. "
         "Draw from a generator that you seed from the row, such as random.Random(row.id).",
+    ),
+    "chance": (
+        "is non-deterministic: it does not do the same each time",
+        "Both copies of a partition are given the same rows, and one of them would now and then do something else.",
+        "It must not depend on chance: on random numbers, id(), uuid4(), or the order in which threads end; nor on "
+        "what is outside of it: class attributes, globals, caches, files.",
     ),
     "clock": (
         "depends on the clock",
@@ -72,14 +81,75 @@ ADVICE: dict[str, tuple[str, str, str]] = {
     ),
 }
 
+# What to do about state that does not come back, for those who have no get_state.
+_STATE_OF = {
+    "KeyedOperator": "Let on_tuple return everything that is kept for a key, as its state; attributes of the operator "
+    "do not move, and all keys on a site share them.",
+    "PooledOperator": "Let get_partition_state return everything that is kept of a partition, and nothing of others; "
+    "install_partition_state take it over beside what is held, and drop_partition forget it.",
+    "bytewax": "Let snapshot() return everything that is kept for a key, and builder(snapshot) take it over; "
+    "snapshot() itself changes nothing.",
+}
+
+
+def form_of(says: Any) -> str:
+    """By which methods an operator gives and takes its state."""
+    kind = says if isinstance(says, type) else type(says)
+    if issubclass(kind, KeyedOperator):
+        return "KeyedOperator"
+    if issubclass(kind, PooledOperator):
+        return "PooledOperator"
+    return "bytewax" if hasattr(kind, "told_time_by") else "Operator"
+
 
 class Fault(AssertionError):
     """An operator does not do what the protocol assumes; the text says what, with a small example."""
 
-    def __init__(self, text: str, claim: str, size: int) -> None:
-        super().__init__(text)
-        self.claim = claim
-        self.size = size  # Of the example.
+    def __init__(self, story: Story) -> None:
+        super().__init__(story.text())
+        self.claim = story.claim
+        self.size = len(story.given.sn) + len(story.given.marks)  # Of the example.
+        self.story = story
+
+    def is_like(self, other: Fault) -> bool:
+        """Whether it tells of the same: of the same claim, and what was raised in the same place."""
+        return (self.claim, self.story.error_place()) == (other.claim, other.story.error_place())
+
+
+@dataclass(frozen=True)
+class Story:
+    """What there is to tell: of which operator, which claim does not hold for which input, run in which ways."""
+
+    name: str
+    claim: str
+    given: Given
+    ways: tuple[str, ...]
+    outputs: tuple[Sequence[Output], Sequence[Output]] | None = None
+    error: BaseException | None = None  # That it raised, or that was made of what it did.
+    more: str = ""
+    form: str = "Operator"
+
+    def text(self) -> str:
+        says, means, advice = ADVICE.get(self.claim, ("raises", "", ""))
+        if self.claim == "round trip":
+            advice = _STATE_OF.get(self.form, advice)
+        lines = [f"{self.name} {says}.", "", "The input, in order:", *_events(self.given), ""]
+        if len(self.ways) > 1:
+            lines += [f"One way:   {self.ways[0]}", f"The other: {self.ways[1]}", ""]
+        else:
+            lines += [f"It was run: {self.ways[0]}", ""]
+        lines += _differing(self.outputs) if self.outputs is not None else []
+        lines += [f"{type(self.error).__name__}: {self.error}", ""] if self.error is not None else []
+        lines += [self.more, ""] if self.more else []
+        lines += [f"What it means: {means}"] * bool(means) + [f"What to do: {advice}"] * bool(advice)
+        return "\n".join(lines).rstrip()
+
+    def error_place(self) -> tuple[str, str, int]:
+        """What was raised, and where: the innermost line."""
+        error = self.error if self.error is None or self.error.__cause__ is None else self.error.__cause__
+        places = traceback.extract_tb(error.__traceback__) if error is not None else []
+        file, line = (places[-1].filename, places[-1].lineno or 0) if places else ("", 0)
+        return type(error).__name__, file, line
 
 
 def first_difference(one: Sequence[Output], other: Sequence[Output]) -> int | None:
@@ -105,34 +175,6 @@ def _close(a: Any, b: Any) -> bool:
     if isinstance(a, float) and isinstance(b, float):
         return math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-12) or repr(a) == repr(b)
     return repr(a) == repr(b)
-
-
-def told(
-    name: str,
-    claim: str,
-    given: Given,
-    ways: tuple[str, str],
-    outputs: tuple[Sequence[Output], Sequence[Output]],
-    more: str = "",
-) -> Fault:
-    """The whole story."""
-    says, means, advice = ADVICE[claim]
-    place = first_difference(*outputs)
-    lines = [f"{name} {says}.", "", "The input, in order:", *_events(given), ""]
-    lines += [f"One way:   {ways[0]}", f"The other: {ways[1]}", ""]
-    lines += _differing(outputs, place) if place is not None else []
-    lines += [more, ""] if more else []
-    lines += [f"What it means: {means}", f"What to do: {advice}"]
-    return Fault("\n".join(lines), claim, len(given.sn) + len(given.marks))
-
-
-def raised(name: str, claim: str, given: Given, way: str, error: BaseException) -> Fault:
-    """The operator raised, or what it did was refused."""
-    says, means, advice = ADVICE.get(claim, ("raises", "", ""))
-    lines = [f"{name} {says}.", "", "The input, in order:", *_events(given), "", f"It was run: {way}", ""]
-    lines += [f"{type(error).__name__}: {error}", ""]
-    lines += [f"What it means: {means}"] * bool(means) + [f"What to do: {advice}"] * bool(advice)
-    return Fault("\n".join(lines).rstrip(), claim, len(given.sn) + len(given.marks))
 
 
 def described(given: Given, way: Way) -> str:
@@ -182,7 +224,10 @@ def _mark(mark: Punctuation) -> str:
     return f"-- {mark.kind}{'' if mark.value is None else f' {mark.value}'}"
 
 
-def _differing(outputs: tuple[Sequence[Output], Sequence[Output]], place: int) -> list[str]:
+def _differing(outputs: tuple[Sequence[Output], Sequence[Output]]) -> list[str]:
+    place = first_difference(*outputs)
+    if place is None:
+        return []
     one, other = (_shown(some, place) for some in outputs)
     return [f"First difference, output number {place + 1}:", f"    one way:   {one}", f"    the other: {other}", ""]
 

@@ -1,0 +1,54 @@
+"""check_operator finds faults that hide, names what they are, and accuses nobody who only looks like one of them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+
+from flux.testing import Fault, check_operator
+
+from . import attacks
+
+ROWS = st.lists(
+    st.fixed_dictionaries({"word": st.sampled_from(["to", "be", "or", "not"]), "value": st.floats(0, 100)}), max_size=12
+)
+SHARED = "keeps state outside of its instances"
+STATE = "does not come back from its state as it was"
+
+# By operator: the claim, what is said, what else is said, and how many events the smallest input has.
+FAULTS: dict[Any, tuple[str, str, str, int]] = {
+    attacks.Offsetless: ("batching", "depends on where batches are cut", r"\[1\] \[2\] end", 3),
+    attacks.Keeping: ("input", "writes to what is not its own", "the input of row 1 was kept, and written to", 3),
+    attacks.Finishing: ("input", "writes to what is not its own", "the input of row 1 was kept, and written to", 2),
+    attacks.Caching: ("shared", SHARED, r"It changed testing\.attacks\._number", 3),
+    attacks.Greeting: ("shared", SHARED, r"It changed testing\.attacks\._MET\.", 2),
+    attacks.Counting: ("shared", SHARED, r"It changed _count\.calls\.", 2),
+    attacks.Contextual: ("shared", SHARED, "what differs was left over from the run before", 2),
+    attacks.Rarely: ("repeats", "gives different output each time it is run", "random numbers, of random", 13),
+    attacks.Threaded: ("repeats", "gives different output each time it is run", "order in which threads end", 2),
+    attacks.Windowed: ("round trip", STATE, r"\[1\] \(state of partition \d goes to another site\) \[2\] end", 3),
+    attacks.Given: ("clock", "depends on the clock", r"attacks\.py:\d+ \(time\.time\)", 2),
+    attacks.Ending: ("raises", "raises", "the process in which Ending ran ended with status 7, and said nothing", 2),
+    attacks.RaisingElsewhere: ("raises", "raises", r"\[1\] end, in another process\n\nOperatorError: .*not here", 2),
+    attacks.KeyedForgetful: ("round trip", STATE, "What to do: Let on_tuple return everything", 3),
+    attacks.LogicForgetful: ("round trip", STATE, r"What to do: Let snapshot\(\) return everything", 3),
+}
+
+
+@pytest.mark.parametrize("operator", FAULTS)
+def test_a_fault_that_hides_is_found_and_told_for_what_it_is(operator: Any) -> None:
+    claim, says, more, events = FAULTS[operator]
+    with pytest.raises(Fault) as caught:
+        check_operator(operator, rows=ROWS, key="word", examples=25)
+    text = str(caught.value)
+    assert caught.value.claim == claim, text
+    assert text.startswith(f"{operator.__name__} {says}.\n"), text
+    assert re.search(more, text), text
+    assert caught.value.size <= events, text
+
+
+def test_caches_and_counts_that_output_does_not_depend_on_are_not_accused() -> None:
+    assert "process" in check_operator(attacks.Pure, rows=ROWS, key="word", examples=10).claims
