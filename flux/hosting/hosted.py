@@ -55,6 +55,11 @@ class Hosted:
         return Batch.concat(made).ordered() if len(made) > 1 else made[0] if made else None
 
     @property
+    def takes_marks(self) -> bool:
+        """Whether the operator takes rows and the punctuations among them together."""
+        return False
+
+    @property
     def heeds_marks(self) -> bool:
         """Whether the operator wants to hear of punctuations."""
         raise NotImplementedError

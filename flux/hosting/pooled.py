@@ -32,11 +32,14 @@ class Pooled(Hosted):
     def heeds_marks(self) -> bool:
         return getattr(self._instance.on_punctuation, "__func__", None) is not PooledOperator.on_punctuation
 
+    @property
+    def takes_marks(self) -> bool:
+        return hasattr(self._instance, "process_marked")
+
     def work(self, rows: Batch | None, marks: Sequence[Punctuation]) -> Batch | None:
-        process = getattr(self._instance, "process_marked", None)
-        if process is None or not marks or rows is None or not len(rows):
+        if not self.takes_marks or not marks or rows is None or not len(rows):
             return super().work(rows, marks)
-        return self._processed(rows, process, tuple(marks))
+        return self._processed(rows, self._instance.process_marked, tuple(marks))
 
     def process(self, batch: Batch) -> Batch | None:
         return self._processed(batch, self._instance.process) if len(batch) else None

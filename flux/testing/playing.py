@@ -106,7 +106,8 @@ def _check_column(name: str, values: list[Any], kind: Any) -> None:
 
 @dataclass(frozen=True)
 class Way:
-    """How it is run. Batches are cut behind the numbers in `cuts`, and where a punctuation stands in any case.
+    """How it is run. Batches are cut behind the numbers in `cuts`, and where a punctuation stands in any case, unless
+    the operator takes rows and punctuations together.
 
     `moves` are (number, partition): behind that number the partition goes to the other of two sites. With `sites` of 2,
     half of the partitions are on the second from the start. With `reads` the state is taken and thrown away.
@@ -168,15 +169,14 @@ class _Player:
         """Everything that comes out; the states of all partitions behind a number are kept in `taken`."""
         self._open()
         last = int(max([*self._given.sn[-1:], *(mark.sn for mark in self._given.marks)], default=0))
-        marks = {mark.sn: mark for mark in self._given.marks}
-        moves = dict.fromkeys(number for number, _ in self._way.moves)
+        ends = {*self._way.cuts, *(number for number, _ in self._way.moves), last}
+        if not self._sites[0].takes_marks:
+            ends |= {end for mark in self._given.marks for end in (mark.sn - 1, mark.sn)}
         after = 0 if self._begun is None else self._begun.number
-        for upto in sorted({*self._way.cuts, *marks, *(sn - 1 for sn in marks), *moves, last}):
+        for upto in sorted(ends):
             if upto <= after:
                 continue
-            self._process(after, upto)
-            if upto in marks:
-                self._punctuate(marks[upto])
+            self._work(after, upto)
             for number, pid in self._way.moves:
                 if number == upto:
                     self._move(pid)
@@ -194,20 +194,19 @@ class _Player:
         for pid, state in ({} if self._begun is None else self._begun.states).items():
             _install(self._sites[self._at[pid]], pid, state)
 
-    def _process(self, after: int, upto: int) -> None:
+    def _work(self, after: int, upto: int) -> None:
+        marks = [mark for mark in self._given.marks if after < mark.sn <= upto]
         start, stop = np.searchsorted(self._given.sn, (after, upto), side="right")
         held = np.array([self._at[int(pid)] for pid in self._partition[start:stop]], np.int64)
         for number, site in enumerate(self._sites):
             chosen = start + np.flatnonzero(held == number)
+            rows = None
             if len(chosen):
                 arrow = _taken(self._given.rows, chosen)
-                self._keep(site.process(Batch(arrow, self._given.sn[chosen], None, self._partition[chosen])))
-
-    def _punctuate(self, mark: Punctuation) -> None:
-        for number, site in enumerate(self._sites):
-            held = frozenset(pid for pid, at in self._at.items() if at == number)
-            if held:
-                self._keep(site.punctuate(replace(mark, partitions=held)))
+                rows = Batch(arrow, self._given.sn[chosen], None, self._partition[chosen])
+            here = frozenset(pid for pid, at in self._at.items() if at == number)
+            if here:
+                self._keep(site.work(rows, [replace(mark, partitions=here) for mark in marks]))
 
     def _move(self, pid: int) -> None:
         old = self._at[pid]
