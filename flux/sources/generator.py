@@ -7,9 +7,11 @@ import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import trio
 
+from ..casting import converted
 from ..errors import FluxError, PlanError
 from ..plain import columns_of
 from .pieces import (
@@ -20,6 +22,7 @@ from .pieces import (
     checked_count,
     checked_rate,
     checked_schema,
+    column_of,
     kind,
     table_of_dicts,
     together,
@@ -158,7 +161,12 @@ def _table(made: Any, where: str) -> pa.Table:
 
 
 def _column(values: Any) -> Any:
-    return values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        return values
+    if isinstance(values, list):
+        return column_of(values)
+    # An array of numpy's may be used again for the next rows: it is copied.
+    return converted(values) if isinstance(values, np.ndarray) else pa.array(values)
 
 
 def _rows(made: Any, schema: pa.Schema, where: str) -> pa.RecordBatch:

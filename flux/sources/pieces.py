@@ -169,7 +169,7 @@ def table_of_dicts(who: str, rows: list[Any]) -> pa.Table:
     columns = {}
     for name in names:
         try:
-            columns[name] = _column_of([row.get(name) for row in rows])
+            columns[name] = column_of([row.get(name) for row in rows])
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise PlanError(
                 f"{who}: the values of column {name!r} do not make one Arrow type: {error}. Give a "
@@ -180,7 +180,7 @@ def table_of_dicts(who: str, rows: list[Any]) -> pa.Table:
     return pa.table(columns)
 
 
-def _column_of(values: list[Any]) -> Any:
+def column_of(values: list[Any]) -> Any:
     """Values as an array of the type that all of them have; numbers may be of several."""
     kinds = set(map(type, values)) - {type(None)}
     if len(kinds) <= 1:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pytest
@@ -38,6 +40,24 @@ def test_a_table_that_has_become_shorter_says_so() -> None:
 
 
 # Generator.
+
+
+def test_an_array_that_a_generator_uses_again_gives_the_rows_it_had() -> None:
+    """Rows are kept until all have them, by the memory they are in."""
+    used = np.zeros(5, np.int64)
+
+    def again(offset: int) -> Iterator[dict[str, Any]]:
+        for first in range(offset, 30, 5):
+            used[:] = range(first, first + 5)
+            yield {"n": used}
+
+    assert values_of(Generator(again), Path("unused")) == [*range(30)]
+
+
+@pytest.mark.parametrize("values", [["a", b"a"], [date(2024, 1, 1), 1], [np.datetime64(1, "s"), np.int8(3)]], ids=repr)
+def test_a_column_of_which_values_would_become_others_is_refused(values: list[Any]) -> None:
+    with pytest.raises(FluxError, match=r"the columns that .* gave do not make a table"):
+        Generator(lambda offset, count: {"v": values})
 
 
 def yielding(offset: int) -> Iterator[Any]:

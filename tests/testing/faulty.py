@@ -11,6 +11,7 @@ from datetime import date, datetime
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 import flux
 
@@ -125,8 +126,8 @@ class Vandal(flux.Operator):
         return batch.emit({"value": values[: len(batch)].copy()})
 
 
-class Reusing(flux.Operator):
-    """Emits an array that it writes to again."""
+class Refilling(flux.Operator):
+    """Sound: emits an array that it writes to again, of which Flux makes a copy."""
 
     output = {"value": "float64"}
 
@@ -135,10 +136,20 @@ class Reusing(flux.Operator):
 
     def process(self, batch: Any) -> Any:
         self.buffer[: len(batch)] = batch["value"]
-        return batch.emit({"value": self.buffer[: len(batch)]})
+        return batch.emit({"value": self.emitted(len(batch))})
+
+    def emitted(self, count: int) -> Any:
+        return self.buffer[:count]
 
     def get_state(self) -> Any:
         return None
+
+
+class Reusing(Refilling):
+    """Emits an Arrow array over memory that it writes to again: nobody can see that it will."""
+
+    def emitted(self, count: int) -> Any:
+        return pa.array(self.buffer[:count])
 
 
 class Summing(Totals):
