@@ -339,10 +339,11 @@ class IngressProcess(Shell):
         self._report()
 
     async def _keep_reporting(self) -> None:
-        """Tell also what came last before a source fell silent."""
+        """Tell also what came last before a source fell silent; if there is nothing, the next row is told at once."""
         while True:
             await trio.sleep(_REPORT_EVERY_S)
-            self._report_if_due()
+            if self._numbered or (self._numbering is not None and self._numbering.shed > self._shed_told):
+                self._report_if_due()
 
     def _report_if_due(self) -> None:
         if time.monotonic() > self._reported_at + _REPORT_EVERY_S:
