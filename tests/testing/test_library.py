@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from flux.batch import Batch
 from flux.operator import Context
 from flux.operators.join import Join, Joined
 from flux.plan.sides import wide_names
+from flux.punctuation import Punctuation
 from flux.testing import Checked, check_operator
 
 SHAPES = ("few keys", "one key", "all keys distinct")
@@ -127,7 +129,7 @@ class Pairs(Join):
     def open(self, context: Context) -> None:
         super().open(replace(context, parameters={"joined": self.joined}))
 
-    def process(self, batch: Batch) -> Batch | None:
+    def process_marked(self, batch: Batch, marks: Sequence[Punctuation]) -> Batch | None:
         side = batch.column("side")
         columns = [side]
         for number in (0, 1):
@@ -135,7 +137,7 @@ class Pairs(Join):
             columns += [pc.if_else(is_own, batch.column(name), None) for name in SIDE.names]
         arrow = pa.RecordBatch.from_arrays(columns, wide_names(self.joined.sides))
         wide = Batch(arrow, batch.sn, batch.sub, batch.partition, batch.level, batch.output, batch.step)
-        return super().process(wide)
+        return super().process_marked(wide, marks)
 
 
 class PairsByRows(Pairs):
