@@ -45,7 +45,7 @@ FAULTS: dict[Any, tuple[str, str, str, int]] = {
 def test_a_fault_that_hides_is_found_and_told_for_what_it_is(operator: Any) -> None:
     claim, says, more, events = FAULTS[operator]
     with pytest.raises(Fault) as caught:
-        check_operator(operator, rows=ROWS, key="word", examples=25)
+        check_operator(operator, rows=ROWS, key="word", examples=12)
     text = str(caught.value)
     assert caught.value.claim == claim, text
     assert text.startswith(f"{operator.__name__} {says}.\n"), text
