@@ -19,7 +19,10 @@ from .telling import Fault, Story, described, first_difference
 __all__ = ["ClaimsElsewhere"]
 
 _ENOUGH_S = 20.0  # An operator that takes long to begin in a new process is tried less often.
-_LEFT_OVER = "In processes of their own it gives the same each time: what differs was left over from the run before."
+_LEFT_OVER = (
+    "New processes give the same each time: what differs was left over from the run before, in a cache or in the "
+    "environment for instance, or is where things are in memory, as id() and the repr of an object say."
+)
 
 
 @dataclass
@@ -82,8 +85,10 @@ class ClaimsElsewhere:
         firsts, seconds = processes.again(given), processes.twice(given)
         if not _is_one(firsts) or any(first_difference(firsts[0], second) is None for second in seconds):
             return fault
-        places = processes.changed(given)
-        return Fault(replace(fault.story, claim="shared", more=changed(places) if places else _LEFT_OVER))
+        # If the second is like the first where nothing of that remains that can be put back, that is the cause.
+        if _is_one([firsts[0], *processes.twice(given, put_back=True)]):
+            return Fault(replace(fault.story, claim="shared", more=changed(processes.changed(given))))
+        return Fault(replace(fault.story, more=f"{fault.story.more} {_LEFT_OVER}".strip()))
 
     def _those_of(self, given: Given) -> tuple[Subject, Elsewhere]:
         chosen = with_key(self.subject, given)

@@ -69,10 +69,11 @@ class Example:
             yield from (replace(self, cuts=frozenset({place})) for place in range(1, len(self.events)))
 
     def moved(self) -> Iterator[Example]:
-        """The same with one move only."""
+        """The same with one move only, or with one there and back."""
         if len(self.events) <= _MOVED_EVENTS:
             places = [(place, shift) for place in range(1, len(self.events) + 1) for shift in range(self.partitions)]
             yield from (replace(self, moves=(place,)) for place in places)
+            yield from (replace(self, moves=(place, place)) for place in places if not place[1])
 
     def plainer(self) -> Iterator[Example]:
         """The same with one row like the plainest of them."""

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -38,7 +38,8 @@ __all__ = ["Elsewhere", "name_of"]
 
 SEEDS = ("1", "2")
 _AGAIN = 3
-_CHANGED, _TWICE = -1, -2  # Instead of a number: what is asked is where it writes to, or what comes the second time.
+# Instead of a number: what is asked is where it writes to, or what comes the second time.
+_CHANGED, _TWICE, _PUT_BACK = -1, -2, -3
 _PROGRAM = "from flux.testing.elsewhere import main; main()"
 
 
@@ -112,9 +113,9 @@ class Elsewhere:
         """What processes with the same hashes give. Several: two may agree by chance, as in odd numbers."""
         return [self._asked_afresh(given, 0) for _ in range(_AGAIN)]
 
-    def twice(self, given: Given) -> list[list[Output]]:
-        """What these give when they are given it once more."""
-        return [self._asked_afresh(given, _TWICE) for _ in range(_AGAIN)]
+    def twice(self, given: Given, put_back: bool = False) -> list[list[Output]]:
+        """What these give when they are given it once more; what is outside of instances may be put back between."""
+        return [self._asked_afresh(given, _PUT_BACK if put_back else _TWICE) for _ in range(_AGAIN)]
 
     def changed(self, given: Given) -> list[str]:
         """Which places outside of its instances the operator writes to, where nobody has written to them before."""
@@ -234,11 +235,12 @@ def _answered(subject: Subject, asked: bytes) -> bytes:
 def _answer(subject: Subject, rows: bytes, sn: list[int], marks: Any, number: int, states: Any) -> dict[str, Any]:
     batch = pa.ipc.open_stream(pa.py_buffer(rows)).read_next_batch()
     given = Given(batch, np.array(sn, np.int64), tuple(Punctuation(*mark) for mark in marks))
+    outside = Outside(subject.factory, subject.parameters)
     if number == _CHANGED:
-        outside = Outside(subject.factory, subject.parameters)
         return {"changed": outside.changed_by(lambda: play(subject, given, Way()))}
-    if number == _TWICE:
-        play(subject, given, Way())
+    if number in (_TWICE, _PUT_BACK):
+        with outside.copied() if number == _PUT_BACK else nullcontext():
+            play(subject, given, Way())
     if states is None:
         outputs, begun = play_and_take(subject, given, number)
     else:

@@ -24,7 +24,7 @@ __all__ = ["SLOW_TRIES", "TRIES", "Claim", "search"]
 
 _AGAIN = 5  # So often is a fault looked at again.
 # So often may hypothesis try to make an example smaller, and then `shrinking`; fewer where other processes are asked.
-TRIES, SLOW_TRIES = 400, 60
+TRIES, SLOW_TRIES = 400, 40
 _FEW_EVENTS, _OTHERS = 3, 4
 
 Claim = Callable[[Example], None]

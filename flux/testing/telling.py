@@ -72,7 +72,8 @@ ADVICE: dict[str, tuple[str, str, str]] = {
         "depends on the process in which it runs",
         "Copies of a partition are in different processes, and would give different output.",
         "Keep state in attributes that open sets, and let get_state return it; not in files, in the environment or in "
-        "an object that others share. It must not depend on os.getpid() or on how a process was started.",
+        "an object that others share. It must not depend on os.getpid(), on how a process was started, or on the order "
+        "of a set that came with its state.",
     ),
     "hash order": (
         "depends on the order of a set or on hash()",
@@ -81,6 +82,7 @@ ADVICE: dict[str, tuple[str, str, str]] = {
     ),
 }
 
+_SETS = "The order of a set does not come along: iterate over sorted(some_set)."
 # What to do about state that does not come back, for those who have no get_state.
 _STATE_OF = {
     "KeyedOperator": "Let on_tuple return everything that is kept for a key, as its state; attributes of the operator "
@@ -132,7 +134,7 @@ class Story:
     def text(self) -> str:
         says, means, advice = ADVICE.get(self.claim, ("raises", "", ""))
         if self.claim == "round trip":
-            advice = _STATE_OF.get(self.form, advice)
+            advice = f"{_STATE_OF.get(self.form, advice)} {_SETS}"
         lines = [f"{self.name} {says}.", "", "The input, in order:", *_events(self.given), ""]
         if len(self.ways) > 1:
             lines += [f"One way:   {self.ways[0]}", f"The other: {self.ways[1]}", ""]

@@ -129,6 +129,41 @@ class Contextual(flux.KeyedOperator):
 _SO_FAR: contextvars.ContextVar[int] = contextvars.ContextVar("so far", default=0)
 
 
+class Addressed(flux.KeyedOperator):
+    """Tells where an object is, which is the same in forks; and counts for its owner's eyes only."""
+
+    output = {"place": "int64"}
+
+    def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
+        _METRICS["rows"] = _METRICS.get("rows", 0) + 1
+        return None, [{"place": id(object()) % 1_000_003}]
+
+
+class Returning(flux.PooledOperator):
+    """Does not forget a partition that goes, and adds to it what comes back."""
+
+    output = {"n": "int64"}
+
+    def open(self, context: Any) -> None:
+        self.counts: dict[int, int] = {}
+
+    def process(self, batch: Any) -> Any:
+        out = []
+        for pid in batch.partition.tolist():
+            self.counts[pid] = self.counts.get(pid, 0) + 1
+            out.append(self.counts[pid])
+        return batch.emit({"n": out})
+
+    def get_partition_state(self, pid: int) -> Any:
+        return self.counts.get(pid, 0)
+
+    def install_partition_state(self, pid: int, state: Any) -> None:
+        self.counts[pid] = self.counts.get(pid, 0) + state
+
+    def drop_partition(self, pid: int) -> None:
+        pass
+
+
 # --- what is rare
 
 
