@@ -171,7 +171,7 @@ def test_a_punctuation_goes_down_every_branch() -> None:
     steps.open([0, 1])
     partition = np.array([0, 1, 1], np.uint16)
     steps.process(Batch(pa.RecordBatch.from_pylist(ROWS[:3]), np.arange(3), None, partition))
-    taps = steps.punctuate(Punctuation(9, "end", None, frozenset({0, 1})))
+    taps = steps.process(None, [Punctuation(9, "end", None, frozenset({0, 1}))])
     assert [rows_of(batch) for batch in taps.values()] == [[{"n": 2}, {"n": 3}], [{"n": 0}, {"n": 1}]]
 
 
