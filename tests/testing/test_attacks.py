@@ -30,7 +30,6 @@ FAULTS: dict[Any, tuple[str, str, str, int]] = {
     attacks.Contextual: ("repeats", VARIES, "what differs was left over from the run before", 2),
     attacks.Addressed: ("repeats", VARIES, r"not depend on id\(\)", 2),
     attacks.Returning: ("round trip", STATE, r"\[1\] \(state of partition \d goes to another site and back\) \[2\]", 3),
-    attacks.Rarely: ("repeats", VARIES, "random numbers, of random", 13),
     attacks.Threaded: ("repeats", VARIES, "order in which threads end", 2),
     attacks.Windowed: ("round trip", STATE, r"\[1\] \(state of partition \d goes to another site\) \[2\] end", 3),
     attacks.Given: ("clock", "depends on the clock", r"attacks\.py:\d+ \(time\.time\)", 2),
@@ -51,6 +50,17 @@ def test_a_fault_that_hides_is_found_and_told_for_what_it_is(operator: Any) -> N
     assert text.startswith(f"{operator.__name__} {says}.\n"), text
     assert re.search(more, text), text
     assert caught.value.size <= events, text
+
+
+def test_what_is_rarely_random_is_told_as_that_wherever_it_shows_first() -> None:
+    with pytest.raises(Fault) as caught:
+        check_operator(attacks.Rarely, rows=ROWS, key="word", examples=12)
+    text = str(caught.value)
+    assert (caught.value.claim, text.partition(".\n")[0]) in [
+        ("repeats", f"Rarely {VARIES}"),
+        ("chance", "Rarely is non-deterministic: it does not do the same each time"),
+    ], text
+    assert "random numbers" in text
 
 
 def test_caches_and_counts_that_output_does_not_depend_on_are_not_accused() -> None:
