@@ -191,7 +191,8 @@ class PooledOperator:
 
     Rows are cut at punctuations if it defines `on_punctuation`. One that emits nothing then, and only learns from them,
     may be given larger batches by defining ``process_marked(self, batch, marks)`` too: rows, and the punctuations among
-    them, each of which stands behind the rows whose `batch.sn` is not above its own. It must come to the same.
+    them, each of which stands behind the rows whose `batch.sn` is not above its own. It must come to the same. A class
+    derived from such a one that defines `process` or `on_punctuation`, and not this, is given rows that are cut.
     """
 
     output: ClassVar[Any] = None

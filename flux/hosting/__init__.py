@@ -58,10 +58,21 @@ def checked_operator(factory: Any, name: str) -> Any:
             f"step {name!r}: a flux.{form.base.__name__} is given rows by {form.method}, and {kind.__name__} does not "
             "define it. Define it"
         )
+    if form.base is PooledOperator and hasattr(kind, "process_marked"):
+        _check_hears(kind, name)
     if says is factory:
         check_constructor(factory, name)
     _words(kind, name)
     return says
+
+
+def _check_hears(kind: type[PooledOperator], name: str) -> None:
+    """Raise if who takes rows and punctuations together would not hear of punctuations that come without rows."""
+    if kind.on_punctuation is PooledOperator.on_punctuation:
+        raise PlanError(
+            f"step {name!r}: {kind.__name__} defines process_marked, which is given rows and the punctuations among "
+            "them; those that come without rows are given to on_punctuation. Define on_punctuation(self, p) too"
+        )
 
 
 def _kind_of(says: Any) -> type[Any]:

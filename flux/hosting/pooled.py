@@ -34,7 +34,7 @@ class Pooled(Hosted):
 
     @property
     def takes_marks(self) -> bool:
-        return hasattr(self._instance, "process_marked")
+        return self.heeds_marks and _takes_marks(self._instance)
 
     def work(self, rows: Batch | None, marks: Sequence[Punctuation]) -> Batch | None:
         if not self.takes_marks or not marks or rows is None or not len(rows):
@@ -94,3 +94,13 @@ class Pooled(Hosted):
 
     def drop_partition(self, pid: int) -> None:
         self._call(pid, None, self._instance.drop_partition, pid)
+
+
+def _takes_marks(operator: Any) -> bool:
+    """Whether its `process_marked` says what is done; one that derives from it, and does it otherwise, may not know."""
+    for written in (getattr(operator, "__dict__", {}), *map(vars, type(operator).__mro__)):
+        if "process_marked" in written:
+            return True
+        if "process" in written or "on_punctuation" in written:
+            return False
+    return False

@@ -35,6 +35,30 @@ class Gathering(Hearing):
         return batch.emit({"rows": [len(batch) + 100 * len(marks)] * len(batch)})
 
 
+class OfItsOwn(Gathering):
+    process = Sized.process
+
+
+class HearingItsOwn(Gathering):
+    on_punctuation = Hearing.on_punctuation
+
+
+class SetLater(Gathering):
+    def __init__(self) -> None:
+        self.process = super().process  # type: ignore[method-assign]
+
+
+class Standing(Hearing):
+    """What it does not have itself is that of another operator for which it stands."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(Gathering(), name)
+
+
+class Deaf(Sized):
+    process_marked = Gathering.process_marked
+
+
 class SizedByPartition(flux.Operator):
     output = {"rows": "int64"}
     process = Sized.process
@@ -51,6 +75,11 @@ class HearingByPartition(SizedByPartition):
         (Sized, [4, 4, 4, 4]),
         (Hearing, [1, -1, 2, 2, -1, 1]),
         (Gathering, [204, 204, 204, 204]),
+        (OfItsOwn, [1, -1, 2, 2, -1, 1]),
+        (HearingItsOwn, [1, -1, 2, 2, -1, 1]),
+        (SetLater, [1, -1, 2, 2, -1, 1]),
+        (Standing, [1, -1, 2, 2, -1, 1]),
+        (Deaf, [4, 4, 4, 4]),
         (SizedByPartition, [4, 4, 4, 4]),
         (HearingByPartition, [1, -1, 2, 2, -1, 1]),
     ],
@@ -60,3 +89,9 @@ def test_rows_are_cut_only_at_punctuations_that_an_operator_heeds_one_by_one(ope
     marks = [Punctuation(int(rows.sn[place]), "watermark", 5, frozenset({0})) for place in (0, 2)]
     out = opened(step_of(operator, SCHEMA, ("k",)), [0]).work(rows, marks)
     assert out is not None and [row[0] for row in tuples(out)] == told
+
+
+def test_who_takes_rows_and_punctuations_together_must_hear_of_those_without_rows() -> None:
+    rows = flux.Dataflow("deaf").source(flux.sources.Table([{"k": 1, "v": 2}]))
+    with pytest.raises(flux.PlanError, match=r"'Deaf': Deaf defines process_marked.*Define on_punctuation\(self, p\)"):
+        rows.exchange("k").apply(Deaf)
