@@ -34,6 +34,9 @@ def python_of(column: Any) -> list[Any]:
     >>> python_of(pa.array([5_000], pa.timestamp("ns")))
     [datetime.datetime(1970, 1, 1, 0, 0, 0, 5)]
     """
+    if pa.types.is_dictionary(column.type):
+        chunks = getattr(column, "chunks", [column])
+        return [value for chunk in chunks for value in python_of(chunk.dictionary_decode())]
     coarser = _in_microseconds(column.type)
     try:
         return _listed(column if coarser == column.type else column.cast(coarser, safe=True))
@@ -44,8 +47,6 @@ def python_of(column: Any) -> list[Any]:
 def _listed(column: Any) -> list[Any]:
     """Return what `to_pylist` does."""
     kind = column.type
-    if pa.types.is_dictionary(kind):
-        return _listed(column.dictionary_decode())
     if pa.types.is_fixed_size_binary(kind) or pa.types.is_decimal(kind):
         return list(column.to_numpy(zero_copy_only=False).tolist())
     if pa.types.is_timestamp(kind) or pa.types.is_duration(kind) or pa.types.is_date(kind):
@@ -112,7 +113,15 @@ def _in_standard_library(value: Any) -> Any:
     if isinstance(value, datetime.datetime) and value != value:
         raise ColumnError("pandas takes the number of it for no time")
     if isinstance(value, datetime.datetime) and not getattr(value, "nanosecond", 1):
-        return value.to_pydatetime()  # type: ignore[attr-defined]
+        return _without_pandas(value)
     if isinstance(value, datetime.timedelta) and not getattr(value, "nanoseconds", 1):
         return value.to_pytimedelta()  # type: ignore[attr-defined]
     return value
+
+
+def _without_pandas(time: Any) -> datetime.datetime:
+    """Return a time of pandas as one of the standard library; its zone may be of another kind, and reckon otherwise."""
+    if time.tzinfo is None:
+        return time.to_pydatetime()  # type: ignore[no-any-return]
+    zone = _zone(pa.lib.tzinfo_to_string(time.tzinfo))
+    return zone.fromutc(time.tz_convert("UTC").to_pydatetime().replace(tzinfo=zone))  # type: ignore[no-any-return]

@@ -79,3 +79,26 @@ def test_values_in_a_dictionary_are_those_it_stands_for(values: list[Any]) -> No
     encoded = pa.array(values).dictionary_encode()
     assert shown(python_of(encoded)) == shown(values)
     assert shown(python_of(encoded.slice(1))) == shown(values[1:])
+
+
+def test_values_in_dictionaries_of_several_chunks_are_those_they_stand_for() -> None:
+    column = pa.chunked_array([pa.array(["a", None]).dictionary_encode(), pa.array(["b", "a"]).dictionary_encode()])
+    assert python_of(column) == ["a", None, "b", "a"]
+    assert python_of(pa.chunked_array([], column.type)) == []
+
+
+FINE = [*(pa.timestamp("ns", zone) for zone in (None, "UTC", "Europe/Berlin", "-03:30")), pa.duration("ns")]
+
+
+@pytest.mark.parametrize("kind", FINE, ids=str)
+@pytest.mark.parametrize("nested", [False, True])
+@given(st.lists(st.integers(-(10**18), 10**18) | st.integers(-(10**15), 10**15).map(lambda n: n * 1_000), max_size=5))
+@example([5_000, 5_001])
+@example([(1_698_541_200 + n * 1_800) * 10**9 for n in range(6)] + [1])  # The hour that comes twice in Berlin.
+def test_nanoseconds_are_the_same_whatever_values_are_beside_them(kind: Any, nested: bool, numbers: list[int]) -> None:
+    column = pa.array(numbers, pa.int64()).cast(kind)
+    if nested:
+        column = pa.StructArray.from_arrays([column], ["at"])
+    for whole in (column, column if nested else column.dictionary_encode()):
+        alone = [value for place in range(len(whole)) for value in python_of(whole.slice(place, 1))]
+        assert shown(python_of(whole)) == shown(alone)
