@@ -11,7 +11,7 @@ import pyarrow as pa
 from ..as_python import python_of
 from ..batch import Batch
 from ..blame import innermost
-from ..collecting import without_collecting
+from ..collecting import now_and_then, without_collecting
 from ..emitted import NoRow, Outputs
 from ..errors import FluxError, OperatorError, PlanError, StateError
 from ..instants import apart
@@ -67,7 +67,7 @@ class PerKey(Hosted):
             # As `outputs.add` does: to call it for each row would take half as long again.
             taken, take, width = outputs.taken, outputs.take, outputs.width
             each = zip(batch.untold_rows(), keys, told_apart, batch.partition.tolist(), strict=True)
-            for place, (row, given, key, pid) in enumerate(each):
+            for place, (row, given, key, pid) in enumerate(now_and_then(each, len(batch))):
                 held = states[pid]
                 if timers is not None:
                     timers.look_at(pid, key)
