@@ -163,6 +163,7 @@ class _ByWatermark(Horizon):
 
 def _each(watermarks: Ints, made: Callable[[int], int]) -> Ints:
     """What is made of watermarks, of which few differ, as far as 64 bits can say it; of none, the least there is."""
-    values, place = np.unique(watermarks, return_inverse=True)
-    found = [_LEAST if value == BEFORE_TIME else min(max(made(value), _LEAST), _MOST) for value in values.tolist()]
-    return np.array(found, np.int64).take(place)
+    values = watermarks.tolist()
+    found = {BEFORE_TIME: _LEAST}
+    found |= {value: min(max(made(value), _LEAST), _MOST) for value in set(values) - {BEFORE_TIME}}
+    return np.array([found[value] for value in values], np.int64)
