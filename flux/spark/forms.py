@@ -15,12 +15,13 @@ import pyarrow as pa
 from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from flux.as_python import python_of
 from flux.errors import FluxError, OperatorError, PlanError
 from flux.plain import ColumnError, plain_schema
 from flux.spark.as_spark import AsSpark
 from flux.spark.batching import Partition, raised
 from flux.spark.keys import Groups
-from flux.spark.values import row_type, values_of
+from flux.spark.values import row_type
 
 __all__ = ["FORMS", "Form", "Task", "arrow_output", "frames_of"]
 
@@ -136,7 +137,7 @@ class _Rows:
 
 def _python_rows(rows: Any) -> list[Any]:
     make = row_type(tuple(rows.schema.names))
-    return list(map(make, zip(*(values_of(column) for column in rows.columns), strict=True)))
+    return list(map(make, zip(*(python_of(column) for column in rows.columns), strict=True)))
 
 
 class _Pandas:

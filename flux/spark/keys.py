@@ -15,10 +15,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flux.as_python import python_of
 from flux.instants import apart
 from flux.spark.as_spark import spark_type
 from flux.spark.order import byte_order
-from flux.spark.values import values_of
 
 __all__ = ["Groups", "KeyColumns", "grouped", "in_order"]
 
@@ -51,7 +51,7 @@ class KeyColumns:
         columns = []
         for name in self.names:
             column = rows.column(name)
-            cells = values_of(column)
+            cells = python_of(column)
             if pa.types.is_floating(column.type):
                 cells = [cell if cell is None else _NAN if cell != cell else cell + 0.0 for cell in cells]
             columns.append(cells)

@@ -14,13 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import Row, types
 
+from flux.as_python import python_of
 from flux.errors import PlanError
 from flux.spark.ddl import struct_of
 from flux.spark.keys import KeyColumns, grouped
 from flux.spark.order import byte_order
 from flux.spark.timers import Timers
 from flux.spark.times import delay_of, is_late
-from flux.spark.values import Fields, row_type, values_of
+from flux.spark.values import Fields, row_type
 
 EVERYTHING = (
     "a timestamp, b timestamp_ntz, c date, d decimal(10,2), e binary, f array<int>, g map<string,int>, "
@@ -141,7 +142,7 @@ def test_rows_are_sparks_rows() -> None:
     ],
 )
 def test_columns_become_what_arrow_makes_of_them(column: Any) -> None:
-    assert values_of(column) == column.to_pylist()
+    assert python_of(column) == column.to_pylist()
 
 
 def test_map_keys_come_in_the_order_of_sparks_state_store() -> None:
