@@ -7,7 +7,7 @@ rows enter, from a source or an operator. Equal values stay equal; only how they
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,15 @@ def columns_of(schema: Any) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
+def repeated(names: Sequence[str]) -> list[str]:
+    """Return the names that stand more than once, in order.
+
+    >>> repeated(["b", "a", "b"])
+    ['b']
+    """
+    return sorted({name for name in names if names.count(name) > 1})
+
+
 def check_names(names: list[str]) -> None:
     """Raise if columns of these names cannot stand in one batch beside those of Flux."""
     ours = [name for name in names if name in HIDDEN]
@@ -54,7 +63,7 @@ def check_names(names: list[str]) -> None:
             f"a column cannot be called {', '.join(map(repr, ours))}: Flux keeps the order of rows in columns called "
             f"{', '.join(HIDDEN)}. Rename it"
         )
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = repeated(names)
     if twice:
         raise ColumnError(f"column names must differ; {', '.join(map(repr, twice))} stands more than once")
 

@@ -312,13 +312,18 @@ def measure(case: Case, rows: int, repeats: int) -> dict[str, Any]:
     }
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--repeats", type=int, default=5)
+def asked(description: str | None, rows: int, repeats: int) -> argparse.Namespace:
+    """What the command line says, with these defaults."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=rows)
+    parser.add_argument("--repeats", type=int, default=repeats)
     parser.add_argument("--only", default="", help="cases whose name has this in it")
     parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> int:
+    arguments = asked(__doc__, rows=1_000_000, repeats=5)
     results = []
     for case in CASES:
         if arguments.only not in case.name:

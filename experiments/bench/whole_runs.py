@@ -11,7 +11,6 @@ uses.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
@@ -21,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 import flux
-from experiments.bench.operators import BATCH_ROWS, CASES, PARTITIONS, WATERMARK_EVERY_MS, WINDOW_MS, Case, cpu_s
+from experiments.bench.operators import BATCH_ROWS, CASES, PARTITIONS, WATERMARK_EVERY_MS, WINDOW_MS, Case, asked, cpu_s
 from flux.operators import Join
 from flux.plan.sides import SIDE
 
@@ -82,12 +81,7 @@ def measure(case: Case, rows: int, repeats: int) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=4_000_000)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--only", default="", help="cases whose name has this in it")
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
+    arguments = asked(__doc__, rows=4_000_000, repeats=3)
     results = []
     for case in CASES:
         if arguments.only not in case.name or "beside numpy" in case.name:

@@ -15,6 +15,7 @@ from flux.operator import Context, PooledOperator
 from flux.operators.grouping import unknown_parameters
 from flux.operators.keys import KeyTable, check_keys
 from flux.operators.timed import Windowed
+from flux.plain import repeated
 from flux.punctuation import Punctuation
 
 __all__ = ["Distinct"]
@@ -126,7 +127,7 @@ def _on(parameters: Mapping[str, Any], key_columns: tuple[str, ...]) -> tuple[st
             'on is a column, or a list of columns that are to differ together, such as on=["user", "day"]; a set has '
             f"no order that is the same on every site. Came {on!r:.100}"
         )
-    twice = sorted({name for name in on if on.count(name) > 1})
+    twice = repeated(on)
     if twice:
         raise ColumnError(f"on names {', '.join(map(repr, twice))} twice: name each column once")
     if not key_columns:

@@ -18,6 +18,7 @@ import pyarrow as pa
 from flux.batch import Batch
 from flux.columns import ColumnError
 from flux.errors import OperatorError, PlanError
+from flux.plain import repeated
 
 __all__ = ["Groups", "column_of", "emitted_schema", "group_by_slot", "in_row_order", "unknown_parameters"]
 
@@ -90,7 +91,7 @@ def column_of(batch: Batch, name: str, step: str) -> Any:
 def emitted_schema(fields: Sequence[Any]) -> pa.Schema:
     """Return the schema of what an operator emits: of its key, or of its input, and of what it adds."""
     names = [field.name for field in fields]
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = repeated(names)
     if twice:
         raise ColumnError(
             f"it would emit {', '.join(map(repr, twice))} twice; its columns are {', '.join(names)}. Give an aggregate "

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from flux.errors import PlanError
 from flux.hashing import tokens
-from flux.plain import columns_of
+from flux.plain import columns_of, repeated
 
 _FARTHEST_ROWS = 2**62  # No two rows are further apart.
 _FARTHEST = 2**64 - 1  # Nor are two numbers of 64 bits.
@@ -50,8 +50,7 @@ class Joined:
         for name in taken:
             called = f"{name}{suffix}" if name in left.names else name
             fields.append(right.field(name).with_name(called).remove_metadata())
-        names = [field.name for field in fields]
-        twice = sorted({name for name in names if names.count(name) > 1})
+        twice = repeated([field.name for field in fields])
         if twice:
             raise PlanError(
                 f"join: a pair would have the columns {', '.join(map(repr, twice))} twice, because both sides have "
