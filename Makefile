@@ -17,7 +17,7 @@ demo: venv
 
 # Those of the machines and of what computes on its own need a core; those with real processes wait for each other and
 # leave most of one idle. So both run at once, the first with what the others leave, and are told one behind the other.
-MACHINES := tests/protocols tests/spec tests/thesis tests/test_thesis.py tests/wire tests/testing
+MACHINES := tests/protocols tests/spec tests/thesis tests/test_thesis.py tests/wire tests/testing tests/exchange
 test: lint types
 	@nice -n 10 $(BIN)/python -m pytest $(MACHINES) > .machines.log 2>&1 & machines=$$!; \
 	$(BIN)/python -m pytest tests $(MACHINES:%=--ignore=%); processes=$$?; \

@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 from experiments.soak.stream import Checked, Packets, flow
 from experiments.soak.watching import Watch
-from flux.controller.process import JOURNAL
-from flux.controller.views import Views
+from flux.controller.controller_process import JOURNAL
+from flux.controller.view_journal import Views
 from flux.protocols.controller import Controller
 from flux.protocols.ingress import Ingress
 from flux.protocols.messages import Closed, Done, Effect, Hello, Publish, View

@@ -5,34 +5,26 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from . import operators, sinks, sources
-from .batch import Batch
-from .cluster import Cluster, open_cluster
+from .adapters.bytewax import stream_time, wrap_bytewax
+from .adapters.wrap import wrap
+from .async_run import AsyncRun, open_cluster
 from .dataflow import Dataflow, Stream
-from .errors import (
-    AuthError,
-    DataLost,
-    FluxError,
-    NoSites,
-    OperatorError,
-    PlanError,
-    SourceEnded,
-    StateError,
-)
-from .operator import Context, KeyedOperator, Operator, PooledOperator
-from .punctuation import Punctuation
-from .report import Report
+from .driver.report import Report
+from .driver.status import Status
+from .model.batch import Batch
+from .model.operator import Context, KeyedOperator, Operator, PooledOperator
+from .model.punctuation import Punctuation
 from .run import Run
-from .status import Status
-from .wrapping import wrap
-from .wrapping_bytewax import stream_time, wrap_bytewax
+from .types.deprecated import find_old_modules, renamed_attributes
+from .types.errors import AuthError, DataLost, FluxError, NoSites, OperatorError, PlanError, SourceEnded, StateError
 
 if TYPE_CHECKING:
     from . import spark
 
 __all__ = [
+    "AsyncRun",
     "AuthError",
     "Batch",
-    "Cluster",
     "Context",
     "DataLost",
     "Dataflow",
@@ -64,8 +56,12 @@ __all__ = [
 logging.getLogger("flux").addHandler(logging.NullHandler())
 
 
+find_old_modules()
+_renamed = renamed_attributes("flux", {"Cluster": "flux.async_run.AsyncRun"})
+
+
 def __getattr__(name: str) -> Any:
     """`flux.spark` is imported when it is first used: PySpark is an extra."""
     if name == "spark":
         return importlib.import_module("flux.spark")
-    raise AttributeError(f"module 'flux' has no attribute {name!r}")
+    return _renamed(name)

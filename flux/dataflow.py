@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 
-from .errors import PlanError
-from .event_time import DEFAULT_EVERY_MS, EventTime
-from .operator import asked
-from .plain import ColumnError, columns_of, plain_schema
-from .plan import Availability, OnError, OnOverload, Plan, Policy
+from .driver.report import Report
+from .model.event_time import DEFAULT_EVERY_MS, EventTime
+from .plan import Availability, OnError, OnOverload, Policy
 from .plan.explain import explained
-from .plan.graph import ExchangeNode, SourceNode, StepNode
+from .plan.logical_flow import POOL_ROWS, LogicalFlow
 from .plan.picture import drawn
-from .plan.planner import Ending, Logical
-from .report import Report
 from .run import Run
-from .sinks import Sink
 from .sources import Source
 from .stream import Stream
+from .types.errors import PlanError
+from .types.normalize import ColumnError, columns_of, plain_schema
 
-__all__ = ["POOL_ROWS", "Dataflow", "Stream"]
-
-POOL_ROWS = 256 * 1024  # What a producer keeps until its consumers have it, before it waits.
-
-N = TypeVar("N", StepNode, ExchangeNode)
+__all__ = ["Dataflow", "Stream"]
 
 
 class Dataflow:
@@ -51,13 +43,7 @@ class Dataflow:
         if not isinstance(name, str) or not name:
             raise PlanError(f"a dataflow's name is a text that is not empty, got {name!r}")
         self.name = name
-        self._sources: list[Source] = []
-        self._sinks: list[Sink] = []
-        self._outputs: list[pa.Schema | None] = []  # What each sink is given, if it is known.
-        self._source_nodes: list[SourceNode] = []
-        self._nodes: list[StepNode | ExchangeNode] = []
-        self._endings: list[Ending] = []
-        self._made = 0
+        self._logical = LogicalFlow(name)
 
     def source(
         self,
@@ -71,13 +57,13 @@ class Dataflow:
         With `event_time`, the name of a column of timestamps, dates or integers (milliseconds), the ingress sets
         watermarks among the rows: one behind each row that brings the greatest event time so far, less `lateness_ms`,
         into a further step of `watermark_every_ms`. Time windows and timers go by them; rows that come after the
-        watermark has passed their window are late. See `flux.event_time`.
+        watermark has passed their window are late. See `flux.model.event_time`.
         """
         if not isinstance(source, Source):
             raise PlanError(
                 f"{self.name}.source takes a source such as flux.sources.Table(data), got {type(source).__name__}"
             )
-        if any(source is known for known in self._sources):
+        if any(source is known for known in self._logical.sources):
             raise PlanError(
                 f"{self.name}.source: this {type(source).__name__} is a source of the flow already. Keep the stream "
                 "that the first call returned: it can be used several times"
@@ -87,22 +73,8 @@ class Dataflow:
         except ColumnError as error:
             raise PlanError(f"{self.name}.source({type(source).__name__}): {error}") from error
         source.event_time = _event_time(source, schema, self.name, event_time, lateness_ms, watermark_every_ms)
-        node = SourceNode(number=len(self._sources), name=type(source).__name__)
-        self._sources.append(source)
-        self._source_nodes.append(node)
-        return Stream(_flow=self, _tails=(node,), _schema=schema)
-
-    def _add(self, node: Callable[..., N]) -> N:
-        """A node of the graph, with its number: what it takes rows from has a lower one."""
-        self._made += 1
-        made = node(number=self._made)
-        self._nodes.append(made)
-        return made
-
-    def _end(self, ending: Ending, sink: Sink, output: pa.Schema | None) -> None:
-        self._endings.append(ending)
-        self._sinks.append(sink)
-        self._outputs.append(output)
+        node = self._logical.add_source(source)
+        return Stream(_flow=self._logical, _tails=(node,), _schema=schema)
 
     def run(self, sites: int = 2, standby: int = 0, **settings: Any) -> Report:
         """Run on `sites` local processes; return the report when the source has ended."""
@@ -131,8 +103,9 @@ class Dataflow:
         within that time.
         """
         policy = Policy(on_error=on_error, on_overload=on_overload, max_latency_ms=max_latency_ms)
-        plan = self._plan(sites, standby, availability, pool_rows, policy)
-        return Run(plan, self._sources, self._sinks, self._outputs, record)
+        logical = self._logical
+        plan = logical.plan(sites, standby, availability, pool_rows, policy)
+        return Run(plan, logical.sources, logical.sinks, logical.outputs, record)
 
     def explain(
         self,
@@ -147,47 +120,18 @@ class Dataflow:
         """
         if path is not None and not isinstance(path, str | os.PathLike):
             raise PlanError(f"explain(path=...) is the name of a .png, .svg or .pdf file, got {path!r:.200}")
-        plan = self._plan(sites, standby, availability, POOL_ROWS, Policy())
-        sources = [type(source).__name__ for source in self._sources]
-        sinks = [type(sink).__name__ for sink in self._sinks]
+        plan = self._logical.plan(sites, standby, availability, POOL_ROWS, Policy())
+        sources = [type(source).__name__ for source in self._logical.sources]
+        sinks = [type(sink).__name__ for sink in self._logical.sinks]
         if path is not None:
             drawn(plan, sources, sinks, Path(path))
-        return explained(plan, [_said_of(source) for source in self._sources], sinks)
-
-    def _plan(self, sites: int, standby: int, availability: Availability, pool_rows: int, policy: Policy) -> Plan:
-        if availability not in ("pairs", "none"):
-            raise PlanError(f"availability is 'pairs' or 'none', got {availability!r}")
-        logical = Logical(
-            name=self.name,
-            sources=tuple(self._source_nodes),
-            nodes=tuple(self._nodes),
-            endings=tuple(self._endings),
-        )
-        plan = logical.plan(availability, sites=sites, standby=standby, pool_rows=pool_rows, policy=policy)
-        _check_time_is_told(plan, self._sources)
-        return plan
+        return explained(plan, [_said_of(source) for source in self._logical.sources], sinks)
 
 
 def _said_of(source: Source) -> str:
     """What a source is and gives, for an explanation."""
     said, told = f"{type(source).__name__}: {columns_of(source.schema)}", source.event_time
     return said if told is None else f"{said}; event time is {told.column}, rows may be {told.lateness_ms:,} ms late"
-
-
-def _check_time_is_told(plan: Plan, sources: list[Source]) -> None:
-    """Raise if a step goes by a time that no source tells: it would wait for ever, and say nothing."""
-    told = {
-        "clock": any(source.tells_time is not False for source in sources),
-        "watermark": any(source.tells_time is not False or source.event_time is not None for source in sources),
-    }
-    for step in (step for segment in (plan.first, *plan.segments) for step in segment.steps):
-        time = getattr(asked(step.factory, step.name), "told_time_by", None)
-        if time is not None and not told[time]:
-            raise PlanError(
-                f"step {step.name!r}: its notify_at asks to be notified by the {time}, and no source of the flow tells "
-                f"it: {', '.join(type(source).__name__ for source in sources)}. Say flux.wrap_bytewax(..., "
-                'time="watermark") and flow.source(..., event_time="column"); or time=None, if nobody is to be notified'
-            )
 
 
 def _event_time(

@@ -11,7 +11,6 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeAlias
@@ -19,28 +18,28 @@ from typing import Self, TypeAlias
 import pyarrow as pa
 import trio
 
-from .controller.process import ControllerProcess
-from .disk import disk_error
-from .errors import FluxError, NoSites, PlanError, SourceEnded
-from .local import registry
-from .local.control import answer
-from .local.heard import Heard, Moved
-from .local.launcher import Runnable
-from .local.processes import Process
-from .local.program import Program
-from .local.reporting import make_report, make_status, since_start
-from .local.spawner import Spawner
+from .controller.controller_process import ControllerProcess
+from .driver.launcher import Runnable
+from .driver.local import registry
+from .driver.local.driver import Program
+from .driver.local.run_requests import RequestHandlers
+from .driver.local.spawner import Spawner
+from .driver.processes import Process
+from .driver.report import LogEntry, Report
+from .driver.report_builder import make_report, make_status, since_start
+from .driver.run_state import Heard, Moved
+from .driver.status import Status
 from .plan import Plan
 from .plan.plan import CONTROLLER, EGRESS, INGRESS
-from .report import LogEntry, Report
 from .sinks import Collect, Sink
-from .site import crash
-from .site.egress import EgressProcess
-from .site.ingress import IngressProcess
-from .site.surroundings import Surroundings, place_of
+from .site import crash_points
+from .site.config import Surroundings, place_of
+from .site.egress.egress_process import EgressProcess
+from .site.ingress.ingress_process import IngressProcess
 from .site.worker import Worker
 from .sources import Source
-from .status import Status
+from .storage.disk import disk_error
+from .types.errors import FluxError, NoSites, PlanError, SourceEnded
 from .wire import address
 from .wire.secret import new_secret
 
@@ -75,7 +74,7 @@ class Run:
         self._collecting: list[Sink] = []
         self._bound: list[Source] = []
         _refuse_inside_trio()
-        crash.check()  # Else each process would say so, and die.
+        crash_points.check()  # Else each process would say so, and die.
         for warning in plan.warnings():
             log.warning("%s", warning)
         if record is not None:
@@ -108,7 +107,16 @@ class Run:
         ends = (CONTROLLER, INGRESS, EGRESS)
         names = (*ends, *self._plan.site_names)
         return Program(
-            self._surroundings, self._sinks, listener, spawner, names, frozenset(ends), partial(answer, self)
+            self._surroundings, self._sinks, listener, spawner, names, frozenset(ends), self._request_handlers().answer
+        )
+
+    def _request_handlers(self) -> RequestHandlers:
+        """Requests change nothing while they wait: the run may be stopped meanwhile."""
+        return RequestHandlers(
+            status=lambda: self.status().to_dict(),
+            kill=self.kill,
+            drain=lambda site, timeout_s: self._await_drained(self._begin_drain(site), timeout_s, self._watch),
+            add_site=lambda: self._add_site(self._watch),
         )
 
     def _await_start(self) -> None:

@@ -5,28 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from .arguments import check_choice, check_event_time, check_factory, check_names, check_partitions, declared
-from .casting import converted
-from .errors import PlanError
-from .hashing import tokens
+from .exchange.routes import boundaries_of, check_in_order, checked_boundaries
 from .hosting import checked_operator
-from .operator import Kept, OperatorStep, name_of, output_of
+from .model.operator import Kept, OperatorStep, name_of, output_of
+from .model.stateless import Filter, FlatMap, Map, Select, selected
 from .operators.join import Join, Joined
-from .plain import ColumnError, columns_of
 from .plan import Availability, By, Route
+from .plan.arguments import check_choice, check_event_time, check_factory, check_names, check_partitions, declared
 from .plan.graph import ExchangeNode, Input, Node, Order, SourceNode, StepNode, root_of
 from .plan.lineage import sources_of, traced, why_not_event_time
+from .plan.logical_flow import LogicalFlow
 from .plan.planner import Ending
-from .plan.routes import boundaries_of, check_in_order, checked_boundaries
 from .sinks import Sink
-from .stateless import Filter, FlatMap, Map, Select, selected
-
-if TYPE_CHECKING:
-    from .dataflow import Dataflow
+from .types.cast import converted
+from .types.errors import PlanError
+from .types.hashing import tokens
+from .types.normalize import ColumnError, columns_of
 
 _SAMPLE_ROWS = 10_000
 
@@ -38,7 +36,7 @@ class Stream:
     A stream may be used several times: what stands behind it then gets all of its rows each time.
     """
 
-    _flow: Dataflow
+    _flow: LogicalFlow
     _tails: tuple[Node, ...]
     _schema: pa.Schema | None
     # How many steps so far may have made several rows of one.
@@ -132,7 +130,7 @@ class Stream:
             level=self._level,
             output=schema,
         )
-        tails = tuple(self._flow._add(partial(StepNode, parent=tail, step=step)) for tail in self._tails)
+        tails = tuple(self._flow.add(partial(StepNode, parent=tail, step=step)) for tail in self._tails)
         return replace(self, _tails=tails, _schema=schema, _level=self._level + is_one_to_many)
 
     # Operators, and what they need in front.
@@ -199,7 +197,7 @@ class Stream:
             order=order,
             sides=sides,
         )
-        return replace(self, _tails=(self._flow._add(node),))
+        return replace(self, _tails=(self._flow.add(node),))
 
     def _boundaries(self, columns: tuple[str, ...], partitions: int, given: Any, sample: Any) -> tuple[Any, ...]:
         if len(columns) != 1:
@@ -223,7 +221,7 @@ class Stream:
 
     def _sampled(self, column: str) -> Any:
         [tail] = self._tails if len(self._tails) == 1 else [None]
-        source = self._flow._sources[tail.number] if isinstance(tail, SourceNode) else None
+        source = self._flow.sources[tail.number] if isinstance(tail, SourceNode) else None
         rows = None if source is None else source.sample(_SAMPLE_ROWS)
         if rows is None:
             raise PlanError(
@@ -262,7 +260,7 @@ class Stream:
         return self._applied(step)
 
     def _applied(self, step: OperatorStep) -> Stream:
-        node = self._flow._add(partial(StepNode, parent=self._tails[0], step=step))
+        node = self._flow.add(partial(StepNode, parent=self._tails[0], step=step))
         return replace(self, _tails=(node,), _schema=step.output, _level=self._level + 1)
 
     def _check_not_remade(self, name: str, root: ExchangeNode) -> None:
@@ -370,7 +368,7 @@ class Stream:
 
     def _kept(self, column: str, tails: tuple[Node, ...]) -> Kept | None:
         """Why a join within a bound of `column` keeps its rows until the end of the stream; None if it does not."""
-        sources = self._flow._sources
+        sources = self._flow.sources
         told = {n: None if each.event_time is None else each.event_time.column for n, each in enumerate(sources)}
         whys = [why_not_event_time(tail, column, told) for tail in tails]
         if not any(whys) and not any(each.event_time or each.tells_time is not False for each in sources):
@@ -401,14 +399,14 @@ class Stream:
             raise PlanError(f"sink takes a sink such as flux.sinks.Collect(), got {type(sink).__name__}")
         check_choice("order", order, ("sn", "any"))
         self._check_no_open_exchange("a sink")
-        if any(sink is known for known in self._flow._sinks):
+        if any(sink is known for known in self._flow.sinks):
             raise PlanError(
                 f"this {type(sink).__name__} takes another stream of {self._flow.name!r} already: give each stream a "
                 "sink of its own, or unite them with a.union(b) before one"
             )
         sink.order = order
         sink.expect(self._schema)
-        self._flow._end(Ending(tails=self._tails, order=order, name=type(sink).__name__), sink, self._schema)
+        self._flow.add_sink(Ending(tails=self._tails, order=order, name=type(sink).__name__), sink, self._schema)
 
     # What cannot be.
 

@@ -15,20 +15,7 @@ from collections.abc import Iterator
 
 from .fh_prod import FhProd
 from .machine import Machine, Rule, always
-from .messages import (
-    Ack,
-    Attach,
-    Consumed,
-    Effect,
-    Merge,
-    Position,
-    Pull,
-    Released,
-    Sourced,
-    SourceEnded,
-    Stop,
-    View,
-)
+from .messages import Ack, Attach, Consumed, Effect, Merge, Position, Pull, Released, Sourced, SourceEnded, Stop, View
 
 ONLY = 0  # The ingress's one cohort.
 

@@ -15,13 +15,12 @@ from multiprocessing import get_context
 from multiprocessing.queues import SimpleQueue
 from typing import Any
 
-from flux.protocols.messages import Move
-
+from ..protocols.messages import Move
+from .bad_input import probe
 from .dataflow import Scenario, declustered
 from .explore import Explorer
-from .probe import probe
+from .scenario_walk import WORLDS, wander
 from .walk import Walked, shrink, story, walk
-from .wander import WORLDS, wander
 from .world import FAULTS
 
 ROOMY, TIGHT = 10, 1  # Rows per pool: one that never fills in a small world, one that always does.

@@ -25,7 +25,7 @@ from functools import cached_property
 from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
-from flux.protocols.messages import Move, View
+from ..protocols.messages import Move, View
 
 INGRESS, EGRESS = "ingress", "egress"
 END = -1  # The value of a row that stands for the end of the stream.

@@ -43,15 +43,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from flux.protocols.controller import Controller
-from flux.protocols.node import Node
-
-from .checker import Checker, Violated
-from .claims import NOBODY, Claim, Claims, Terms
-from .compact import DEAD, Action, Compact, Keeper, Posts, State, violation_of
+from ..protocols.controller import Controller
+from ..protocols.node import Node
+from .commutation import NOBODY, Claim, Claims, Terms
 from .dataflow import Scenario
 from .invariants import all_checkers
-from .process import Process
+from .memo import DEAD, Action, Compact, Keeper, Posts, State, violation_of
+from .process import Checker, Process, Violated
 from .world import NO_DETAIL, Choice
 
 STATES_MAX = 3_000_000

@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from .compact import Compact, Posts, State
+from .memo import Compact, Posts, State
 
 Reason = tuple[str, int, int]
 

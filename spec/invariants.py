@@ -17,18 +17,17 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import product
 
-from flux.protocols.buffer import Buffer
-from flux.protocols.egress import Egress
-from flux.protocols.fh_cons import FhCons
-from flux.protocols.fh_prod import FhProd
-from flux.protocols.ingress import Ingress
-from flux.protocols.messages import Ack, Attach, Block, Consume, Data, PeerMessage, Pull, Stop, View
-from flux.protocols.pooler import Pooler
-
-from .checker import Checker as Checker
-from .checker import Violated as Violated
+from ..protocols.buffer import Buffer
+from ..protocols.egress import Egress
+from ..protocols.fh_cons import FhCons
+from ..protocols.fh_prod import FhProd
+from ..protocols.ingress import Ingress
+from ..protocols.messages import Ack, Attach, Block, Consume, Data, PeerMessage, Pull, Stop, View
+from ..protocols.pooler import Pooler
 from .dataflow import EGRESS, INGRESS, OperatorState, Row, Scenario
+from .process import Checker as Checker
 from .process import Process, channels_of, is_among
+from .process import Violated as Violated
 from .recovery import (
     LastCopyStays,
     LeastFirst,

@@ -149,19 +149,19 @@ def _walks(seeds: range, scale: int = 1) -> bool:
 
 
 def _wanders(seeds: range) -> bool:
-    wander = importlib.import_module("flux.spec.wander")
+    wander = importlib.import_module("flux.spec.scenario_walk")
     return any(wander.wander(world, seed).violation is not None for seed in seeds for world in wander.WORLDS.values())
 
 
 def _told() -> bool:
     """The worlds that show what each rule is good for."""
-    rules, wander = importlib.import_module("flux.spec.rules"), importlib.import_module("flux.spec.wander")
+    rules, wander = importlib.import_module("flux.spec.rules"), importlib.import_module("flux.spec.scenario_walk")
     known = {(removal.world, removal.seed) for rule in rules.RULES for removal in rule.removals} | RARE
     return any(wander.wander(wander.WORLDS[world], seed).violation is not None for world, seed in sorted(known))
 
 
 def _probes(seeds: range) -> bool:
-    probe = importlib.import_module("flux.spec.probe").probe
+    probe = importlib.import_module("flux.spec.bad_input").probe
     return any(probe(seed) is not None for seed in seeds)
 
 

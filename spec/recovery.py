@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from flux.protocols.messages import Move, Standby, View
-from flux.protocols.view import number_of
-
-from .checker import Checker
+from ..protocols.messages import Move, Standby, View
+from ..protocols.view import number_of
 from .dataflow import EGRESS, INGRESS, Scenario
-from .process import Place, Process
+from .process import Checker, Place, Process
 
 
 class OneCopyPerSite(Checker):

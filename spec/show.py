@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flux.protocols.controller import Controller
-from flux.protocols.egress import Egress
-from flux.protocols.fh_cons import FhCons
-from flux.protocols.fh_prod import FhProd
-from flux.protocols.ingress import Ingress
-from flux.protocols.machine import Machine, table
-from flux.protocols.messages import View
-from flux.protocols.node import Node
-from flux.protocols.pooler import Pooler
+from ..protocols.controller import Controller
+from ..protocols.egress import Egress
+from ..protocols.fh_cons import FhCons
+from ..protocols.fh_prod import FhProd
+from ..protocols.ingress import Ingress
+from ..protocols.machine import Machine, table
+from ..protocols.messages import View
+from ..protocols.node import Node
+from ..protocols.pooler import Pooler
 
 _NO_PLAN = View(number=0, nodes=(), dead=frozenset(), copies=())
 # S-Cons and S-Prod are FH-Cons and FH-Prod with a single peer.

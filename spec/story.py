@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flux.protocols.messages import (
+from ..protocols.messages import (
     Ack,
     Attach,
     Block,
@@ -23,7 +23,6 @@ from flux.protocols.messages import (
     View,
     Want,
 )
-
 from .dataflow import END, Row
 
 LINES = {

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from flux.protocols.messages import Move
-
+from ..protocols.messages import Move
 from .dataflow import EGRESS, INGRESS, VALUES, Scenario, declustered, site
 from .invariants import Checker, Violated
 from .process import CONTROLLER, role_of

@@ -33,15 +33,13 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from flux.protocols.controller import Controller
-from flux.protocols.machine import Fenced, Refused
-from flux.protocols.messages import Closed, Connected, Cut, Effect, Hello, Lost, Publish, Resend, State, Suspected, View
-from flux.protocols.seen import Seen
-
-from .checker import Checker, Violated, Watch
+from ..protocols.controller import Controller
+from ..protocols.machine import Fenced, Refused
+from ..protocols.messages import Closed, Connected, Cut, Effect, Hello, Lost, Publish, Resend, State, Suspected, View
+from ..protocols.view_retention import Seen
 from .dataflow import EGRESS, INGRESS, Scenario, site
 from .invariants import all_checkers
-from .process import CONTROLLER, Outgoing, Process, Work, role_of
+from .process import CONTROLLER, Checker, Outgoing, Process, Violated, Watch, Work, role_of
 from .story import describe
 
 Choice = tuple[str, str, str | int | Work]

@@ -35,4 +35,4 @@ def test_the_examples_in(name: str) -> None:
 
 
 def test_examples_are_found_at_all() -> None:
-    assert {"flux.dataflow", "flux.operator", "flux.plain"} <= set(modules_with_examples())
+    assert {"flux.dataflow", "flux.model.operator", "flux.types.normalize"} <= set(modules_with_examples())

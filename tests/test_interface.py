@@ -306,7 +306,7 @@ def test_a_source_may_tell_event_time_and_how_late_rows_may_come() -> None:
     taken = parameters_of(flux.Dataflow.source)
     assert taken["event_time"].default is None and taken["lateness_ms"].default == 0
     assert "watermark_every_ms" in taken
-    assert flux.report.Report(outputs=0).late == 0
+    assert flux.driver.report.Report(outputs=0).late == 0
 
 
 def test_a_keyed_operator_may_set_timers() -> None:
@@ -384,7 +384,7 @@ def test_spark_also_runs_its_own_stateful_operators(name: str) -> None:
 def test_spark_reads_an_egress_as_a_streaming_source() -> None:
     from pyspark.sql.datasource import DataSource
 
-    from flux.spark.writer import FluxSink as FluxDataSource
+    from flux.spark.source.writer import FluxSink as FluxDataSource
 
     readers = ("streamReader", "simpleStreamReader")
     assert any(getattr(FluxDataSource, name) is not getattr(DataSource, name) for name in readers)
@@ -803,7 +803,7 @@ def test_a_report_lists_failures_moves_and_intervals() -> None:
 
 
 def test_a_failure_says_what_it_cost() -> None:
-    from flux.report import Failure
+    from flux.driver.report import Failure
 
     names = ["site", "when_s", "detected_after_s", "output_gap_s", "recovered_after_s", "bytes_moved"]
     assert list(parameters_of(Failure)) == names
@@ -975,7 +975,7 @@ def test_help_offers_experiment() -> None:
     ],
 )
 def test_values_that_mean_the_same_have_the_same_partition(one: Any, other: Any) -> None:
-    from flux.hashing import partition_of
+    from flux.types.hashing import partition_of
 
     assert partition_of([one], 65_536).tolist() == partition_of([other], 65_536).tolist()
     beside = pa.array(["x"] * len(one))
@@ -983,7 +983,7 @@ def test_values_that_mean_the_same_have_the_same_partition(one: Any, other: Any)
 
 
 def test_the_partition_of_an_integer_is_that_of_the_published_vectors() -> None:
-    from flux.hashing import partition_of
+    from flux.types.hashing import partition_of
 
     # splitmix64's own vectors: the first output for the seeds 0 and 1234567.
     assert partition_of([pa.array([0])], 65_536).tolist() == [0xE220A8397B1DCDAF >> 48]

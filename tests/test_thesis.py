@@ -11,18 +11,6 @@ by a variant, with the story of spec/thesis/stories.py; in the machines by leavi
 from __future__ import annotations
 
 import pytest
-from thesis.steering import (
-    ONE,
-    THREE,
-    TIGHT,
-    TWO,
-    VALUES,
-    Steered,
-    at_every_step,
-    otherwise,
-    plain,
-    without,
-)
 
 from flux.protocols.buffer import Buffer as MachineBuffer
 from flux.protocols.messages import Ack, Attach, Data, Run, View, Want
@@ -31,6 +19,7 @@ from flux.spec.process import CONTROLLER
 from flux.spec.thesis import Copy, Fault, Scenario, explore, one_to_one, sequences
 from flux.spec.thesis.buffer import Buffer
 from flux.spec.thesis.words import PRIM, PROD, SEC
+from tests.thesis.steering import ONE, THREE, TIGHT, TWO, VALUES, Steered, at_every_step, otherwise, plain, without
 
 ALL = frozenset({PROD, PRIM, SEC})
 SN_1, SN_2 = (1,), (2,)

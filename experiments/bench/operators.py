@@ -25,16 +25,16 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
-from flux.batch import Batch
-from flux.event_time import EventTime
-from flux.hashing import partition_of
+from flux.exchange.sides import SIDE
 from flux.hosting import host
-from flux.operator import OperatorStep, output_of
+from flux.model.batch import Batch
+from flux.model.event_time import EventTime
+from flux.model.operator import OperatorStep, output_of
+from flux.model.punctuation import Punctuation
 from flux.operators import Distinct, GroupBy, Join, TimeWindow, TopK
-from flux.operators.joining import Joined
-from flux.plan.sides import SIDE
-from flux.punctuation import Punctuation
-from flux.site.watermarks import Watermarks, numbered
+from flux.operators.join_spec import Joined
+from flux.site.ingress.watermarks import Watermarks, numbered
+from flux.types.hashing import partition_of
 
 PARTITIONS = 32
 BATCH_ROWS = 65_536

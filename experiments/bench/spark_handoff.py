@@ -31,7 +31,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, Writ
 
 from flux.sources import SourceContext
 from flux.spark import Stream
-from flux.spark.stream import ARROW_ROWS, ARROW_ROWS_WANTED
+from flux.spark.source.spark_stream import ARROW_ROWS, ARROW_ROWS_WANTED
 
 FILES = 8
 FILES_PER_BATCH = 4

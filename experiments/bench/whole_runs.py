@@ -21,8 +21,8 @@ import pyarrow as pa
 
 import flux
 from experiments.bench.operators import BATCH_ROWS, CASES, PARTITIONS, WATERMARK_EVERY_MS, WINDOW_MS, Case, asked, cpu_s
+from flux.exchange.sides import SIDE
 from flux.operators import Join
-from flux.plan.sides import SIDE
 
 SITES = 2
 TIMED: dict[str, Any] = {"event_time": "ts", "lateness_ms": 1_000, "watermark_every_ms": WATERMARK_EVERY_MS}

@@ -17,8 +17,8 @@ from typing import Any
 
 import flux
 from experiments import results
-from flux.controller import pulse
-from flux.report import output_gap
+from flux.controller import failure_detector
+from flux.driver.report import output_gap
 
 from .flow import KINDS, flow, rows
 
@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     options = parser.parse_args(arguments)
     if options.missed_max is not None:
-        pulse.MISSED_MAX = options.missed_max
+        failure_detector.MISSED_MAX = options.missed_max
     taken = catch_up(options)
     path = results.write("catchup", f"{options.kind}-{options.state_mb}-{options.partitions}", taken, **vars(options))
     figures = summary(taken)

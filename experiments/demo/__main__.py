@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 import flux
 from experiments import dmz, results
-from flux.report import build_timeline, output_gap
+from flux.driver.report import build_timeline, output_gap
 
 FILES = 40
 VICTIM = "site-2"

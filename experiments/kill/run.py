@@ -15,7 +15,7 @@ import time
 from typing import Any
 
 from experiments import dmz, results
-from flux.report import output_gap
+from flux.driver.report import output_gap
 
 WINDOW_S = 2.0
 

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable
 
 import flux
-from flux.controller.process import JOURNAL
-from flux.controller.views import _decode
-from flux.journal import MAGIC, _framed, _records
-from flux.local.processes import Process
+from flux.controller.controller_process import JOURNAL
+from flux.controller.view_journal import _decode
+from flux.driver.processes import Process
 from flux.plan.plan import EGRESS, INGRESS
 from flux.protocols.messages import View
+from flux.storage.journal import MAGIC, _framed, _records
 
 UNACKNOWLEDGED_MIN = 1_000  # Rows on their way, without which a fault proves little.
 

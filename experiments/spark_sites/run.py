@@ -29,7 +29,7 @@ import pyarrow as pa
 
 import flux
 from experiments import dmz, results
-from flux.report import output_gap
+from flux.driver.report import output_gap
 
 from .exactly_once import Kill, Pipeline, ends, sites
 from .executors import active_jobs, executor_of, kill_executor_of, wait_until

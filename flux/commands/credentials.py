@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 
 from ..wire import secret, tls
-from ..wire.asking import command
 from ..wire.connections import Identity
+from ..wire.request import command
 
 
 def add(parser: argparse.ArgumentParser) -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..errors import OperatorError
 from ..plan import Plan
 from ..site.digests import EVERY
+from ..types.errors import OperatorError
 
 KEPT_MAX = 64  # Positions for which digests wait for those of the other copy: more, and there is none.
 

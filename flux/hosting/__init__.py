@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ..errors import PlanError
-from ..operator import KeyedOperator, Operator, OperatorStep, PooledOperator, asked, check_constructor
-from ..wire.values import Vocabulary
+from ..model.operator import KeyedOperator, Operator, OperatorStep, PooledOperator, asked, check_constructor
+from ..types.errors import PlanError
+from ..wire.state_types import Vocabulary
 from .hosted import ROW_WAS, Hosted
 from .per_key import NAN, PerKey, keys_within
 from .per_partition import PerPartition

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from ..batch import Batch, punctuated
-from ..blame import columns_hint, place_of
-from ..columns import ColumnError, record_batch_of
-from ..errors import FluxError, OperatorError
-from ..learning import Learning, learned, together
-from ..operator import OperatorStep, Punctuation
-from ..unheld import shown_row
-from ..wire.values import PLAIN, Vocabulary
-from .kept_key import check_key_kept
+from ..model.batch import Batch, punctuated
+from ..model.error_location import columns_hint, place_of
+from ..model.operator import OperatorStep, Punctuation
+from ..types.arrays import ColumnError, record_batch_of
+from ..types.errors import FluxError, OperatorError
+from ..types.infer import Learning, learned, together
+from ..types.to_python import shown_row
+from ..wire.state_types import PLAIN, Vocabulary
+from .key_check import check_key_kept
 
 ROW_WAS = "; the row was "
 # A library that calls sys.exit() must not end a site as if that were in order.

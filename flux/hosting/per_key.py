@@ -8,16 +8,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..as_python import python_of
-from ..batch import Batch
-from ..blame import innermost
-from ..collecting import now_and_then, without_collecting
-from ..emitted import NoRow, Outputs
-from ..errors import FluxError, OperatorError, PlanError, StateError
-from ..instants import apart
-from ..operator import KeyedOperator, OperatorStep, Punctuation
-from ..timers import Timers
-from ..unheld import UNHELD, first_unheld
+from ..model.batch import Batch
+from ..model.error_location import innermost
+from ..model.gc_control import now_and_then, without_collecting
+from ..model.operator import KeyedOperator, OperatorStep, Punctuation
+from ..model.output_rows import NoRow, Outputs
+from ..model.timers import Timers
+from ..model.zoned_keys import apart
+from ..types.errors import FluxError, OperatorError, PlanError, StateError
+from ..types.to_python import UNHELD, first_unheld, python_of
 from .hosted import RAISED, Hosted
 
 NAN = float("nan")

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..batch import Batch
-from ..operator import Operator, OperatorStep, Punctuation
+from ..model.batch import Batch
+from ..model.operator import Operator, OperatorStep, Punctuation
 from .hosted import Hosted
 
 

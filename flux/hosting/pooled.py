@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from ..batch import Batch
-from ..blame import place_of
-from ..columns import ColumnError
-from ..errors import OperatorError
-from ..operator import OperatorStep, PooledOperator, Punctuation
+from ..model.batch import Batch
+from ..model.error_location import place_of
+from ..model.operator import OperatorStep, PooledOperator, Punctuation
+from ..types.arrays import ColumnError
+from ..types.errors import OperatorError
 from .hosted import Hosted
 
 _EXPECTED = "expected None, or (columns, the partition of each row): a dict of columns, and as many whole numbers"

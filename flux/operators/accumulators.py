@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flux.operators.running import Stretches
+from .running_values import Stretches
 
 __all__ = ["Accumulator", "Counts", "Extremes", "IntSums", "Moments", "Sums", "exact_floats"]
 

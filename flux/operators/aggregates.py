@@ -24,23 +24,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from flux.as_python import python_of
-from flux.columns import ColumnError, schema_of
-from flux.errors import OperatorError
-from flux.operators.accumulators import (
-    Accumulator,
-    Counts,
-    Extremes,
-    IntSums,
-    Moments,
-    Sums,
-    Values,
-    carried,
-    exact_floats,
-)
-from flux.operators.grouping import Groups
-from flux.operators.running import Stretches
-from flux.unheld import UNHELD, shown_value
+from ..types.arrays import ColumnError, schema_of
+from ..types.errors import OperatorError
+from ..types.to_python import UNHELD, python_of, shown_value
+from .accumulators import Accumulator, Counts, Extremes, IntSums, Moments, Sums, Values, carried, exact_floats
+from .row_groups import Groups
+from .running_values import Stretches
 
 __all__ = ["Aggregate", "Kept", "asked_for", "entry_name", "numbers_of"]
 

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from flux.batch import Batch
-from flux.columns import ColumnError
-from flux.errors import PlanError
-from flux.operator import Context, PooledOperator
-from flux.operators.grouping import unknown_parameters
-from flux.operators.keys import KeyTable, check_keys
-from flux.operators.timed import Windowed
-from flux.plain import repeated
-from flux.punctuation import Punctuation
+from ..model.batch import Batch
+from ..model.operator import Context, PooledOperator
+from ..model.punctuation import Punctuation
+from ..types.arrays import ColumnError
+from ..types.errors import PlanError
+from ..types.normalize import repeated
+from .event_time_state import Windowed
+from .keys import KeyTable, check_keys
+from .row_groups import unknown_parameters
 
 __all__ = ["Distinct"]
 

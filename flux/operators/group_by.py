@@ -12,15 +12,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from flux.batch import Batch, in_turns
-from flux.columns import ColumnError
-from flux.errors import OperatorError, PlanError
-from flux.operator import Context, PooledOperator
-from flux.operators.aggregates import Aggregate, Kept, asked_for, entry_name, numbers_of
-from flux.operators.grouping import emitted_schema, group_by_slot, unknown_parameters
-from flux.operators.keys import KeyTable, check_keys
-from flux.operators.ordering import in_order, order_numbers
-from flux.punctuation import Punctuation
+from ..model.batch import Batch, in_turns
+from ..model.operator import Context, PooledOperator
+from ..model.punctuation import Punctuation
+from ..types.arrays import ColumnError
+from ..types.errors import OperatorError, PlanError
+from .aggregates import Aggregate, Kept, asked_for, entry_name, numbers_of
+from .key_order import in_order, order_numbers
+from .keys import KeyTable, check_keys
+from .row_groups import emitted_schema, group_by_slot, unknown_parameters
 
 __all__ = ["GroupBy"]
 

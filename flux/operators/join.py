@@ -1,8 +1,8 @@
 """Join: pairs of rows of two streams with equal keys, close to each other.
 
 It is the symmetric join: a row of either side is matched against what the other side has kept, and kept itself. Kept
-rows are in runs (`flux.operators.runs`), each in an order in which the partners of a batch are found at once, whatever
-the number of keys and partitions. A new run is merged with the one before it when that is not much larger, so there are
+rows are in runs (`sorted_runs`), each in an order in which the partners of a batch are found at once, whatever the
+number of keys and partitions. A new run is merged with the one before it when that is not much larger, so there are
 few, and a row is merged about as often as the state has doubled since it came.
 """
 
@@ -18,15 +18,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flux.batch import Batch
-from flux.errors import PlanError
-from flux.hashing import hash_rows
-from flux.operator import Context, PooledOperator, Punctuation
-from flux.operators.horizon import NOTHING, Came, horizon_of
-from flux.operators.joining import Joined, times_of
-from flux.operators.ordering import in_order
-from flux.operators.runs import Rows, Run, Ticks, words_of
-from flux.plan.sides import SIDE
+from ..exchange.sides import SIDE
+from ..model.batch import Batch
+from ..model.operator import Context, PooledOperator, Punctuation
+from ..types.errors import PlanError
+from ..types.hashing import hash_rows
+from .join_spec import Joined, times_of
+from .key_order import in_order
+from .retention import NOTHING, Came, horizon_of
+from .sorted_runs import Rows, Run, Ticks, words_of
 
 __all__ = ["TWO_STREAMS", "Join", "Joined"]
 

@@ -18,12 +18,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flux.columns import ColumnError
-from flux.errors import PlanError
-from flux.operators.ordering import in_order, order_numbers
-from flux.operators.table import Table
+from ..model.operator import PooledOperator
+from ..types.arrays import ColumnError
+from ..types.errors import PlanError
+from .key_order import in_order, order_numbers
+from .table import Table
 
-__all__ = ["KeyTable", "check_keys", "piece_slices"]
+__all__ = ["KeyTable", "KeyTableOperator", "check_keys", "piece_slices"]
 
 Slots = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -307,3 +308,20 @@ def _plain_kind(kind: Any) -> Any:
     if not pa.types.is_temporal(kind):
         return kind
     return pa.int32() if kind.bit_width == 32 else pa.int64()
+
+
+class KeyTableOperator(PooledOperator):
+    """An operator whose state is one `KeyTable`, which a subclass makes with the first row or the first state."""
+
+    _table: KeyTable | None = None
+
+    def get_partition_state(self, pid: int) -> Iterator[Any]:
+        if self._table is not None:
+            yield from self._table.pieces(pid)
+
+    def drop_partition(self, pid: int) -> None:
+        if self._table is not None:
+            self._table.drop(pid)
+
+    def partition_info(self) -> dict[int, int]:
+        return {} if self._table is None else self._table.sizes()

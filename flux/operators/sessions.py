@@ -18,13 +18,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from flux.batch import Batch
-from flux.columns import ColumnError
-from flux.errors import OperatorError, PlanError
-from flux.operator import Context
-from flux.operators.grouping import Groups, column_of, group_by_slot, in_row_order, unknown_parameters
-from flux.operators.keys import KeyTable, check_keys
-from flux.operators.tabled import Tabled
+from ..model.batch import Batch
+from ..model.operator import Context
+from ..types.arrays import ColumnError
+from ..types.errors import OperatorError, PlanError
+from .keys import KeyTable, KeyTableOperator, check_keys
+from .row_groups import Groups, column_of, group_by_slot, in_row_order, unknown_parameters
 
 __all__ = ["Sessions"]
 
@@ -37,7 +36,7 @@ Rows = npt.NDArray[np.int64]
 Event = Mapping[str, npt.NDArray[Any]]  # What is kept of a start, by the names of `_VALUES`.
 
 
-class Sessions(Tabled):
+class Sessions(KeyTableOperator):
     """Turn packets into sessions: (app, src, dur) for each that ends.
 
     A packet has the columns src, dst, data and ts. The first byte of its data says what it is: ``S`` starts the

@@ -21,18 +21,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from flux.batch import Batch, in_turns
-from flux.columns import ColumnError
-from flux.errors import OperatorError, PlanError
-from flux.event_time import milliseconds, window_type
-from flux.operator import Context, PooledOperator
-from flux.operators.aggregates import Aggregate, Kept, asked_for, entry_name, numbers_of
-from flux.operators.grouping import emitted_schema, unknown_parameters
-from flux.operators.keys import KeyTable, check_keys
-from flux.operators.ordering import begins_of, in_order, order_numbers, rank_within
-from flux.operators.timed import Clock, check_ms, check_time_column, instants_of
-from flux.operators.value_log import ValueLog, made_by_user
-from flux.punctuation import Punctuation
+from ..model.batch import Batch, in_turns
+from ..model.event_time import milliseconds, window_type
+from ..model.operator import Context, PooledOperator
+from ..model.punctuation import Punctuation
+from ..types.arrays import ColumnError
+from ..types.errors import OperatorError, PlanError
+from .aggregates import Aggregate, Kept, asked_for, entry_name, numbers_of
+from .event_time_state import Clock, check_ms, check_time_column, instants_of
+from .key_order import begins_of, in_order, order_numbers, rank_within
+from .keys import KeyTable, check_keys
+from .row_groups import emitted_schema, unknown_parameters
+from .value_log import ValueLog, made_by_user
 
 __all__ = ["TimeWindow"]
 

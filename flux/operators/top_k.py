@@ -17,15 +17,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from flux.batch import Batch
-from flux.columns import ColumnError
-from flux.errors import OperatorError, PlanError
-from flux.operator import Context, PooledOperator
-from flux.operators.grouping import emitted_schema, unknown_parameters
-from flux.operators.keys import KeyTable, check_keys, piece_slices
-from flux.operators.ordering import begins_of, in_order, order_numbers, rank_within
-from flux.operators.timed import Windowed
-from flux.punctuation import Punctuation
+from ..model.batch import Batch
+from ..model.operator import Context, PooledOperator
+from ..model.punctuation import Punctuation
+from ..types.arrays import ColumnError
+from ..types.errors import OperatorError, PlanError
+from .event_time_state import Windowed
+from .key_order import begins_of, in_order, order_numbers, rank_within
+from .keys import KeyTable, check_keys, piece_slices
+from .row_groups import emitted_schema, unknown_parameters
 
 __all__ = ["TopK"]
 

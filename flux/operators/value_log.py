@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from flux.blame import place_of
-from flux.columns import ColumnError, arrow_of, numpy_of
-from flux.errors import FluxError, OperatorError
-from flux.operators.aggregates import Aggregate, entry_name, numbers_of
-from flux.operators.keys import piece_slices
-from flux.operators.ordering import in_order
+from ..model.error_location import place_of
+from ..types.arrays import ColumnError, arrow_of, numpy_of
+from ..types.errors import FluxError, OperatorError
+from .aggregates import Aggregate, entry_name, numbers_of
+from .key_order import in_order
+from .keys import piece_slices
 
 __all__ = ["Grouped", "ValueLog", "made_by_user"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..plain import columns_of
+from ..types.normalize import columns_of
 from .plan import EGRESS, INGRESS, INPUT, Edge, Plan, Segment
 
 _PLACES_SHOWN = 8

@@ -12,9 +12,9 @@ from typing import Literal, TypeAlias
 
 import pyarrow as pa
 
-from ..operator import OperatorStep
+from ..exchange.routes import Route
+from ..model.operator import OperatorStep
 from .plan import Availability
-from .routes import Route
 
 Order = Literal["sn", "any"]
 

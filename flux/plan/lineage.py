@@ -18,8 +18,8 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from ..operator import asked
-from ..stateless import Filter, Select
+from ..model.operator import asked
+from ..model.stateless import Filter, Select
 from .graph import ExchangeNode, Node, SourceNode, StepNode, before
 
 __all__ = ["sources_of", "traced", "why_not_event_time"]

@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from ..errors import FluxError
+from ..types.errors import FluxError
 from .explain import heading, partitioning, place_name, way, whereabouts
 from .plan import EGRESS, INGRESS, INPUT, Plan, Segment
 

@@ -18,11 +18,11 @@ from typing import Literal
 
 import pyarrow as pa
 
-from ..errors import PlanError
-from ..operator import OperatorStep
+from ..exchange.routes import Route
+from ..model.operator import OperatorStep
 from ..protocols.messages import View
+from ..types.errors import PlanError
 from .policy import Policy
-from .routes import Route
 
 Availability = Literal["pairs", "none"]
 INGRESS, EGRESS, CONTROLLER = "ingress", "egress", "controller"
@@ -157,6 +157,19 @@ class Plan:
     def outputs(self, stage: int) -> tuple[int, ...]:
         """The edges out of a stage."""
         return self._outputs[stage]
+
+    def inputs(self, stage: int) -> dict[int, int]:
+        """The edges into a stage, each with its side."""
+        return {number: edge.side for number, edge in enumerate(self.edges) if edge.consumer == stage}
+
+    def unsettled(self, stage: int) -> frozenset[int]:
+        """The edges into a stage whose rows are in no order that all copies share."""
+        unordered = self.view().unordered
+        return frozenset(number for number in self.inputs(stage) if self.edges[number].producer in unordered)
+
+    def sides(self, stage: int) -> tuple[pa.Schema, ...]:
+        """The columns of each side of a stage whose inputs differ in them; else nothing."""
+        return self.segment(stage).sides if stage in self.stages else ()
 
     @cached_property
     def _outputs(self) -> list[tuple[int, ...]]:

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import PlanError
+from ..exchange.routes import Route
+from ..types.errors import PlanError
 from .graph import ExchangeNode, Input, Node, Order, SourceNode, StepNode, before, root_of
 from .plan import INPUT, Availability, Edge, Plan, Segment
-from .routes import Route
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from ..errors import PlanError
+from ..types.errors import PlanError
 
 OnError = Literal["stop", "skip"]
 OnOverload = Literal["wait", "shed"]
@@ -22,7 +22,7 @@ class Policy:
 
     >>> Policy(on_error="ignore")
     Traceback (most recent call last):
-    flux.errors.PlanError: on_error is 'stop' or 'skip', got 'ignore'
+    flux.types.errors.PlanError: on_error is 'stop' or 'skip', got 'ignore'
     """
 
     on_error: OnError = "stop"

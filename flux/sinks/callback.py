@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..errors import PlanError
+from ..types.errors import PlanError
 from .sink import Sink
 
 

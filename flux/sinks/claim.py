@@ -5,8 +5,8 @@ from __future__ import annotations
 import secrets
 from pathlib import Path
 
-from ..disk import replace_file
-from ..errors import PlanError
+from ..storage.disk import replace_file
+from ..types.errors import PlanError
 
 _TOKEN = "sink.token"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from ..errors import PlanError
+from ..types.errors import PlanError
 from .sink import Sink, check_alike
 
 

@@ -16,9 +16,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..disk import append, disk_error, replace_file, sync_directory
-from ..errors import FluxError, PlanError
-from ..unheld import shown_value
+from ..storage.disk import append, disk_error, replace_file, sync_directory
+from ..types.errors import FluxError, PlanError
+from ..types.to_python import shown_value
 from .claim import foreign_output, run_token
 from .sink import Sink
 

@@ -17,9 +17,9 @@ import msgpack
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..disk import disk_error, sync_directory
-from ..errors import FluxError, PlanError
-from ..journal import Journal, Record
+from ..storage.disk import disk_error, sync_directory
+from ..storage.journal import Journal, Record
+from ..types.errors import FluxError, PlanError
 from ..wire.batches import batch_bytes
 from .claim import foreign_output, run_token
 from .sink import Sink, check_alike

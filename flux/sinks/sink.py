@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from ..errors import OperatorError
-from ..learning import filled_schema
-from ..plain import columns_of
+from ..types.errors import OperatorError
+from ..types.infer import filled_schema
+from ..types.normalize import columns_of
 
 
 class Sink:

@@ -28,10 +28,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..hashing import mix, tokens
-from ..subs import words_of
-from ..wire.fan import Body, rows_in
-from ..wire.rows import PRODUCER, SN, SUB, Rows
+from ..exchange.edge_bodies import Body, rows_in
+from ..exchange.rows import PRODUCER, SN, SUB, Rows
+from ..model.subseq import words_of
+from ..types.hashing import mix, tokens
 
 EVERY = 1 << 16  # Sequence numbers.
 _LAST = (1 << 63) - 1

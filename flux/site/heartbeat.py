@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 
-from ..errors import FluxError
+from ..types.errors import FluxError
 from ..wire import frames
 from ..wire.connections import Identity, dial_in_thread
 

@@ -19,17 +19,17 @@ from typing import Any, NoReturn
 
 import trio
 
-from ..errors import AuthError, FluxError
+from ..exchange.rows import Rows
+from ..model.punctuation import Punctuation
 from ..plan.plan import CONTROLLER
 from ..protocols.messages import Data, Message, PeerMessage, State, View
-from ..punctuation import Punctuation
+from ..types.errors import AuthError, FluxError
 from ..wire import frames
 from ..wire.codec import from_plain
 from ..wire.connections import keep_dialling, let_in
-from ..wire.greeting import Refused
+from ..wire.handshake import Refused
 from ..wire.link import Link, LinkClosed
-from ..wire.rows import Rows
-from .surroundings import Surroundings
+from .config import Surroundings
 
 CUT_PATIENCE_S = 2.0  # A connection that broke and was not made anew, and nobody is dead: the controller is told.
 

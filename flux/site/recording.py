@@ -12,13 +12,13 @@ from typing import Any, BinaryIO
 
 import msgpack
 
-from ..disk import append, disk_error
 from ..protocols.controller import Controller
 from ..protocols.egress import Egress
 from ..protocols.ingress import Ingress
 from ..protocols.machine import Machine
 from ..protocols.node import Node
 from ..protocols.pooler import Pooler
+from ..storage.disk import append, disk_error
 from ..wire.codec import from_plain, to_plain
 
 SUFFIX = ".recording"

@@ -22,7 +22,11 @@ from typing import Any, NoReturn
 
 import trio
 
-from ..errors import FluxError
+from ..exchange.channel_mask import ChannelMask
+from ..exchange.lane_chunks import chunks
+from ..exchange.merge import SchemaConflict, merge
+from ..exchange.rows import Rows
+from ..exchange.stage_input import StageInput
 from ..plan.plan import CONTROLLER
 from ..protocols.egress import Egress
 from ..protocols.machine import Fenced, Refused
@@ -42,17 +46,17 @@ from ..protocols.messages import (
 )
 from ..protocols.node import Node
 from ..protocols.pooler import Pooler
+from ..types.errors import FluxError, OperatorError
 from ..wire import address, frames
 from ..wire.codec import from_plain, to_plain
 from ..wire.link import Link, accept_loop
-from ..wire.rows import Channels, Rows, merge
-from . import crash
-from .feeding import Spilling, pieces
+from . import crash_points
+from .config import Surroundings
 from .heartbeat import Heartbeat
 from .peers import Peers
 from .recording import SUFFIX, Recorder
-from .reports import Reports
-from .surroundings import Surroundings
+from .report_link import Reports
+from .spill import Spilling
 
 FENCED = 3  # The exit status of a process that was taken for dead.
 _ERROR_MAX_CHARS = 100_000
@@ -72,9 +76,9 @@ class Shell(Peers):
         self.program = Reports()
         self._working = trio.CancelScope()
         self._wake = trio.Event()
-        self._channels: dict[tuple[int, int], Channels] = {}
+        self._channels: dict[tuple[int, int], ChannelMask] = {}
         self._recorder: Recorder | None = None
-        self._crashes = crash.watch(self.name, self._flush)
+        self._crashes = crash_points.watch(self.name, self._flush)
         self._failed: dict[str, Any] | None = None
         self._spilling = Spilling(surroundings.directory, partial(self.log, level=logging.WARNING))
 
@@ -136,6 +140,8 @@ class Shell(Peers):
             try:
                 self.start(self._nursery)
                 await self._loop()
+            except SchemaConflict as error:
+                self.fail(OperatorError(f"{error}. Declare `output` with the operator before the sink"))
             except Exception as error:
                 self.fail(error)
 
@@ -213,7 +219,7 @@ class Shell(Peers):
 
     def _send_rows(self, to: str, message: Data, channels: tuple[tuple[Block, ...], ...]) -> None:
         message = replace(message, bodies=tuple([body.on(message.edge) for body in message.bodies]))
-        first, *rest = pieces(message, channels)
+        first, *rest = chunks(message, channels)
         if to == self.name:
             for piece, blocks in (first, *rest):
                 self.inbox.append(replace(piece, bodies=(self._rows_of(piece, blocks),)))
@@ -241,14 +247,19 @@ class Shell(Peers):
         """Send a copy's state, as it is now, to the site that is to hold it."""
         raise AssertionError(f"{self.name} has no state to send")
 
-    def table(self, channels: tuple[Block, ...], edge: int) -> Channels:
+    def input_of(self, stage: int) -> StageInput:
+        """The lanes into a stage of this process."""
+        plan = self.plan
+        return StageInput(plan.inputs(stage), plan.sides(stage), plan.unsettled(stage), self.table)
+
+    def table(self, channels: tuple[Block, ...], edge: int) -> ChannelMask:
         """The table of a lane's channels, made once: the machine hands out the same tuple each time."""
         known = self._channels.get((id(channels), edge))
         if known is None:
             if len(self._channels) >= _TABLES_MAX:
                 self._channels.clear()  # Of lanes that are no more, for the most part.
             ends = self.plan.edges[edge]
-            known = Channels(channels, self.plan.partitions(ends.producer), self.plan.partitions(ends.consumer))
+            known = ChannelMask(channels, self.plan.partitions(ends.producer), self.plan.partitions(ends.consumer))
             self._channels[id(channels), edge] = known  # It keeps the tuple, so the id stays taken.
         return known
 

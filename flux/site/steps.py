@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from ..batch import Batch
 from ..hosting import Hosted, host
+from ..model.batch import Batch
+from ..model.punctuation import Punctuation
 from ..plan import Plan
 from ..plan.plan import INPUT
-from ..punctuation import Punctuation
-from .skipping import Skipping
+from .row_skipper import Skipping
 
 Taps = dict[int, Batch]  # What came out, by place.
 

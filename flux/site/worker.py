@@ -18,27 +18,27 @@ from typing import Any
 import pyarrow as pa
 import trio
 
-from ..batch import Batch
-from ..errors import FluxError, StateError
+from ..exchange.channel_mask import ChannelMask
+from ..exchange.edge_bodies import Body, body_of, rows_in
+from ..exchange.rows import PARTITION, SN, SUB, Rows
+from ..model.batch import Batch
+from ..model.punctuation import Punctuation
 from ..protocols.messages import Block, Consume, Consumed, Drop, Effect, Install, Standby, State
 from ..protocols.node import Node
 from ..protocols.pooler import Pooler
-from ..punctuation import Punctuation
+from ..types.errors import FluxError, StateError
 from ..wire import frames
-from ..wire.fan import Body, body_of, rows_in
 from ..wire.link import Link
-from ..wire.rows import PARTITION, SN, SUB, Channels, Rows
+from ..wire.state_types import Vocabulary
 from ..wire.transfer import Arrival, Whose
-from ..wire.values import Vocabulary
-from .at_work import SUFFIX, AtWork, Job, note_in
+from .config import Surroundings
+from .crash_note import SUFFIX, AtWork, Job, note_in
 from .digests import Digests, Skips
-from .feeding import COMING_TIMES
-from .inputs import Inputs
-from .moving import Installing, Receiving, moving, read
 from .shell import Shell
-from .snapshot import Cut, Snapshots
+from .spill import COMING_TIMES
+from .state_transfer.partition_copy import Installing, Receiving, moving, read
+from .state_transfer.snapshot import Cut, Snapshots
 from .steps import Steps, Taps
-from .surroundings import Surroundings
 
 _READ_AT_ONCE_BYTES = 1 << 20
 _STEP_MIN = 4_096  # Positions that an operator takes in one step, however small the pools are.
@@ -53,7 +53,7 @@ class Worker(Shell):
         super().__init__(surroundings, Node(name, [_pooler(name, stage, plan.pool_rows) for stage in stages]))
         self._segments: dict[int, Steps] = {}
         self._words: dict[tuple[int, int], Vocabulary] = {}  # Of which their states are made, by stage and step.
-        self._inputs = {stage: Inputs(plan, stage, self.table) for stage in stages}
+        self._inputs = {stage: self.input_of(stage) for stage in stages}
         self._digests = {stage: Digests(plan.partitions(stage)) for stage in stages}
         self._at_work = AtWork(note or note_in(surroundings.directory / f"{name}{SUFFIX}"))
         self._snapshots = {stage: Snapshots() for stage in stages}
@@ -187,12 +187,12 @@ class Worker(Shell):
         moved["cut_s"] = time.monotonic() - began
         self._nursery.start_soon(self._send_chunks, cut, link, moved, began)
 
-    def _channels_of(self, partition: int, edge: int) -> Channels:
+    def _channels_of(self, partition: int, edge: int) -> ChannelMask:
         """All that `partition` sends on `edge`."""
         ends = self.plan.edges[edge]
         consumers = tuple(range(self.plan.partitions(ends.consumer)))
         block = Block(producers=(partition,), consumers=consumers)
-        return Channels((block,), self.plan.partitions(ends.producer), len(consumers))
+        return ChannelMask((block,), self.plan.partitions(ends.producer), len(consumers))
 
     async def _send_chunks(self, cut: Cut, link: Link, moved: dict[str, Any], began: float) -> None:
         """Pass a copy on as the link has room for it; if its site has died meanwhile, nobody wants it."""

@@ -5,7 +5,7 @@ A source lives on both sides of a fork. `bind`, `start` and `stop` are called in
 room for it, so back-pressure needs nothing from the source. A source knows nothing of sequence numbers: the
 ingress gives them in the order the batches come.
 
-Whatever a source yields is decoded to plain types (`flux.plain`) as it enters.
+Whatever a source yields is decoded to plain types (`flux.types.normalize`) as it enters.
 
 `Table` is the source of data the program already holds, `Generator` of data that a function makes; `Files` reads
 files and what is added to them, `Lines` what a server sends. Streams from Spark are in `flux.spark`.

@@ -23,8 +23,8 @@ import msgpack
 import pyarrow as pa
 import trio
 
-from ..errors import FluxError, PlanError
-from ..journal import Journal
+from ..storage.journal import Journal
+from ..types.errors import FluxError, PlanError
 from .formats import FORMATS, Placed
 from .pieces import DEFAULT_BATCH_ROWS, checked_schema
 from .source import Source, SourceBatch, SourceContext

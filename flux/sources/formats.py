@@ -17,8 +17,8 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
 
-from ..errors import FluxError
-from ..plain import columns_of, plain_batch, plain_schema
+from ..types.errors import FluxError
+from ..types.normalize import columns_of, plain_batch, plain_schema
 
 CHUNK_BYTES = 1 << 20
 RECORD_MAX_BYTES = 64 << 20

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import trio
 
-from ..casting import converted
-from ..errors import FluxError, PlanError
-from ..plain import columns_of
+from ..types.cast import converted
+from ..types.errors import FluxError, PlanError
+from ..types.normalize import columns_of
 from .pieces import (
     Pace,
     arriving,

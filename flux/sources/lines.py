@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import trio
 
-from ..errors import FluxError, PlanError
+from ..types.errors import FluxError, PlanError
 from .source import Source, SourceBatch, SourceContext
 
 log = logging.getLogger("flux")

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 import trio
 
-from ..casting import converted
-from ..errors import FluxError, PlanError
-from ..learning import told
-from ..plain import ColumnError, columns_of, plain_batch, plain_schema
+from ..types.cast import converted
+from ..types.errors import FluxError, PlanError
+from ..types.infer import told
+from ..types.normalize import ColumnError, columns_of, plain_batch, plain_schema
 
 # Large enough that the cost of a batch is lost in that of its rows, small enough to stay in the cache.
 DEFAULT_BATCH_ROWS = 32 * 1024

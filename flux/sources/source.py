@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..errors import FluxError
-from ..event_time import EventTime
-from ..plain import ColumnError, plain_batch
-from ..valid import check_rows
+from ..model.event_time import EventTime
+from ..types.errors import FluxError
+from ..types.normalize import ColumnError, plain_batch
+from ..types.validate import check_rows
 
 
 @dataclass(frozen=True)

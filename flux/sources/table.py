@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..errors import PlanError
+from ..types.errors import PlanError
 from .pieces import (
     Pace,
     arriving,

@@ -1,14 +1,14 @@
 """Streams in from Spark and out to it, sites on its executors, and its own stateful operators, unchanged."""
 
-from flux.spark.cluster import Cluster
-from flux.spark.group_state import pandas_with_state
-from flux.spark.java import check_java
-from flux.spark.micro_batches import MicroBatches
-from flux.spark.outlet import Outlet
-from flux.spark.processor import stateful_processor
-from flux.spark.session import register
-from flux.spark.static import Frame, to_dataframe
-from flux.spark.stream import Stream
+from .cluster.executor_sites import Cluster
+from .java import check_java
+from .operators.group_state import pandas_with_state
+from .operators.processor import stateful_processor
+from .session import register
+from .sink.outlet import Outlet
+from .source.micro_batches import MicroBatches
+from .source.spark_stream import Stream
+from .source.static_frames import Frame, to_dataframe
 
 __all__ = [
     "Cluster",

@@ -17,11 +17,9 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-import flux
+from ..types.errors import FluxError
 
-from ..errors import FluxError
-
-PACKAGE = Path(flux.__file__).parent
+PACKAGE = Path(__file__).parent.parent
 
 
 def travels_already() -> bool:

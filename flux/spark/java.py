@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from flux.errors import FluxError
+from ..types.errors import FluxError
 
 __all__ = ["check_java"]
 

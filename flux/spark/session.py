@@ -17,7 +17,7 @@ def register(spark: Any) -> None:
     """
     from pyspark import cloudpickle
 
-    from flux.spark import frames, writer
+    from .source import staging_protocol, writer
 
     context = spark.sparkContext
     if context.master.startswith("local") and context.pythonExec == "python3":
@@ -26,7 +26,7 @@ def register(spark: Any) -> None:
     ship(context)
     # By value, tasks that write need msgpack and pyarrow but not Flux. It also spares each commit, which Spark runs in
     # a new process, the import of all of Flux: as long as a whole small micro-batch takes.
-    cloudpickle.register_pickle_by_value(frames)
+    cloudpickle.register_pickle_by_value(staging_protocol)
     cloudpickle.register_pickle_by_value(writer)
     spark.dataSource.register(writer.FluxSink)
 

@@ -1,23 +1,23 @@
 """Testing one's own operators and dataflows against what the protocol assumes and does. It needs hypothesis.
 
-Names are looked up when they are asked for: the processes that `elsewhere` starts for each check import this package,
-need none of it, and would spend most of their lives on importing hypothesis.
+Names are loaded lazily: the processes that `subprocess_run` starts for each check import this package, need none of it,
+and would spend most of their lives importing hypothesis.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .checking import Checked, check_operator
-    from .simulating import Simulated, SimulationFailed, simulate
-    from .telling import Fault
+    from .fault_report import Fault
+    from .flow_simulation import Simulated, SimulationFailed, simulate
+    from .operator_check import Checked, check_operator
 
 __all__ = ["Checked", "Fault", "Simulated", "SimulationFailed", "check_operator", "simulate"]
 
 _MODULES = {
-    **dict.fromkeys(("Checked", "check_operator"), ".checking"),
-    **dict.fromkeys(("Simulated", "SimulationFailed", "simulate"), ".simulating"),
-    "Fault": ".telling",
+    **dict.fromkeys(("Checked", "check_operator"), ".operator_check"),
+    **dict.fromkeys(("Simulated", "SimulationFailed", "simulate"), ".flow_simulation"),
+    "Fault": ".fault_report",
 }
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from . import checking, simulating
+from . import flow_simulation, operator_check
 
 __all__ = ["check_operator", "pytest_addoption", "simulate"]
 
@@ -26,20 +26,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture
-def check_operator(request: pytest.FixtureRequest) -> Callable[..., checking.Checked]:
+def check_operator(request: pytest.FixtureRequest) -> Callable[..., operator_check.Checked]:
     """`flux.testing.check_operator`; ``--flux-examples`` says how many inputs it makes up."""
     examples = request.config.getoption("--flux-examples")
-    return partial(_called, checking.check_operator, {} if examples is None else {"examples": examples})
+    return partial(_called, operator_check.check_operator, {} if examples is None else {"examples": examples})
 
 
 @pytest.fixture
-def simulate(request: pytest.FixtureRequest) -> Callable[..., simulating.Simulated]:
+def simulate(request: pytest.FixtureRequest) -> Callable[..., flow_simulation.Simulated]:
     """`flux.testing.simulate`; ``--flux-seeds`` says in how many worlds, ``--flux-seed`` in which one."""
     seeds, seed = (request.config.getoption(name) for name in ("--flux-seeds", "--flux-seed"))
     said: dict[str, Any] = {} if seeds is None else {"seeds": seeds}
     if seed is not None:
         said = {"seeds": [seed], "tell": True}
-    return partial(_called, simulating.simulate, said)
+    return partial(_called, flow_simulation.simulate, said)
 
 
 def _called(function: Callable[..., Any], said: dict[str, Any], *values: Any, **named: Any) -> Any:

@@ -7,7 +7,7 @@ import socket
 
 import trio
 
-from ..errors import FluxError
+from ..types.errors import FluxError
 from .link import tune
 
 _BACKLOG = 128

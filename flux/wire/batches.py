@@ -21,8 +21,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..plain import ColumnError
-from ..valid import check_rows, raw_schema
+from ..types.normalize import ColumnError
+from ..types.validate import check_rows, raw_schema
 from .frames import BadFrame, BadValues, blame, shown
 
 _SCHEMAS_MAX = 4_096  # Of one peer. A dataflow has a handful for each of its exchanges.

@@ -28,8 +28,8 @@ from dataclasses import dataclass
 
 import trio
 
-from ..errors import AuthError, FluxError
-from . import address, greeting
+from ..types.errors import AuthError, FluxError
+from . import address, handshake
 from .frames import MAGIC, BadFrame
 from .tls import HANDSHAKE, TLS_OPTIONS, Tls, secure
 
@@ -60,7 +60,7 @@ async def dial(where: str, own: Identity, expected: str | None = None) -> socket
     sock = await address.connect(where)
     if own.tls is not None:
         sock = await secure(sock, own.tls, listening=False)
-    peer = await greeting.greet(sock, name=own.name, secret=own.secret, run=own.run)
+    peer = await handshake.greet(sock, name=own.name, secret=own.secret, run=own.run)
     if expected is not None and peer != expected:
         sock.close()
         raise BadFrame(f"expected {expected!r} at {where}, and {peer!r} answered")
@@ -94,7 +94,7 @@ def dial_in_thread(where: str, own: Identity, timeout_s: float) -> socket.socket
 
 
 async def let_in(
-    sock: socket.socket, own: Identity, log: Log, refuse: greeting.Refuse = greeting.everyone
+    sock: socket.socket, own: Identity, log: Log, refuse: handshake.Refuse = handshake.everyone
 ) -> tuple[str, socket.socket] | None:
     """Who it is on a connection that was accepted, and the connection to go on with.
 
@@ -110,7 +110,7 @@ async def let_in(
         await _refuse_the_other_way(sock, first, own.tls)
         if own.tls is not None:
             sock = await secure(sock, own.tls, listening=True)
-        peer = await greeting.answer(sock, name=own.name, secret=own.secret, run=own.run, refuse=refuse)
+        peer = await handshake.answer(sock, name=own.name, secret=own.secret, run=own.run, refuse=refuse)
     except (FluxError, BadFrame, OSError) as error:
         broke = isinstance(error, OSError) and not isinstance(error, TimeoutError)
         log(logging.INFO if broke else logging.WARNING, f"closed a connection from {where}: {error}")
@@ -121,7 +121,7 @@ async def let_in(
 async def _first_byte(sock: socket.socket) -> bytes:
     """What comes first, and is still to be read; empty if nothing ever will."""
     try:
-        with trio.move_on_after(greeting.DEADLINE_S):
+        with trio.move_on_after(handshake.DEADLINE_S):
             while True:
                 try:
                     return sock.recv(1, socket.MSG_PEEK)
@@ -129,7 +129,7 @@ async def _first_byte(sock: socket.socket) -> bytes:
                     await trio.lowlevel.wait_readable(sock)
                 except ConnectionResetError:
                     return b""
-        raise TimeoutError(f"the other end did not say anything within {greeting.DEADLINE_S:g} s")
+        raise TimeoutError(f"the other end did not say anything within {handshake.DEADLINE_S:g} s")
     except BaseException:
         sock.close()
         raise
@@ -143,7 +143,7 @@ async def _refuse_the_other_way(sock: socket.socket, first: bytes, tls: Tls | No
             f"it began with TLS, and this process was started without: give all of a run {TLS_OPTIONS}, or none"
         )
     if tls is not None and first == MAGIC[:1]:
-        await greeting.refuse_plain(sock)
+        await handshake.refuse_plain(sock)
         raise AuthError(f"it began without TLS, and this run uses it: start it with {TLS_OPTIONS}")
 
 

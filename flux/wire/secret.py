@@ -12,7 +12,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..errors import AuthError
+from ..types.errors import AuthError
 
 VARIABLE = "FLUX_SECRET"
 

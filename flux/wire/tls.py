@@ -20,7 +20,7 @@ from socket import socket
 
 import trio
 
-from ..errors import AuthError
+from ..types.errors import AuthError
 from .sockets import BLOCKED, close_gently, until_ready
 
 DEADLINE_S = 5.0

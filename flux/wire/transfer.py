@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from .frames import BadFrame
-from .state import Outside, decode, encode
-from .values import Words
+from .state_codec import Outside, decode, encode
+from .state_types import Words
 
 # Data that was sent behind a chunk waits for it: half a millisecond on a link that carries a gigabyte per second.
 CHUNK_BYTES = 512 << 10

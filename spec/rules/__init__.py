@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..scenario_walk import WORLDS, wander
 from ..walk import Walked
-from ..wander import WORLDS, wander
 from . import copies as copies
 from . import early as early
 from . import feeding as feeding

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 from dataclasses import replace
 
-from flux.protocols.buffer import Buffer
-from flux.protocols.fh_cons import FhCons
-from flux.protocols.fh_prod import FhProd
-from flux.protocols.messages import Ack, Done, Drop, Effect, Failed, Send, State, Tell, Want
-from flux.protocols.pooler import Pooler
-from flux.protocols.state_mover import StateMover
-
+from ...protocols.buffer import Buffer
+from ...protocols.fh_cons import FhCons
+from ...protocols.fh_prod import FhProd
+from ...protocols.messages import Ack, Done, Drop, Effect, Failed, Send, State, Tell, Want
+from ...protocols.pooler import Pooler
+from ...protocols.state_mover import StateMover
 from .patch import Patch, sending
 
 # --- the state and its position ---------------------------------------------------------------------------

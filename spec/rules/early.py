@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from flux.protocols.egress import Egress
-from flux.protocols.fh_cons import FhCons
-from flux.protocols.fh_prod import FhProd, LaneOut
-from flux.protocols.messages import Ahead, Consume, Consumed, Effect, Merge, State
-from flux.protocols.pooler import Pooler
-
+from ...protocols.egress import Egress
+from ...protocols.fh_cons import FhCons
+from ...protocols.fh_prod import FhProd, LaneOut
+from ...protocols.messages import Ahead, Consume, Consumed, Effect, Merge, State
+from ...protocols.pooler import Pooler
 from .patch import Patch, sending
 
 

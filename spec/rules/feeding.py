@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from flux.protocols.buffer import Buffer
-from flux.protocols.egress import Egress
-from flux.protocols.fh_cons import NOBODY, FhCons
-from flux.protocols.fh_prod import FhProd, LaneName, LaneOut
-from flux.protocols.messages import Ack, Attach, Data, Effect, Frame, Send, Stop, View
-from flux.protocols.pooler import Pooler
-
+from ...protocols.buffer import Buffer
+from ...protocols.egress import Egress
+from ...protocols.fh_cons import NOBODY, FhCons
+from ...protocols.fh_prod import FhProd, LaneName, LaneOut
+from ...protocols.messages import Ack, Attach, Data, Effect, Frame, Send, Stop, View
+from ...protocols.pooler import Pooler
 from .patch import Patch, sending
 
 # --- acknowledgements -------------------------------------------------------------------------------------

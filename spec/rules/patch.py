@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from flux.protocols.machine import Machine
-from flux.protocols.messages import Effect, Send
+from ...protocols.machine import Machine
+from ...protocols.messages import Effect, Send
 
 
 class Patch(ExitStack):

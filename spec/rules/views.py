@@ -7,17 +7,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from flux.protocols import controller as controller_module
-from flux.protocols.controller import Controller
-from flux.protocols.egress import Egress
-from flux.protocols.messages import Effect, Hello, PeerMessage, Publish, Resend, View
-from flux.protocols.node import Node
-from flux.protocols.seen import Seen
-
+from ...protocols import controller as controller_module
+from ...protocols.controller import Controller
+from ...protocols.egress import Egress
+from ...protocols.messages import Effect, Hello, PeerMessage, Publish, Resend, View
+from ...protocols.node import Node
+from ...protocols.view_retention import Seen
 from .. import world as world_module
-from ..checker import Watch
 from ..invariants import Checker, FencedIsMute, all_checkers
-from ..process import CONTROLLER
+from ..process import CONTROLLER, Watch
 from ..recovery import SourceFirst, ViewsStaySmall
 from ..world import World
 from .patch import Patch

@@ -15,22 +15,7 @@ from typing import Any
 
 from .node import Node, Segment
 from .scenario import Scenario
-from .words import (
-    ACTIVE,
-    CONTROLLER,
-    DEAD,
-    STDBY,
-    At,
-    Avail,
-    Copy,
-    CuDone,
-    CuReady,
-    CuStart,
-    Fail,
-    Message,
-    Part,
-    Row,
-)
+from .words import ACTIVE, CONTROLLER, DEAD, STDBY, At, Avail, Copy, CuDone, CuReady, CuStart, Fail, Message, Part, Row
 
 Pair = tuple[int, int]
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from runtime.through_kills import SIZES, WITH_EMPTY_BATCHES, through_kills
 
 import flux
 from experiments.examples.running import Flow
+from tests.runtime.through_kills import SIZES, WITH_EMPTY_BATCHES, through_kills
 
 Columns = dict[str, Any]
 # These need no other columns: what is random may be that, and may come in batches of which most are empty.

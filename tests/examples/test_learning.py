@@ -13,8 +13,8 @@ from river import evaluate, metrics
 
 from experiments.examples import learning
 from flux.testing import check_operator
-from flux.wire.state import decode, encode
-from flux.wire.values import Vocabulary
+from flux.wire.state_codec import decode, encode
+from flux.wire.state_types import Vocabulary
 
 from .shapes import SHAPES, run_through_kills, with_columns
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import flux
 from experiments.examples import running, top_words
-from flux.event_time import DEFAULT_EVERY_MS
+from flux.model.event_time import DEFAULT_EVERY_MS
 from flux.testing import check_operator
 
 from .shapes import SHAPES, run_through_kills, with_columns

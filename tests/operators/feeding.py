@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from flux.batch import Batch
 from flux.hosting import Hosted, host
-from flux.operator import OperatorStep, output_of
-from flux.wire.state import decode, encode
+from flux.model.batch import Batch
+from flux.model.operator import OperatorStep, output_of
+from flux.wire.state_codec import decode, encode
 
 PARTITIONS = 4
 SHAPES = ("few keys", "one key", "all keys distinct")

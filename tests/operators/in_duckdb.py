@@ -14,7 +14,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from flux.hashing import partition_of
+from flux.types.hashing import partition_of
 
 PARTITIONS = 4
 

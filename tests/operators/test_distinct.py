@@ -9,14 +9,14 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from feeding import PARTITIONS, step_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from timeline import Timeline, cut_places, played
 
-from flux.errors import PlanError
-from flux.event_time import EventTime
+from flux.model.event_time import EventTime
 from flux.operators import Distinct
+from flux.types.errors import PlanError
+from tests.operators.feeding import PARTITIONS, step_of
+from tests.operators.timeline import Timeline, cut_places, played
 
 SCHEMA = pa.schema([("k", pa.float64()), ("name", pa.string()), ("ts", pa.int64()), ("n", pa.int64())])
 ROWS = st.lists(

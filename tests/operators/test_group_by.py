@@ -9,16 +9,16 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from feeding import PARTITIONS, opened, step_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plain_aggregates import RUNNING, aggregated, alike
-from timeline import Timeline, cut_places, played
 
-from flux.batch import Batch
-from flux.errors import OperatorError, PlanError
-from flux.event_time import EventTime
+from flux.model.batch import Batch
+from flux.model.event_time import EventTime
 from flux.operators import GroupBy
+from flux.types.errors import OperatorError, PlanError
+from tests.operators.feeding import PARTITIONS, opened, step_of
+from tests.operators.plain_aggregates import RUNNING, aggregated, alike
+from tests.operators.timeline import Timeline, cut_places, played
 
 TOLD = EventTime(column="ts", every_ms=10)
 MOVES = st.lists(st.integers(0, PARTITIONS - 1), max_size=12)

@@ -12,22 +12,22 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from feeding import PARTITIONS, cuts, opened, tuples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import flux
-from flux.batch import Batch
-from flux.errors import OperatorError, PlanError
-from flux.hashing import partition_of
+from flux.exchange.sides import wide_names
 from flux.hosting import Hosted
-from flux.operator import OperatorStep
+from flux.model.batch import Batch
+from flux.model.operator import OperatorStep
+from flux.model.punctuation import Punctuation
 from flux.operators import Join
-from flux.operators.joining import Joined
-from flux.operators.runs import Run
+from flux.operators.join_spec import Joined
+from flux.operators.sorted_runs import Run
 from flux.plan.graph import StepNode
-from flux.plan.sides import wide_names
-from flux.punctuation import Punctuation
+from flux.types.errors import OperatorError, PlanError
+from flux.types.hashing import partition_of
+from tests.operators.feeding import PARTITIONS, cuts, opened, tuples
 
 KEYS: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
     "integers": (pa.int64(), st.integers(-2, 2)),

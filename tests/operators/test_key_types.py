@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from feeding import step_of
-from timeline import Timeline, played
 
-from flux.event_time import EventTime
+from flux.model.event_time import EventTime
 from flux.operators import CountWindow, Distinct, GroupBy, Sessions, TimeWindow, TopK
+from tests.operators.feeding import step_of
+from tests.operators.timeline import Timeline, played
 
 ROWS = 60
 KINDS: dict[Any, list[Any]] = {

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flux.errors import PlanError
 from flux.operators import keys
+from flux.operators.key_order import in_order, order_numbers
 from flux.operators.keys import KeyTable
-from flux.operators.ordering import in_order, order_numbers
-from flux.wire.state import decode, encode
+from flux.types.errors import PlanError
+from flux.wire.state_codec import decode, encode
 
 TYPES: list[tuple[Any, list[Any]]] = [
     (pa.int8(), [-1, 0, 5]),

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from feeding import moved, opened, step_of, tuples
 
-from flux.batch import Batch
+from flux.model.batch import Batch
+from flux.model.punctuation import Punctuation
 from flux.operators import CountWindow, Distinct, GroupBy, Sessions, TimeWindow, TopK
-from flux.punctuation import Punctuation
+from tests.operators.feeding import moved, opened, step_of, tuples
 
 KEYS = 3_000
 NUMBERS = np.arange(KEYS)

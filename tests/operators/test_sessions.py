@@ -8,12 +8,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from feeding import PARTITIONS, SHAPES, batch_of, cuts, opened, outputs, rows_of, step_of, tuples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flux.errors import OperatorError, PlanError
 from flux.operators import Sessions
+from flux.types.errors import OperatorError, PlanError
+from tests.operators.feeding import PARTITIONS, SHAPES, batch_of, cuts, opened, outputs, rows_of, step_of, tuples
 
 FIXED = pa.schema([("src", "int32"), ("dst", "int32"), ("data", pa.binary(4)), ("ts", "int64")])
 VARIABLE = FIXED.set(2, pa.field("data", pa.binary()))

@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from feeding import PARTITIONS, batch_of, opened, step_of
 
 from flux.operators import Distinct, GroupBy
+from tests.operators.feeding import PARTITIONS, batch_of, opened, step_of
 
 SCHEMA = pa.schema({"k": pa.int64(), "v": pa.int64()})
 ROWS = [(i % 4, i) for i in range(60)]

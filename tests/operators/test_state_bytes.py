@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from feeding import PARTITIONS, step_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_join import batch_of, cuts, joined_of, opened
-from test_join import step_of as join_step_of
-from timeline import Sites, Timeline, cut_places
 
-from flux.event_time import EventTime
 from flux.hosting import Hosted
+from flux.model.event_time import EventTime
 from flux.operators import CountWindow, Distinct, GroupBy, Sessions, TimeWindow, TopK
-from flux.wire.state import encode
+from flux.wire.state_codec import encode
+from tests.operators.feeding import PARTITIONS, step_of
+from tests.operators.test_join import batch_of, cuts, joined_of, opened
+from tests.operators.test_join import step_of as join_step_of
+from tests.operators.timeline import Sites, Timeline, cut_places
 
 TOLD = EventTime(column="ts", lateness_ms=20, every_ms=15)
 INTS = st.integers(-9, 9) | st.sampled_from([2**61, -(2**61), 2**53, None])

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from in_duckdb import PARTITIONS, Batch, Row, differ
-from plain_aggregates import KEPT, RUNNING
-from runtime.through_kills import through_kills
 
 import flux
 from flux.operators import CountWindow, Distinct, GroupBy, Sessions, TimeWindow, TopK
+from tests.operators.in_duckdb import PARTITIONS, Batch, Row, differ
+from tests.operators.plain_aggregates import KEPT, RUNNING
+from tests.runtime.through_kills import through_kills
 
 ROWS = 1_200
 LATENESS_MS, EVERY_MS, SIZE_MS, SLIDE_MS = 30, 25, 100, 40

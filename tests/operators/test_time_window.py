@@ -10,17 +10,17 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from feeding import PARTITIONS, opened, step_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plain_aggregates import KEPT, RUNNING, aggregated, alike
-from timeline import Sites, Timeline, cut_places, played
 
-from flux.batch import Batch
-from flux.errors import OperatorError, PlanError
-from flux.event_time import EventTime
+from flux.model.batch import Batch
+from flux.model.event_time import EventTime
+from flux.model.punctuation import Punctuation
 from flux.operators import TimeWindow
-from flux.punctuation import Punctuation
+from flux.types.errors import OperatorError, PlanError
+from tests.operators.feeding import PARTITIONS, opened, step_of
+from tests.operators.plain_aggregates import KEPT, RUNNING, aggregated, alike
+from tests.operators.timeline import Sites, Timeline, cut_places, played
 
 Row = tuple[Any, Any, Any]  # key, ts, x
 MOVES = st.lists(st.integers(0, PARTITIONS - 1), max_size=12)

@@ -9,14 +9,14 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from feeding import PARTITIONS, step_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from timeline import Timeline, cut_places, played
 
-from flux.errors import PlanError
-from flux.event_time import EventTime
+from flux.model.event_time import EventTime
 from flux.operators import TopK
+from flux.types.errors import PlanError
+from tests.operators.feeding import PARTITIONS, step_of
+from tests.operators.timeline import Timeline, cut_places, played
 
 SCHEMA = pa.schema([("k", pa.string()), ("x", pa.float64()), ("ts", pa.int64()), ("n", pa.int64())])
 VALUES = st.none() | st.integers(0, 4).map(float) | st.sampled_from([-0.0, math.nan, math.inf, -math.inf])

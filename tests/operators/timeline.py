@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from feeding import PARTITIONS, moved, opened
 from hypothesis import strategies as st
 
-from flux.batch import Batch
-from flux.event_time import EventTime
-from flux.hashing import partition_of
-from flux.operator import OperatorStep
-from flux.punctuation import Punctuation
-from flux.site.watermarks import Watermarks, numbered
+from flux.model.batch import Batch
+from flux.model.event_time import EventTime
+from flux.model.operator import OperatorStep
+from flux.model.punctuation import Punctuation
+from flux.site.ingress.watermarks import Watermarks, numbered
+from flux.types.hashing import partition_of
+from tests.operators.feeding import PARTITIONS, moved, opened
 
 
 @dataclass(frozen=True)

@@ -9,18 +9,7 @@ import pytest
 
 from flux.protocols.controller import Controller
 from flux.protocols.machine import Refused
-from flux.protocols.messages import (
-    VERSION,
-    Closed,
-    Cut,
-    Done,
-    Failed,
-    Hello,
-    Message,
-    Move,
-    Suspected,
-    ToController,
-)
+from flux.protocols.messages import VERSION, Closed, Cut, Done, Failed, Hello, Message, Move, Suspected, ToController
 
 from .controllers import hello
 from .refusing import assert_fenced, assert_ignored, assert_refused

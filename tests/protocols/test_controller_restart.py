@@ -7,19 +7,7 @@ from dataclasses import replace
 import pytest
 
 from flux.protocols.controller import Controller
-from flux.protocols.messages import (
-    VERSION,
-    Closed,
-    Done,
-    Effect,
-    Failed,
-    Hello,
-    Lost,
-    Move,
-    Publish,
-    Resend,
-    View,
-)
+from flux.protocols.messages import VERSION, Closed, Done, Effect, Failed, Hello, Lost, Move, Publish, Resend, View
 
 from .controllers import hello, running
 from .refusing import assert_fenced, assert_ignored, assert_refused

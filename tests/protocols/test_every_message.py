@@ -30,21 +30,7 @@ from flux.protocols.messages import (
 from flux.spec.dataflow import Scenario, declustered
 from flux.spec.explore import Explorer
 
-from .views import (
-    FIRST,
-    NO_ROWS,
-    ack,
-    attach,
-    consumed,
-    data,
-    merge,
-    merged,
-    standby,
-    state,
-    stop,
-    stopped,
-    want,
-)
+from .views import FIRST, NO_ROWS, ack, attach, consumed, data, merge, merged, standby, state, stop, stopped, want
 
 SENDERS = ("ingress", "site-1", "site-2", "site-3", "egress", "site-9")
 

@@ -9,8 +9,8 @@ import pytest
 
 from flux.protocols.controller import Controller
 from flux.protocols.messages import Closed, Done, Failed, Hello, PeerMessage, Suspected, View
-from flux.protocols.seen import Seen
 from flux.protocols.view import number_of
+from flux.protocols.view_retention import Seen
 
 from .controllers import hello, laid_out, published, running
 from .good_input import NODES

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from flux.cli import main
-from flux.errors import FluxError
-from flux.wire.asking import ask, command
+from flux.commands.main import main
+from flux.types.errors import FluxError
+from flux.wire.request import ask, command
 from flux.wire.tls import VARIABLES, tls_from
 
 from .waiting import wait_until
@@ -93,7 +93,7 @@ class Processes:
 
     def command(self, name: str, *arguments: str) -> list[str]:
         """What is run for the process that is called `name` here."""
-        return [sys.executable, "-c", "import sys; from flux.cli import main; sys.exit(main())", *arguments]
+        return [sys.executable, "-c", "import sys; from flux.commands.main import main; sys.exit(main())", *arguments]
 
     def supervise(self, name: str, *arguments: str) -> None:
         """As systemd does with Restart=on-failure: call it again whenever it ends, but for status 0."""

@@ -14,8 +14,8 @@ import pyarrow as pa
 import trio
 
 import flux
-from flux.site.reports import Reports
-from flux.site.surroundings import Surroundings
+from flux.site.config import Surroundings
+from flux.site.report_link import Reports
 from flux.wire.connections import dial
 
 ROWS = 200

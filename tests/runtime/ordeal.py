@@ -18,9 +18,9 @@ import pytest
 import flux
 from experiments.soak.stream import Checked, Packets, flow
 from experiments.soak.watching import UNACKNOWLEDGED_MIN, Watch
-from flux.local.processes import Process
+from flux.driver.processes import Process
 from flux.plan.plan import INGRESS
-from flux.site.crash import SITE, VARIABLE
+from flux.site.crash_points import SITE, VARIABLE
 
 from .relay import Relay
 
@@ -156,7 +156,7 @@ def ordeal(
     armed = directory / "armed"
     armed.mkdir()
     monkeypatch.setenv(VARIABLE, f"@{armed}")
-    monkeypatch.setattr("flux.local.processes.DEATHS_MAX", 1_000)
+    monkeypatch.setattr("flux.driver.processes.DEATHS_MAX", 1_000)
     packets, sink = Packets(directory / "end"), Checked()
     dataflow = flow(packets, sink, partitions=6, batch_rows=1_024)
     with dataflow.start(**{"sites": SITES, "standby": SPARE, "pool_rows": POOL_ROWS} | settings) as run:

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from flux.plan.plan import CONTROLLER
-from flux.site.surroundings import Surroundings
+from flux.site.config import Surroundings
 from flux.wire import address, frames
 
 from .waiting import wait_until

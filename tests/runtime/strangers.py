@@ -10,7 +10,7 @@ from typing import Any
 from flux.protocols.messages import VERSION
 from flux.wire import frames
 from flux.wire.connections import Identity
-from flux.wire.greeting import Dialler
+from flux.wire.handshake import Dialler
 
 PATIENCE_S = 60.0
 

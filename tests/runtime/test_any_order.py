@@ -14,10 +14,11 @@ import pyarrow as pa
 import pytest
 
 import flux
+from flux.exchange.channel_mask import ChannelMask
+from flux.exchange.rows import Rows
+from flux.exchange.stage_input import StageInput
 from flux.plan import Policy
 from flux.protocols.messages import Consume, Frame
-from flux.site.inputs import Inputs
-from flux.wire.rows import Channels, Rows
 
 ROWS = [{"k": n * 7 % 23, "v": n} for n in range(1_500)]
 
@@ -153,7 +154,7 @@ def test_rows_of_one_place_are_in_one_order_in_every_copy_behind_a_stage_that_ke
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_which_frame_of_such_a_stage_came_first_means_nothing(first: int) -> None:
-    plan = chained()._plan(2, 0, "pairs", 1_000, Policy())
+    plan = chained()._logical.plan(2, 0, "pairs", 1_000, Policy())
     one = pa.record_batch({"one": [1, 1, 1], "k": [5, 3, 9], "n": [1, 1, 1]})
     other = pa.record_batch({"one": [1, 1], "k": [4, 8], "n": [1, 1]})
     nobody = np.zeros(3, np.uint16)
@@ -162,6 +163,8 @@ def test_which_frame_of_such_a_stage_came_first_means_nothing(first: int) -> Non
         Rows.of(other, np.array([2, 2]), None, nobody[:2], nobody[:2]),
     ]
     frames = [Frame(edge=2, after=0, upto=9, channels=(), body=body) for body in (bodies[first], bodies[1 - first])]
-    inputs = Inputs(plan, 3, lambda blocks, edge: Channels(blocks, 4, 2))
+    inputs = StageInput(
+        plan.inputs(3), plan.sides(3), plan.unsettled(3), lambda blocks, edge: ChannelMask(blocks, 4, 2)
+    )
     job = Consume(stage=3, cohort=1, partitions=frozenset({0}), after=0, upto=9, frames=tuple(frames))
     assert inputs.merged(job).user.column("k").to_pylist() == [3, 4, 5, 8, 9]

@@ -11,9 +11,9 @@ import pytest
 
 import flux
 from experiments import dmz
-from flux.cli import main
+from flux.commands.main import main
 from flux.protocols.messages import Ack, Effect, Publish, Pull, Released, Send, View, Want
-from flux.site.crash import VARIABLE, Crashes, crash_points, watch
+from flux.site.crash_points import VARIABLE, Crashes, crash_points, watch
 
 from .foreigner import Foreigner
 from .relay import relayed
@@ -31,7 +31,7 @@ def survive(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (pid, number) == (os.getpid(), signal.SIGKILL)
         raise Killed
 
-    monkeypatch.setattr("flux.site.crash.os.kill", kill)
+    monkeypatch.setattr("flux.site.crash_points.os.kill", kill)
 
 
 def done_until_the_end(crashes: Crashes, effects: list[Effect]) -> list[Effect]:

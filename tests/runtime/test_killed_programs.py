@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import flux
-from flux.local import registry
-from flux.local.processes import Process
+from flux.driver.local import registry
+from flux.driver.processes import Process
 
 from .test_user_errors import ROWS, flow_of
 from .waiting import is_gone, wait_until

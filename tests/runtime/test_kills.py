@@ -12,7 +12,7 @@ import pytest
 
 import flux
 from experiments import dmz
-from flux.local.heard import Heard
+from flux.driver.run_state import Heard
 from flux.plan import Plan
 from flux.site.recording import SUFFIX, replay
 
@@ -123,7 +123,7 @@ def test_both_copies_lost_is_data_lost_that_names_the_partitions(
     packets: list[pa.RecordBatch], expected: pa.Table
 ) -> None:
     flow = dmz.flow(packets, partitions=4, rate=100_000)
-    collected = flow._sinks[0]
+    collected = flow._logical.sinks[0]
     with flow.start(sites=4) as run:
         run.wait_for_output(1_000)
         run.kill("site-1")

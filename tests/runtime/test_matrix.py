@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 import flux
-from flux.local.processes import Process
+from flux.driver.processes import Process
 from flux.plan.plan import CONTROLLER, EGRESS, INGRESS
-from flux.site.crash import SITE, crash_points
+from flux.site.crash_points import SITE, crash_points
 from flux.site.shell import FENCED
 
 from .foreigner import Foreigner

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from flux.cli import main
+from flux.commands.main import main
+from flux.driver.remote.process_names import Roll
 from flux.plan import Plan, Policy
-from flux.remote.roll import Roll
 from flux.site.shell import FENCED
 
 from .commands import DEADLINE_S, ROOT, Processes, controller, encrypt, expected, said
@@ -239,7 +239,7 @@ def test_those_who_do_not_belong_are_refused(
 
 
 def plan() -> Plan:
-    return collecting()._plan(2, 1, "pairs", 1_000, Policy())
+    return collecting()._logical.plan(2, 1, "pairs", 1_000, Policy())
 
 
 def test_sites_get_the_names_of_the_plan_and_then_further_ones() -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from experiments.soak.stream import Checked, Packets, flow
 from experiments.soak.watching import Watch
-from flux.controller import views
-from flux.controller.process import JOURNAL
+from flux.controller import view_journal
+from flux.controller.controller_process import JOURNAL
 from flux.site.shell import FENCED
 
 ROWS_PER_S, POOL_ROWS = 10_000, 2_048
@@ -23,7 +23,7 @@ PATIENCE_S = 60.0
 def test_views_and_their_journal_stay_small_and_a_forgotten_site_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(views, "SHORTEN_BYTES", SHORTEN_BYTES)
+    monkeypatch.setattr(view_journal, "SHORTEN_BYTES", SHORTEN_BYTES)
     packets, sink = Packets(tmp_path / "end"), Checked()
     with flow(packets, sink, partitions=4, rate=ROWS_PER_S).start(sites=3, pool_rows=POOL_ROWS) as run:
         sink.start()

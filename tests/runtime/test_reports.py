@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import flux
-from flux.local.processes import Process
+from flux.driver.processes import Process
 
 from .waiting import DEADLINE_S, wait_until
 

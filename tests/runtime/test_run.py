@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 import flux
-from flux.local.processes import DEATHS_MAX, Process
-from flux.local.reporting import RATE_WINDOW_S, rate
+from flux.driver.processes import DEATHS_MAX, Process
+from flux.driver.report_builder import RATE_WINDOW_S, rate
 
 from .fakes import ROWS, FakeController, FakeEgress, FakeIngress, FakeWorker, flow, gated
 from .waiting import DEADLINE_S, is_gone, wait_until

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from flux.site.shell import FENCED
-from flux.wire.asking import listens
 from flux.wire.connections import Identity
+from flux.wire.request import listens
 
 from .ordeal import Ordeal, ordeal
 from .strangers import CONFUSED, DEAD, STRANGERS, Stranger, visit

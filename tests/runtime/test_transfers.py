@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import flux
-from flux.local.heard import Heard
+from flux.driver.run_state import Heard
 
 from .relay import Relay, relayed
 from .waiting import wait_until

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from flux.errors import FluxError
 from flux.protocols.messages import VERSION
-from flux.wire.asking import ask, command
+from flux.types.errors import FluxError
+from flux.wire.request import ask, command
 
 from .commands import SECRET, Processes, controller, encrypt, said
 from .waiting import wait_until
@@ -57,7 +57,7 @@ def test_another_version(
 ) -> None:
     there = started(processes)
     with monkeypatch.context() as newer:
-        newer.setattr("flux.wire.greeting.VERSION", VERSION + 1)
+        newer.setattr("flux.wire.handshake.VERSION", VERSION + 1)
         err = said(capsys, 1, "site", "job:flow", *there)
     assert f"speaks protocol version {VERSION}, this process {VERSION + 1}; run one release everywhere" in err
     assert_logged(processes, f"speaks protocol version {VERSION + 1}, this process {VERSION}")

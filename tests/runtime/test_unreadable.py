@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import flux
-from flux.site import intake
+from flux.site.ingress import source_input
 from flux.wire import frames
 
 from .relay import Relay, Spoil, relayed
@@ -168,7 +168,7 @@ def test_a_copy_that_cannot_be_read_is_built_elsewhere(
 
 def test_rows_that_no_receiver_can_take_end_the_run_and_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are refused where they enter; should they ever not be, no other pair of sites can read them either."""
-    monkeypatch.setattr(intake, "check_given", lambda source, rows: None)
+    monkeypatch.setattr(source_input, "check_given", lambda source, rows: None)
     made = flux.Dataflow("unreadable")
     rows = pa.table({"key": list(range(300)), "at": pa.array([1, 90_000, 3] * 100, pa.time32("s"))})
     source = made.source(flux.sources.Table(rows))

@@ -20,8 +20,8 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flux.errors import FluxError, PlanError
 from flux.sources import Files, files, formats
+from flux.types.errors import FluxError, PlanError
 
 from .reading import Followed, batches_of, check_offsets, numbers, rows_of, values_of
 

@@ -11,8 +11,8 @@ import pytest
 import trio
 import trio.testing
 
-from flux.errors import FluxError, PlanError
 from flux.sources import Lines, SourceContext
+from flux.types.errors import FluxError, PlanError
 
 from .reading import Followed
 

@@ -16,8 +16,8 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flux.errors import FluxError, PlanError
 from flux.sources import Generator, Source, SourceContext, Table
+from flux.types.errors import FluxError, PlanError
 
 from .reading import batches_of, check_offsets, counting, numbers, values_of
 

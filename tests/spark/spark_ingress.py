@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import trio
 
-from flux.spark.staging import CommittedBatch, Staging
+from flux.spark.source.staging import CommittedBatch, Staging
 
 SECRET = bytes(range(32))
 DEADLINE_S = 60.0

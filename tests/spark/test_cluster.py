@@ -16,7 +16,7 @@ import pytest
 import flux
 from experiments import dmz
 from experiments.spark_sites.executors import active_jobs
-from flux.errors import FluxError, OperatorError, PlanError
+from flux.types.errors import FluxError, OperatorError, PlanError
 
 PATIENCE_S = 300.0
 

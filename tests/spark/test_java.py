@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from flux.errors import FluxError
 from flux.spark import check_java
+from flux.types.errors import FluxError
 
 
 def test_without_java_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from flux.spark import Stream
-from flux.spark.stream import Place
-from flux.spark.times import Times
+from flux.spark.source.batch_times import Times
+from flux.spark.source.spark_stream import Place
 
 
 class Committed:

@@ -16,9 +16,10 @@ from pyspark.sql.types import LongType, StructField, StructType
 from spark_ingress import DEADLINE_S
 
 import flux
-from flux.errors import FluxError, PlanError
-from flux.spark import Outlet, kept
-from flux.spark.reader import OutletReader
+from flux.spark import Outlet
+from flux.spark.sink import outlet_store
+from flux.spark.sink.reader import OutletReader
+from flux.types.errors import FluxError, PlanError
 
 SCHEMA = pa.schema({"n": pa.int64()})
 FOR_SPARK = StructType([StructField("n", LongType())])
@@ -137,7 +138,7 @@ def test_what_is_committed_is_deleted_segment_by_segment(tmp_path: Path) -> None
         written.write(rows(n, 1), n, n + 1)
     reading = reader(tmp_path)
     reading.commit(reading.latestOffset(reading.initialOffset(), ReadMaxRows(3)))
-    assert kept.segments(str(tmp_path / "out")) == [3, 4]
+    assert outlet_store.segments(str(tmp_path / "out")) == [3, 4]
     assert all_values(tmp_path) == [3, 4]
 
 
@@ -208,7 +209,7 @@ def test_until_end_a_reader_waits_for_rows_and_returns_at_the_end(tmp_path: Path
 
 
 def test_until_end_an_abandoned_stream_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flux.spark.reader.ABANDONED_S", 0.05)
+    monkeypatch.setattr("flux.spark.sink.reader.ABANDONED_S", 0.05)
     written, _ = outlet(tmp_path)
     written.write(rows(0, 5), 0, 5)
     os.close(written._lock)  # As when the egress and its run are gone.

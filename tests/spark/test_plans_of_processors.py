@@ -16,13 +16,13 @@ from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
 import flux
-from flux.batch import Batch
-from flux.errors import OperatorError, PlanError
 from flux.hosting import host
-from flux.operator import OperatorStep, Punctuation, output_of
+from flux.model.batch import Batch
+from flux.model.operator import OperatorStep, Punctuation, output_of
 from flux.spark import MicroBatches, pandas_with_state, stateful_processor
-from flux.spark.handle import Declarations, Handle
-from flux.spark.timers import Timers
+from flux.spark.operators.handle import Declarations, Handle
+from flux.spark.operators.key_timers import Timers
+from flux.types.errors import OperatorError, PlanError
 
 
 class Doing(StatefulProcessor):  # type: ignore[misc]  # pyspark is untyped here

@@ -19,11 +19,11 @@ from replaying import Replayed, outputs, rows_of
 from traces import INPUT, MicroBatch, comparable
 
 import flux
-from flux.batch import Batch
-from flux.hashing import partition_of
 from flux.hosting import Hosted, host
-from flux.operator import OperatorStep, Punctuation, output_of
-from flux.wire.state import decode, encode
+from flux.model.batch import Batch
+from flux.model.operator import OperatorStep, Punctuation, output_of
+from flux.types.hashing import partition_of
+from flux.wire.state_codec import decode, encode
 
 PARTITIONS = 4
 # Real Spark runs these in the tests, one of each kind of time and one zone; the others are compared with recordings.

@@ -13,8 +13,8 @@ from spark_ingress import DEADLINE_S
 
 import flux
 from experiments.spark_sites.executors import wait_until
-from flux.spark import kept
-from flux.spark.stream import _reason
+from flux.spark.sink import outlet_store
+from flux.spark.source.spark_stream import _reason
 
 ROWS = 5_000
 
@@ -134,7 +134,7 @@ def test_a_query_that_waits_for_rows_can_be_stopped(spark: Any, tmp_path: Path) 
     with flow.start(sites=2):
         waiting = query(frame(spark, tmp_path / "outlet", until="end"), tmp_path, availableNow=True)
         # The first row comes at once, the next in minutes; it has been asked for when the first is done with.
-        wait_until(lambda: kept.done(str(tmp_path / "outlet")) == 1 or not waiting.isActive, "the first row")
+        wait_until(lambda: outlet_store.done(str(tmp_path / "outlet")) == 1 or not waiting.isActive, "the first row")
         assert waiting.isActive, waiting.exception()
         began = time.monotonic()
         waiting.stop()

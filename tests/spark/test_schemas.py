@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import Row, types
 
-from flux.as_python import python_of
-from flux.errors import PlanError
-from flux.spark.ddl import struct_of
-from flux.spark.keys import KeyColumns, grouped
-from flux.spark.order import byte_order
-from flux.spark.timers import Timers
-from flux.spark.times import delay_of, is_late
-from flux.spark.values import Fields, row_type
+from flux.spark.operators.ddl import struct_of
+from flux.spark.operators.grouping_keys import KeyColumns, grouped
+from flux.spark.operators.key_timers import Timers
+from flux.spark.operators.spark_values import Fields, row_type
+from flux.spark.operators.unsafe_row_order import byte_order
+from flux.spark.source.batch_times import delay_of, is_late
+from flux.types.errors import PlanError
+from flux.types.to_python import python_of
 
 EVERYTHING = (
     "a timestamp, b timestamp_ntz, c date, d decimal(10,2), e binary, f array<int>, g map<string,int>, "

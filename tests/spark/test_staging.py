@@ -17,10 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from spark_ingress import DEADLINE_S, SECRET, Ingress, IngressFactory
 
-from flux.errors import FluxError
-from flux.spark import frames, staging
-from flux.spark.staged import LARGE_ROWS, SMALL_ROWS, Shelf, resized
-from flux.spark.writer import Conversation, Staged, StagingRefused, StagingWriter, ask_once
+from flux.spark.source import staging, staging_protocol
+from flux.spark.source.staging_store import LARGE_ROWS, SMALL_ROWS, Shelf, resized
+from flux.spark.source.writer import Conversation, Staged, StagingRefused, StagingWriter, ask_once
+from flux.types.errors import FluxError
 
 QUERY = "6a1d7a52-0000-4000-8000-000000000001"
 
@@ -236,9 +236,9 @@ def test_a_task_sends_nothing_to_an_ingress_that_does_not_know_the_secret() -> N
 def _pretend_to_be_the_ingress(listener: socket.socket, got: list[bytes]) -> None:
     connection, _ = listener.accept()
     with connection:
-        connection.sendall(frames.pack({"version": frames.VERSION, "challenge": bytes(32)}))
+        connection.sendall(staging_protocol.pack({"version": staging_protocol.VERSION, "challenge": bytes(32)}))
         connection.recv(4096)
-        connection.sendall(frames.pack({"ok": True, "proof": bytes(32)}))
+        connection.sendall(staging_protocol.pack({"ok": True, "proof": bytes(32)}))
         got.append(connection.recv(4096))
 
 
@@ -273,7 +273,7 @@ def test_a_request_that_makes_no_sense_is_refused(
 def test_a_stranger_cannot_make_the_ingress_hold_much(ingress: IngressFactory) -> None:
     host, port = ingress().address.split(":")
     with socket.create_connection((host, int(port)), DEADLINE_S) as stranger:
-        stranger.sendall((frames.STRANGER_LIMIT_BYTES + 1).to_bytes(4, "big"))
+        stranger.sendall((staging_protocol.STRANGER_LIMIT_BYTES + 1).to_bytes(4, "big"))
         answer = b""
         while part := stranger.recv(4096):
             answer += part

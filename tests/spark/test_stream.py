@@ -19,10 +19,10 @@ import pytest
 import trio
 from spark_ingress import DEADLINE_S, IngressFactory
 
-from flux.errors import FluxError, PlanError
 from flux.sources import SourceContext
 from flux.spark import Stream
-from flux.spark.stream import ARROW_ROWS, _reason
+from flux.spark.source.spark_stream import ARROW_ROWS, _reason
+from flux.types.errors import FluxError, PlanError
 
 FILES = 10
 FILES_PER_BATCH = 2

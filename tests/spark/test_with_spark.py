@@ -13,8 +13,8 @@ from cases import BERLIN, CASES, recorded
 from traces import DDL, INPUT, ZONE, comparable, stream_of
 
 import flux
-from flux.errors import FluxError, PlanError
 from flux.spark import Frame, Stream, stateful_processor, to_dataframe
+from flux.types.errors import FluxError, PlanError
 
 EVENT_TIME = "event_timers"
 

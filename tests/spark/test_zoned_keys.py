@@ -13,11 +13,11 @@ import pytest
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
-from flux.batch import Batch
 from flux.hosting import Hosted, host
-from flux.operator import OperatorStep, Punctuation, output_of
+from flux.model.batch import Batch
+from flux.model.operator import OperatorStep, Punctuation, output_of
 from flux.spark import pandas_with_state, stateful_processor
-from flux.testing.playing import ship
+from flux.testing.harness import ship
 
 ZONE = "Europe/Berlin"
 # 02:30 comes twice in the night in which summer time ends.

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from flux.cli import main
+from flux.commands.main import main
 from flux.protocols.buffer import Buffer
 from flux.spec.check import DEEP, DEEP_WALKS, QUICK, QUICK_WALKS, QUICK_WANDERS, Part
-from flux.spec.wander import WORLDS
+from flux.spec.scenario_walk import WORLDS
 
 
 def test_the_quick_check_finds_nothing(capsys: pytest.CaptureFixture[str]) -> None:

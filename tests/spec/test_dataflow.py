@@ -12,8 +12,8 @@ import pytest
 import flux.spec.dataflow
 from flux.protocols.egress import Egress
 from flux.protocols.messages import Ahead, Hello, Pull
-from flux.spec.checker import Violated
 from flux.spec.dataflow import EGRESS, END, OperatorState, Row, Scenario, declustered, operate
+from flux.spec.process import Violated
 from flux.spec.story import describe, show
 from flux.spec.walk import steps
 from flux.spec.world import NO_DETAIL, World

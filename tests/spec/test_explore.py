@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from flux.protocols.egress import Egress
-from flux.spec.checker import Checker
-from flux.spec.claims import Claims
-from flux.spec.compact import DEAD, Compact, State
+from flux.spec.commutation import Claims
 from flux.spec.dataflow import Scenario, declustered
 from flux.spec.explore import Explorer
 from flux.spec.history import History
 from flux.spec.invariants import all_checkers
+from flux.spec.memo import DEAD, Compact, State
+from flux.spec.process import Checker
 from flux.spec.recovery import RecoveryEnds
 from flux.spec.world import NO_DETAIL, Choice, World
 

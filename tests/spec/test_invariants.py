@@ -15,18 +15,10 @@ from flux.protocols.messages import Attach, Block, Data
 from flux.protocols.node import Node
 from flux.spec.dataflow import Row
 from flux.spec.explore import Explorer
-from flux.spec.invariants import (
-    CHECKERS,
-    Checker,
-    OneSender,
-    Violated,
-)
-from flux.spec.recovery import (
-    OneCopyPerSite,
-    RecoveryEnds,
-)
+from flux.spec.invariants import CHECKERS, Checker, OneSender, Violated
+from flux.spec.recovery import OneCopyPerSite, RecoveryEnds
+from flux.spec.scenario_walk import WORLDS, wander
 from flux.spec.walk import replay, story, walk
-from flux.spec.wander import WORLDS, wander
 from flux.spec.world import Choice, World
 
 from . import small_worlds

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flux.cli import main
+from flux.commands.main import main
 from flux.protocols.controller import Controller
 from flux.protocols.egress import Egress
 from flux.protocols.fh_cons import FhCons
@@ -40,8 +40,8 @@ from flux.protocols.state_mover import StateMover
 from flux.spec.rules import RULES, Removal, counterexample
 from flux.spec.rules.patch import Patch
 from flux.spec.rules.report import report
+from flux.spec.scenario_walk import WORLDS, wander
 from flux.spec.walk import Walked, walk
-from flux.spec.wander import WORLDS, wander
 
 WANDERINGS, WALKS = 8, 20  # Seeds of each world, and of random ones.
 RARE_MAX = 300  # Seeds tried for a row that is rarely needed.

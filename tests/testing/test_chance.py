@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from flux.errors import PlanError
 from flux.testing import Fault, check_operator
+from flux.types.errors import PlanError
 
 from . import faulty
 

@@ -11,15 +11,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from hypothesis import strategies as st
-from operators.plain_aggregates import KEPT, RUNNING
 
 import flux
-from flux.batch import Batch
-from flux.operator import Context
+from flux.exchange.sides import wide_names
+from flux.model.batch import Batch
+from flux.model.operator import Context
+from flux.model.punctuation import Punctuation
 from flux.operators.join import Join, Joined
-from flux.plan.sides import wide_names
-from flux.punctuation import Punctuation
 from flux.testing import Checked, check_operator
+from tests.operators.plain_aggregates import KEPT, RUNNING
 
 SHAPES = ("few keys", "one key", "all keys distinct")
 

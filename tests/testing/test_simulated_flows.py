@@ -13,11 +13,11 @@ import pytest
 import trio
 
 import flux
-from flux.errors import PlanError
-from flux.testing import SimulationFailed, beginnings, simulate
-from flux.testing.beginnings import pulls
-from flux.testing.flow_worlds import plain_outputs
-from flux.testing.simulating import _scenario, planned
+from flux.testing import SimulationFailed, simulate, source_prefix
+from flux.testing.flow_simulation import _scenario, planned
+from flux.testing.flow_world import plain_outputs
+from flux.testing.source_prefix import pulls
+from flux.types.errors import PlanError
 
 from . import flows
 
@@ -26,7 +26,7 @@ FAULTS = {"crashes": 2, "restarts": 2, "moves": 2}
 
 def plain(flow: flux.Dataflow, seed: int = 0) -> list[list[str]]:
     """What each sink is given in the plain run that simulated worlds are compared with."""
-    found = beginnings.beginnings(flow._sources, 60, flow.name)
+    found = source_prefix.beginnings(flow._logical.sources, 60, flow.name)
     return [
         [row.value.text for row in rows] for rows in plain_outputs(_scenario(planned(flow, 3, 1, 3), found, {}, seed))
     ]
@@ -74,7 +74,7 @@ def test_of_a_join_of_two_sources_the_same_pairs_come_as_in_a_real_run() -> None
 
 
 def test_watermarks_stand_where_an_ingress_sets_them_however_rows_are_cut() -> None:
-    [found] = beginnings.beginnings(flows.windows()._sources, 60, "windows")
+    [found] = source_prefix.beginnings(flows.windows()._logical.sources, 60, "windows")
     marks = [[mark for pull in pulls([found], random.Random(seed)) for mark in pull.marks] for seed in range(5)]
     assert marks[0] and all(each == marks[0] for each in marks)
     assert {len(pulls([found], random.Random(seed))) for seed in range(5)} != {1}
@@ -208,7 +208,7 @@ def test_a_source_that_begins_with_a_run_is_refused() -> None:
 def test_a_source_that_neither_goes_on_nor_ends_is_refused_unless_it_has_given_enough(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(beginnings, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(source_prefix, "PATIENCE_S", 0.05)
     with pytest.raises(PlanError, match="source Endless gave 1 of the 60 rows that were asked for, nothing more"):
         simulate(passed_on(Endless()))
     assert simulate(passed_on(Endless()), rows=1, seeds=2).outputs == 1

@@ -27,18 +27,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flux.errors import AuthError, StateError
+from flux.exchange.channel_mask import ChannelMask
+from flux.exchange.merge import merge
+from flux.exchange.rows import Rows, marks_to_plain
+from flux.model.punctuation import Punctuation
 from flux.protocols import messages
-from flux.punctuation import Punctuation
-from flux.wire import frames, state
+from flux.types.errors import AuthError, StateError
+from flux.wire import frames, state_codec
 from flux.wire.batches import Batches
 from flux.wire.codec import from_plain, to_plain
 from flux.wire.frames import BadFrame
-from flux.wire.greeting import Dialler, Listener, Refused
+from flux.wire.handshake import Dialler, Listener, Refused
 from flux.wire.link import Link, tune
-from flux.wire.rows import Channels, Rows, marks_to_plain, merge
 from flux.wire.sockets import Reader
-from flux.wire.values import Spoken, Vocabulary
+from flux.wire.state_types import Spoken, Vocabulary
 
 from .mutations import mutated, rearranged
 
@@ -225,11 +227,11 @@ def _rows(first: int, words: int) -> Rows:
     )
 
 
-ROWS = [_rows(1, 0), _rows(40, 1), _rows(80, 2)]  # Of flows that are shallow or deep; see flux.subs.
+ROWS = [_rows(1, 0), _rows(40, 1), _rows(80, 2)]  # Of flows that are shallow or deep; see flux.model.subseq.
 _ROWS_SCHEMAS = [rows.wide.schema.serialize().to_pybytes() for rows in ROWS]
 _ROWS_BODIES = [rows.wide.serialize().to_pybytes() for rows in ROWS]
 _MARKS = [marks_to_plain(rows.marks) for rows in ROWS]
-_CHANNELS = Channels([messages.Block(producers=(0, 2), consumers=(1, 3))], PRODUCERS, PARTITIONS)
+_CHANNELS = ChannelMask([messages.Block(producers=(0, 2), consumers=(1, 3))], PRODUCERS, PARTITIONS)
 
 
 async def attempt_rows(draw: Random) -> bool:
@@ -260,7 +262,7 @@ _STATES: list[Any] = [
     pa.table({"word": pa.array(["a", "b", "a"]).dictionary_encode()}),
     [np.zeros((2, 3), "<M8[us]"), np.array(["ab", "c"]), np.array([b"xy"]), np.zeros((0, 4)), np.bool_(True)],
 ]
-STATES = [state.encode(value, "fuzz") for value in _STATES]
+STATES = [state_codec.encode(value, "fuzz") for value in _STATES]
 
 
 @dataclass
@@ -286,7 +288,7 @@ _SPOKEN: list[Any] = [
     [np.arange(6).reshape(2, 3).T, np.str_("a"), np.bytes_(b"a"), pa.array(["a", None]), pa.scalar(1), UTC],
     [pa.chunked_array([["a"], ["b"]]), Path("/a"), defaultdict(Visit, {1: Visit(1, 2)})],
 ]
-_WORDED = [state.encode([Spoken(1, 0, value, _WORDS)], "fuzz") for value in _SPOKEN]
+_WORDED = [state_codec.encode([Spoken(1, 0, value, _WORDS)], "fuzz") for value in _SPOKEN]
 STATES += _WORDED
 _DEEP = msgpack.packb([1])
 for _ in range(300):
@@ -295,10 +297,10 @@ STATES.append(_DEEP)
 
 
 async def attempt_state(draw: Random) -> bool:
-    value = state.decode(mutated(draw, draw.choice(STATES), STATES), steps=_STEPS)
+    value = state_codec.decode(mutated(draw, draw.choice(STATES), STATES), steps=_STEPS)
     repr(value)[:100]
     with contextlib.suppress(StateError):  # Such as a time stamp of msgpack's own.
-        state.encode(value, "fuzz", words=_WORDS)
+        state_codec.encode(value, "fuzz", words=_WORDS)
     assert _classes(value) <= {Visit, Colour}, "a class that nobody has named was made of what came"
     return True
 

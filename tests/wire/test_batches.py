@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from flux.punctuation import Punctuation
+from flux.exchange.rows import PARTITION, PRODUCER, SN, Rows, marks_from_plain, marks_to_plain
+from flux.model.punctuation import Punctuation
 from flux.wire.batches import Batches
 from flux.wire.frames import BadFrame
-from flux.wire.rows import PARTITION, PRODUCER, SN, Rows, marks_from_plain, marks_to_plain
 
 BATCH = pa.record_batch(
     {

@@ -14,7 +14,7 @@ import trio.testing
 from flux import AuthError
 from flux.wire import address, frames
 from flux.wire.connections import Identity, dial, keep_dialling, let_in
-from flux.wire.greeting import Refused
+from flux.wire.handshake import Refused
 from flux.wire.link import Link, LinkClosed, accept_loop
 
 SITE = Identity(name="site-1", run="dmz", secret=b"0123456789abcdef0123456789abcdef")

@@ -23,10 +23,10 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from flux.errors import StateError
+from flux.types.errors import StateError
 from flux.wire.frames import BadFrame
-from flux.wire.state import Outside, decode, encode
-from flux.wire.values import PLAIN, Vocabulary
+from flux.wire.state_codec import Outside, decode, encode
+from flux.wire.state_types import PLAIN, Vocabulary
 
 WHOSE = "step 'Visits'"
 T = TypeVar("T")

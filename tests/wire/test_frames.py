@@ -11,8 +11,8 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flux.errors import FluxError
 from flux.protocols import messages
+from flux.types.errors import FluxError
 from flux.wire import frames
 from flux.wire.address import connect, listen
 from flux.wire.codec import from_plain, to_plain

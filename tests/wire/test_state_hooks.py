@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from flux.errors import StateError
-from flux.wire.state import decode, encode
-from flux.wire.values import Vocabulary
+from flux.types.errors import StateError
+from flux.wire.state_codec import decode, encode
+from flux.wire.state_types import Vocabulary
 
 WHOSE = "step 'Visits'"
 

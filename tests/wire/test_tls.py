@@ -18,7 +18,7 @@ from flux import AuthError
 from flux.wire import address
 from flux.wire.connections import Identity, dial, let_in
 from flux.wire.frames import BadFrame
-from flux.wire.greeting import Refused
+from flux.wire.handshake import Refused
 from flux.wire.link import Link, tune
 from flux.wire.tls import Tls, context, secure
 

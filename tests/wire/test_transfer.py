@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from flux.errors import StateError
+from flux.types.errors import StateError
 from flux.wire.frames import BadFrame
 from flux.wire.transfer import Arrival, chunks, items
 

@@ -1,0 +1,369 @@
+"""Wrapping for bytewax: its `StatefulLogic` and `StatefulBatchLogic` builders, run unchanged by Flux.
+
+A builder makes the logic of one key, of nothing or of a snapshot: that is `install_state`, and `snapshot()` is
+`get_state`, for each key. bytewax is not imported here; a logic is whatever has its methods.
+
+What bytewax leaves to chance must be certain here, because two copies do the same:
+
+- A `StatefulBatchLogic` is given one row at a time: where batches are cut is nobody's business.
+- Time is that of the stream, `flux.stream_time()`: what the last clock punctuation said, 1970 before the first.
+  `on_notify` is called when that has passed `notify_at`: at a clock punctuation, or behind the row that asked for it,
+  once each time; logics of one time are called in the order of their keys. With ``time="watermark"`` watermarks tell
+  the time instead: of the sources that Flux has, only streams from Spark tell the clock.
+- A logic that reads bytewax's own system clock is refused when the plan is made. `EventClock` takes a `now_getter`:
+  give it `flux.stream_time`, or a function that always returns the same. `collect` takes none, and is given that.
+- `on_eof` is called at the end of the stream, key after key, in the order in which keys came.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Any, Literal
+
+from ..hosting import NAN, keys_within
+from ..model.batch import Batch
+from ..model.error_location import place_of
+from ..model.operator import Context, Operator
+from ..model.output_rows import keeping
+from ..model.punctuation import Punctuation
+from ..model.timers import key_order
+from ..model.zoned_keys import apart, apart_again
+from ..types.errors import OperatorError, PlanError
+from .wrap import RowWise, columns_of
+
+__all__ = ["stream_time", "wrap_bytewax"]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_PIECE_KEYS = 4_096
+_now = _EPOCH  # Of the operator that is at work.
+_LOOKED_DEEP = 4
+# What bytewax's own logics return from `snapshot`, beside values of the user's.
+_SNAPSHOTS = {
+    "bytewax.operators": ("_CollectState", "_JoinState"),
+    "bytewax.operators.windowing": (
+        "WindowMetadata",
+        "_EventClockState",
+        "_SessionWindowerState",
+        "_SlidingWindowerState",
+        "_WindowSnapshot",
+    ),
+}
+
+_COLLECT, _WINDOWS = "_CollectLogic", "_WindowLogic"
+_GIVE = (
+    "Give the function that bytewax's `stateful` or `stateful_batch` takes as builder, or a Dataflow of bytewax's with "
+    "one stateful operator in it"
+)
+
+Key = tuple[Any, ...]
+
+
+def stream_time() -> datetime:
+    """The time of the stream in UTC, the same in every copy: what the last clock punctuation said.
+
+    It is 1970 before the first one, and outside an operator.
+
+    >>> stream_time().year
+    1970
+    """
+    return _now
+
+
+def wrap_bytewax(
+    builder: Any,
+    *,
+    value: str | Callable[[dict[str, Any]], Any] | None = None,
+    emit: Callable[[Key, Any], Mapping[str, Any] | None] | None = None,
+    output: Any = None,
+    time: Literal["clock", "watermark"] | None = "clock",
+    state_types: tuple[type[Any], ...] = (),
+    encode_state: Callable[[Any], Any] | None = None,
+    decode_state: Callable[[Any], Any] | None = None,
+) -> type[Operator]:
+    """Make an operator of a builder of bytewax's logics, `StatefulLogic` or `StatefulBatchLogic`.
+
+    bytewax's own operators make theirs within; for them give a `Dataflow` of bytewax's with one of them in it. The rest
+    of that dataflow is not run: what is before the operator Flux does by itself, or `value` does.
+
+    The columns of the exchange are the key. `value` says what a logic is given of a row: the name of a column, or a
+    function of the row as a dict; left out, that dict. `emit(key, value)` makes a row, or None, of what it emits; left
+    out, a dict is put beside the columns of the key, and any other value too, as the column `value`. Snapshots may hold
+    what state of any operator may (see `flux.model.operator`); those of bytewax's own logics need not be named.
+
+    `time` says what calls `on_notify`: clock punctuations, which streams from Spark have and a source of your own may
+    give, or watermarks, which ``flow.source(..., event_time="column")`` makes; with None nobody is notified. A logic
+    that defines `notify_at`, in a flow where nothing tells such time, is refused when the plan is made.
+    """
+    name = getattr(builder, "__qualname__", type(builder).__name__).replace(".<locals>", "")
+    if hasattr(builder, "substeps"):
+        builder, name = _builder_in(builder)
+    logic = _probed(builder, name)
+    if emit is None and type(logic).__name__ == _WINDOWS and _is_bytewaxs(logic):
+        raise PlanError(
+            f"wrap_bytewax({name}): a logic of windows emits (window, kind, value), where kind is 'E' for what is "
+            "emitted, 'L' for late values and 'M' for metadata. Say which of them is what row: emit=lambda key, event: "
+            "{'k': key[0], 'window': event[0], 'value': event[2]} if event[1] == 'E' else None"
+        )
+    if time not in ("clock", "watermark", None):
+        raise PlanError(f"wrap_bytewax({name}): time is 'clock', 'watermark' or None, got {time!r}")
+    if value is not None and not isinstance(value, str) and not callable(value):
+        raise PlanError(
+            f"wrap_bytewax({name}): value is the name of a column or a function of a row, got {value!r:.100}"
+        )
+    known = {kind for module, names in _SNAPSHOTS.items() for kind in _loaded(module, names)}
+    attributes: dict[str, Any] = {
+        "_builder": staticmethod(builder),
+        "_value": staticmethod(value) if callable(value) else value,
+        "_emitting": None if emit is None else staticmethod(emit),
+        "_method": "on_item" if hasattr(logic, "on_item") else "on_batch",
+        "_time": time,
+        "told_time_by": time if _could_ask(logic) or _give_time(logic) else None,
+        "output": output,
+        "state_types": (*state_types, *sorted(known - set(state_types), key=lambda kind: kind.__qualname__)),
+    }
+    hooks = {"encode_state": encode_state, "decode_state": decode_state}
+    attributes |= {name: staticmethod(hook) for name, hook in hooks.items() if hook is not None}
+    return type(name, (_Logics,), {**attributes, "__doc__": f"{name} of bytewax, run by Flux."})
+
+
+def _loaded(module: str, names: tuple[str, ...]) -> list[type[Any]]:
+    """Classes of a module, if somebody has imported it."""
+    loaded = sys.modules.get(module)
+    return [getattr(loaded, name) for name in names if hasattr(loaded, name)]
+
+
+def _builder_in(dataflow: Any) -> tuple[Callable[[Any], Any], str]:
+    """The builder that is in a dataflow of bytewax's, and the step that made it."""
+    found = [step for step in _steps(dataflow) if type(step).__name__ == "stateful_batch"]
+    names = [".".join(step.step_id.split(".")[:2]) for step in found]
+    if len(found) != 1:
+        several = f"several stateful steps, {' and '.join(names)}: give dataflows with one of them each"
+        raise PlanError(f"wrap_bytewax: the dataflow {dataflow.flow_id} has {several if found else 'no stateful step'}")
+    return found[0].builder, names[0]
+
+
+def _steps(of: Any) -> list[Any]:
+    return [step for sub in getattr(of, "substeps", ()) for step in (sub, *_steps(sub))]
+
+
+def _probed(builder: Callable[[Any], Any], name: str) -> Any:
+    """The logic of a key that is not there, to see what it can do."""
+    try:
+        logic = builder(None)
+    except Exception as error:
+        raise PlanError(
+            f"wrap_bytewax({name}): builder(None) must return the logic of a new key; it raised "
+            f"{type(error).__name__}: {error}. {_GIVE}"
+        ) from error
+    missing = [what for what in ("snapshot",) if not hasattr(logic, what)]
+    if not hasattr(logic, "on_item") and not hasattr(logic, "on_batch"):
+        missing.append("on_item (StatefulLogic) or on_batch (StatefulBatchLogic)")
+    if missing:
+        raise PlanError(
+            f"wrap_bytewax({name}): builder(None) returned {type(logic).__name__}, which has no "
+            f"{' and no '.join(missing)}. {_GIVE}"
+        )
+    _give_time(logic)
+    where = _system_clock(logic, _LOOKED_DEEP)
+    if where is not None:
+        raise PlanError(
+            f"wrap_bytewax({name}): {where} reads the system's clock, and two copies would read different times. Use "
+            "EventClock(..., now_getter=flux.stream_time), or give the logic this now_getter: it returns the time that "
+            "the stream says, the same in every copy"
+        )
+    return logic
+
+
+def _could_ask(logic: Any) -> bool:
+    """Whether a logic could ask to be notified. bytewax's own act at rows and at the end too, and need no such time.
+
+    The one that `op.stateful` makes has the user's in it, and asks for it.
+    """
+    notify_at = getattr(type(logic), "notify_at", None)
+    if notify_at is None:
+        return False
+    if not _is_bytewaxs(notify_at):
+        return True
+    return any(_could_ask(part) for part in getattr(logic, "__dict__", {}).values() if part is not logic)
+
+
+def _system_clock(value: Any, deep: int) -> str | None:
+    """Which of bytewax's parts of a logic, if any, was given bytewax's own `now_getter`."""
+    getter = getattr(value, "now_getter", None)
+    if getter is not None and _is_bytewaxs(getter):
+        return type(value).__name__
+    if not deep or not hasattr(value, "__dict__"):
+        return None
+    parts = [part for part in vars(value).values() if _is_bytewaxs(type(part))]
+    return next((found for part in parts if (found := _system_clock(part, deep - 1)) is not None), None)
+
+
+def _is_bytewaxs(what: Any) -> bool:
+    return str(getattr(what, "__module__", "")).partition(".")[0] == "bytewax"
+
+
+def _give_time(logic: Any) -> bool:
+    """Let bytewax's `collect` read the time of the stream; whether it is that.
+
+    It takes no clock from who uses it, and reads the system's when it is called and not when it is made.
+    """
+    inner = getattr(logic, "logic", logic)
+    if type(inner).__name__ != _COLLECT or not _is_bytewaxs(inner):
+        return False
+    inner.now_getter = stream_time
+    return True
+
+
+class _Logics(RowWise):
+    """The logics of a partition's keys; a subclass for each call of `wrap_bytewax` says which."""
+
+    is_by_key = True
+    _builder: Callable[[Any], Any]
+    _value: Any
+    _emitting: Any
+    _method: str
+    _time: str | None
+
+    def output_for(self, parameters: Mapping[str, Any], key_columns: tuple[str, ...], rows: Any) -> Any:
+        """What was declared; a column that is to be given and is not there is refused as the plan is made."""
+        if isinstance(self._value, str) and self._value not in rows.names:
+            raise PlanError(
+                f"wrap_bytewax({type(self).__name__}): value={self._value!r} is to be a column of the rows, which have "
+                f"the columns {', '.join(rows.names)}. Name one of them, or give a function of the row"
+            )
+        return self.output
+
+    def open(self, context: Context) -> None:
+        self._columns = context.key_columns
+        if not self._columns:
+            raise PlanError(f"step {context.step!r}: a logic has a key. Put exchange(columns) in front of it")
+        self._logics: dict[Key, Any] = {}
+        self._due: dict[Key, datetime] = {}  # When logics want to be notified.
+        self._now = _EPOCH
+        self._last = self._builder
+
+    def process(self, batch: Batch) -> Batch | None:
+        self._set_time()
+        names = batch.arrow.schema.names
+        columns = [batch.column(name) for name in self._columns]
+        keys = apart(keys_within(batch, columns), columns)
+        outputs: list[Any] = []
+        origin: list[int] = []
+        for place, (row, key) in enumerate(zip(batch.rows(), keys, strict=True)):
+            value = self._given(dict(zip(names, row, strict=True)))
+            before = len(outputs)
+            outputs += self._called(key, self._method, [value] if self._method == "on_batch" else value)
+            if (due := self._due.get(key)) is not None and due <= self._now:
+                outputs += self._called(key, "on_notify")
+            origin.extend([place] * (len(outputs) - before))
+        return self._emit(batch, outputs, origin)
+
+    def on_punctuation(self, p: Punctuation) -> Mapping[str, Any] | None:
+        outputs: list[Any] = []
+        if p.kind == self._time and p.value is not None:
+            self._now = max(self._now, _EPOCH + timedelta(milliseconds=p.value))
+            self._set_time()
+            # Logics are asked by time, and at one time by key: the same order wherever they have been.
+            due = [(when, key_order(key), key) for key, when in self._due.items() if when <= self._now]
+            for _, _, key in sorted(due):
+                outputs += self._called(key, "on_notify")
+        elif p.kind == "end":
+            self._set_time()
+            for key in list(self._logics):
+                outputs += self._called(key, "on_eof")
+        if not outputs:
+            return None
+        who = place_of(self._emitting or self._last)
+        return columns_of(outputs, None, lambda i: {"row": p.sn}, who)
+
+    def _set_time(self) -> None:
+        global _now
+        _now = self._now
+
+    def _given(self, row: dict[str, Any]) -> Any:
+        if self._value is None:
+            return row
+        if isinstance(self._value, str):
+            return row[self._value]
+        self._last = self._value
+        return self._value(row)
+
+    def _called(self, key: Key, what: str, *values: Any) -> list[Any]:
+        """Call a method of a key's logic; what it emits. A logic that is done is forgotten."""
+        logic = self._logics.get(key)
+        if logic is None:
+            logic = self._logics[key] = self._built(None)
+        method = getattr(logic, what, None)
+        if method is None:
+            return []  # A logic need not care for notifications and ends.
+        self._last = method
+        returned = method(*values)
+        try:
+            emitted, is_done = returned
+        except (TypeError, ValueError):
+            raise OperatorError(
+                f"{type(logic).__name__}.{what} returned {returned!r:.200}; expected a tuple of what to emit and "
+                "whether the logic is done: ([...], False)"
+            ) from None
+        # A generator works while it is read: only then is the logic what it will be.
+        kept = keeping(None)
+        rows = [kept(self._row(key, value)) for value in emitted]
+        if is_done:
+            del self._logics[key]
+            self._due.pop(key, None)
+        else:
+            self._note_due(key, logic)
+        return [row for row in rows if row is not None]
+
+    def _built(self, snapshot: Any) -> Any:
+        self._last = self._builder
+        logic = self._builder(snapshot)
+        _give_time(logic)
+        return logic
+
+    def _note_due(self, key: Key, logic: Any) -> None:
+        notify_at = getattr(logic, "notify_at", None) if self._time is not None else None
+        if notify_at is None:
+            return
+        called, self._last = self._last, notify_at
+        due = notify_at()
+        self._last = called
+        if due is None:
+            self._due.pop(key, None)
+            return
+        if not isinstance(due, datetime) or due.tzinfo is None:
+            raise OperatorError(
+                f"{place_of(notify_at)} returned {due!r:.200}; expected None or a datetime with a time zone, such as "
+                "flux.stream_time() + timedelta(minutes=1)"
+            )
+        self._due[key] = due
+
+    def _row(self, key: Key, value: Any) -> Any:
+        if self._emitting is not None:
+            self._last = self._emitting
+            return self._emitting(tuple(key), value)
+        columns = dict(zip(self._columns, key, strict=True))
+        return columns | dict(value) if isinstance(value, Mapping) else columns | {"value": value}
+
+    def get_state(self) -> Iterator[Any]:
+        yield self._now
+        entries = iter(self._logics.items())
+        while some := [[list(key), self._snapshot(logic)] for key, logic in islice(entries, _PIECE_KEYS)]:
+            yield some
+
+    def _snapshot(self, logic: Any) -> Any:
+        self._last = logic.snapshot
+        return logic.snapshot()
+
+    def install_state(self, state: Any) -> None:
+        if isinstance(state, datetime):
+            self._now = state
+            return
+        self._set_time()
+        for cells, snapshot in state:
+            key = apart_again(tuple(NAN if cell != cell else cell for cell in cells))
+            logic = self._logics[key] = self._built(snapshot)
+            self._note_due(key, logic)

@@ -1,0 +1,283 @@
+"""Wrapping: an operator of a class that knows nothing of Flux.
+
+`wrap` makes an `Operator` of any class that takes a row at a time and can say and take its state: one instance for each
+partition. What bytewax's logics need beside that is in `flux.adapters.bytewax`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from types import FunctionType
+from typing import Any
+
+from ..model.batch import Batch
+from ..model.error_location import place_of
+from ..model.operator import Context, Operator
+from ..model.output_rows import keeping
+from ..model.punctuation import Punctuation
+from ..types.errors import OperatorError, PlanError
+
+__all__ = ["RowWise", "columns_of", "wrap"]
+
+_PROCESS = ("update", "process", "process_row", "on_row", "handle", "__call__")
+_GET_STATE = ("getState", "get_state", "state", "snapshot", "__getstate__")
+_INSTALL_STATE = ("installState", "install_state", "setState", "set_state", "restore", "load_state", "__setstate__")
+# What each is called with, as a text and as arguments.
+_CALLED_WITH: dict[str, tuple[str, int]] = {
+    "process": ("the instance and a row, a dict", 2),
+    "get_state": ("the instance", 1),
+    "install_state": ("the instance and a state", 2),
+    "at_end": ("the instance", 1),
+}
+
+Method = str | Callable[..., Any] | None
+
+
+class RowWise(Operator):
+    """An operator that makes dicts of rows, one row after the other; `_last` is what it has called of the user's."""
+
+    _last: Callable[..., Any]
+
+    @property
+    def user_code(self) -> Callable[..., Any]:
+        """What to blame for an error."""
+        return self._last
+
+    def _emit(self, batch: Batch, outputs: list[Any], origin: list[int]) -> Batch | None:
+        """What `outputs` are as columns; `origin[i]` is the row that the i-th stems from."""
+        if not outputs:
+            return None
+        who = place_of(self.user_code)
+        return batch.emit(columns_of(outputs, batch.output, lambda i: self._at(batch, origin[i]), who), origin)
+
+    def _at(self, batch: Batch, row: int) -> dict[str, Any]:
+        return {"partition": int(batch.partition[row]), "row": int(batch.sn[row])}
+
+
+def columns_of(outputs: list[Any], schema: Any, at: Callable[[int], dict[str, Any]], who: str) -> dict[str, list[Any]]:
+    """Rows as columns; an error, which says `who` returned it and `at` which row, if one is no dict like the others."""
+    first = outputs[0]
+    names = list(schema.names if schema is not None else first if isinstance(first, Mapping) else ())
+    for i, output in enumerate(outputs):
+        if not isinstance(output, Mapping) or set(output) != set(names):
+            raise OperatorError(
+                f"{who} returned {output!r:.200}; expected None, a dict or an iterable of dicts, with the keys "
+                f"{', '.join(names) or 'of the output'}. Return these, or declare them: wrap(..., output={{...}})",
+                **at(i),
+            )
+    return {name: [output[name] for output in outputs] for name in names}
+
+
+def as_dicts(returned: Any) -> Iterable[Any]:
+    """What a row-wise method may return, as an iterable: None, a row, or an iterable of rows.
+
+    A row is a dict; a named tuple or a dataclass has names too, and is one as well.
+    """
+    if returned is None:
+        return ()
+    if type(returned) is dict:
+        return (returned,)
+    row = _as_dict(returned)
+    if isinstance(row, Mapping | str | bytes) or not hasattr(row, "__iter__"):
+        return (row,)
+    rows = map(_as_dict, row)
+    if type(row) is not tuple:
+        return rows
+    # What is meant as one row, and is none, is shown as a whole.
+    made = list(rows)
+    return made if all(isinstance(each, Mapping) for each in made) else (row,)
+
+
+def _as_dict(row: Any) -> Any:
+    if type(row) is dict:
+        return row
+    if isinstance(row, tuple) and hasattr(row, "_fields"):
+        return dict(zip(row._fields, row, strict=True))
+    if dataclasses.is_dataclass(row) and not isinstance(row, type):
+        return {field.name: getattr(row, field.name) for field in dataclasses.fields(row)}
+    return row
+
+
+def wrap(
+    existing: Callable[..., Any],
+    process: Method = None,
+    get_state: Method = None,
+    install_state: Method = None,
+    *,
+    at_end: Method = None,
+    output: Any = None,
+    state_types: tuple[type[Any], ...] = (),
+    encode_state: Callable[[Any], Any] | None = None,
+    decode_state: Callable[[Any], Any] | None = None,
+) -> type[Operator]:
+    """Make an operator of `existing`, a class (or what makes instances of one) that knows nothing of Flux.
+
+    `process` gets a row as a dict and returns None, a dict or an iterable of dicts; named tuples and dataclasses do as
+    well. `get_state` returns the state of an instance and `install_state` takes it, in another one. Each is the name of
+    a method, or a function whose first argument is the instance; left out, the usual names are looked for. `at_end`, if
+    given, is called without arguments at the end of the stream and returns what `process` may return. There is one
+    instance for each partition, made with the parameters of `apply`. For the rest see `flux.model.operator`.
+
+    >>> class Average:
+    ...     def __init__(self):
+    ...         self.count, self.total = 0, 0
+    ...     def update(self, row):
+    ...         self.count, self.total = self.count + 1, self.total + row["v"]
+    ...         return {"mean": self.total / self.count}
+    ...     def getState(self):
+    ...         return [self.count, self.total]
+    ...     def installState(self, state):
+    ...         self.count, self.total = state
+    >>> wrap(Average, output={"mean": "float64"}).__name__
+    'Average'
+    """
+    name = getattr(existing, "__name__", repr(existing))
+    if not callable(existing):
+        raise PlanError(f"wrap takes a class, or what makes its instances; got {existing!r:.100}")
+    of = existing if isinstance(existing, type) else _made(existing, name)
+    calls = {
+        "_process": _method(of, name, "process", process, _PROCESS),
+        "_get_state": _method(of, name, "get_state", get_state, _GET_STATE),
+        "_install_state": _method(of, name, "install_state", install_state, _INSTALL_STATE),
+        "_at_end": None if at_end is None else _method(of, name, "at_end", at_end, ()),
+    }
+    for what, called in calls.items():
+        _check_call(called, name, what[1:])
+    attributes: dict[str, Any] = {"_calls": calls, "_existing": staticmethod(existing), "output": output}
+    attributes |= {"state_types": state_types, "__module__": getattr(existing, "__module__", __name__)}
+    hooks = {"encode_state": encode_state, "decode_state": decode_state}
+    attributes |= {name: staticmethod(hook) for name, hook in hooks.items() if hook is not None}
+    return type(name, (_Wrapped,), {**attributes, "__doc__": f"{name}, run by Flux."})
+
+
+class _Wrapped(RowWise):
+    """An instance of somebody's class; a subclass for each call of `wrap` says which."""
+
+    _existing: Callable[..., Any]
+    _calls: dict[str, Callable[..., Any] | None]
+
+    def output_for(self, parameters: Mapping[str, Any], key_columns: tuple[str, ...], rows: Any) -> Any:
+        """What was declared; parameters that the class does not take are refused as the plan is made."""
+        try:
+            inspect.signature(self._existing).bind(**parameters)
+        except ValueError:
+            pass  # It is written in C, and does not say what it takes.
+        except TypeError as error:
+            raise PlanError(
+                f"wrap({type(self).__name__}): it cannot be made with the parameters of apply: {error}. Give those "
+                "that its constructor takes: apply(..., name=value)"
+            ) from error
+        return self.output
+
+    def open(self, context: Context) -> None:
+        self._last = self._existing
+        self._wrapped = self._existing(**context.parameters)
+
+    def process(self, batch: Batch) -> Batch | None:
+        update, wrapped, names = self._called("_process"), self._wrapped, batch.arrow.schema.names
+        kept = keeping(batch.output)
+        outputs: list[Any] = []
+        origin: list[int] = []
+        for place, row in enumerate(batch.rows()):
+            before = len(outputs)
+            outputs.extend(map(kept, as_dicts(update(wrapped, dict(zip(names, row, strict=True))))))
+            origin.extend([place] * (len(outputs) - before))
+        return self._emit(batch, outputs, origin)
+
+    def on_punctuation(self, p: Punctuation) -> Mapping[str, Any] | None:
+        if p.kind != "end" or self._calls["_at_end"] is None:
+            return None
+        outputs = list(map(keeping(None), as_dicts(self._called("_at_end")(self._wrapped))))
+        return columns_of(outputs, None, lambda i: {"row": p.sn}, place_of(self._last)) if outputs else None
+
+    def get_state(self) -> Any:
+        return self._called("_get_state")(self._wrapped)
+
+    def install_state(self, state: Any) -> None:
+        self._called("_install_state")(self._wrapped, state)
+
+    def _called(self, what: str) -> Callable[..., Any]:
+        called = self._calls[what]
+        assert called is not None
+        self._last = called
+        return called
+
+
+def _method(of: Any, name: str, what: str, given: Method, usual: tuple[str, ...]) -> Callable[..., Any]:
+    """What to call with an instance and perhaps a value."""
+    if given is not None and not isinstance(given, str):
+        if not callable(given):
+            raise PlanError(
+                f"wrap({name}, {what}=...): expected the name of a method or a function, got {given!r:.100}"
+            )
+        return given
+    found = [given] if given is not None else list(usual)
+    kind = of if isinstance(of, type) else type(of)
+    for each in found:
+        # Every class can be called, to make an instance; whether instances can is written in one of its bases.
+        # Every object can say its state to pickle, too: `object` does not count.
+        written = next((vars(base)[each] for base in kind.__mro__[:-1] if each in vars(base)), None)
+        if written is not None and callable(getattr(kind, each)):
+            return _calling(each, written)
+    has = [each for each in dir(kind) if not each.startswith("_") and callable(getattr(kind, each, None))]
+    looked = f"has no method {given!r}" if given is not None else f"has none of the methods {', '.join(usual)}"
+    raise PlanError(
+        f"wrap({name}): it {looked}; it has {', '.join(has) or 'no methods'}. Say with {what}= which of them to call, "
+        f"or give a function of the instance: {_example(kind, what)}"
+    )
+
+
+def _check_call(called: Callable[..., Any] | None, name: str, what: str) -> None:
+    """Raise if what is to be called cannot be called so."""
+    if inspect.iscoroutinefunction(called):
+        why = f"{called.__qualname__} is a coroutine, and nobody would wait for it"
+    elif isinstance(called, FunctionType) and not _takes(called, _CALLED_WITH[what][1]):
+        signature = f"{called.__qualname__}{inspect.signature(called, follow_wrapped=False)}"
+        why = f"{signature} is called with {_CALLED_WITH[what][0]}, and does not take that"
+    else:
+        return
+    raise PlanError(f"wrap({name}): {why}. Give a function that calls it: {_EXAMPLES[what]}")
+
+
+def _takes(called: Callable[..., Any], count: int) -> bool:
+    try:
+        inspect.signature(called, follow_wrapped=False).bind(*[None] * count)
+    except TypeError:
+        return False
+    return True
+
+
+def _example(kind: type[Any], what: str) -> str:
+    """What a user may write; instances with slots alone have no `vars`."""
+    return _EXAMPLES[what] if kind.__dictoffset__ else _OF_SLOTS.get(what, _EXAMPLES[what])
+
+
+def _calling(name: str, written: Any) -> Callable[..., Any]:
+    # A plain function of the class is called as it is, so that errors name it; anything else as Python would.
+    if isinstance(written, FunctionType):
+        return written
+    return lambda instance, *values: getattr(instance, name)(*values)
+
+
+_EXAMPLES = {
+    "process": "process=lambda it, row: {...}",
+    "get_state": "get_state=vars, if an instance is its attributes, or get_state=lambda it: None, if it has no state",
+    "install_state": "install_state=lambda it, state: vars(it).update(state)",
+    "at_end": "at_end=lambda it: [{...}]",
+}
+_OF_SLOTS = {
+    "get_state": "get_state=lambda it: {name: getattr(it, name) for name in it.__slots__}",
+    "install_state": "install_state=lambda it, state: [setattr(it, name, value) for name, value in state.items()]",
+}
+
+
+def _made(existing: Callable[..., Any], name: str) -> Any:
+    try:
+        return existing()
+    except Exception as error:
+        raise PlanError(
+            f"wrap({name}): called to see what it makes, it raised {type(error).__name__}: {error}. Give a class, or a "
+            "function that makes an instance without arguments"
+        ) from error

@@ -1,0 +1,40 @@
+"""The command line: `flux run MODULE:FLOW` runs a dataflow, `flux status` and others tell of it, `flux spec` checks.
+
+Each command is in `flux.commands`. An error is one message on standard error that says what to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from ..types.errors import FluxError
+from . import crash_point_list, log_output, remote_processes, run_control, run_flow, spec_commands
+from .subcommand import WrongCall
+
+DONE, FAILED, WRONG_CALL, INTERRUPTED = 0, 1, 2, 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status: 0 done, 1 it failed, 2 the call is wrong, 130 it was interrupted."""
+    options = _parser().parse_args(arguments)
+    log_output.set_up(options)
+    try:
+        return int(options.command(options))
+    except FluxError as error:
+        print(f"flux: {error}", file=sys.stderr)
+        return WRONG_CALL if isinstance(error, WrongCall) else FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="flux", description="Stateful Python dataflows that do not stop.")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for part in (run_flow, run_control, remote_processes, crash_point_list, spec_commands):
+        part.add(commands)
+    for name, command in commands.choices.items():
+        if name != "spec":  # It runs nothing that would log.
+            log_output.add(command)
+    return parser

@@ -1,0 +1,161 @@
+"""`flux controller`, `site`, `ingress` and `egress`: the processes of a run on several machines, one command each."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import trio
+
+from ..driver.launcher import Runnable
+from ..driver.remote.exit_monitor import Witness
+from ..driver.remote.importable import check_module
+from ..driver.remote.join_request import Joining
+from ..driver.remote.remote_config import RemoteSurroundings
+from ..driver.remote.remote_controller import RemoteController
+from ..driver.remote.remote_flow import RemoteFlow
+from ..plan.logical_flow import LogicalFlow
+from ..plan.plan import EGRESS, INGRESS
+from ..protocols.view import number_of
+from ..site.config import LEASE_S
+from ..types.errors import FluxError
+from ..wire import address
+from . import credentials
+from .flow_loader import find_flow
+from .policy_options import add_policy, policy_of
+from .subcommand import WrongCall
+
+log = logging.getLogger("flux")
+
+if TYPE_CHECKING:
+    from .subcommand import Commands
+
+
+def add(commands: Commands) -> None:
+    """Offer them."""
+    controller = commands.add_parser("controller", help="lead a run whose processes are on several machines")
+    _add_flow(controller)
+    controller.add_argument("--listen", required=True, metavar="HOST:PORT", help="where the others reach it")
+    controller.add_argument("--sites", type=int, default=2, metavar="N", help="sites that hold partitions (default 2)")
+    controller.add_argument("--standby", type=int, default=0, metavar="N", help="spare sites (default 0)")
+    controller.add_argument("--availability", choices=("pairs", "none"), default="pairs")
+    add_policy(controller)
+    _add_journal(controller)
+    controller.set_defaults(command=_controller)
+    for role, what in (("site", "hold partitions"), (INGRESS, "read the source"), (EGRESS, "write to the sink")):
+        parser = commands.add_parser(role, help=f"{what} for a run that a controller leads")
+        _add_flow(parser)
+        parser.add_argument("--controller", required=True, metavar="HOST:PORT", help="where its controller listens")
+        parser.add_argument(
+            "--listen", metavar="HOST:PORT", help="where other processes reach this one (default: any port)"
+        )
+        parser.add_argument(
+            "--patience",
+            type=float,
+            default=60.0,
+            metavar="SECONDS",
+            help="how long to wait for a controller (default 60)",
+        )
+        parser.add_argument(
+            "--lease",
+            type=float,
+            default=LEASE_S,
+            metavar="SECONDS",
+            help=f"it ends when it has reached neither controller nor any other process for so long "
+            f"(default {LEASE_S:g})",
+        )
+        if role == "site":
+            parser.add_argument(
+                "--name",
+                metavar="site-N",
+                help="the name it would like; one that has died is not given",
+            )
+        else:
+            _add_journal(parser)
+        parser.set_defaults(command=_join, role=role)
+
+
+def tcp(text: str) -> str:
+    """HOST:PORT as an address."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65_535:
+        raise WrongCall(f"an address is HOST:PORT, such as 10.0.0.5:7000, got {text!r}")
+    return f"tcp:{text}"
+
+
+def _site_name(text: str | None) -> str | None:
+    if text is not None and not number_of(text):
+        raise WrongCall(f"sites are called site-1, site-2 and so on, got {text!r}")
+    return text
+
+
+def _add_flow(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("flow", metavar="MODULE:FLOW", help="a module and the name of the Dataflow in it")
+    credentials.add(parser)
+
+
+def _add_journal(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--journal", required=True, metavar="DIR", help="a directory of its own, there again when it is started again"
+    )
+
+
+def _flow_of(options: argparse.Namespace) -> LogicalFlow:
+    flow = find_flow(options.flow)
+    check_module(options.flow)
+    return flow._logical
+
+
+def _controller(options: argparse.Namespace) -> int:
+    where, own, policy = tcp(options.listen), credentials.of(options), policy_of(options)
+    flow = RemoteFlow.of(_flow_of(options), options.sites, options.standby, options.availability, policy)
+    for warning in flow.plan.warnings():
+        log.warning("%s", warning)
+    directory = Path(options.journal)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FluxError(f"the controller's journal cannot be kept in {directory}: {error.strerror}") from error
+    settings = {"sites": options.sites, "standby": options.standby, "availability": options.availability}
+    settings["policy"] = asdict(policy)
+    surroundings = RemoteSurroundings(
+        plan=flow.plan, directory=directory, run=own.run, secret=own.secret, tls=own.tls, controller=where, here=where
+    )
+    with address.listen(where) as listener:
+        return _live(RemoteController(surroundings, listener, settings))
+
+
+def _join(options: argparse.Namespace) -> int:
+    controller, own = tcp(options.controller), credentials.of(options)
+    name = _site_name(options.name) if options.role == "site" else None
+    with Witness(controller, own) as witness:
+        joining = Joining(
+            flow=_flow_of(options),
+            role=options.role,
+            controller=controller,
+            own=own,
+            witness=witness,
+            listen=None if options.listen is None else tcp(options.listen),
+            patience_s=options.patience,
+            lease_s=options.lease,
+        )
+        return _live(joining.process(None if options.role == "site" else Path(options.journal), name))
+
+
+def _live(process: Runnable) -> int:
+    """Run it to its end. It dies of a signal: it is made to be killed, and others go on without it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    pa.set_cpu_count(1)
+    try:
+        trio.run(process.run)
+    except BaseExceptionGroup as group:
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+            error = error.exceptions[0]
+        raise error from None
+    return 0

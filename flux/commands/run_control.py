@@ -1,0 +1,148 @@
+"""`flux status`, `top`, `kill`, `drain` and `add-site`: commands for a run that is in progress."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..driver.local import registry
+from ..wire.connections import Identity
+from ..wire.request import ask, command
+from . import credentials
+from .remote_processes import tcp
+from .top import screen, watch
+
+if TYPE_CHECKING:
+    from .subcommand import Commands
+
+_STATUS_TIMEOUT_S = 10.0
+_KILL_TIMEOUT_S = 30.0
+_ADD_TIMEOUT_S = 90.0
+_DRAIN_TIMEOUT_S = 600.0
+_EVERY_MAX_S = 86_400.0
+
+
+def add(commands: Commands) -> None:
+    """Offer them."""
+    status = commands.add_parser("status", help="tell what a run is doing")
+    _add_target(status)
+    _add_json(status)
+    status.set_defaults(command=_status)
+    top = commands.add_parser("top", help="watch a run: processes, rates, latency, buffers, recovery")
+    _add_target(top)
+    top.add_argument("--once", action="store_true", help="tell once and end; also if the output is no terminal")
+    top.add_argument("--json", action="store_true", help="print one JSON document and end")
+    top.add_argument("--every", type=_seconds, default=1.0, metavar="SECONDS", help="how often to look (default 1)")
+    top.set_defaults(command=_top)
+    kill = commands.add_parser("kill", help="SIGKILL a process of a run, to see what happens")
+    _add_target(kill)
+    kill.add_argument("process", metavar="PROCESS", help="a site, ingress, egress or controller")
+    _add_json(kill)
+    kill.set_defaults(command=_kill)
+    drain = commands.add_parser("drain", help="move everything off a site and stop it")
+    _add_target(drain)
+    drain.add_argument("site", metavar="SITE")
+    _add_json(drain)
+    drain.set_defaults(command=_drain)
+    add_site = commands.add_parser("add-site", help="start a further site")
+    _add_target(add_site)
+    _add_json(add_site)
+    add_site.set_defaults(command=_add_site)
+
+
+def _add_target(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--controller", metavar="HOST:PORT", help="ask the controller of a remote run")
+    credentials.add(parser)
+    parser.add_argument(
+        "name",
+        nargs="?",
+        metavar="NAME",
+        help="the dataflow's name, or its program's process; may be left out if there is one run",
+    )
+
+
+def _add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds <= _EVERY_MAX_S:
+        raise argparse.ArgumentTypeError(
+            f"expected seconds above 0 and up to {_EVERY_MAX_S:g}, such as 0.5, got {text!r}"
+        )
+    return seconds
+
+
+@dataclass(frozen=True)
+class Target:
+    """A run that can be asked."""
+
+    address: str
+    own: Identity
+
+    @staticmethod
+    def of(options: argparse.Namespace) -> Target:
+        """The run that a command is for."""
+        if options.controller is not None:
+            return Target(tcp(options.controller), credentials.of(options))
+        entry = registry.find(options.name)
+        return Target(entry.address, command(bytes.fromhex(entry.secret)))
+
+    def ask(self, what: str, timeout_s: float, **details: Any) -> dict[str, Any]:
+        """Its answer."""
+        return ask(self.address, self.own, what, timeout_s, **details)
+
+    def status(self) -> dict[str, Any]:
+        """What it is doing."""
+        return self.ask("status", _STATUS_TIMEOUT_S)
+
+    def outcome(self) -> dict[str, Any]:
+        """How a remote run has ended, when it has: its last `status`, and the `error` if it has failed."""
+        return self.ask("outcome", math.inf)
+
+
+def _status(options: argparse.Namespace) -> int:
+    _tell(Target.of(options).status(), options.json)
+    return 0
+
+
+def _top(options: argparse.Namespace) -> int:
+    target = Target.of(options)
+    outcome = None if options.controller is None else target.outcome
+    if options.json or options.once or not watch(target.status, options.every, outcome):
+        _tell(target.status(), options.json)
+    return 0
+
+
+def _kill(options: argparse.Namespace) -> int:
+    Target.of(options).ask("kill", _KILL_TIMEOUT_S, process=options.process)
+    _say(options, f"{options.process} is killed", killed=options.process)
+    return 0
+
+
+def _drain(options: argparse.Namespace) -> int:
+    Target.of(options).ask("drain", _DRAIN_TIMEOUT_S, site=options.site, within_s=_DRAIN_TIMEOUT_S)
+    _say(options, f"{options.site} is drained: nothing is on it any more, and it has ended", drained=options.site)
+    return 0
+
+
+def _add_site(options: argparse.Namespace) -> int:
+    site = Target.of(options).ask("add-site", _ADD_TIMEOUT_S)["site"]
+    _say(options, site, added=site)
+    return 0
+
+
+def _say(options: argparse.Namespace, text: str, **document: str) -> None:
+    """What was done, for people or for programs."""
+    print(json.dumps(document) if options.json else text)
+
+
+def _tell(status: dict[str, Any], as_json: bool) -> None:
+    print(json.dumps(status) if as_json else "\n".join(screen(status)))

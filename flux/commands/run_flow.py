@@ -1,0 +1,181 @@
+"""`flux run MODULE:FLOW`: a dataflow on local processes, with its progress on standard error."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from types import FrameType
+from typing import TYPE_CHECKING, TextIO
+
+from ..driver.report import Report
+from ..driver.status import Status
+from ..run import Run
+from ..types.errors import FluxError
+from .flow_loader import find_flow
+from .policy_options import add_policy, policy_of
+
+if TYPE_CHECKING:
+    from .subcommand import Commands
+
+_LOOK_EVERY_S = 0.5
+_LINE_EVERY_S = 10.0  # Where lines cannot be written over, there are fewer of them.
+_SHOWN = 5  # Skipped rows; the JSON document has more.
+_ERASE = "\x1b[K"
+
+
+def add(commands: Commands) -> None:
+    """Offer `flux run`."""
+    run = commands.add_parser("run", help="run a dataflow on local processes until its source has ended")
+    run.add_argument("flow", metavar="MODULE:FLOW", help="a module and the name of the Dataflow in it")
+    run.add_argument("--sites", type=int, default=2, metavar="N", help="sites that hold partitions (default 2)")
+    run.add_argument("--standby", type=int, default=0, metavar="N", help="spare sites (default 0)")
+    run.add_argument(
+        "--availability",
+        choices=("pairs", "none"),
+        default="pairs",
+        help="pairs: every partition lives on two sites (the default); none: on one, which is faster",
+    )
+    add_policy(run)
+    run.add_argument("--record", metavar="DIR", help="record every process's messages and effects there")
+    run.add_argument("--plot", metavar="FILE", help="draw rates, latency, failures and recoveries to FILE")
+    run.add_argument("--json", action="store_true", help="print the report as one JSON document, and no progress")
+    run.set_defaults(command=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    flow = find_flow(options.flow)
+    progress = Progress(sys.stderr, options.json)
+    with _terminated_like_interrupted():
+        try:
+            settings = {"availability": options.availability, "record": options.record}
+            chosen = asdict(policy_of(options))
+            with flow.start(options.sites, options.standby, **settings, **chosen) as run:
+                report = _attended(run, progress)
+        except OSError as error:
+            raise FluxError(str(error)) from error
+        finally:
+            progress.end()
+    print(json.dumps(report.to_dict()) if options.json else summary(report))
+    if options.plot:
+        _plot(report, options.plot)
+    return 0
+
+
+def _attended(run: Run, progress: Progress) -> Report:
+    """The report of the run; until it is there, tell how far the run is."""
+    try:
+        while True:
+            try:
+                return run.wait(timeout=_LOOK_EVERY_S)
+            except TimeoutError:
+                progress.tell(run.status())
+    except KeyboardInterrupt:
+        status = run.status()
+        progress.end()
+        print(
+            f"flux: {status.name} is stopped after {status.outputs:,} rows of output, which are right", file=sys.stderr
+        )
+        raise
+
+
+@contextmanager
+def _terminated_like_interrupted() -> Iterator[None]:
+    """SIGTERM stops a run as Ctrl-C does: cleanly. A supervisor sends it."""
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class Progress:
+    """How far a run is: in a terminal one line that is written over, elsewhere a line now and then."""
+
+    def __init__(self, to: TextIO, quiet: bool) -> None:
+        self._to = to
+        self._quiet = quiet
+        self._over = to.isatty()
+        self._told_at = time.monotonic()
+        self._failures = 0
+        self._open = False
+
+    def tell(self, status: Status) -> None:
+        """Tell it, if it is time, or if somebody has died."""
+        now = time.monotonic()
+        news = len(status.failures) > self._failures
+        if self._quiet or not (self._over or news or now >= self._told_at + _LINE_EVERY_S):
+            return
+        self._told_at, self._failures = now, len(status.failures)
+        # The cursor is left at the beginning, so that whatever else is written takes the place of this line.
+        self._to.write(f"{_ERASE}{progress_line(status)}\r" if self._over else f"{progress_line(status)}\n")
+        self._to.flush()
+        self._open = self._over
+
+    def end(self) -> None:
+        """Clear the line that is written over."""
+        if self._open:
+            self._to.write(_ERASE)
+            self._to.flush()
+            self._open = False
+
+
+def progress_line(status: Status) -> str:
+    """One line for people.
+
+    >>> print(progress_line(Status("words", 1.5, [], True, 2000, 10, 1500.0, 2.5, [], False)))
+    words: 1.5 s, 2,000 rows in (1,500/s), 10 rows out (2/s)
+    """
+    parts = [
+        f"{status.name}: {status.t_s:.1f} s",
+        f"{status.inputs:,} rows in ({status.input_rate:,.0f}/s)",
+        f"{status.outputs:,} rows out ({status.output_rate:,.0f}/s)",
+    ]
+    if status.failures:
+        recovered = sum(failure.recovered_after_s is not None for failure in status.failures)
+        parts.append(f"{len(status.failures)} failures, {recovered} recovered")
+    parts += _left_out(status)
+    if status.t_s and not status.whole:
+        parts.append("copies are missing")
+    return ", ".join(parts)
+
+
+def summary(report: Report) -> str:
+    """The report for people.
+
+    >>> print(summary(Report(outputs=3, inputs=5, name="words", duration_s=0.5)))
+    words: 5 rows in, 3 rows out in 0.5 s
+    """
+    lines = [f"{report.name}: {report.inputs:,} rows in, {report.outputs:,} rows out in {report.duration_s:.1f} s"]
+    if left_out := _left_out(report):
+        lines.append(f"  {', '.join(left_out)}")
+    lines += [f"  {row.step} skipped row {row.row}, {row.values}: {row.error}" for row in report.skipped_rows[:_SHOWN]]
+    for failure in report.failures:
+        after_s = failure.recovered_after_s
+        recovered = "not recovered" if after_s is None else f"recovered after {after_s:.2f} s"
+        lines.append(
+            f"  {failure.site} died at {failure.when_s:.2f} s; noticed after {failure.detected_after_s * 1e3:.0f} ms, "
+            f"longest time without output {failure.output_gap_s * 1e3:.0f} ms, {recovered}"
+        )
+    return "\n".join(lines)
+
+
+def _left_out(told: Status | Report) -> list[str]:
+    counts = ((told.skipped, "rows skipped"), (told.shed, "rows shed"), (told.late, "rows too late"))
+    return [f"{count:,} {what}" for count, what in counts if count]
+
+
+def _plot(report: Report, path: str) -> None:
+    try:
+        report.plot(path)
+    except (OSError, ValueError) as error:
+        raise FluxError(f"the run is complete, but its picture cannot be written: {error}") from error

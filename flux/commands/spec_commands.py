@@ -1,0 +1,124 @@
+"""`flux spec`: the protocol's machines checked against their specification, shown, replayed, spoilt.
+
+The modules of `flux.spec` are imported when they are needed: no other command is to wait for them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..types.errors import FluxError
+from .subcommand import WrongCall
+
+if TYPE_CHECKING:
+    from .subcommand import Commands
+
+
+def add(commands: Commands) -> None:
+    """Offer `flux spec`."""
+    spec = commands.add_parser("spec", help="check the protocol's machines against their specification")
+    parts = spec.add_subparsers(metavar="COMMAND", required=True)
+    check = parts.add_parser("check", help="explore small worlds to the end and large ones at random")
+    depth = check.add_mutually_exclusive_group()
+    depth.add_argument("--quick", action="store_true", help="under a minute (the default)")
+    depth.add_argument("--deep", action="store_true", help="minutes: more and larger worlds")
+    check.add_argument("--seed", type=int, default=0, metavar="N", help="the first of the random worlds")
+    check.add_argument("--json", action="store_true", help="print one JSON document")
+    check.set_defaults(command=_check)
+    show = parts.add_parser("show", help="print a machine's table as the thesis prints it")
+    show.add_argument("machine", metavar="MACHINE")
+    show.set_defaults(command=_show)
+    replay = parts.add_parser("replay", help="walk the world of a seed again; print the story of its failure")
+    replay.add_argument("seed", type=int, metavar="SEED")
+    replay.add_argument("--scale", type=int, default=1, metavar="N", help="20 for a world of `check --deep`")
+    replay.add_argument("--full", action="store_true", help="print the whole run, not a shrunk one")
+    replay.set_defaults(command=_replay)
+    rules = parts.add_parser("rules", help="take each rule of the protocol out; tell what goes wrong without it")
+    rules.add_argument("numbers", nargs="*", type=int, metavar="N", help="numbers of rules (default: all)")
+    rules.add_argument("--json", action="store_true", help="print one JSON document")
+    rules.set_defaults(command=_rules)
+    mutate = parts.add_parser("mutate", help="spoil one guard or state change at a time; does the check notice?")
+    mutate.add_argument("machine", nargs="?", metavar="MACHINE", help="one module of protocols/ (default: all)")
+    mutate.add_argument("--results", metavar="FILE", help="go on where an earlier run with this file stopped")
+    mutate.add_argument("--json", action="store_true", help="print one JSON document")
+    mutate.set_defaults(command=_mutate)
+
+
+def _check(options: argparse.Namespace) -> int:
+    from ..spec.check import check
+
+    checked = check(options.deep, options.seed, _progress(options.json))
+    if options.json:
+        print(json.dumps(dataclasses.asdict(checked)))
+    else:
+        print(
+            f"{checked.worlds:,} worlds ({checked.large:,} of them large), {checked.states:,} states, "
+            f"{checked.transitions:,} transitions, "
+            f"{checked.events:,} random events, {checked.faults:,} faults, {checked.probes:,} worlds with bad input, "
+            f"{checked.walked / checked.walking_s:,.0f} events/s on one core in large ones, {checked.seconds:.0f} s: "
+            f"{len(checked.violations)} violations"
+        )
+        for violation in checked.violations:
+            print("\n".join(violation.values()))
+    return 1 if checked.violations else 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    from ..spec.show import MACHINES, show
+
+    if options.machine not in MACHINES:
+        raise WrongCall(f"no machine is called {options.machine!r}; there are {', '.join(MACHINES)}")
+    print(show(options.machine))
+    return 0
+
+
+def _replay(options: argparse.Namespace) -> int:
+    from ..spec.replay import main as replay
+
+    scale = ["--scale", str(options.scale)]
+    return replay([str(options.seed), *scale, *(["--full"] if options.full else [])])
+
+
+def _rules(options: argparse.Namespace) -> int:
+    from ..spec.rules import RULES
+    from ..spec.rules.report import report
+
+    unknown = set(options.numbers) - {rule.number for rule in RULES}
+    if unknown:
+        raise WrongCall(f"no rule has the number {min(unknown)}; there are 1 to {RULES[-1].number}")
+    reports = report(options.numbers, lambda line: print(line, file=sys.stderr, flush=True))
+    if options.json:
+        print(json.dumps([dataclasses.asdict(rule) for rule in reports]))
+    else:
+        print("\n\n\n".join(map(str, reports)))
+    return 0 if all(rule.is_settled for rule in reports) else 1
+
+
+def _mutate(options: argparse.Namespace) -> int:
+    from ..spec.mutants import MODULES
+    from ..spec.mutate import NothingToCompareWith, mutate
+
+    if options.machine is not None and options.machine not in MODULES:
+        raise WrongCall(f"no module of protocols/ is called {options.machine!r}; there are {', '.join(MODULES)}")
+    modules = MODULES if options.machine is None else (options.machine,)
+    results = None if options.results is None else Path(options.results)
+    try:
+        mutated = mutate(modules, results, _progress(options.json))
+    except NothingToCompareWith as error:
+        raise FluxError(str(error)) from error
+    if options.json:
+        print(json.dumps(dataclasses.asdict(mutated)))
+    else:
+        print(f"{mutated.mutants} mutants, {mutated.noticed} noticed, {len(mutated.survivors)} survivors")
+    return 0
+
+
+def _progress(quiet: bool) -> Callable[[str], None]:
+    """Lines for people on the error output; nothing beside a JSON document."""
+    return (lambda line: None) if quiet else (lambda line: print(line, file=sys.stderr, flush=True))

@@ -1,0 +1,191 @@
+"""Top: what a run is doing, as a screen that is drawn again and again.
+
+A screen is a list of lines, made of the document that `run.status()` is: the drawing is a few control sequences that
+every terminal knows, so that no further package is needed.
+
+A local run has ended when its program does not answer any more. The controller of a remote run may only be away for a
+while: that the run has ended is its own to say, to those who have asked before and wait for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ..types.errors import FluxError
+from ..wire.request import Late, Unanswered
+
+_FAILURES_SHOWN = 8
+_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"  # The other screen, without a cursor; and back.
+_HOME, _ERASE_LINE, _ERASE_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
+
+Document = dict[str, Any]
+
+
+def watch(look: Callable[[], Document], every_s: float, outcome: Callable[[], Document] | None = None) -> bool:
+    """Draw what `look` gives until the run ends or Ctrl-C is pressed; False if the output is no terminal.
+
+    `outcome` is of a remote run: it returns how that has ended, when it has.
+    """
+    if not sys.stdout.isatty():
+        return False
+    watched = _Watched(look, outcome)
+    sys.stdout.write(_ENTER)
+    try:
+        while not watched.is_over:
+            _draw(watched.lines)
+            watched.look_again(every_s)
+    except KeyboardInterrupt:
+        watched.note = ""
+    finally:
+        sys.stdout.write(_LEAVE)
+        sys.stdout.flush()
+    print("\n".join(watched.lines))
+    return True
+
+
+class _Watched:
+    """A run as it was seen last."""
+
+    def __init__(self, look: Callable[[], Document], outcome: Callable[[], Document] | None) -> None:
+        self.is_over = False
+        self.note = ""
+        self._look = look
+        self._before: Document | None = None
+        self._status = look()
+        self._ending = None if outcome is None else _Ending(outcome)
+
+    @property
+    def lines(self) -> list[str]:
+        return [*screen(self._status, self._before), self.note]
+
+    def look_again(self, after_s: float) -> None:
+        """Look when so much time has passed, or the run has ended."""
+        if self._ending is None:
+            time.sleep(after_s)
+        elif (outcome := self._ending.within(after_s)) is not None:
+            self._before, self._status = None, outcome["status"]
+            self._end(outcome["error"])
+            return
+        try:
+            self._before, self._status, was_away, self.note = self._status, self._look(), bool(self.note), ""
+            if self._ending is not None:
+                self._ending.ask(anew=was_away)
+        except Late as late:
+            self.note = f"{late}; asking again"
+        except Unanswered as gone:
+            if self._ending is None or self._status["ended"]:
+                self._end(None)
+            else:
+                self.note = f"the controller does not answer ({gone}); asking again"
+
+    def _end(self, error: str | None) -> None:
+        self.is_over = True
+        self.note = f"{self._status['name']} has {'ended' if error is None else f'failed: {error}'}"
+
+
+class _Ending:
+    """The end of a remote run, for which a thread waits: `outcome` returns it when it has come."""
+
+    def __init__(self, outcome: Callable[[], Document]) -> None:
+        self._outcome = outcome
+        self._came: queue.Queue[Document] = queue.Queue()
+        self._asking = self._begin()
+
+    def ask(self, anew: bool) -> None:
+        """Have the controller asked, unless it is; `anew` if it may have gone, and the question with it."""
+        if anew or not self._asking.is_alive():
+            self._asking = self._begin()
+
+    def _begin(self) -> threading.Thread:
+        thread = threading.Thread(target=self._ask, daemon=True)
+        thread.start()
+        return thread
+
+    def _ask(self) -> None:
+        with contextlib.suppress(FluxError):  # Who looks at the run meets the same, and says so.
+            self._came.put(self._outcome())
+
+    def within(self, wait_s: float) -> Document | None:
+        """How the run has ended, if that comes in this time."""
+        try:
+            return self._came.get(timeout=wait_s)
+        except queue.Empty:
+            return None
+
+
+def _draw(lines: list[str]) -> None:
+    width, height = shutil.get_terminal_size()
+    shown = lines if len(lines) < height else [*lines[: height - 2], f"... and {len(lines) - height + 2} more lines"]
+    text = "".join(f"{line[:width]}{_ERASE_LINE}\n" for line in shown)
+    sys.stdout.write(f"{_HOME}{text}{_ERASE_BELOW}")
+    sys.stdout.flush()
+
+
+def screen(status: Document, before: Document | None = None) -> list[str]:
+    """The lines; with a snapshot from before, also how busy each process was since."""
+    lines = [
+        f"{status['name']}, {status['t_s']:.1f} s: {_standing(status)}",
+        f"  in   {status['inputs']:>15,} rows {status['input_rate']:>12,.0f} /s",
+        f"  out  {status['outputs']:>15,} rows {status['output_rate']:>12,.0f} /s   {_latency(status)}",
+        "",
+        "  process      state          pid starts    cpu s  cpu %  copies     buffered",
+    ]
+    busy = _busy(status, before)
+    for process in status["processes"]:
+        pid = "" if process["pid"] is None else process["pid"]
+        lines.append(
+            f"  {process['name']:<12} {process['state']:<9} {pid:>8} {process['incarnation']:>6} "
+            f"{process['cpu_s']:>8.1f} {busy.get(process['name'], ''):>6} {process['copies']:>7,} "
+            f"{process['buffered_rows']:>7,} rows"
+        )
+    return lines + _failures(status["failures"])
+
+
+def _standing(status: Document) -> str:
+    if status["ended"]:
+        return "the source has ended, and all output is durable"
+    if status["building"]:
+        return f"{status['building']} copies are being built"
+    return "every partition has all its copies" if status["whole"] else "copies are missing"
+
+
+def _latency(status: Document) -> str:
+    p50_ms, p99_ms = status["latency_p50_ms"], status["latency_p99_ms"]
+    if p50_ms is None or p99_ms is None:
+        return "no output in the last seconds"
+    return f"latency {p50_ms:,.0f} ms (median), {p99_ms:,.0f} ms (99th percentile)"
+
+
+def _busy(status: Document, before: Document | None) -> dict[str, str]:
+    """The part of a processor that each process had since the last look."""
+    if before is None or status["t_s"] <= before["t_s"]:
+        return {}
+    was = {(process["name"], process["incarnation"]): process["cpu_s"] for process in before["processes"]}
+    elapsed_s = status["t_s"] - before["t_s"]
+    return {
+        process["name"]: f"{100 * (process['cpu_s'] - was[process['name'], process['incarnation']]) / elapsed_s:.0f}"
+        for process in status["processes"]
+        if (process["name"], process["incarnation"]) in was
+    }
+
+
+def _failures(failures: list[Document]) -> list[str]:
+    if not failures:
+        return []
+    lines = ["", f"  {len(failures)} failures; the last:" if len(failures) > _FAILURES_SHOWN else "  failures:"]
+    for failure in failures[-_FAILURES_SHOWN:]:
+        after_s = failure["recovered_after_s"]
+        recovered = "not recovered yet" if after_s is None else f"recovered after {after_s:.2f} s"
+        lines.append(
+            f"  {failure['site']:<12} at {failure['when_s']:.1f} s, noticed after "
+            f"{failure['detected_after_s'] * 1e3:.0f} ms, output gap {failure['output_gap_s'] * 1e3:.0f} ms, "
+            f"{recovered}, {failure['bytes_moved']:,} bytes moved"
+        )
+    return lines

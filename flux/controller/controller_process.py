@@ -1,0 +1,346 @@
+"""The controller process: it hears from every node, and tells its machine what it hears.
+
+Every view is in the journal before anybody is sent it. A controller that is started again begins with the last view,
+waits for the nodes in it to come back, and sends each what it has not seen. Nodes carry on while there is none.
+
+A node is gone when its connection closes; it is suspected when its heart does not beat; two nodes are cut off from
+each other when both say so, and go on to. What follows from that is the machine's to say.
+Who is declared dead and still lives is told so, and ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from typing import Any
+
+import trio
+
+from ..plan.plan import CONTROLLER, EGRESS, INGRESS
+from ..protocols.controller import Controller
+from ..protocols.machine import Fenced, Refused
+from ..protocols.messages import Closed, Cut, Done, Failed, Hello, Lost, Publish, Resend, Suspected, ToController, View
+from ..site import crash_points
+from ..site.config import Surroundings
+from ..site.recording import SUFFIX, Recorder
+from ..site.report_link import Reports
+from ..site.shell import leave
+from ..types.errors import DataLost, FluxError
+from ..wire import frames
+from ..wire.codec import from_plain, to_plain
+from ..wire.connections import keep_dialling, let_in
+from ..wire.link import Link, accept_loop
+from .divergence import Divergence
+from .drain import is_empty, moves_off
+from .failure_detector import LOOK_EVERY_S, Pulse
+from .link_suspicions import Doubts
+from .os_process import pid_of
+from .view_journal import Views
+
+JOURNAL = "controller.journal"
+# Who does not come back to a controller that was started again is suspected after this time, and dead after that: a
+# program that knows of a death says so at once.
+RETURN_S, GONE_S = 5.0, 30.0
+
+
+class ControllerProcess:
+    """The process that owns the view; the `incarnation`-th that does."""
+
+    def __init__(self, surroundings: Surroundings, listener: socket.socket, incarnation: int = 1) -> None:
+        self.surroundings = surroundings
+        self.program = Reports()
+        self._listener = listener
+        self._incarnation = incarnation
+        self._links: dict[str, Link] = {}
+        self._pulse = Pulse()
+        self._doubts = Doubts()
+        self._draining: set[str] = set()
+        self._divergence = Divergence(surroundings.plan)
+        self._crashes = crash_points.watch(CONTROLLER, self._flush)
+        self._unusable: FluxError | None = None
+        try:
+            self._views = Views(surroundings.directory / JOURNAL)
+        except FluxError as error:
+            self._unusable = error  # Told when there is a connection to tell it on.
+            return
+        plan = surroundings.plan
+        self.machine = Controller(self._views.last or plan.view(), plan.rebuild_at_once)
+        self._recorder: Recorder | None = None
+        if surroundings.record is not None:
+            name = CONTROLLER if incarnation == 1 else f"{CONTROLLER}.{incarnation}"
+            self._recorder = Recorder(surroundings.record / f"{name}{SUFFIX}", self.machine)
+
+    async def run(self) -> None:
+        """Live until the program says stop."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            self.program.connect(await self._find_program())
+            nursery.start_soon(self.program.write)
+            nursery.start_soon(self._read_program)
+            if self._unusable is not None:
+                self._give_up(self._unusable)
+                return
+            nursery.start_soon(accept_loop, self._listener, self._accepted)
+            nursery.start_soon(self._listen_to_hearts)
+            if self.machine.number:
+                self._report_view(self.machine.view)
+                nursery.start_soon(self._miss_those_who_do_not_return)
+
+    async def _find_program(self) -> socket.socket:
+        where, own = self.surroundings.address("program"), self.surroundings.identity(CONTROLLER)
+        return await keep_dialling(where, own, self.surroundings.leader, self._note)
+
+    # What it hears.
+
+    def _accepted(self, sock: socket.socket) -> None:
+        self._nursery.start_soon(self._serve, sock)
+
+    async def _serve(self, sock: socket.socket) -> None:
+        pid = pid_of(sock)
+        guest = await let_in(sock, self.surroundings.identity(CONTROLLER), self._note, self._why_refused)
+        if guest is None:
+            return
+        link = Link(*guest)
+        self._nursery.start_soon(link.write)
+        try:
+            if (frame := await link.receive()) is not None:
+                await self._attend(link, frame[0], pid)
+        except (frames.BadFrame, Refused) as error:
+            self._note(logging.WARNING, f"closed the connection to {link.peer}: {error}")
+        link.close()
+        if self._links.get(link.peer) is link:
+            del self._links[link.peer]
+            self._pulse.forget(link.peer)
+            self._step(Closed(node=link.peer))
+            if not self.machine.view.alive(link.peer):
+                self._views.addresses.pop(link.peer, None)  # It may never have been in a view.
+
+    def _why_refused(self, peer: str) -> str | None:
+        view = self.machine.view
+        is_dead = peer in view.dead or view.has_forgotten(peer)
+        return f"it was declared dead, as view {view.number} says" if is_dead else None
+
+    async def _attend(self, link: Link, first: dict[str, Any], pid: int | None) -> None:
+        """Hear who has greeted, for as long as he is there; what he says first tells if it is only his heart."""
+        frame: tuple[dict[str, Any], Any] | None = (first, None)
+        if first["kind"] == "beat":
+            while frame is not None:
+                self._pulse.beat(link.peer, time.monotonic(), pid)
+                frame = await link.receive()
+            return
+        if link.peer in self._links:
+            raise frames.BadFrame("a process of this name is connected already")
+        self._links[link.peer] = link
+        self._pulse.expect(link.peer, time.monotonic(), pid)
+        while frame is not None:
+            self._hear(link, frame[0])
+            frame = await link.receive()
+
+    def _hear(self, link: Link, header: dict[str, Any]) -> None:
+        kind = header["kind"]
+        if kind == "here":
+            self._views.addresses[link.peer] = frames.field(header, "address", str)
+        elif kind == "seen":
+            number = frames.field(header, "number", int)
+            if number > self.machine.number:
+                raise frames.BadFrame(f"{link.peer} has seen view {number}, and the last is {self.machine.number}")
+            self._views.took(link.peer, number)
+        elif kind == "digests":
+            where = frames.field(header, "stage", int), frames.field(header, "position", int)
+            partitions, digests = frames.numbers(header, "partitions"), frames.numbers(header, "digests")
+            if len(partitions) != len(digests):
+                raise frames.BadFrame(f"{len(digests)} digests of {len(partitions)} partitions")
+            if error := self._divergence.compare(link.peer, *where, partitions, digests):
+                self.program.send({"kind": "error", "node": CONTROLLER, "error": error.to_dict()})
+        elif kind == "cut":
+            self._doubt(link.peer, frames.field(header, "peer", str))
+        elif kind == "tell":
+            message = from_plain(header.get("m"), lambda body: body)
+            if not isinstance(message, Hello | Done | Failed) or message.node != link.peer:
+                raise frames.BadFrame(f"expected a message of {link.peer}, got {message!r:.200}")
+            self._step(message)
+        else:
+            raise frames.BadFrame(f"expected what a node tells, got {header!r:.200}")
+
+    def _doubt(self, a: str, b: str) -> None:
+        """Node `a` cannot reach `b`: if `b` says so, too, neither has died, and one of them has to go."""
+        if not ({a, b} <= set(self.machine.view.nodes) and {a, b} <= self._links.keys()):
+            return
+        if self._doubts.add(a, b, time.monotonic(), self._pulse.usual_s):
+            self._step(Cut(a=a, b=b))
+
+    async def _listen_to_hearts(self) -> None:
+        while True:
+            await trio.sleep(LOOK_EVERY_S)
+            for node in self._pulse.silent(self._living(), time.monotonic()):
+                if self.machine.view.alive(node):
+                    self._step(Suspected(node=node))
+
+    async def _miss_those_who_do_not_return(self) -> None:
+        await trio.sleep(RETURN_S)
+        for node in self._unheard():
+            self._step(Suspected(node=node))
+        await trio.sleep(GONE_S - RETURN_S)
+        for node in self._unheard():
+            self._step(Closed(node=node))
+
+    def _living(self) -> list[str]:
+        view = self.machine.view
+        return [node for node in view.nodes if node not in view.dead]
+
+    def _missing(self) -> list[str]:
+        return [node for node in self._living() if node not in self._links]
+
+    def _unheard(self) -> list[str]:
+        """Those that are missing and whose heart is, too: who is busy with a long job returns behind it."""
+        return [node for node in self._missing() if not self._pulse.beats(node, time.monotonic())]
+
+    # What it does.
+
+    def _step(self, message: ToController) -> None:
+        if self._unusable is not None:
+            return
+        before = self.machine.view
+        if self._crashes is not None:
+            self._crashes.step(message)
+        try:
+            effects = self.machine.step(message)
+        except Fenced as fenced:
+            assert isinstance(message, Hello | Done | Failed)
+            self._dismiss(message.node, str(fenced))
+            return
+        if isinstance(message, Closed) and before.alive(message.node):
+            self._report_gone(message.node)
+        if isinstance(message, Hello):
+            self._views.took(message.node, message.view)
+        if self._recorder is not None:
+            self._recorder.record(message, effects)
+        for effect in effects if self._crashes is None else self._crashes.along(effects):
+            if isinstance(effect, Publish):
+                try:
+                    self._publish(effect)
+                except FluxError as error:
+                    self._give_up(error)
+                    return
+            elif isinstance(effect, Resend):
+                for view in self._views.behind(effect.after, effect.to):
+                    self._send_view(effect.to, view)
+            else:
+                assert isinstance(effect, Lost), f"the controller cannot {effect}"
+                self._report_lost(effect)
+        self._after(before)
+
+    def _after(self, before: View) -> None:
+        """Let those go that were declared dead, and go on with what is drained."""
+        view = self.machine.view
+        for node in view.dead - before.dead:
+            if node in self._links:
+                self._report_gone(node, self._last_sign_of(node))
+                self._dismiss(node, f"it was declared dead in view {view.number}: it did not answer, or was cut off")
+        if view is not before:
+            self._drain()
+
+    def _dismiss(self, node: str, why: str) -> None:
+        link = self._links.pop(node, None)
+        self._pulse.forget(node)
+        self._views.addresses.pop(node, None)
+        if link is not None:
+            self._log(f"{node} is dismissed: {why}")
+            link.send({"kind": "fenced", "text": why})
+            self._nursery.start_soon(_see_off, link)
+
+    def _give_up(self, error: FluxError) -> None:
+        """A view that cannot be written down must not be sent: whoever leads the run ends it."""
+        self._unusable = error
+        self.program.send({"kind": "error", "node": CONTROLLER, "error": error.to_dict()})
+
+    def _publish(self, publish: Publish) -> None:
+        self._views.append(publish.view)
+        for node in publish.to:
+            self._send_view(node, publish.view)
+        self._report_view(publish.view)
+
+    def _flush(self) -> None:
+        for link in (self.program, *self._links.values()):
+            link.flush()
+
+    def _send_view(self, node: str, view: View) -> None:
+        if node in self._links:
+            plain = to_plain(view, lambda body: body)
+            self._links[node].send({"kind": "view", "view": plain, "addresses": self._views.addresses})
+
+    def _drain(self) -> None:
+        view = self.machine.view
+        for site in sorted(self._draining):
+            if not view.alive(site):
+                self._draining.discard(site)
+                self._report_gone(site)  # Who asked for it may not have heard.
+            elif is_empty(view, site):
+                self._draining.discard(site)
+                self.program.send({"kind": "drained", "site": site})
+        for move in list(moves_off(view, self._draining, self._sites())):
+            self._step(move)
+
+    def _sites(self) -> list[str]:
+        return [node for node in self._living() if node.partition(".")[0] not in (INGRESS, EGRESS)]
+
+    # What the program hears.
+
+    def _report_gone(self, node: str, seen_at: float | None = None) -> None:
+        """A node is dead now; one that was declared so had given its last sign of life at `seen_at`."""
+        self.program.send({"kind": "gone", "node": node, "at": time.monotonic(), "seen_at": seen_at})
+
+    def _last_sign_of(self, node: str) -> float | None:
+        """The last beat of its heart or, if the others could not reach it any more, since when."""
+        signs = (self._pulse.last(node), self._doubts.since(node))
+        return min((at for at in signs if at is not None), default=None)
+
+    def _report_lost(self, lost: Lost) -> None:
+        names = [_name(self.surroundings, *place) for place in lost.partitions]
+        copies = max(len(self.machine.view.copies[stage][partition]) for stage, partition in lost.partitions)
+        self.program.send({"kind": "error", "node": CONTROLLER, "error": DataLost(names, copies=copies).to_dict()})
+
+    def _report_view(self, view: View) -> None:
+        whole = not view.standby and not any(
+            node in view.dead for partitions in view.copies for copies in partitions for node in copies
+        )
+        told = {"number": view.number, "versions": view.versions, "whole": whole, "at": time.monotonic()}
+        self.program.send({"kind": "view", **told})
+        copies = {
+            node: sum(len(view.held(stage, node)) for stage in range(len(view.copies)) if not view.is_end(stage))
+            for node in view.nodes
+            if view.alive(node)
+        }
+        self.program.send({"kind": "placed", "copies": copies, "building": len(view.standby)})
+
+    async def _read_program(self) -> None:
+        while (frame := await self.program.receive()) is not None:
+            header, _ = frame
+            if header["kind"] == "dead" and header["node"] in self._missing():
+                self._step(Closed(node=header["node"]))
+            if header["kind"] == "drain":
+                self._draining.add(header["site"])
+                self._drain()
+            if header["kind"] == "stop":
+                self.program.send({"kind": "bye"})
+                await self.program.drain()
+                break
+        leave(0)
+
+    def _log(self, text: str) -> None:
+        self._note(logging.INFO, text)
+
+    def _note(self, level: int, text: str) -> None:
+        self.program.send({"kind": "log", "node": CONTROLLER, "level": level, "text": text})
+
+
+async def _see_off(link: Link) -> None:
+    """Close a link when what was said on it has gone out."""
+    with trio.move_on_after(1.0):
+        await link.drain()
+    link.close()
+
+
+def _name(surroundings: Surroundings, stage: int, partition: int) -> list[Any]:
+    return [surroundings.plan.segment(stage).title, partition]

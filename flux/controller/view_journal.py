@@ -1,0 +1,95 @@
+"""The journal of views: every view is in it before anybody is sent it, with where its nodes listen.
+
+A controller that is started again begins with the last one, and sends each node those it has not seen. The journal
+survives the death of the process; of the machine only with `fsync`, which costs milliseconds for each view.
+
+A view that everybody who lives has seen is not asked for again (rule 33). When the file has grown past `SHORTEN_BYTES`,
+and half of it is such views, a new one takes its place, with what is left: the same records, so whoever reads it finds
+a journal like any other, that begins later. Views are numbered without gaps. But for the last one they are kept as they
+are in the journal, and read when a node has not seen them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgpack
+
+from ..protocols.messages import View
+from ..protocols.view_retention import Seen
+from ..storage.journal import Journal
+from ..types.errors import FluxError
+from ..wire.codec import from_plain, to_plain
+from ..wire.frames import BadFrame
+
+SHORTEN_BYTES = 256 << 10
+
+
+class _Kept(NamedTuple):
+    """A view that somebody may ask for, or the last: its number, where it is in the file, and as it is there."""
+
+    number: int
+    position: int
+    content: bytes
+
+
+class Views:
+    """The views that are still needed, in order; kept at `path`."""
+
+    def __init__(self, path: Path, *, fsync: bool = False) -> None:
+        self._path = path
+        self._journal, records = Journal.open(path, fsync=fsync)
+        self.last: View | None = None
+        self.addresses: dict[str, str] = {}  # Of those that live.
+        self._kept: deque[_Kept] = deque()
+        if records:
+            self.last, self.addresses = _decode(path, records[-1].content)
+            first = self.last.number - len(records) + 1
+            self._kept.extend(_Kept(first + n, record.position, record.content) for n, record in enumerate(records))
+        self._seen = Seen(self.last)
+
+    def append(self, view: View) -> None:
+        """Make `view` the last one; on return it and the addresses are safe."""
+        self.addresses = {node: where for node, where in self.addresses.items() if node not in view.dead}
+        content = msgpack.packb([to_plain(view, _no_body), self.addresses])
+        self._kept.append(_Kept(view.number, self._journal.append(content), content))
+        self.last = view
+        self._seen.publish(view)
+        self._forget()
+
+    def took(self, node: str, number: int) -> None:
+        """`node` has seen the views up to `number`, or will have before it greets another controller."""
+        self._seen.take(node, number)
+
+    def behind(self, number: int, node: str) -> list[View]:
+        """The views with a higher number that list `node`, in order."""
+        later = [_decode(self._path, kept.content)[0] for kept in self._kept if kept.number > number]
+        return [view for view in later if node in view.nodes]
+
+    def _forget(self) -> None:
+        while len(self._kept) > 1 and self._kept[0].number <= self._seen.by_all:
+            self._kept.popleft()
+        keep_from = self._kept[0].position
+        if self._journal.size > max(SHORTEN_BYTES, 2 * (self._journal.size - keep_from)):
+            forward = self._journal.shorten((), keep_from, fsync=True)
+            self._kept = deque(kept._replace(position=kept.position - forward) for kept in self._kept)
+
+
+def _decode(path: Path, content: bytes) -> tuple[View, dict[str, str]]:
+    plain, addresses = msgpack.unpackb(content, use_list=False)
+    try:
+        view = from_plain(plain, _no_body)
+    except BadFrame as error:
+        raise FluxError(
+            f"{path} is the journal of a controller of another release of Flux: {error}. Go on with that one, or "
+            "remove the journal and run anew"
+        ) from error
+    if not isinstance(view, View):
+        raise FluxError(f"{path} is the journal of a controller, and holds {view!r:.200}. Remove it and run anew")
+    return view, addresses
+
+
+def _no_body(body: Any) -> Any:
+    raise AssertionError("a view has no body")

@@ -1,0 +1,1 @@
+"""The program's side of a run: what it knows of the processes, and the report it makes of that."""

@@ -1,0 +1,420 @@
+"""Program: the user's program's end of a run: what the processes tell it, in a thread of its own.
+
+The thread runs one trio loop: it hears the processes, takes over a `Collect`'s rows, and has those that die
+started again. Everything it learns is in `Heard`, guarded by one condition that callers wait on. Commands ask
+here, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import trio
+
+from ...controller.divergence import Divergence
+from ...plan.plan import CONTROLLER, EGRESS, INGRESS
+from ...sinks import Collect, Sink
+from ...site.config import Surroundings
+from ...site.crash_note import SUFFIX, Job, last_job
+from ...types.errors import DataLost, FluxError, alone, from_dict
+from ...wire import frames
+from ...wire.connections import let_in
+from ...wire.link import Link, accept_loop
+from ...wire.request import COMMAND
+from ..failures import settle_failures
+from ..poison_rows import PostMortem
+from ..processes import Process
+from ..run_state import Heard, Taken, Whole
+from .spawner import Spawner
+from .supervisor import Supervisor
+
+T = TypeVar("T")
+
+log = logging.getLogger("flux")
+
+_LAST_WORDS_S = 5.0
+
+
+class Program:
+    """The thread that hears the processes of one run, and has those started again that are named in `restarts`."""
+
+    _post_mortem_s = 0.3  # In this time the system has told how a process ended.
+
+    def __init__(
+        self,
+        surroundings: Surroundings,
+        sinks: Sequence[Sink],
+        listener: socket.socket,
+        spawner: Spawner,
+        names: Sequence[str],
+        restarts: frozenset[str],
+        answer: Callable[[dict[str, Any]], dict[str, Any]],
+    ) -> None:
+        self.heard = Heard(sinks=[Taken() for _ in sinks])
+        self.changed = threading.Condition()
+        self._surroundings = surroundings
+        self._sinks = sinks
+        self._listener = listener
+        self._spawner = spawner
+        self._names = names
+        self._restarts = restarts
+        self._answer = answer
+        self._supervisor = Supervisor(spawner, self.changed, restarts, self._died, self._fail)
+        self.processes = self._supervisor.processes
+        self._links: dict[str, Link] = {}  # By the names of processes, not of nodes.
+        self._over: dict[str, trio.Event] = {}  # Set when nothing more can come on the link.
+        self._divergence = Divergence(surroundings.plan)
+        self._post_mortem = PostMortem(surroundings.plan)
+        self._stopping = False
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._up = threading.Event()
+        self._thread = threading.Thread(target=self._live, name="flux-program", daemon=True)
+        self._thread.start()
+
+    def wait(self, until: Callable[[Heard], bool], timeout_s: float | None) -> bool:
+        """Wait until a condition on what was heard holds; False if time is up before."""
+        with self.changed:
+            return self.changed.wait_for(lambda: until(self.heard), timeout_s)
+
+    def kill(self, name: str, timeout_s: float) -> None:
+        """SIGKILL the present incarnation of `name`; return when it is gone."""
+        deadline = time.monotonic() + timeout_s
+        with self.changed:
+            process = self.processes.live(name)
+            # One that was started again a moment ago may not have a number yet.
+            self.changed.wait_for(lambda: process.pid is not None or process.gone, timeout_s)
+            process.kill()
+            if not self.changed.wait_for(lambda: process.gone, deadline - time.monotonic()):
+                raise FluxError(f"{name} (process {process.pid}) did not end {timeout_s:g} s after SIGKILL")
+
+    def start_site(self) -> Process:
+        """Start a further site."""
+        return self._in_thread(self._start_site)
+
+    def drain(self, name: str) -> Process:
+        """Have the controller empty a site; when it has, the site is stopped."""
+        with self.changed:
+            process = self._live_site(name)
+        self._in_thread(lambda: self._ask_to_drain(name))
+        return process
+
+    def sites_without(self, name: str) -> list[str]:
+        """The live sites besides `name` that are to stay; `ValueError` if `name` is none."""
+        with self.changed:
+            self._live_site(name)
+            sites = [process.name for process in self.processes if process.is_site and not process.gone]
+            return [site for site in sites if site != name and site not in self.heard.draining]
+
+    def _live_site(self, name: str) -> Process:
+        process = self.processes.live(name)
+        if not process.is_site:
+            raise ValueError(f"{name} is no site: it holds no partitions that could be moved")
+        return process
+
+    def is_up(self, name: str) -> bool:
+        """Whether the process `name` runs and has connected, or is about to."""
+        with self.changed:
+            return any(process.name == name and not process.gone for process in self.processes)
+
+    def stop(self, patience_s: float = 5.0) -> None:
+        """Tell every process to end, and wait until they have; those that do not are killed."""
+        self._tell(self._stop)
+        self.wait(lambda heard: self.processes.all_gone() or not self._thread.is_alive(), patience_s)
+        with self.changed:
+            for process in self.processes:
+                process.kill()
+        self.wait(lambda heard: self.processes.all_gone() or not self._thread.is_alive(), patience_s)
+
+    def join(self) -> None:
+        """End the spawner, with whatever is left, and the thread."""
+        self._tell(lambda: self._cancel.cancel())
+        self._thread.join()
+        self._spawner.close()
+        with self.changed:
+            for process in self.processes:
+                if not process.gone:
+                    self.processes.end(process, None)  # The thread died before it could hear how.
+
+    def _tell(self, what: Callable[[], None]) -> None:
+        self._up.wait()
+        with contextlib.suppress(trio.RunFinishedError):
+            assert self._token is not None
+            self._token.run_sync_soon(what)
+
+    def _in_thread(self, what: Callable[[], T]) -> T:
+        self._up.wait()
+        try:
+            return trio.from_thread.run_sync(what, trio_token=self._token)
+        except trio.RunFinishedError:
+            raise self.heard.error or FluxError("the run has ended: its processes are gone") from None
+
+    # In the thread.
+
+    def _live(self) -> None:
+        """Whatever goes wrong here must reach those who wait."""
+        try:
+            trio.run(self._run)
+        except BaseException as error:
+            with self.changed:
+                self._stopping = True
+                self.heard.error = self.heard.error or alone(error)
+                self.changed.notify_all()
+
+    async def _run(self) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        with trio.CancelScope() as self._cancel:
+            self._up.set()
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                nursery.start_soon(self._supervisor.run, self._names, nursery)
+                with self._listener:
+                    await accept_loop(self._listener, self._accepted)
+
+    def _accepted(self, sock: socket.socket) -> None:
+        self._nursery.start_soon(self._serve, sock)
+
+    async def _serve(self, sock: socket.socket) -> None:
+        own, log_it = self._surroundings.identity("program"), partial(self._log, node="program")
+        guest = await let_in(sock, own, log_it, self._why_refused)
+        if guest is None:
+            return
+        link, over = Link(*guest), trio.Event()
+        self._nursery.start_soon(link.write)
+        try:
+            if link.peer != COMMAND:
+                await self._greeted(link, over)
+            while (frame := await link.receive()) is not None:
+                if link.peer == COMMAND:
+                    await self._reply(link, frame[0])
+                else:
+                    self._hear(link, *frame)
+        except frames.BadFrame as error:
+            self._log(logging.WARNING, f"closed the connection to {link.peer}: {error}", node=link.peer)
+        finally:
+            over.set()
+            link.close()
+            self._left(link)
+
+    def _left(self, link: Link) -> None:
+        """The connection is over. Of the processes that the spawner has forked, it tells itself when they end."""
+
+    def _why_refused(self, peer: str) -> str | None:
+        with self.changed:
+            is_known = peer == COMMAND or self.processes.of_node(peer) is not None
+        return None if is_known else "it is not a process that this run has started, or it is dead"
+
+    async def _greeted(self, link: Link, over: trio.Event) -> None:
+        process = self.processes.of_node(link.peer)
+        if process is None:
+            raise frames.BadFrame("it died a moment ago")
+        await self._hear_out(process.name)
+        with self.changed:
+            self._links[process.name], self._over[process.name] = link, over
+            process.greeted()
+            self._note_joined(process)
+            self._log(logging.INFO, f"{process.node} is up (process {process.pid})", node=process.node)
+            if process.name == EGRESS:
+                for number, (sink, taken) in enumerate(zip(self._sinks, self.heard.sinks, strict=True)):
+                    if isinstance(sink, Collect):
+                        held = {"sink": number, "upto": taken.upto, "reached": taken.reached}
+                        link.send({"kind": "collected", **held})
+            if process.name == INGRESS and self._surroundings.plan.policy.max_latency_ms is not None:
+                link.send({"kind": "out", "upto": self.heard.safe_upto})
+            if process.name == CONTROLLER:
+                for dead in self.heard.deaths:
+                    link.send({"kind": "dead", "node": dead.node})
+                for site in self.heard.draining:
+                    link.send({"kind": "drain", "site": site})
+            if self._stopping:
+                link.send({"kind": "stop"})
+            self.changed.notify_all()
+
+    async def _reply(self, link: Link, header: dict[str, Any]) -> None:
+        """Answer a command: in a thread, because the answer may have to wait for what this one hears."""
+        # It is abandoned when the run stops, which it may itself be waiting for.
+        link.send(await trio.to_thread.run_sync(partial(self._answer, header), abandon_on_cancel=True))
+        await link.drain()
+
+    async def _hear_out(self, name: str) -> None:
+        """Before the next incarnation is heard, hear what the last one had sent: then the two do not mix."""
+        if name in self._links:
+            with trio.move_on_after(_LAST_WORDS_S):  # A fork of it may hold the connection.
+                await self._over[name].wait()
+            self._links[name].close()
+
+    def _start_site(self) -> Process:
+        with self.changed:
+            return self._supervisor.start(self.processes.next_site())
+
+    def _note_joined(self, process: Process) -> None:
+        if process.is_site and self.heard.started_at is not None:
+            self.heard.changes.append((time.monotonic(), f"{process.name} joined"))
+
+    def _ask_to_drain(self, site: str) -> None:
+        with self.changed:
+            self.heard.draining.add(site)
+            self._links[CONTROLLER].send({"kind": "drain", "site": site})
+
+    def _let_go(self, site: str) -> None:
+        """Nothing is on the site any more."""
+        self.heard.draining.discard(site)
+        process = self.processes.of_node(site)
+        if process is not None:  # It may have died meanwhile.
+            process.drained = True
+            self.heard.changes.append((time.monotonic(), f"{site} is drained"))
+            self._links[site].send({"kind": "stop"})
+
+    def _declared_dead(self, node: str) -> None:
+        """Its process may be there, stopped or cut off, for as long as it likes."""
+        self.heard.draining.discard(node)
+        process = self.processes.of_node(node)
+        if process is not None and not process.drained and not self._stopping:
+            self.heard.declared.append(process)
+
+    def _died(self, process: Process) -> None:
+        self.heard.draining.discard(process.name)
+        if self._stopping or process.drained:
+            return
+        self.heard.deaths.append(process)
+        if CONTROLLER in self._links:
+            self._links[CONTROLLER].send({"kind": "dead", "node": process.node})
+        if process.is_site:
+            self._examine(process, last_job(self._surroundings.directory / f"{process.name}{SUFFIX}"))
+        if self.heard.started_at is None:
+            how = process.how_it_ended()
+            self._fail(FluxError(f"{process.name} ended before the run had started, with {how}"))
+        elif process.is_site or self.heard.ended:
+            # The controller has the copies of a site rebuilt; behind the end nothing is needed.
+            self._log(logging.WARNING, f"{process.node} ended with {process.how_it_ended()}", node=process.node)
+        elif process.name not in self._restarts:
+            how = process.how_it_ended()
+            self._fail(
+                FluxError(
+                    f"the {process.name} process ended, and it cannot be restarted yet: the run ends here. Output up "
+                    f"to now is right. It ended with {how}"
+                )
+            )
+        elif (error := self.processes.check_restart(process)) is not None:
+            self._fail(error)
+        else:
+            self._log(
+                logging.WARNING,
+                f"{process.node} ended with {process.how_it_ended()}; it is started again",
+                node=process.node,
+            )
+            self._supervisor.start(process.name)
+
+    def _examine(self, process: Process, job: Job | None) -> None:
+        """End the run if its input kills the sites that work on it."""
+        if job is not None and process.killed_at is None:
+            poison = self._post_mortem.examine(process.name, process.how_it_ended(), job)
+            if poison is not None:
+                self._fail(poison)
+
+    async def _fail_when_the_dead_are_known(self, error: BaseException) -> None:
+        """Both copies are gone; why may be known in a moment."""
+        await trio.sleep(self._post_mortem_s)
+        with self.changed:
+            self._fail(error)
+            self.changed.notify_all()
+
+    def _hear(self, link: Link, header: dict[str, Any], body: Any) -> None:
+        now = time.monotonic()
+        kind = header["kind"]
+        with self.changed:
+            heard = self.heard
+            if kind == "rows":
+                self._take_rows(link, header, body, now)
+            elif kind == "inputs":
+                heard.history.add_inputs(header["log"], header["total"])
+            elif kind == "view":
+                if heard.started_at is None:
+                    heard.started_at = header["at"]
+                if heard.whole != header["whole"]:
+                    what = "every partition has all its copies" if header["whole"] else "copies are missing"
+                    self._log(logging.INFO, f"view {header['number']}: {what}", node=CONTROLLER)
+                heard.whole = header["whole"]
+                if heard.whole:
+                    heard.wholes.append(Whole(header["at"], header["versions"]))
+            elif kind == "placed":
+                heard.copies, heard.building = header["copies"], header["building"]
+            elif kind == "load":
+                heard.buffered_rows[link.peer] = header["buffered_rows"]
+            elif kind == "moved":
+                heard.hear_moved(link.peer, header, self._surroundings.plan, now)
+            elif kind == "installed":
+                heard.hear_installed(header)
+            elif kind == "gone":
+                heard.hear_gone(header)
+                self._declared_dead(header["node"])
+            elif kind == "drained":
+                self._let_go(header["site"])
+            elif kind == "error":
+                error = from_dict(header["error"])
+                if isinstance(error, DataLost):
+                    self._nursery.start_soon(self._fail_when_the_dead_are_known, error)
+                else:
+                    self._fail(error)
+            elif kind == "bye":
+                heard.hear_bye(link.peer, header, self._divergence)
+            elif kind in ("skipped", "shed", "late"):
+                for text in heard.left_out.hear(header):
+                    self._log(logging.WARNING, text, node=link.peer)
+            elif kind == "log":
+                self._log(header["level"], f"{header['node']}: {header['text']}", node=header["node"])
+            elif kind != "up":
+                raise frames.BadFrame(f"{link.peer} sent an unknown {kind!r}")
+            self._settle_history(now)
+            self.changed.notify_all()
+
+    def _settle_history(self, now: float) -> None:
+        heard = self.heard
+        if heard.started_at is not None and heard.history.is_due(heard.started_at, now):
+            settle_failures(heard, now)
+            heard.history.settle(heard.started_at, now)
+
+    def _take_rows(self, link: Link, header: dict[str, Any], body: Any, now: float) -> None:
+        number, upto = header.get("sink", 0), header["upto"]
+        sink, taken = self._sinks[number], self.heard.sinks[number]
+        rows = link.decode_batch(header, body)
+        if isinstance(sink, Collect):
+            after = header["after"]
+            if upto > taken.upto != after:
+                self._fail(
+                    FluxError(
+                        f"{link.peer} sent the output from {after} to {upto}, and the program has it up to "
+                        f"{taken.upto}: some would be lost or be there twice, so the run ends here. This is an error "
+                        "of Flux; please report it"
+                    )
+                )
+                return
+            # Else the last egress had sent it, and was killed before it knew that it had come.
+            if upto > taken.upto and rows is not None:
+                sink.write(rows, after, upto)
+        self.heard.take(header, now)
+        if isinstance(sink, Collect):
+            link.send({"kind": "durable", "sink": number, "upto": upto})
+        if self._surroundings.plan.policy.max_latency_ms is not None and INGRESS in self._links:
+            self._links[INGRESS].send({"kind": "out", "upto": self.heard.safe_upto})
+
+    def _fail(self, error: BaseException) -> None:
+        # While a run stops, its processes see each other go one by one.
+        if self.heard.error is None and not self.heard.ended and not self._stopping:
+            if isinstance(error, DataLost):
+                error = DataLost(error.partitions, self.heard.safe_upto or None, copies=error.copies)
+            self.heard.error = error
+
+    def _log(self, level: int, text: str, *, node: str) -> None:
+        log.log(level, "%s", text, extra={"flow": self._surroundings.plan.name, "node": node})
+
+    def _stop(self) -> None:
+        self._stopping = True
+        for link in self._links.values():
+            link.send({"kind": "stop"})

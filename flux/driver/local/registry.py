@@ -1,0 +1,143 @@
+"""Registry: which runs this user has on this machine, so that commands find them by name.
+
+Each run has a small file in a directory that only its user can read: its name, its program's process and where that
+listens, with the secret of the run. A run that ends removes its file. If its program was killed, the spawner does;
+if that was killed too, the next command or run that sees it, and what the run had written goes as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+import stat
+import tempfile
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from ...storage.disk import disk_error
+from ...types.errors import FluxError
+from ...wire.request import listens
+
+log = logging.getLogger("flux")
+
+_SUFFIX = ".json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One run: the dataflow's name, its program's process, and how to ask it."""
+
+    name: str
+    pid: int
+    address: str
+    secret: str = field(repr=False)  # In hexadecimal digits.
+
+
+def registry() -> Path:
+    """The directory of this user's runs; made if it is not there, refused if others could write to it."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    path = Path(runtime) / "flux" if runtime else Path(tempfile.gettempdir()) / f"flux-{os.getuid()}"
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+        found = path.lstat()
+    except OSError as error:
+        raise FluxError(
+            f"the directory of runs, {path}, cannot be made: {error.strerror}. Set XDG_RUNTIME_DIR to a "
+            "directory of yours"
+        ) from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise FluxError(
+            f"{path} is to hold what only you may read, and belongs to another user or is open to others: remove it, "
+            "or set XDG_RUNTIME_DIR to a directory of yours"
+        )
+    return path
+
+
+def enter(entry: Entry, number: str) -> Path:
+    """Write the file of a run; `number` is what no other run has. Whoever enters a run removes the file."""
+    path = registry() / f"{number}{_SUFFIX}"
+    fresh = path.with_suffix(".new")
+    try:
+        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(fd, "w") as file:
+            json.dump(asdict(entry), file)
+        fresh.rename(path)
+    except OSError as error:
+        raise disk_error("the registry of runs", path, error, "The run goes on; commands do not find it") from error
+    return path
+
+
+def remove(number: str) -> None:
+    """Remove the file of a run whose program could not."""
+    with contextlib.suppress(FluxError):
+        (registry() / f"{number}{_SUFFIX}").unlink(missing_ok=True)
+
+
+def entries() -> list[Entry]:
+    """The runs that are in progress, by name; the files of others are removed."""
+    found = []
+    for path in registry().glob(f"*{_SUFFIX}"):
+        entry = _read(path)
+        if entry is None:
+            continue  # It was removed meanwhile, or another release wrote it.
+        if _lives(entry):
+            found.append(entry)
+        else:
+            path.unlink(missing_ok=True)
+            _remove_directory(entry)
+    return sorted(found, key=lambda entry: (entry.name, entry.pid))
+
+
+def find(name: str | None) -> Entry:
+    """The run of this name, or of the program with this process number; without a name, the only one there is."""
+    runs = entries()
+    if not runs:
+        raise FluxError("no run is in progress on this machine: start one, such as `flux run MODULE:FLOW`")
+    found = [entry for entry in runs if name in (None, entry.name, str(entry.pid))]
+    if len(found) == 1:
+        return found[0]
+    there = ", ".join(f"{entry.name} (process {entry.pid})" for entry in found or runs)
+    if not found:
+        raise FluxError(f"no run is called {name!r}; in progress are {there}")
+    raise FluxError(f"several runs are in progress: {there}. Say which, by its name or the number of its process")
+
+
+def _remove_directory(entry: Entry) -> None:
+    """Remove the journals and sockets of a run whose program and spawner were killed. Output is never there."""
+    directory = Path(entry.address.removeprefix("unix:")).parent
+    if directory == registry() or not directory.name.startswith("flux-") or not directory.is_dir():
+        return
+    # A number may belong to a process that this one cannot see, in another container: then somebody listens.
+    if not _is_there(entry.pid) and not listens(entry.address):
+        log.warning(
+            "%s (process %d) was killed, and so was what should have cleaned up behind it; %s, with its journals, is "
+            "removed now",
+            entry.name,
+            entry.pid,
+            directory,
+        )
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _read(path: Path) -> Entry | None:
+    try:
+        return Entry(**json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _lives(entry: Entry) -> bool:
+    # The number of a dead process may have been given to another one, which does not listen.
+    return _is_there(entry.pid) and listens(entry.address)
+
+
+def _is_there(pid: int) -> bool:
+    with contextlib.suppress(PermissionError):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
+    return True

@@ -1,0 +1,103 @@
+"""Supervisor: has the spawner start processes, and tells the program when one has died.
+
+One that is started again when it dies, and is stopped (SIGSTOP), would be waited for without end: it is killed.
+
+It lives in the program's thread. What it notes is guarded by the program's condition.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+
+import trio
+
+from ...site.heartbeat import BEAT_EVERY_S
+from ...types.errors import FluxError
+from ..processes import Process, Processes
+from .spawner import Exited, Report, Spawner, Started
+
+
+class Supervisor:
+    """`died` is called for each process that has ended, `fail` with what the run cannot survive.
+
+    Those named in `restarts` are started again by whoever is told.
+    """
+
+    def __init__(
+        self,
+        spawner: Spawner,
+        changed: threading.Condition,
+        restarts: frozenset[str],
+        died: Callable[[Process], None],
+        fail: Callable[[FluxError], None],
+    ) -> None:
+        self.processes = Processes()
+        self._spawner = spawner
+        self._changed = changed
+        self._restarts = restarts
+        self._died = died
+        self._fail = fail
+
+    async def run(self, names: Iterable[str], nursery: trio.Nursery) -> None:
+        """Start the processes `names`, and mind them and those that follow."""
+        self._nursery = nursery
+        nursery.start_soon(self._end_the_stopped)
+        with self._changed:
+            for name in names:
+                self.start(name)
+        while (report := await self._spawner.report()) is not None:
+            with self._changed:
+                self._take(report)
+                self._changed.notify_all()
+        await self._outlive_the_spawner()
+
+    def start(self, name: str) -> Process:
+        """Start the next incarnation of `name`; it is up when it has connected to the program."""
+        process = self.processes.begin(name)
+        self._nursery.start_soon(process.stderr.forward)
+        self._spawner.start(name, process.incarnation, process.stderr.writing)
+        process.stderr.handed_over()
+        return process
+
+    def _take(self, report: Report) -> None:
+        process = self.processes.of(report)
+        if isinstance(report, Started):
+            process.started(report)
+        elif isinstance(report, Exited):
+            self.processes.end(process, report)
+            self._died(process)
+        else:
+            self.processes.end(process, None)
+            self._fail(FluxError(f"the system refuses to start {process.node}, a process of this run: {report.why}"))
+
+    async def _end_the_stopped(self) -> None:
+        while True:
+            await trio.sleep(BEAT_EVERY_S)
+            with self._changed:
+                for process in self.processes:
+                    if process.name in self._restarts:
+                        process.kill_if_stopped()
+
+    async def _outlive_the_spawner(self) -> None:
+        """Nothing can be started again, nor can anybody tell how a process ended: the run is over."""
+        with self._changed:
+            self._fail(
+                FluxError(
+                    f"the process that starts the others of this run (process {self._spawner.pid}) was killed: the run "
+                    "ends here, because nothing that dies could be started again. Output up to now is right. Flux does "
+                    "not kill it: find out who did (`dmesg` tells if memory ran out), and start the run again"
+                )
+            )
+            self._changed.notify_all()
+        for process in self.processes:
+            if not process.gone:
+                self._nursery.start_soon(self._await_end, process)
+
+    async def _await_end(self, process: Process) -> None:
+        """An orphan leaves when it sees that its parent is gone; it may be busy, and is not waited for."""
+        process.kill()
+        await process.wait_gone()
+        with self._changed:
+            self.processes.end(process, None)
+            self._changed.notify_all()

@@ -1,0 +1,139 @@
+"""Joining: how a process that somebody starts becomes one of a remote run: it asks the controller who it is.
+
+An ingress and an egress keep a journal in a directory of theirs. It must be there again when they are started again,
+and must not be that of another run: both are checked, because rows would be lost or be there twice otherwise.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...plan import Policy
+from ...plan.logical_flow import LogicalFlow
+from ...plan.plan import EGRESS, INGRESS
+from ...site.config import LEASE_S, place_of
+from ...site.egress.egress_process import EgressProcess
+from ...site.ingress.ingress_process import IngressProcess
+from ...site.worker import Worker
+from ...storage.disk import replace_file
+from ...storage.journal import InUse
+from ...types.errors import FluxError
+from ...wire import address
+from ...wire.connections import Identity
+from ...wire.request import Unanswered, ask
+from ..launcher import Runnable
+from .exit_monitor import Witness
+from .remote_config import RemoteSurroundings
+from .remote_flow import RemoteFlow, description
+
+_ASK_TIMEOUT_S = 30.0
+_RETRY_S = 0.2
+_RUN = "run"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joining:
+    """A process that is to be the `role` of a run: "site", "ingress" or "egress"."""
+
+    flow: LogicalFlow
+    role: str
+    controller: str
+    own: Identity  # As a command: it has no name in the run yet.
+    witness: Witness
+    listen: str | None  # Where others reach it; None: at the address from which it reaches the controller.
+    patience_s: float
+    lease_s: float = LEASE_S
+
+    def process(self, directory: Path | None, wish: str | None = None) -> Runnable:
+        """What the process is to do; `wish` is the name that a site would like to have."""
+        settings = self._patiently("settings")
+        policy = Policy(**settings["policy"])
+        flow = RemoteFlow.of(self.flow, settings["sites"], settings["standby"], settings["availability"], policy)
+        joined = self._ask("join", role=self.role, name=wish, flow=description(flow.plan))
+        if directory is None:
+            directory = Path(tempfile.gettempdir())  # Nothing that a site writes is wanted after it.
+        else:
+            _claim(self.role, directory, joined)
+        surroundings = RemoteSurroundings(
+            plan=flow.plan,
+            directory=directory,
+            run=joined["run"],
+            secret=self.own.secret,
+            tls=self.own.tls,
+            controller=self.controller,
+            here=self._here(),
+            lease_s=self.lease_s,
+        )
+        self.witness.joined(joined["name"], joined["run"])
+        if self.role == INGRESS:
+            for number, source in enumerate(flow.sources):
+                place = place_of(directory, "source", number)
+                place.mkdir(exist_ok=True)
+                source.bind(place)
+            return _alone(IngressProcess(surroundings, flow.sources, joined["incarnation"]))
+        if self.role == EGRESS:
+            return _alone(EgressProcess(surroundings, flow.sinks, joined["incarnation"]))
+        return Worker(surroundings, joined["name"], self.witness.note)
+
+    def _here(self) -> str:
+        """Where the others reach this process."""
+        if self.listen is None:
+            return f"tcp:{_own_host(self.controller)}:0"
+        if address.is_wildcard(self.listen):
+            port = self.listen.rpartition(":")[2]
+            raise FluxError(
+                f"--listen {self.listen.removeprefix('tcp:')} is no address at which others reach this machine: they "
+                f"are told it as it is. Give the machine's own, such as {_own_host(self.controller)}:{port}"
+            )
+        return self.listen
+
+    def _patiently(self, what: str) -> dict[str, Any]:
+        """Ask a controller that may still be on its way: supervisors start processes in any order."""
+        deadline = time.monotonic() + self.patience_s
+        while True:
+            try:
+                return self._ask(what)
+            except Unanswered as error:
+                if time.monotonic() > deadline:
+                    raise Unanswered(
+                        f"{error}. Is `flux controller` running there, and does a firewall let this machine through?"
+                    ) from error
+                time.sleep(_RETRY_S)
+
+    def _ask(self, what: str, **details: Any) -> dict[str, Any]:
+        return ask(self.controller, self.own, what, _ASK_TIMEOUT_S, **details)
+
+
+def _alone(end: IngressProcess | EgressProcess) -> Runnable:
+    """An end that cannot do its work ends the run; one that was called while its predecessor lives only itself."""
+    if isinstance(end.unusable, InUse):
+        raise end.unusable
+    return end
+
+
+def _claim(role: str, directory: Path, joined: dict[str, Any]) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        path = directory / _RUN
+        run = path.read_text() if path.exists() else None
+        if run is None and joined["started"]:
+            raise FluxError(
+                f"the {role} of this run is started again, and {directory} does not hold what the last one wrote: give "
+                "it the same --journal as before, on a disk that outlives the process"
+            )
+        if run is None:
+            replace_file(path, joined["run"].encode(), fsync=True)
+        elif run != joined["run"]:
+            raise FluxError(f"{directory} holds the journal of another run: remove it, or give another --journal")
+    except OSError as error:
+        raise FluxError(f"the journal of the {role} cannot be kept in {directory}: {error}") from error
+
+
+def _own_host(controller: str) -> str:
+    with address.connect_blocking(controller, _ASK_TIMEOUT_S) as sock:
+        host: str = sock.getsockname()[0]
+        return host

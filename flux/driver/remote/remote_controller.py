@@ -1,0 +1,235 @@
+"""The controller of a remote run: it also takes the program's part, and answers those who join and commands.
+
+All of it is on one port. What is said first tells whom it is for: the controller, the program's part (`leader`), or,
+from a command, whoever can answer. In its directory, beside the journal of views, are the name of the run and, once it
+has come, the note that the stream has ended: a controller that is started again then only sends the others home.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from ...controller.controller_process import RETURN_S, ControllerProcess
+from ...plan.plan import CONTROLLER, EGRESS, INGRESS
+from ...site.crash_note import Job
+from ...storage.disk import disk_error, replace_file
+from ...types.errors import FluxError, NoSites, PlanError
+from ...wire import frames
+from ...wire.link import Link, tune
+from .leader import Leader
+from .process_names import Roll
+from .remote_config import RemoteSurroundings
+from .remote_flow import description
+
+_RUN, _ENDED = "run", "ended"
+_FAREWELL_S = 10.0  # Those who were told to stop may have a sink to flush.
+_LOOK_EVERY_S = 0.05
+_KILL_ME = {"killed": CONTROLLER}
+
+
+class RemoteController(ControllerProcess):
+    """The process of `flux controller`."""
+
+    def __init__(self, surroundings: RemoteSurroundings, listener: socket.socket, settings: dict[str, Any]) -> None:
+        super().__init__(surroundings, listener)
+        if self._unusable is not None:
+            raise self._unusable
+        self._settings = settings  # Those who join make the same plan with them.
+        # Read when the journal is this process's alone.
+        self.surroundings = replace(surroundings, run=_run_name(surroundings.directory))
+        self._ended = surroundings.directory / _ENDED
+        self.leader = Leader(surroundings.plan, self._ended.exists())
+        self._roll = Roll(surroundings.plan)
+        self._outcome: dict[str, Any] = {}  # How the run has ended, when it has.
+        self._has_outcome = trio.Event()
+        self._await_outcome: set[Link] = set()
+
+    async def run(self) -> None:
+        """Live until the stream has ended, or the run has failed."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(super().run)
+            was_over = self.leader.over
+            if was_over:
+                await trio.sleep(RETURN_S)
+            while not self.leader.over:
+                await trio.sleep(_LOOK_EVERY_S)
+                self.leader.end_if_lost()
+            error = self.leader.heard.error
+            if error is None:
+                _write(self._ended, b"")
+            with trio.move_on_after(_FAREWELL_S):
+                # Its own is among them. Who is just connecting anew must find somebody to send it home.
+                while len(self.leader.links) > 1 or not (was_over or self._all_told()):
+                    await trio.sleep(_LOOK_EVERY_S)
+            error = error or self.leader.heard.diverged
+            with trio.move_on_after(_FAREWELL_S):
+                await self._tell_outcome(error)
+            nursery.cancel_scope.cancel()
+        if error is not None:
+            raise error
+
+    async def _tell_outcome(self, error: BaseException | None) -> None:
+        """Those who have asked for it hear it from here, or never."""
+        self._outcome = {"status": self.leader.status().to_dict(), "error": None if error is None else str(error)}
+        self._has_outcome.set()
+        while self._await_outcome:
+            await trio.sleep(_LOOK_EVERY_S)
+
+    def _all_told(self) -> bool:
+        view = self.machine.view
+        return all(node in self.leader.told for node in view.nodes if view.alive(node))
+
+    async def _find_program(self) -> socket.socket:
+        """It is here."""
+        ours, theirs = socket.socketpair()
+        for sock in (ours, theirs):
+            tune(sock)
+        link = Link(CONTROLLER, theirs)
+        self._nursery.start_soon(link.write)
+        self._nursery.start_soon(self.leader.serve, link)
+        return ours
+
+    async def _attend(self, link: Link, first: dict[str, Any], pid: int | None) -> None:
+        if first["kind"] == "ask" and first.get("what") == "outcome":
+            await self._answer_at_the_end(link)
+        elif first["kind"] == "ask":
+            answer = await self._answered(first)
+            link.send(answer)
+            await link.drain()
+            if answer.get("answer") == _KILL_ME:
+                os.kill(os.getpid(), signal.SIGKILL)
+        elif first["kind"] == "up":
+            await self.leader.serve(link)
+        else:
+            await super()._attend(link, first, pid)
+
+    async def _answer_at_the_end(self, link: Link) -> None:
+        """Tell a command how the run has ended, when it has; the command may be gone by then."""
+        self._await_outcome.add(link)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_cancel_when_gone, link, nursery.cancel_scope)
+            await self._has_outcome.wait()
+            link.send({"kind": "answer", "answer": self._outcome})
+            await link.drain()
+            nursery.cancel_scope.cancel()
+        self._await_outcome.discard(link)
+
+    async def _answered(self, header: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return {"kind": "answer", "answer": await self._answer(header)}
+        except (FluxError, frames.BadFrame) as error:
+            known = error if isinstance(error, FluxError) else FluxError(f"the question makes no sense: {error}")
+            return {"kind": "answer", "error": known.to_dict()}
+
+    async def _answer(self, header: dict[str, Any]) -> dict[str, Any]:
+        what = header.get("what")
+        if what == "status":
+            return self.leader.status().to_dict()
+        if what == "settings":
+            return self._settings
+        if what == "join":
+            return self._admit(header)
+        if what == "kill":
+            return await self._killed(str(header.get("process")))
+        if what == "died":
+            return self._hear_witness(header)
+        if what == "drain":
+            return await self._drained(str(header.get("site")), frames.field(header, "within_s", float))
+        raise FluxError(
+            f"a remote run can be asked for status, kill and drain, not for {what!r}: its processes are started where "
+            "they run, with `flux site`"
+        )
+
+    def _admit(self, header: dict[str, Any]) -> dict[str, Any]:
+        """Tell a process that joins who it is, and the settings that all must share."""
+        kind, view = frames.field(header, "role", str), self.machine.view
+        if header.get("flow") != description(self.surroundings.plan):
+            raise PlanError(
+                f"the MODULE:FLOW of this {kind} is another than its controller's: give both the same release of it"
+            )
+        answer = {"run": self.surroundings.run, "started": view.number > 0, "over": self.leader.over}
+        if kind in (INGRESS, EGRESS):
+            return {**answer, "name": kind, "incarnation": self._roll.incarnation(kind, view)}
+        return {**answer, "name": self._roll.site(header.get("name"), view, self._links), "incarnation": 1}
+
+    def _hear_witness(self, header: dict[str, Any]) -> dict[str, Any]:
+        """A site has ended, maybe while its operator was at work."""
+        if header.get("run") == self.surroundings.run:
+            job = None if header.get("job") is None else Job.from_plain(header["job"])
+            self.leader.hear_witness(frames.field(header, "name", str), job)
+        return {}
+
+    async def _killed(self, name: str) -> dict[str, Any]:
+        """Have a process kill itself, as if by SIGKILL from outside; what starts it again is its supervisor's to do."""
+        if name == CONTROLLER:
+            return _KILL_ME
+        node = next((node for node in self.leader.links if name in (node, node.partition(".")[0])), None)
+        if node is None:
+            there = sorted(peer for peer in self.leader.links if peer != CONTROLLER)
+            raise FluxError(f"no process of this run is called {name!r}; there are {', '.join([CONTROLLER, *there])}")
+        link = self.leader.links[node]
+        link.send({"kind": "kill"})
+        with trio.move_on_after(_FAREWELL_S):
+            while self.leader.links.get(node) is link:
+                await trio.sleep(_LOOK_EVERY_S)
+            return {}
+        raise FluxError(f"{name} did not end within {_FAREWELL_S:g} s: it is busy, or stopped")
+
+    async def _drained(self, site: str, within_s: float) -> dict[str, Any]:
+        view = self.machine.view
+        if not site.startswith("site-") or not view.alive(site):
+            raise FluxError(f"no live site is called {site!r}; the nodes are {', '.join(sorted(self._links))}")
+        self._check_places(site)
+        self._draining.add(site)
+        self._drain()
+        with trio.move_on_after(within_s):
+            while site not in self.leader.drained:
+                if site in self.leader.heard.closed_at:
+                    raise FluxError(
+                        f"{site} died before everything had been moved off it; its copies are rebuilt on other sites"
+                    )
+                self._check_places(site)
+                await trio.sleep(_LOOK_EVERY_S)
+            return {}
+        raise FluxError(f"waited {within_s:g} s for {site} to be drained; it is still being emptied")
+
+    def _check_places(self, site: str) -> None:
+        """`NoSites` if what is on a site that is to be emptied could not live on the others: nothing is moved then."""
+        others = [other for other in self._sites() if other != site and other not in self._draining]
+        needed = self.surroundings.plan.copies
+        if len(others) < needed and site not in self.leader.drained:
+            self._draining.discard(site)
+            there = f"there is {len(others)}" if len(others) == 1 else f"there are {len(others)}"
+            listed = f" ({', '.join(others)})" if others else ""
+            start = "one" if needed - len(others) == 1 else f"{needed - len(others)}"
+            raise NoSites(
+                f"{site} cannot be drained: its partitions need {needed} other sites to live on, and {there}{listed}. "
+                f"Start {start} with `flux site MODULE:FLOW --controller HOST:PORT`, then drain it again"
+            )
+
+
+async def _cancel_when_gone(link: Link, scope: trio.CancelScope) -> None:
+    await link.receive()
+    scope.cancel()
+
+
+def _run_name(directory: Path) -> str:
+    path = directory / _RUN
+    if not path.exists():
+        _write(path, secrets.token_hex(8).encode())
+    return path.read_text()
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        replace_file(path, data, fsync=True)
+    except OSError as error:
+        raise disk_error("the controller", path, error, "Output up to now is right") from error

@@ -1,0 +1,142 @@
+"""Reporting: what the program has heard of a run, as its report and as a snapshot."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+
+from .failures import failures_of
+from .history import INTERVAL_S
+from .processes import Process, Processes
+from .report import Failure, LogEntry, Report, build_timeline
+from .run_state import Heard, Moved
+from .status import ProcessStatus, Status
+
+RATE_WINDOW_S = 5.0  # A snapshot's rates are those of this last time.
+
+
+def make_report(name: str, heard: Heard, tables: list[pa.Table]) -> Report:
+    """The report of a run that is over."""
+    failures = failures_of(heard)
+    moves = [_move(moved, heard.started_at or 0.0) for moved in heard.moves]
+    return Report(
+        outputs=heard.outputs,
+        table=tables[0] if len(tables) == 1 else None,
+        tables=tables,
+        failures=failures,
+        moves=moves,
+        timeline=heard.history.timeline(heard.started_at or 0.0, _events(heard, failures, moves)),
+        name=name,
+        inputs=heard.history.input_rows,
+        duration_s=_last_output_s(heard),
+        skipped=heard.left_out.skipped,
+        skipped_rows=list(heard.left_out.rows),
+        shed=heard.left_out.shed,
+        late=heard.left_out.late,
+    )
+
+
+def _move(moved: Moved, started_at: float) -> dict[str, Any]:
+    return {
+        "when_s": moved.at - started_at,
+        "step": moved.step,
+        "partition": moved.partition,
+        "version": moved.version,
+        "from": moved.donor,
+        "to": moved.to,
+        "bytes": moved.size_bytes,
+        "took_s": moved.send_s + moved.install_s,
+    }
+
+
+def _events(heard: Heard, failures: list[Failure], moves: list[dict[str, Any]]) -> list[tuple[float, str]]:
+    """What happened when, for the timeline: deaths, recoveries, and which sites came, went and gave to others."""
+    events = [(at - (heard.started_at or 0.0), text) for at, text in heard.changes]
+    for failure in failures:
+        events.append((failure.when_s, f"{failure.site} died"))
+        if failure.recovered_after_s is not None:
+            events.append((failure.when_s + failure.recovered_after_s, f"{failure.site} recovered"))
+    # One for all moves of an interval from one site to another: there may be many.
+    together = Counter((move["when_s"] // INTERVAL_S, move["from"], move["to"]) for move in moves)
+    for (interval, donor, to), count in together.items():
+        events.append((interval * INTERVAL_S, f"partitions moved from {donor} to {to}: {count}"))
+    return sorted(events, key=lambda event: event[0])
+
+
+def make_status(name: str, heard: Heard, processes: Processes) -> Status:
+    """What the run is doing now."""
+    # The controller may not have noticed yet that a site is gone, and take its copies for live ones.
+    unnoticed = any(process.is_site and process.gone and process.node in heard.copies for process in processes)
+    told = [_process_status(process, heard) for process in processes]
+    return status_of(name, heard, told, heard.whole and not unnoticed, time.monotonic())
+
+
+def status_of(name: str, heard: Heard, processes: list[ProcessStatus], whole: bool, now: float) -> Status:
+    """What has been heard of a run until `now`, with what is known of its processes."""
+    started_at = heard.started_at or now
+    p50_ms, p99_ms = latency_ms(heard.history.inputs, heard.history.outputs, started_at, now)
+    return Status(
+        name=name,
+        t_s=now - started_at,
+        processes=processes,
+        whole=whole,
+        inputs=heard.history.input_rows,
+        outputs=heard.outputs,
+        input_rate=rate(heard.history.inputs, started_at, now),
+        output_rate=rate(heard.history.outputs, started_at, now),
+        failures=failures_of(heard, now),
+        ended=heard.ended,
+        latency_p50_ms=p50_ms,
+        latency_p99_ms=p99_ms,
+        building=heard.building,
+        skipped=heard.left_out.skipped,
+        shed=heard.left_out.shed,
+        late=heard.left_out.late,
+    )
+
+
+def _process_status(process: Process, heard: Heard) -> ProcessStatus:
+    is_declared_dead = process.node in heard.closed_at and not process.drained  # It may be stopped, or cut off.
+    is_there = not process.gone and not is_declared_dead
+    return ProcessStatus(
+        name=process.name,
+        pid=process.pid,
+        state="dead" if is_declared_dead else process.state,
+        incarnation=process.incarnation,
+        cpu_s=process.cpu_s,
+        copies=heard.copies.get(process.node, 0) if is_there else 0,
+        buffered_rows=heard.buffered_rows.get(process.node, 0) if is_there else 0,
+    )
+
+
+def latency_ms(
+    inputs: list[LogEntry], outputs: list[LogEntry], started_at: float, now: float
+) -> tuple[float | None, float | None]:
+    """Median and 99th percentile of the output of the last seconds."""
+    recent = [(at - started_at, upto, rows) for at, upto, rows in outputs if at > now - RATE_WINDOW_S]
+    numbered = [(at - started_at, upto, rows) for at, upto, rows in inputs]
+    if not recent:
+        return None, None
+    # One interval that covers it all.
+    interval = build_timeline(numbered, recent, interval_s=max(now - started_at, 0.0) + 1.0)[0]
+    return interval.latency_p50_ms, interval.latency_p99_ms
+
+
+def _last_output_s(heard: Heard) -> float:
+    last_at = heard.history.last_output_at
+    return 0.0 if last_at is None else last_at - (heard.started_at or 0.0)
+
+
+def since_start(heard: Heard, log: list[LogEntry]) -> list[LogEntry]:
+    """A log with the times that users see."""
+    started_at = heard.started_at or 0.0
+    return [(when - started_at, upto, rows) for when, upto, rows in log]
+
+
+def rate(log: list[LogEntry], started_at: float, now: float) -> float:
+    """Rows per second over the last seconds, or since the start if that is less."""
+    rows = sum(rows for when, _, rows in log if when > now - RATE_WINDOW_S)
+    return rows / max(min(RATE_WINDOW_S, now - started_at), 1e-3)

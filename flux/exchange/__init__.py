@@ -1,0 +1,1 @@
+"""The exchange: how rows become lanes and lanes become rows."""

@@ -1,0 +1,44 @@
+"""Lane chunks: how much of what the machine sends goes into one frame.
+
+A lane that is opened for a copy that was just built starts with a backlog: the rows that arrived during the state
+transfer may be many times what a lane carries otherwise. They are sent in chunks, in the order of sequence numbers,
+each a message of its own. A chunk is made when the link is ready for it, so the backlog as a whole occupies neither the
+loop nor the memory of this process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ..protocols.messages import Block, Data
+
+CHUNK_ROWS = 64 << 10
+
+Channels = tuple[tuple[Block, ...], ...]  # For each body of a message, the channels whose rows are sent.
+
+
+def chunks(message: Data, channels: Channels) -> Iterator[tuple[Data, Channels]]:
+    """What is sent, in messages of about `CHUNK_ROWS` rows at most; a body is not cut without need."""
+    if len(message.bodies) < 2:
+        yield message, channels
+        return
+    spans = np.array([body.span or (message.upto + 1, message.after) for body in message.bodies], np.int64)
+    after = message.after
+    for upto in [*_cuts(message, spans[:, 0].tolist()), message.upto]:
+        within = np.flatnonzero((spans[:, 0] <= upto) & (spans[:, 1] > after)).tolist()
+        bodies = tuple(message.bodies[place] for place in within)
+        yield replace(message, after=after, upto=upto, bodies=bodies), tuple(channels[place] for place in within)
+        after = upto
+
+
+def _cuts(message: Data, firsts: Sequence[int]) -> Iterator[int]:
+    """Where to cut: in front of a body. Bodies may overlap; then a cut leads through some of them."""
+    rows, last = 0, message.after
+    for body, first in zip(message.bodies, firsts, strict=True):
+        if rows >= CHUNK_ROWS and last < first - 1 < message.upto:
+            yield first - 1
+            rows, last = 0, first - 1
+        rows += len(body)

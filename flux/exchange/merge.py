@@ -1,0 +1,112 @@
+"""The ordered merge: the bodies of several lanes for the same range become one, in (sn, sub, producer) order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..model.subseq import Subs, padded, to_arrow, words_of
+from ..types.infer import filled_schema, together
+from ..types.normalize import columns_of
+from .rows import PRODUCER, SN, SUB, Rows, gather
+
+
+class SchemaConflict(Exception):
+    """Lanes of one edge have different columns. Only undeclared output can: each site infers it from its first rows."""
+
+
+def merge(parts: Iterable[Rows], edges: Sequence[int] = ()) -> Rows:
+    """One body out of several lanes' for the same range, in (sn, sub, producer) order.
+
+    If the lanes are of several edges, `edges` says of which each is, and the order is (sn, sub, edge, producer).
+    """
+    parts = list(parts)
+    if len(parts) == 1:
+        return parts[0]
+    marks = {mark.sn: mark for part in parts for mark in part.marks}  # Each lane brings the same ones.
+    in_order = tuple(marks[sn] for sn in sorted(marks))
+    edges = [edge for edge, part in zip(edges, parts, strict=True) if part.wide is not None] if edges else ()
+    filled = [part for part in parts if part.wide is not None]
+    if len(filled) <= 1:
+        return Rows(filled[0].wide if filled else None, in_order)
+    batches = _alike(filled)
+    schema = batches[0].schema
+    for batch in batches:
+        both = filled_schema(schema, batch.schema)
+        if both is None:
+            first, other = (columns_of(rows.schema.remove_metadata()) for rows in (filled[0].user, Rows(batch).user))
+            raise SchemaConflict(f"the output has the columns {first} from one site and {other} from another")
+        schema = both
+    whole = Rows(together(batches))
+    sn = whole.hidden(SN)
+    order = np.argsort(sn, kind="stable")
+    in_sn_order = sn[order]
+    if (in_sn_order[1:] == in_sn_order[:-1]).any():
+        ties = [whole.hidden(PRODUCER), *reversed(words_of(whole.hidden(SUB))), sn]
+        if len(set(edges)) > 1:
+            ties.insert(1, np.repeat(edges, list(map(len, filled))))
+        order = np.lexsort(tuple(ties))
+    assert whole.wide is not None
+    return Rows(gather(whole.wide, order), in_order)
+
+
+def settled(rows: Rows) -> Rows:
+    """The rows in (sn, sub, producer) order, and those that agree in all three by what is in them.
+
+    Rows that one punctuation caused in several partitions have the same sn and sub, and so have those of two branches
+    that stem from one row. What a stage makes of them is in the order in which it took them. If it takes rows as they
+    come, that is another in each of its copies, and whoever merges must not go by it.
+    """
+    if rows.wide is None:
+        return rows
+    sn, sub, producer = (rows.hidden(name) for name in (SN, SUB, PRODUCER))
+    if (sn[1:] > sn[:-1]).all():
+        return rows
+    keys = (producer, *reversed(words_of(sub)), sn)
+    order = np.lexsort(keys)
+    alike = np.ones(len(sn) - 1, np.bool_)
+    for key in keys:
+        alike &= key[order[1:]] == key[order[:-1]]
+    tied = order[np.flatnonzero(np.append(alike, False) | np.append(False, alike))]
+    if len(tied):
+        rank = np.zeros(len(sn), np.int64)
+        rank[tied] = _ranks(rows.user.take(pa.array(tied)))
+        order = np.lexsort((rank, *keys))
+    return Rows(gather(rows.wide, order), rows.marks)
+
+
+def _ranks(rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
+    """The place of each row among all, by what is in it."""
+    try:
+        order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in rows.schema.names]).to_numpy()
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError):  # Lists and structs have no order of Arrow's.
+        texts = [repr(row) for row in rows.to_pylist()]
+        order = np.array(sorted(range(len(texts)), key=texts.__getitem__), np.int64)
+    ranks = np.empty(len(order), np.int64)
+    ranks[order] = np.arange(len(order))
+    return ranks
+
+
+def _alike(parts: Sequence[Rows]) -> list[pa.RecordBatch]:
+    """The parts' batches under one schema: what `sub` has in one part and lacks in another is zero there."""
+    batches: list[Any] = [part.wide for part in parts]
+    subs = [part.hidden(SUB) for part in parts]
+    counts = [len(words_of(sub)) for sub in subs]
+    if len(set(counts)) == 1:
+        return batches
+    return [
+        _with_sub(batch, padded(sub, batch.num_rows, max(counts))) if count < max(counts) else batch
+        for batch, sub, count in zip(batches, subs, counts, strict=True)
+    ]
+
+
+def _with_sub(batch: pa.RecordBatch, sub: Subs) -> pa.RecordBatch:
+    """The batch with another `sub`, as its last column, where `Rows.of` puts it."""
+    place = batch.schema.get_field_index(SUB)
+    batch = batch if place < 0 else batch.remove_column(place)
+    return batch.append_column(SUB, to_arrow(sub))

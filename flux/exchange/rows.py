@@ -1,0 +1,207 @@
+"""Rows: a body: the tuples and punctuations of a range of sequence numbers, as columns.
+
+One Arrow record batch holds the user's columns and, after them, the hidden ones: `sn`, `sub` (left out while it is
+zero everywhere; see `flux.model.subseq`), the partition that produced the row and the partition it goes to.
+Rows are in (sn, sub, producer) order. Everything here is one vectorised pass whatever the number of
+partitions.
+
+Departure: frames are not sorted by consumer partition. In sn order, merging lanes is a merge of a few
+sorted runs, and a pooled operator needs no other order.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..model.punctuation import PUNCTUATIONS, Punctuation
+from ..model.subseq import Subs, from_arrow, is_sub, to_arrow
+from ..types.normalize import HIDDEN, columns_of
+from ..wire.frames import BadFrame, shown
+from .channel_mask import ChannelMask
+
+SN, SUB, PRODUCER, PARTITION = HIDDEN
+_HIDDEN_TYPES = {SN: pa.int64(), PRODUCER: pa.uint16(), PARTITION: pa.uint16()}
+_tokens = itertools.count(1)
+
+
+def new_token() -> int:
+    """A number that stands for a body in a recording."""
+    return next(_tokens)
+
+
+class Rows:
+    """Tuples of (after, upto] in order, and the punctuations among them. Immutable."""
+
+    __slots__ = ("_encoded", "marks", "spilled", "token", "wide")
+
+    def __init__(self, wide: pa.RecordBatch | None, marks: tuple[Punctuation, ...] = ()) -> None:
+        self.wide = wide if wide is not None and wide.num_rows else None
+        self.marks = marks
+        self.token = new_token()
+        self._encoded: pa.Buffer | None = None
+        self.spilled = False
+
+    @classmethod
+    def of(
+        cls,
+        user: pa.RecordBatch,
+        sn: npt.NDArray[np.int64],
+        sub: Subs | None,
+        producer: npt.NDArray[np.uint16],
+        partition: npt.NDArray[np.uint16],
+        marks: tuple[Punctuation, ...] = (),
+    ) -> Rows:
+        """Put the hidden columns behind the user's."""
+        hidden = {SN: pa.array(sn), PRODUCER: pa.array(producer), PARTITION: pa.array(partition)}
+        if sub is not None:
+            hidden[SUB] = to_arrow(sub)
+        arrays = list(hidden.values())
+        ours = [pa.field(name, array.type) for name, array in zip(hidden, arrays, strict=True)]
+        # The user's fields as they are: they also say what the arrays do not, such as that there are no nulls.
+        schema = pa.schema([*user.schema, *ours], user.schema.metadata)
+        return cls(pa.RecordBatch.from_arrays([*user.columns, *arrays], schema=schema), marks)
+
+    @classmethod
+    def received(cls, wide: pa.RecordBatch | None, plain_marks: Any) -> Rows:
+        """Rows that came from a peer; `BadFrame` if they lack what every use of them relies on."""
+        rows = cls(wide, marks_from_plain(plain_marks))
+        if rows.wide is None:
+            return rows
+        for name, kind in _HIDDEN_TYPES.items():
+            found = rows.wide.schema.get_all_field_indices(name)
+            column = rows.wide.column(found[0]) if len(found) == 1 else None
+            if column is None or column.type != kind or column.null_count:
+                raise BadFrame(
+                    f"rows need one column {name} of {kind} without nulls; these have {columns_of(rows.wide.schema)}"
+                )
+        found = rows.wide.schema.get_all_field_indices(SUB)
+        if len(found) > 1 or not all(is_sub(rows.wide.column(place)) for place in found):
+            raise BadFrame(
+                f"rows need one column {SUB} or none, of uint64 or of lists of several that are all as long, without "
+                f"nulls; these have {columns_of(rows.wide.schema)}"
+            )
+        sn = rows.hidden(SN)
+        if (sn[1:] < sn[:-1]).any():
+            raise BadFrame("rows are in the order of their sequence numbers; these are not")
+        return rows
+
+    def expect(self, after: int, upto: int, producers: int, partitions: int) -> None:
+        """`BadFrame` if there is a row or mark outside (after, upto], or of a partition that does not exist."""
+        positions = [mark.sn for mark in self.marks]
+        if self.wide is not None:
+            sn = self.hidden(SN)
+            positions += [int(sn[0]), int(sn[-1])]
+            for name, count in ((PRODUCER, producers), (PARTITION, partitions)):
+                last = int(self.hidden(name).max())
+                if last >= count:
+                    raise BadFrame(f"a row has {name} {last}, and there are only {count}")
+        for position in positions:
+            if not after < position <= upto:
+                raise BadFrame(f"a row or mark with sequence number {position} is outside ({after}, {upto}]")
+
+    def __len__(self) -> int:
+        return 0 if self.wide is None else int(self.wide.num_rows)
+
+    @property
+    def last_sn(self) -> int:
+        """The number of the last row; there is one."""
+        return int(self.hidden(SN)[-1])
+
+    @property
+    def user(self) -> pa.RecordBatch:
+        """The user's columns only."""
+        assert self.wide is not None
+        return self.wide.select([name for name in self.wide.schema.names if name not in HIDDEN])
+
+    def hidden(self, name: str) -> Any:
+        """A hidden column as a numpy array, without a copy; None if it is left out."""
+        assert self.wide is not None
+        index = self.wide.schema.get_field_index(name)
+        if index < 0:
+            return None
+        column = self.wide.column(index)
+        return from_arrow(column) if name == SUB else column.to_numpy(zero_copy_only=True)
+
+    def on(self, edge: int) -> Rows:
+        """What goes on `edge`, which is the only one."""
+        return self
+
+    @property
+    def span(self) -> tuple[int, int] | None:
+        """The first and the last sequence number of rows and marks; None if there are none."""
+        numbers = [mark.sn for mark in self.marks]
+        if self.wide is not None:
+            sn = self.hidden(SN)
+            numbers += [int(sn[0]), int(sn[-1])]
+        return (min(numbers), max(numbers)) if numbers else None
+
+    def between(self, after: int, upto: int) -> Rows:
+        """The part in (after, upto], sharing memory with the whole."""
+        marks = tuple(mark for mark in self.marks if after < mark.sn <= upto)
+        if self.wide is None:
+            return Rows(None, marks)
+        sn = self.hidden(SN)
+        start, stop = np.searchsorted(sn, (after, upto), side="right")
+        if start == 0 and stop == len(sn) and len(marks) == len(self.marks):
+            return self
+        return Rows(self.wide.slice(start, stop - start), marks)
+
+    def select(self, channels: ChannelMask) -> Rows:
+        """The rows of these channels; punctuations go to every partition."""
+        if self.wide is None or channels.everything:
+            return self
+        chosen = np.flatnonzero(channels.mask(self.hidden(PRODUCER), self.hidden(PARTITION)))
+        if len(chosen) == len(self):
+            return self
+        return Rows(gather(self.wide, chosen), self.marks)
+
+    def encode(self) -> pa.Buffer | None:
+        """The record batch as Arrow IPC without its schema; kept, for the lanes that send it whole."""
+        if self._encoded is None and self.wide is not None:
+            self._encoded = self.wide.serialize()
+        return self._encoded
+
+    def spill(self, elsewhere: Any) -> None:
+        """Use this memory from now on: it holds what `encode` gave, and who keeps it there takes care of it."""
+        assert self.wide is not None
+        self._encoded = pa.py_buffer(elsewhere)
+        self.wide = pa.ipc.read_record_batch(self._encoded, self.wide.schema)
+        self.spilled = True
+
+
+def marks_to_plain(marks: Iterable[Punctuation]) -> list[list[Any]]:
+    """Punctuations in msgpack types."""
+    return [[mark.sn, mark.kind, mark.value] for mark in marks]
+
+
+def marks_from_plain(plain: Any) -> tuple[Punctuation, ...]:
+    """What `marks_to_plain` was given; `BadFrame` if it was given something else."""
+    if not isinstance(plain, list | tuple):
+        raise BadFrame(f"expected a list of punctuations, got {shown(plain)}")
+    marks: list[Punctuation] = []
+    for each in plain:
+        if not isinstance(each, list | tuple) or len(each) != 3:
+            raise BadFrame(f"a punctuation is (sn, kind, value), got {shown(each)}")
+        sn, kind, value = each
+        if not _is_int64(sn) or kind not in PUNCTUATIONS or not (value is None or _is_int64(value)):
+            raise BadFrame(f"a punctuation is (integer, one of {PUNCTUATIONS}, integer or None), got {shown(each)}")
+        if marks and marks[-1].sn >= sn:
+            raise BadFrame(f"punctuations are in the order of their numbers; {sn} came behind {marks[-1].sn}")
+        marks.append(Punctuation(sn, kind, value))
+    return tuple(marks)
+
+
+def _is_int64(value: Any) -> bool:
+    return type(value) is int and -(2**63) <= value < 2**63
+
+
+def gather(batch: pa.RecordBatch, indices: npt.NDArray[np.int64]) -> pa.RecordBatch:
+    # The indices are our own; checking them again would be a third of the cost.
+    return pc.take(batch, pa.array(indices), boundscheck=False)

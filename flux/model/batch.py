@@ -1,0 +1,365 @@
+"""A batch: the rows an operator is given at once, and the only way it emits rows.
+
+The user sees columns. Beside them a batch carries what Flux needs to keep rows in order and never lose or
+repeat one: `sn`, the number the ingress gave to the input each row descends from; `sub`, which orders the
+descendants of one input; and the partition of each row. Rows stand in (sn, sub, producer partition) order.
+
+`emit` is where hidden columns are made. The user says which input row each output row stems from, and that
+alone gives the output its place, so that it cannot depend on how rows were batched. What `sub` is made of
+is told in `flux.model.subseq`.
+
+The file knows nothing of partition functions, frames or operators' life cycles.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import namedtuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ..types.arrays import ColumnError, numpy_of, record_batch_of
+from ..types.errors import OperatorError
+from ..types.infer import together
+from ..types.to_python import UNHELD, first_unheld, python_of
+from .subseq import MAX_OUTPUTS_PER_ROW, Subs, appended, at_level, neighbours, words_of
+
+__all__ = ["ROW_MODULE", "Batch", "in_turns", "punctuated", "row_type"]
+
+ROW_MODULE = "flux.model.batch.row"  # Tells the rows that are given to operators from other named tuples.
+
+Int64s = npt.NDArray[np.int64]
+Partitions = npt.NDArray[np.uint16]
+
+
+class Batch:
+    """Rows of one or more partitions of one segment, as columns.
+
+    `batch["src"]` is a read-only numpy array: object for strings and binary, masked where there are nulls,
+    and of shape (rows, w) and type uint8 for a fixed_size_binary(w) column. `batch.arrow` is the record
+    batch, `batch.rows()` yields named tuples of Python values, `batch.partition` tells the partition of
+    each row.
+
+    >>> rows = pa.RecordBatch.from_pydict({"n": [3, 0, 2]})
+    >>> batch = Batch(rows, np.arange(3), None, np.zeros(3, np.uint16))
+    >>> out = batch.emit({"x": [1, 1, 2, 2, 2]}, origin=[0, 0, 2, 2, 2])
+    >>> out.sn.tolist(), (out.sub >> np.uint64(48)).tolist()
+    ([0, 0, 2, 2, 2], [0, 1, 0, 1, 2])
+    """
+
+    __slots__ = (
+        "_columns",
+        "_names",
+        "_reached",
+        "arrow",
+        "level",
+        "origin",
+        "output",
+        "partition",
+        "sn",
+        "step",
+        "sub",
+    )
+
+    def __init__(
+        self,
+        arrow: Any,
+        sn: Int64s,
+        sub: Subs | None,
+        partition: Partitions,
+        level: int = 0,
+        output: Any = None,
+        step: str = "",
+        origin: Int64s | None = None,
+    ) -> None:
+        assert len(sn) == len(partition) == arrow.num_rows, "hidden columns are as long as the user's"
+        assert sub is None or len(sub) == len(sn)
+        self.arrow = arrow
+        self.sn = sn
+        # None means all zero: no step so far has made several rows of one.
+        self.sub = sub
+        self.partition = partition
+        self.level = level
+        self.output = output
+        self.step = step
+        # Of an emitted batch: the row of the batch it was emitted from that each row stems from.
+        self.origin = origin
+        self._columns: dict[str, npt.NDArray[Any]] = {}
+        self._names: dict[str, int] | None = None
+        self._reached: int | None = None
+
+    # What an operator reads.
+
+    def __len__(self) -> int:
+        return int(self.arrow.num_rows)
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        values = self._columns.get(name)
+        if values is None:
+            values = self._columns[name] = numpy_of(self.column(name))
+        return values
+
+    def column(self, name: str) -> Any:
+        """Return a column as an Arrow array."""
+        if self._names is None:
+            self._names = {column: i for i, column in enumerate(self.arrow.schema.names)}
+        place = self._names.get(name)
+        if place is None:
+            raise KeyError(f"this batch has no column {name!r}; its columns are {', '.join(self._names)}")
+        return self.arrow.column(place)
+
+    def rows(self) -> Iterator[Any]:
+        """Yield each row as a named tuple of Python values (null is None).
+
+        A time of nanoseconds is a `datetime` where that holds it, and else a `pandas.Timestamp`, which is one too.
+        """
+        # `_reached` lets an error name the row that was being looked at.
+        untold = self.untold_rows()
+        for self._reached, row in enumerate(untold):
+            yield row
+        self._reached = None
+
+    def untold_rows(self) -> Iterator[Any]:
+        """As `rows`, for those who know themselves which row they look at."""
+        # rename=True: a column called "class" or "my col" becomes _1 rather than an error.
+        make = functools.partial(tuple.__new__, row_type(tuple(self.arrow.schema.names)))
+        try:
+            return map(make, zip(*map(python_of, self.arrow.columns), strict=True))
+        except UNHELD as error:
+            return self._rows_before_one_unheld(error)
+
+    def _rows_before_one_unheld(self, error: Exception) -> Iterator[Any]:
+        """Yield the rows before the first with a value that Python cannot hold, and raise what is to be said of it."""
+        found = first_unheld(self.arrow)
+        if found is None:
+            raise error
+        place, told = found
+        if place:
+            yield from self.slice(0, place).untold_rows()
+        raise self._error(told, place)
+
+    # What an operator emits.
+
+    def emit(self, columns: Mapping[str, Any], origin: Any = None) -> Batch | None:
+        """Return the output rows made of `columns`, or None if there are none.
+
+        `columns` maps every output column to numpy, Arrow or list values of one length; they are cast
+        safely to the declared schema. `origin[i]` is the row of this batch that output row i stems from,
+        non-decreasing; left out, row i stems from row i.
+        """
+        try:
+            arrow = record_batch_of(columns, self.output)
+        except ColumnError as error:
+            raise self._error(str(error), self._stems_from(error.place, origin)) from error
+        count = arrow.num_rows
+        if origin is None:
+            if count not in (0, len(self)):
+                raise self._error(
+                    f"emit was given {count} rows for a batch of {len(self)} without `origin`. Say with "
+                    "origin=indices which input row each output row stems from"
+                )
+            where = np.arange(count)
+            index = None
+        else:
+            where = self._checked_origin(origin, count)
+            index = _index_among_equals(where)
+        if count == 0:
+            return None
+        whole = origin is None
+        return Batch(
+            arrow,
+            self.sn if whole else self.sn.take(where),
+            self._descendants(where, index),
+            self.partition if whole else self.partition.take(where),
+            self.level,
+            self.output,
+            self.step,
+            where,
+        )
+
+    def _stems_from(self, place: int | None, origin: Any) -> int | None:
+        """The row that an output row stems from, for an error: nothing of the output has been looked at yet."""
+        rows = range(len(self)) if origin is None else np.ravel(origin)
+        if place is None or place >= len(rows):
+            return None
+        row = int(rows[place])
+        return row if 0 <= row < len(self) else None
+
+    def _checked_origin(self, origin: Any, count: int) -> Int64s:
+        where = np.asarray(origin)
+        if where.size and where.dtype.kind not in "iu":
+            raise self._error(f"origin must be integers, the rows of this batch; {where.dtype} came")
+        where = where.astype(np.int64, copy=False)
+        if where.shape != (count,):
+            raise self._error(f"origin must name one input row for each of {count} output rows; {where.shape} came")
+        if count and (where[0] < 0 or where[-1] >= len(self) or (where[1:] < where[:-1]).any()):
+            raise self._error(
+                f"origin must be non-decreasing and within the batch's {len(self)} rows; came "
+                f"{where.min()} to {where.max()}{' out of order' if (where[1:] < where[:-1]).any() else ''}. "
+                "Emit rows in the order of the input rows they stem from"
+            )
+        return where
+
+    def _descendants(self, where: Int64s, index: Int64s | None) -> Subs | None:
+        """Return `sub` of the outputs: that of the row they stem from, with their index at our level."""
+        inherited = None if self.sub is None else self.sub.take(where, axis=0)
+        if index is None:
+            return inherited
+        most = int(index.max())
+        if most >= MAX_OUTPUTS_PER_ROW:
+            raise self._error(
+                f"made {most + 1} rows of one; at most {MAX_OUTPUTS_PER_ROW} can be kept in order. Emit fewer, or "
+                "one row with a list column",
+                int(where[int(index.argmax())]),
+            )
+        return at_level(inherited, index, self.level)
+
+    def _error(self, message: str, row: int | None = None) -> OperatorError:
+        if row is None:
+            row = self.reached()
+        if row is None:
+            return OperatorError(message, self.step or None)
+        return OperatorError(message, self.step or None, int(self.partition[row]), int(self.sn[row]))
+
+    # What Flux does with batches.
+
+    def reached(self) -> int | None:
+        """Return the row `rows()` last yielded, or the only one there is; None where nobody can tell."""
+        return 0 if len(self) == 1 else self._reached
+
+    def for_step(self, level: int, output: Any, step: str) -> Batch:
+        """Return the same rows as input of a step."""
+        return Batch(self.arrow, self.sn, self.sub, self.partition, level, output, step)
+
+    def slice(self, start: int, stop: int) -> Batch:
+        """Return rows `start` to `stop`, without a copy."""
+        rows = slice(start, stop)
+        return Batch(
+            self.arrow.slice(start, stop - start),
+            self.sn[rows],
+            None if self.sub is None else self.sub[rows],
+            self.partition[rows],
+            self.level,
+            self.output,
+            self.step,
+            None if self.origin is None else self.origin[rows],
+        )
+
+    def take(self, indices: Int64s) -> Batch:
+        """Return the rows at `indices`, in that order."""
+        return Batch(
+            self.arrow.take(pa.array(indices)),
+            self.sn[indices],
+            None if self.sub is None else self.sub[indices],
+            self.partition[indices],
+            self.level,
+            self.output,
+            self.step,
+            None if self.origin is None else self.origin[indices],
+        )
+
+    @staticmethod
+    def concat(batches: Sequence[Batch]) -> Batch:
+        """Return the rows of all batches, one after the other, as of the first one's step."""
+        if len(batches) == 1:
+            return batches[0]
+        first = batches[0]
+        return Batch(
+            together([b.arrow for b in batches]),
+            np.concatenate([b.sn for b in batches]),
+            appended([(b.sub, len(b)) for b in batches]),
+            np.concatenate([b.partition for b in batches]),
+            first.level,
+            first.output,
+            first.step,
+        )
+
+    def ordered(self) -> Batch:
+        """Return the rows in (sn, sub, partition) order; rows that agree in all three keep theirs.
+
+        Only rows of one sn can be out of order after a step, and few are: looking is cheap, sorting is the
+        exception.
+        """
+        later = self.sn[1:] > self.sn[:-1]
+        if later.all():
+            return self
+        same_sn = self.sn[1:] == self.sn[:-1]
+        greater, same = neighbours(self.sub, len(self))
+        later |= same_sn & greater
+        later |= same_sn & same & (self.partition[1:] >= self.partition[:-1])
+        if later.all():
+            return self
+        keys: tuple[npt.NDArray[Any], ...] = (self.partition, *reversed(words_of(self.sub)), self.sn)
+        return self.take(np.lexsort(keys))
+
+
+def punctuated(arrow: Any, sn: int, partition: Partitions, level: int, output: Any = None, step: str = "") -> Batch:
+    """Return rows that a punctuation caused: they take its sn, and their index in their partition as sub.
+
+    The index is per partition, because which partitions share a pooler may differ between copies. Rows beyond the last
+    number share it: a partition's rows keep their order all the same, since whoever merges does not change it, and the
+    rows of one sn always come together. So a punctuation may cause any number of rows; one row may not.
+    """
+    index = _turns(partition)
+    if index is None:
+        order = in_turns(partition)
+        arrow, partition = arrow.take(pa.array(order)), partition.take(order)
+        index = _turns(partition)
+        assert index is not None, "now they are in turns"
+    np.minimum(index, MAX_OUTPUTS_PER_ROW - 1, out=index)
+    numbers = np.full(len(index), sn, np.int64)
+    rows = Batch(arrow, numbers, at_level(None, index, level), partition, level, output, step)
+    # Rows that share the last number are to be in the order of partitions.
+    return rows.ordered() if len(index) and index[-1] == MAX_OUTPUTS_PER_ROW - 1 else rows
+
+
+def in_turns(partition: Partitions) -> Int64s:
+    """Return the order in which partitions take turns: the first row of each, then the second of each, and so on.
+
+    Who has yet to gather what a punctuation causes had better do it in this order: it need not be done again.
+
+    >>> in_turns(np.array([1, 0, 1, 0], np.uint16)).tolist()
+    [1, 0, 3, 2]
+    """
+    grouped = np.argsort(partition, kind="stable")
+    counts = np.bincount(partition)
+    index = np.arange(len(partition)) - np.repeat(np.cumsum(counts) - counts, counts)
+    # Numpy sorts 16 bits by radix, and hardly ever are there more.
+    narrow = index.astype(np.uint16 if counts.max(initial=0) <= 1 << 16 else np.int64)
+    return grouped.take(np.argsort(narrow, kind="stable"))
+
+
+def _turns(partition: Partitions) -> Int64s | None:
+    """Return the index of each row in its partition if partitions take turns; None if they do not."""
+    if not len(partition):
+        return np.zeros(0, np.int64)
+    index = np.zeros(len(partition), np.int64)
+    np.cumsum(partition[1:] <= partition[:-1], out=index[1:])
+    # A turn is of partitions that differ. It has all that have so many rows, if each turn is of as many as that: who
+    # misses one has to come in a later one, where there is no place for him.
+    sizes, counts = np.bincount(index), np.bincount(partition)
+    have_more = len(counts) - np.cumsum(np.bincount(counts))
+    return index if np.array_equal(sizes, have_more[:-1]) else None
+
+
+def _index_among_equals(values: Any) -> Any:
+    """Return each value's index among its equals, which stand together; None if all values differ."""
+    repeated = np.flatnonzero(values[1:] == values[:-1]) + 1
+    if not len(repeated):
+        return None
+    places = np.arange(len(values))
+    first = places.copy()
+    first[repeated] = 0
+    # The last place that began a new value; a repeated one before the first beginning cannot be.
+    np.maximum.accumulate(first, out=first)
+    return places - first
+
+
+@functools.lru_cache(maxsize=256)
+def row_type(names: tuple[str, ...]) -> Any:
+    """Return the named tuple for these columns; making one takes longer than filling hundreds."""
+    return namedtuple("Row", names, rename=True, module=ROW_MODULE)

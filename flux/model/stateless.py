@@ -1,0 +1,181 @@
+"""Steps without state: `map`, `filter`, `flat_map` and `select` of a stream.
+
+They are operators like any other and run in the segment in which they stand; before the first exchange that is the
+ingress. Without state there is nothing to move, and an ingress that is started again makes the same rows of the same
+input. A function is given one row at a time, a named tuple; with `batch=True` it is given a whole `flux.Batch`, and
+works on columns, which is many times faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ..types.arrays import schema_of
+from ..types.errors import OperatorError
+from .batch import Batch
+from .operator import PooledOperator
+from .output_rows import keeping
+
+__all__ = ["Filter", "FlatMap", "Map", "Select"]
+
+
+class _Stateless(PooledOperator):
+    """What they share. `blamed` is the user's function: errors name it."""
+
+    # Whether one row may become several, so that their order takes a level of `sub`.
+    is_one_to_many = False
+
+    def __init__(self, fn: Callable[..., Any], batch: bool, event_time: str | None = None) -> None:
+        self.event_time = event_time
+        self.blamed = fn
+        self._fn = fn
+        self._by_batch = batch
+
+    def get_partition_state(self, pid: int) -> None:
+        return None
+
+    def drop_partition(self, pid: int) -> None:
+        pass
+
+
+class Map(_Stateless):
+    """One row out of each."""
+
+    def process(self, batch: Batch) -> Batch | None:
+        if self._by_batch:
+            return batch.emit(_columns(self._fn(batch), batch, "a dict of columns"))
+        kept = keeping(batch.output)
+        rows = [kept(self._fn(row)) for row in batch.rows()]
+        return batch.emit(_columns_of(rows, None, batch, "a dict"))
+
+
+class FlatMap(_Stateless):
+    """No, one or several rows out of each."""
+
+    is_one_to_many = True
+
+    def process(self, batch: Batch) -> Batch | None:
+        if self._by_batch:
+            made = self._fn(batch)
+            if made is None:
+                return None
+            if not isinstance(made, tuple) or len(made) != 2:
+                raise _unexpected(made, batch, "(columns, origin): a dict of columns, and each row's row of the batch")
+            columns, origin = made
+            return batch.emit(_columns(columns, batch, "(columns, origin)"), origin)
+        kept = keeping(batch.output)
+        rows: list[Any] = []
+        counts: list[int] = []
+        for row in batch.rows():
+            before = len(rows)
+            made = self._fn(row)
+            if isinstance(made, Mapping):
+                raise _unexpected(made, batch, "an iterable of dicts: write [{...}] for one row")
+            rows.extend(map(kept, made))
+            counts.append(len(rows) - before)
+        if not rows:
+            return None
+        origin = np.repeat(np.arange(len(batch)), counts)
+        return batch.emit(_columns_of(rows, origin, batch, "an iterable of dicts"), origin)
+
+
+class Filter(_Stateless):
+    """The rows for which the function says so, as they are."""
+
+    def process(self, batch: Batch) -> Batch | None:
+        if self._by_batch:
+            kept = np.flatnonzero(_mask(self._fn(batch), batch))
+        else:
+            kept = np.flatnonzero(np.fromiter((bool(self._fn(row)) for row in batch.rows()), np.bool_, len(batch)))
+        if len(kept) == len(batch):
+            return batch
+        rows = batch.arrow.take(pa.array(kept))
+        return batch.emit(dict(zip(rows.schema.names, rows.columns, strict=True)), kept)
+
+
+class Select(PooledOperator):
+    """Some columns, under their own names or others, and some made of the batch by functions.
+
+    `columns` maps each output column to the input column it is, or to the function that makes it.
+    """
+
+    is_one_to_many = False
+
+    def __init__(self, columns: Mapping[str, str | Callable[[Batch], Any]]) -> None:
+        self._columns = columns
+        self.blamed = next((made for made in columns.values() if callable(made)), None)
+
+    def process(self, batch: Batch) -> Batch | None:
+        made = {}
+        for name, source in self._columns.items():
+            if callable(source):
+                self.blamed = source
+                made[name] = source(batch)
+            else:
+                made[name] = batch.column(source)
+        return batch.emit(made)
+
+    def get_partition_state(self, pid: int) -> None:
+        return None
+
+    def drop_partition(self, pid: int) -> None:
+        pass
+
+
+def selected(
+    rows: pa.Schema | None, columns: tuple[str, ...], computed: Mapping[str, Any]
+) -> tuple[dict[str, str | Callable[[Batch], Any]], pa.Schema | None]:
+    """What `Select` is to make, and its schema if it is known: a function says its type as `(function, type)`."""
+    made: dict[str, str | Callable[[Batch], Any]] = {name: name for name in columns}
+    types: dict[str, Any] = {}
+    for name, source in computed.items():
+        made[name], types[name] = source if isinstance(source, tuple) else (source, None)
+    fields = []
+    for name, origin in made.items():
+        if isinstance(origin, str):
+            fields.append(None if rows is None else rows.field(origin).with_name(name))
+        else:
+            fields.append(None if types[name] is None else schema_of({name: types[name]}).field(name))
+    return made, None if any(field is None for field in fields) else pa.schema(fields)
+
+
+def _mask(kept: Any, batch: Batch) -> npt.NDArray[np.bool_]:
+    if isinstance(kept, pa.Array | pa.ChunkedArray):
+        kept = kept.fill_null(False).to_numpy(zero_copy_only=False)
+    mask = np.ma.filled(np.ma.asarray(kept), False)
+    if mask.dtype != np.bool_ or mask.shape != (len(batch),):
+        raise _unexpected(kept, batch, f"{len(batch)} truth values, one for each row of the batch")
+    return mask
+
+
+def _columns(made: Any, batch: Batch, expected: str) -> Mapping[str, Any]:
+    if not isinstance(made, Mapping):
+        raise _unexpected(made, batch, expected)
+    return made
+
+
+def _columns_of(rows: list[Any], origin: Any, batch: Batch, expected: str) -> dict[str, list[Any]]:
+    """Columns of rows that are dicts with the same keys."""
+    first = rows[0] if rows else {}
+    if batch.output is not None:
+        names = list(batch.output.names)
+    else:
+        names = list(first) if isinstance(first, Mapping) else []
+    keys = set(names)
+    for index, row in enumerate(rows):
+        if not isinstance(row, Mapping) or row.keys() != keys:
+            place = index if origin is None else int(origin[index])
+            with_keys = f" with the keys {', '.join(map(str, names))}" if names else ""
+            raise _unexpected(row, batch.slice(place, place + 1), f"{expected}{with_keys}")
+    return {name: [row[name] for row in rows] for name in names}
+
+
+def _unexpected(came: Any, batch: Batch, expected: str) -> OperatorError:
+    reached = batch.reached()
+    place = (None, None) if reached is None else (int(batch.partition[reached]), int(batch.sn[reached]))
+    return OperatorError(f"its function returned {came!r:.200}; expected {expected}", batch.step or None, *place)

@@ -1,0 +1,261 @@
+"""Windows over the last rows of each key.
+
+`CountWindow` keeps the last `history` values of a key, in a ring beside the key, and tells their maximum
+and mean each time `slide` further rows have come. The second operator of the thesis's example (Thesis 2.2).
+
+Whatever the batch boundaries, a window is added up from its oldest value to its newest, on its own:
+integers exactly, also beyond 64 bits, and floats always in the same order, because their sum depends on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ..model.batch import Batch
+from ..model.operator import Context
+from ..types.arrays import ColumnError
+from ..types.errors import OperatorError, PlanError
+from .keys import KeyTable, KeyTableOperator, check_keys
+from .row_groups import Groups, column_of, emitted_schema, group_by_slot, in_row_order, unknown_parameters
+
+__all__ = ["CountWindow"]
+
+_WRAPS_FROM = 2**63
+# A key keeps so many values, and each is looked at for each window; counts of rows have 64 bits.
+_MOST = {"history": 1 << 20, "slide": 1 << 62}
+_PARAMETERS = ("history", "slide", "value")
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Numbers = npt.NDArray[Any]
+
+
+class CountWindow(KeyTableOperator):
+    """For each key, maximum and mean of the last `history` rows, told every `slide` rows.
+
+    The key is that of the exchange before it; nulls are a key like any other, and all NaN are one. Emits the key
+    columns, `max_<value>` and `avg_<value>`, first when `history` rows of a key have come; a window that is not full
+    emits nothing.
+
+    A row whose value is null is a row like any other; its value is left out of maximum and mean, as it is in SQL, and
+    both are null if no row of the window has one. A NaN makes maximum and mean of the windows it is in NaN.
+    """
+
+    is_by_key = True
+    needs_order = True
+
+    def __init__(self, history: int = 2, slide: int = 1, value: str = "dur") -> None:
+        self._history, self._slide, self._value = history, slide, value
+
+    def output_for(self, parameters: Mapping[str, Any], key_columns: tuple[str, ...], rows: Any) -> Any:
+        # What a run would refuse is refused with the plan; the instance that is asked does not run.
+        self.open(Context(dict(parameters), step="CountWindow", key_columns=key_columns))
+        value, fields = self._value, check_keys(key_columns, rows)
+        if value not in rows.names:
+            raise ColumnError(
+                f"value={value!r} is to be a column of numbers; there are {', '.join(rows.names)}. Say value='...'"
+            )
+        _check_number(rows.field(value))
+        exact = pa.float64() if pa.types.is_floating(rows.field(value).type) else pa.int64()
+        return emitted_schema([*fields, pa.field(f"max_{value}", exact), pa.field(f"avg_{value}", pa.float64())])
+
+    def open(self, context: Context) -> None:
+        unknown_parameters(context.step, list(context.parameters), _PARAMETERS)
+        self._step, self._key = context.step, context.key_columns
+        self._history = context.parameters.get("history", self._history)
+        self._slide = context.parameters.get("slide", self._slide)
+        self._value = context.parameters.get("value", self._value)
+        self._table = None
+        # No integer seen is further from zero than this: it tells when sums may leave 64 bits.
+        self._farthest = 0
+        # Until a null comes, nothing is looked up of them.
+        self._has_nulls = False
+        for name, given in (("history", self._history), ("slide", self._slide)):
+            if not isinstance(given, int) or isinstance(given, bool) or not 1 <= given <= _MOST[name]:
+                raise PlanError(
+                    f"step {self._step!r}: {name} is a number of rows, from 1 to {_MOST[name]:,}; {given!r} came"
+                )
+        if not isinstance(self._value, str):
+            raise PlanError(f"step {self._step!r}: value is the name of a column; {self._value!r} came")
+        if not self._key:
+            raise PlanError(f"step {self._step!r}: CountWindow groups by its exchange's columns. Put one before it")
+
+    def process(self, batch: Batch) -> Batch | None:
+        value, is_null = self._numbers(batch)
+        self._note_farthest(value)
+        keys = [batch.column(name) for name in self._key]
+        if self._table is None:
+            self._table = self._new_table(
+                pa.schema(zip(self._key, (key.type for key in keys), strict=True)), value.dtype
+            )
+        slots, new = self._table.find_or_insert(keys, batch.partition)
+        if new.any():
+            self._table.values["count"][slots[new]] = 0
+
+        groups = group_by_slot(slots)
+        grouped = {"ring": value.take(groups.row)}
+        if is_null is not None:
+            grouped["is_null"] = is_null.take(groups.row)
+        rank, count = self._counted(groups)
+        due = np.flatnonzero(self._is_due(count))
+        told = self._aggregate(_Ends(due, groups.slot.take(due), rank.take(due), count.take(due)), grouped)
+        self._remember(groups, grouped, count)
+        return self._emitted(batch, groups.row.take(due), *told)
+
+    def _emitted(
+        self, batch: Batch, row: Ints, greatest: Numbers, mean: Numbers, is_null: Bools | None
+    ) -> Batch | None:
+        """Emit what was found for these rows, by row and not by group."""
+        origin, order = in_row_order(row, len(batch))
+        columns: dict[str, Any] = {name: batch.column(name) for name in self._key}
+        if len(origin) < len(batch):
+            where = pa.array(origin)
+            columns = {name: column.take(where) for name, column in columns.items()}
+        mask = None if is_null is None else is_null.take(order)
+        columns[f"max_{self._value}"] = pa.array(greatest.take(order), mask=mask)
+        columns[f"avg_{self._value}"] = pa.array(mean.take(order), mask=mask)
+        return batch.emit(columns, origin)
+
+    def _numbers(self, batch: Batch) -> tuple[Numbers, Bools | None]:
+        """Return the values, 0 for nulls, and which are null; None if none has been so far."""
+        column_of(batch, self._value, self._step)
+        try:
+            _check_number(batch.arrow.schema.field(self._value))
+        except ColumnError as error:
+            raise OperatorError(str(error), self._step) from error
+        value = batch[self._value]
+        self._has_nulls |= isinstance(value, np.ma.MaskedArray)
+        is_null = np.ma.getmaskarray(value) if self._has_nulls else None
+        value = np.ma.getdata(value)
+        return value.astype(np.float64 if value.dtype.kind == "f" else np.int64, copy=False), is_null
+
+    def _note_farthest(self, value: Numbers) -> None:
+        if value.dtype.kind == "i" and len(value):
+            self._farthest = max(self._farthest, int(value.max()), -int(value.min()))
+
+    def _new_table(self, keys: pa.Schema, value: npt.DTypeLike) -> KeyTable:
+        ring = (self._history,)
+        values = {"count": np.int64, "ring": (value, ring), "is_null": (np.bool_, ring)}
+        return KeyTable(self._step, {field.name: field.type for field in keys}, values)
+
+    def _counted(self, groups: Groups) -> tuple[Ints, Ints]:
+        """Return each entry's rank in its group, and the key's count of rows once it has been added."""
+        assert self._table is not None
+        places = np.arange(len(groups.slot))
+        begins = np.where(groups.first, places, 0)
+        np.maximum.accumulate(begins, out=begins)
+        rank = places - begins
+        count = self._table.values["count"].take(groups.slot)
+        count += rank
+        count += 1
+        return rank, count
+
+    def _is_due(self, count: Ints) -> Bools:
+        full: Bools = count >= self._history
+        if self._slide > 1:
+            full &= (count - self._history) % self._slide == 0
+        return full
+
+    # Infinities are values like others; what comes of adding them is nobody's mistake here.
+    @np.errstate(invalid="ignore", over="ignore")
+    def _aggregate(self, ends: _Ends, grouped: Mapping[str, Any]) -> tuple[Numbers, Numbers, Bools | None]:
+        """Return the greatest value and the mean of the windows that end there, and which have no value at all."""
+        dtype = grouped["ring"].dtype
+        least = -np.inf if dtype.kind == "f" else np.iinfo(dtype).min
+        greatest, total = np.full(len(ends.at), least, dtype), np.zeros(len(ends.at), dtype)
+        told = np.full(len(ends.at), self._history) if self._has_nulls else None
+        # Sums of integers wrap around; beside them, rough ones tell how often.
+        may_wrap = self._farthest * self._history >= _WRAPS_FROM
+        rough = np.zeros(len(ends.at)) if may_wrap else None
+        for back in range(self._history - 1, -1, -1):
+            value = self._before(ends, back, "ring", grouped)
+            total += value
+            if rough is not None:
+                rough += value
+            if told is not None:
+                is_null = self._before(ends, back, "is_null", grouped)
+                told -= is_null
+                value[is_null] = least
+            np.maximum(greatest, value, out=greatest)
+        exact = total if rough is None else _unwrapped(total, rough)
+        if told is None:
+            return greatest, exact / self._history, None
+        return greatest, exact / np.maximum(told, 1), told == 0
+
+    def _before(self, ends: _Ends, back: int, name: str, grouped: Mapping[str, Any]) -> Numbers:
+        """Return what so many rows before the ends of windows have: in this batch as far back as the group reaches,
+        and in the ring before that."""
+        assert self._table is not None
+        at: Numbers = grouped[name].take(ends.at - back, mode="wrap")
+        if back:
+            older = np.flatnonzero(ends.rank < back)
+            place = ends.slot.take(older) * self._history + (ends.count.take(older) - 1 - back) % self._history
+            at[older] = self._table.values[name].reshape(-1).take(place)
+        return at
+
+    def _remember(self, groups: Groups, grouped: Mapping[str, Any], count: Ints) -> None:
+        """Put into the ring what windows to come may need of each group: one value less than `history`."""
+        assert self._table is not None
+        last = np.flatnonzero(groups.last)
+        final = count.take(last)
+        self._table.values["count"][groups.slot.take(last)] = final
+        # How many entries of its group follow each entry.
+        follow = np.repeat(final, np.diff(last, prepend=-1)) - count
+        kept = np.flatnonzero(follow < self._history - 1)
+        place = groups.slot.take(kept) * self._history + (count.take(kept) - 1) % self._history
+        for name, values in grouped.items():
+            self._table.values[name].reshape(-1)[place] = values.take(kept)
+
+    def get_partition_state(self, pid: int) -> Iterator[Any]:
+        for piece in super().get_partition_state(pid):
+            # What no window needs any more is still in the ring, or not, as batches were cut; sent, it is 0.
+            count = piece["values"]["count"]
+            age = (count[:, None] - 1 - np.arange(self._history)) % self._history
+            unneeded = age >= np.minimum(count, self._history - 1)[:, None]
+            for name in ("ring", "is_null"):
+                piece["values"][name][unneeded] = 0
+            yield piece
+
+    def install_partition_state(self, pid: int, state: Any) -> None:
+        ring = state["values"]["ring"]
+        if self._table is None:
+            self._table = self._new_table(state["keys"].schema, ring.dtype)
+        self._note_farthest(ring.reshape(-1))
+        self._has_nulls |= bool(state["values"]["is_null"].any())
+        self._table.install(pid, state)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """Entries with which windows end: their places, and of each its slot, its rank in its group and its count."""
+
+    at: Ints
+    slot: Ints
+    rank: Ints
+    count: Ints
+
+
+def _check_number(value: Any) -> None:
+    """Raise if there is no maximum and mean of a column with this Arrow field."""
+    kind = value.type
+    is_whole = pa.types.is_boolean(kind) or (pa.types.is_integer(kind) and kind != pa.uint64())
+    if not is_whole and not pa.types.is_floating(kind):
+        raise ColumnError(
+            f"column {value.name!r} is {kind}; expected signed integers, or floats. Cast it before the step"
+        )
+
+
+def _unwrapped(total: Ints, rough: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return sums of integers as floats, from the sums modulo 2**64 and from ones that are nearly right."""
+    exact = total.astype(np.float64)
+    wrapped = np.rint((rough - exact) / 2.0**64)
+    for i in np.flatnonzero(wrapped).tolist():
+        # Rounded once, from the whole number, as a sum that fits in 64 bits is.
+        exact[i] = float(int(total[i]) + int(wrapped[i]) * 2**64)
+    return exact

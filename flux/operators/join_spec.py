@@ -1,0 +1,172 @@
+"""What is joined: the columns of a join's two sides, how close rows must be, and what a pair looks like."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ..types.errors import PlanError
+from ..types.hashing import tokens
+from ..types.normalize import columns_of, repeated
+
+_FARTHEST_ROWS = 2**62  # No two rows are further apart.
+_FARTHEST = 2**64 - 1  # Nor are two numbers of 64 bits.
+_LEAST = np.int64(-(2**63))
+_UNIT_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joined:
+    """A join of two streams: `sides` are their schemas, `ours` and `theirs` the columns in which a pair agrees.
+
+    In a pair the values of `column` are at most `bound` apart; if there is no column, the sequence numbers are. A pair
+    has the columns `output`: all of ours, and `taken` of theirs.
+    """
+
+    sides: tuple[pa.Schema, pa.Schema]
+    ours: tuple[str, ...]
+    theirs: tuple[str, ...]
+    column: str | None
+    bound: Any
+    taken: tuple[str, ...]
+    output: pa.Schema
+    # Whether `column` tells the event time of both sides: only then do watermarks say anything of it.
+    is_event_time: bool = False
+
+    @staticmethod
+    def of(left: pa.Schema, right: pa.Schema, on: Any, within: Any, suffix: str) -> Joined:
+        """The join that a user has asked for; `PlanError` if it cannot be."""
+        ours, theirs = _keys(left, right, on)
+        column, bound = _within(left, right, within)
+        taken = tuple(name for name in right.names if name not in theirs)
+        fields = [field.remove_metadata() for field in left]
+        for name in taken:
+            called = f"{name}{suffix}" if name in left.names else name
+            fields.append(right.field(name).with_name(called).remove_metadata())
+        twice = repeated([field.name for field in fields])
+        if twice:
+            raise PlanError(
+                f"join: a pair would have the columns {', '.join(map(repr, twice))} twice, because both sides have "
+                "them. Give another suffix=, or rename them with select(new='old') before"
+            )
+        return Joined(
+            sides=(left, right),
+            ours=ours,
+            theirs=theirs,
+            column=column,
+            bound=bound,
+            taken=taken,
+            output=pa.schema(fields),
+        )
+
+    def keys(self, side: int) -> tuple[str, ...]:
+        """The columns of a side in which a pair agrees."""
+        return self.theirs if side else self.ours
+
+    def distance(self, a: Any, b: Any) -> Any:
+        """How far values of `column` are apart, as `bound` counts."""
+        if a.dtype.kind == "f":
+            with np.errstate(invalid="ignore", over="ignore"):  # Infinities are near to nothing.
+                return np.abs(a - b)
+        # Two numbers of 64 bits may be further apart than such a number can say.
+        later, earlier = np.maximum(a, b), np.minimum(a, b)
+        return later.view(np.uint64) - earlier.view(np.uint64)
+
+
+def times_of(column: Any) -> npt.NDArray[Any]:
+    """A column of times or numbers without nulls, as 64-bit numbers that are as far apart as its values are."""
+    kind = column.type
+    if pa.types.is_floating(kind):
+        column = column.cast(pa.float64())
+    elif pa.types.is_uint64(kind):
+        return np.asarray(column.to_numpy().view(np.int64) ^ _LEAST)
+    else:
+        column = column.cast(pa.int32()) if pa.types.is_temporal(kind) and kind.bit_width == 32 else column
+        column = column.cast(pa.int64())
+    return np.asarray(column.to_numpy())
+
+
+def _listed(on: Any) -> list[Any]:
+    # A set has another order on every site.
+    return list(on) if isinstance(on, Iterable) and not isinstance(on, Set) else [on]
+
+
+def _keys(left: pa.Schema, right: pa.Schema, on: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    if isinstance(on, str):
+        on = [on]
+    named = list(on.items()) if isinstance(on, Mapping) else [(name, name) for name in _listed(on)]
+    if not named or not all(isinstance(name, str) for pair in named for name in pair):
+        raise PlanError(
+            'join needs the columns in which rows agree, such as on="user", on=["user", "day"] or on={"user": "id"}; '
+            f"got on={on!r:.200}"
+        )
+    pairs = dict(named)
+    for ours, theirs in pairs.items():
+        for whose, schema, name in (("this", left, ours), ("the other", right, theirs)):
+            if name not in schema.names:
+                raise PlanError(f"join(on=...): {whose} stream has no column {name!r}; it has {columns_of(schema)}")
+        kinds = left.field(ours).type, right.field(theirs).type
+        if kinds[0] != kinds[1] and not all(pa.types.is_integer(kind) for kind in kinds):
+            raise PlanError(
+                f"join(on=...): {ours!r} is {kinds[0]} here and {theirs!r} is {kinds[1]} there; rows agree in columns "
+                "of the same type. Make them alike with select(...)"
+            )
+        tokens(pa.array([], kinds[0]))  # Whether there is a hash for it.
+    return tuple(pairs), tuple(pairs.values())
+
+
+def _within(left: pa.Schema, right: pa.Schema, within: Any) -> tuple[str | None, Any]:
+    if isinstance(within, int) and not isinstance(within, bool) and within >= 0:
+        return None, min(within, _FARTHEST_ROWS)
+    if not isinstance(within, Mapping) or len(within) != 1:
+        raise PlanError(
+            "join(within=...) is a number of input rows, or {column: bound} for a column of both streams, such as "
+            f'within={{"ts": timedelta(minutes=1)}}; got {within!r:.200}'
+        )
+    [(column, bound)] = within.items()
+    for whose, schema in (("this", left), ("the other", right)):
+        if column not in schema.names:
+            raise PlanError(f"join(within=...): {whose} stream has no column {column!r}; it has {columns_of(schema)}")
+    kinds = left.field(column).type, right.field(column).type
+    if kinds[0] != kinds[1]:
+        raise PlanError(f"join(within=...): {column!r} is {kinds[0]} here and {kinds[1]} there; make them alike")
+    return column, _bound(kinds[0], column, bound)
+
+
+def _bound(kind: Any, column: str, bound: Any) -> Any:
+    """The bound in the numbers in which the column is kept."""
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        if isinstance(bound, int | float) and not isinstance(bound, bool) and 0 <= bound < math.inf:
+            return _as_float(bound) if pa.types.is_floating(kind) else min(int(bound), _FARTHEST)
+        raise PlanError(
+            f"join(within=...): {column!r} is {kind}, so its bound is a finite number from 0 on; got {bound!r:.200}"
+        )
+    unit = _unit_ns(kind)
+    if unit is None:
+        raise PlanError(f"join(within=...): {column!r} is {kind}; nearness is known of numbers, dates and times")
+    if not isinstance(bound, datetime.timedelta) or bound < datetime.timedelta(0):
+        raise PlanError(f"join(within=...): {column!r} is {kind}, so its bound is a timedelta from 0 on; got {bound!r}")
+    return min((bound // datetime.timedelta(microseconds=1)) * 1_000 // unit, _FARTHEST)
+
+
+def _as_float(bound: float) -> float:
+    try:
+        return float(bound)
+    except OverflowError:  # A whole number beyond all floats: no two of them are further apart.
+        return float(np.finfo(np.float64).max)
+
+
+def _unit_ns(kind: Any) -> int | None:
+    """In what times of a type are counted; None for numbers."""
+    if pa.types.is_timestamp(kind) or pa.types.is_duration(kind) or pa.types.is_time(kind):
+        return _UNIT_NS[kind.unit]
+    if pa.types.is_date(kind):
+        return 86_400 * _UNIT_NS["s"] if kind.bit_width == 32 else _UNIT_NS["ms"]
+    return None

@@ -1,0 +1,108 @@
+"""At work: what a site's operator is busy with, in memory that outlives the process.
+
+An operator may kill its process: a bug in native code, or more memory than there is. Its other copy is given the same
+rows and dies of them too. To tell that from bad luck, a site notes what it is about to work on; whoever finds it dead
+reads it. The note is a file, or pages shared with a parent; mapped into memory, it costs no call into the system.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..storage.disk import disk_error
+from ..types.errors import FluxError
+
+_HEAD = struct.Struct("<qqqq")  # Whether it is at work, the stage, after, upto.
+_PARTITIONS_BYTES = 65_536 // 8
+_NOTE_BYTES = _HEAD.size + _PARTITIONS_BYTES
+SUFFIX = ".work"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """Rows (after, upto] of some partitions of a stage."""
+
+    stage: int
+    after: int
+    upto: int
+    partitions: frozenset[int]
+
+    def overlaps(self, other: Job) -> bool:
+        """Whether some row is in both, for a partition in both."""
+        same = self.stage == other.stage and bool(self.partitions & other.partitions)
+        return same and self.after < other.upto and other.after < self.upto
+
+    def to_plain(self) -> list[Any]:
+        """For whoever is told of it over the network."""
+        return [self.stage, self.after, self.upto, sorted(self.partitions)]
+
+    @staticmethod
+    def from_plain(plain: Any) -> Job:
+        """What somebody told, checked."""
+        try:
+            stage, after, upto, partitions = plain
+            return Job(stage=int(stage), after=int(after), upto=int(upto), partitions=frozenset(map(int, partitions)))
+        except (TypeError, ValueError):
+            raise FluxError(f"a site works on [stage, after, upto, partitions], not {plain!r:.200}") from None
+
+
+def note_in(path: Path) -> mmap.mmap:
+    """A note in a file."""
+    try:
+        with path.open("w+b") as file:
+            # Room is taken now: a page for which the disk has none would kill the process when it is written.
+            os.posix_fallocate(file.fileno(), 0, _NOTE_BYTES)
+            return mmap.mmap(file.fileno(), 0)
+    except OSError as error:
+        raise disk_error("the site's note of its work", path, error, "Nothing was processed yet") from error
+
+
+def shared_note() -> mmap.mmap:
+    """A note that this process shares with those it forks."""
+    return mmap.mmap(-1, _NOTE_BYTES)
+
+
+class AtWork:
+    """What the operator of a site is busy with, written to a note."""
+
+    def __init__(self, note: mmap.mmap) -> None:
+        self._map = note
+        self._noted: frozenset[int] = frozenset()
+
+    def begin(self, job: Job) -> None:
+        """From now on the operator is busy with `job`."""
+        if job.partitions != self._noted:
+            self._noted = job.partitions
+            bits = bytearray(_PARTITIONS_BYTES)
+            for partition in job.partitions:
+                bits[partition >> 3] |= 1 << (partition & 7)
+            self._map[_HEAD.size :] = bytes(bits)
+        _HEAD.pack_into(self._map, 0, 1, job.stage, job.after, job.upto)
+
+    def end(self) -> None:
+        """The operator is idle."""
+        _HEAD.pack_into(self._map, 0, 0, 0, 0, 0)
+
+
+def last_job(path: Path) -> Job | None:
+    """What the site whose note is in `path` was busy with when it died; None if with nothing."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    return job_of(content) if len(content) == _NOTE_BYTES else None
+
+
+def job_of(content: bytes) -> Job | None:
+    """What is in a note."""
+    busy, stage, after, upto = _HEAD.unpack_from(content)
+    if not busy:
+        return None
+    bits = content[_HEAD.size :]
+    partitions = frozenset(8 * i + bit for i, byte in enumerate(bits) if byte for bit in range(8) if byte >> bit & 1)
+    return Job(stage=stage, after=after, upto=upto, partitions=partitions)

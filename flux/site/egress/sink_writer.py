@@ -1,0 +1,159 @@
+"""Outlet: one sink at the egress: what it is given, and how far it is.
+
+Rows of a `Collect` are held by the program that started the run: they are durable when it says so. Other sinks live in
+the egress; how far each is, is in a journal of its own.
+
+An ordered sink is given ranges of sequence numbers. One that takes rows as they come is given whatever there is: its
+positions count what it was given, and where the dataflow stands with it is noted beside them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from ...exchange.rows import Rows
+from ...protocols.egress import ONLY, Egress
+from ...protocols.messages import Ahead, Consume, Consumed
+from ...sinks import Collect, Sink
+from ...sinks.sink import check_alike
+from ...types.errors import blamed
+from ...wire.codec import from_plain, to_plain
+from .sink_journal import Progress, Reached
+
+JOURNAL = "egress.journal"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a sink is to take, in its own positions; and where the dataflow is then."""
+
+    after: int
+    upto: int
+    rows: Rows
+    end: bool
+    reached: Reached
+
+
+class Outlet:
+    """Sink number `number` of the flow, which is the stage `stage`; it may write to `directory`."""
+
+    def __init__(self, number: int, stage: int, sink: Sink, directory: Path) -> None:
+        self.number = number
+        self.stage = stage
+        self.sink = sink
+        self.collects = isinstance(sink, Collect)
+        self.unusable: Exception | None = None
+        self.progress: Progress | None = None
+        self._directory = directory
+        self._upto = 0
+        self._reached: Reached = (0, ())
+        self._given: Work | None = None
+        self._in_use = threading.Lock()
+        self._schema: pa.Schema | None = None
+        if not self.collects:
+            try:
+                self._open()
+            except Exception as error:
+                self.unusable = error  # Told when there is a connection to tell it on.
+
+    def _open(self) -> None:
+        self._directory.mkdir(exist_ok=True)
+        progress = Progress(self._directory / JOURNAL)
+        with self._blaming("was opened"):
+            progress.resume(self.sink.open(self._directory))
+        self.progress = progress
+        self.go_on(progress.upto, progress.reached)
+
+    def go_on(self, upto: int, reached: Reached | None) -> None:
+        """The sink has what is up to `upto`."""
+        self._upto = upto
+        self._reached = (upto, ()) if reached is None else reached
+
+    def machine(self, node: str) -> Egress:
+        """The machine of an egress that begins behind what the sink has."""
+        position, ahead = self._reached
+        taken = tuple(from_plain(plain, lambda body: body) for plain in ahead)
+        assert all(isinstance(each, Ahead) for each in taken)
+        return Egress(node, self.stage, position, taken)
+
+    @property
+    def last_report(self) -> dict[str, Any]:
+        """What the program is told of the last that the sink took."""
+        assert self.progress is not None
+        work = Work(
+            after=self._upto, upto=self._upto, rows=Rows(None), end=self.progress.ended, reached=self.progress.reached
+        )
+        return self.report(work)
+
+    def work(self, job: Consume, rows: Rows) -> Work:
+        """What the machine wants consumed, as work for the sink."""
+        ahead = [to_plain(taken, lambda body: body) for taken in job.ahead]
+        after, upto = (job.after, job.upto) if job.ordered else (self._upto, self._upto + 1)
+        end = any(mark.kind == "end" for mark in rows.marks)
+        self._given = Work(after=after, upto=upto, rows=rows, end=end, reached=(job.upto, ahead))
+        return self._given
+
+    def write(self, work: Work) -> None:
+        """Give the sink its work; on return it is durable."""
+        assert self.progress is not None
+        with self._in_use:
+            self.progress.give(work.upto, len(work.rows), work.end, work.reached)
+            if len(work.rows):
+                rows = self._alike(work.rows.user)
+                doing = f"took the output of the input {self._reached[0] + 1:,} to {work.reached[0]:,}"
+                with self._blaming(doing):
+                    self.sink.write(rows, work.after, work.upto)
+            if work.end:
+                with self._blaming("was closed"):
+                    self.sink.close()
+            self.progress.take()
+
+    def _alike(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows under the schema of all that this egress has written; an error if they have another."""
+        self._schema = check_alike(self._schema, rows.schema)
+        return rows if rows.schema == self._schema else rows.cast(self._schema)
+
+    def finish(self, upto: int) -> Consumed | None:
+        """Everything up to `upto` is durable: what the machine is told, if it waits for that."""
+        work = self._given
+        if work is None or work.upto != upto:
+            return None
+        self._given = None
+        self.go_on(upto, work.reached)
+        return Consumed(stage=self.stage, cohort=ONLY, upto=work.reached[0], rows=0, body=None)
+
+    def flush(self) -> None:
+        """Let readers see what was written."""
+        with self._in_use, self._blaming("was flushed"):
+            self.sink.flush()
+
+    def report(self, work: Work) -> dict[str, Any]:
+        """What the program is told of work that is done; rows that are collected go with it."""
+        header = {
+            "kind": "rows",
+            "sink": self.number,
+            "after": work.after,
+            "upto": work.upto,
+            "count": len(work.rows),
+            "end": work.end,
+            "reached": work.reached,
+        }
+        if self.progress is not None:
+            # Of all egresses of the run: what one of them could not tell any more is in it.
+            header["total"] = self.progress.rows
+        return header
+
+    @contextmanager
+    def _blaming(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            advice = "Mend it, and run the flow again; output before that is safe"
+            raise blamed(f"sink {type(self.sink).__name__}", error, doing, advice) from error

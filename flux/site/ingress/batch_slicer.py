@@ -1,0 +1,48 @@
+"""Taking: a source's rows in the counts the ingress asks for, however the source cuts its batches.
+
+A source that is read again may cut its batches otherwise than the first time; ranges that were numbered must hold the
+same rows. A batch's `offset` and `received` go with its last row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+from ...sources import SourceBatch
+
+
+class Taking:
+    """The rows of `batches`, from the first on."""
+
+    def __init__(self, batches: AsyncIterator[SourceBatch]) -> None:
+        self._batches = batches
+        self._rest: SourceBatch | None = None  # Of a batch that was taken in part.
+
+    async def next(self, most: int | None = None) -> SourceBatch | None:
+        """The next piece, of at most so many rows; None at the end of the source. It may be empty."""
+        batch = self._rest if self._rest is not None else await anext(self._batches, None)
+        self._rest = None
+        if batch is None or most is None or batch.rows.num_rows <= most:
+            return batch
+        self._rest = replace(batch, rows=batch.rows.slice(most))
+        return SourceBatch(batch.rows.slice(0, most))
+
+    @property
+    def is_within_batch(self) -> bool:
+        """Whether a batch was taken in part: the source has no offset for such a place."""
+        return self._rest is not None
+
+    async def take(self, count: int) -> list[SourceBatch]:
+        """The pieces of the next `count` rows; less if the source ends before."""
+        pieces = []
+        while count and (piece := await self.next(count)) is not None:
+            pieces.append(piece)
+            count -= piece.rows.num_rows
+        return pieces
+
+    async def aclose(self) -> None:
+        """Leave the source where it stands: a generator is not to be left to the garbage collector."""
+        close = getattr(self._batches, "aclose", None)
+        if close is not None:
+            await close()

@@ -1,0 +1,1 @@
+"""How the state of a partition moves from one site to another."""

@@ -1,0 +1,175 @@
+"""Moving: what a copy of a partition is when it goes to another site, and when it has come.
+
+The donor gives the state of each step, the rows of the partition in its output buffer, and the digest of what it has
+emitted, as a stream (`flux.wire.transfer`): first the message of the protocol, then a value for each piece of state.
+Who receives it installs piece by piece, one each turn of its loop, before the operator is given the first rows.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import GeneratorType
+from typing import Any
+
+from ...exchange.channel_mask import ChannelMask
+from ...exchange.edge_bodies import body_of
+from ...exchange.rows import Rows, marks_to_plain
+from ...hosting import Hosted
+from ...protocols.messages import Consume, Install, State
+from ...wire.codec import from_plain, to_plain
+from ...wire.frames import BadFrame, shown
+from ...wire.state_codec import Parcel
+from ...wire.state_types import Spoken, Words
+from ...wire.transfer import Arrival
+
+_NO_WORDS: Words = {}
+_COLLECTED_BYTES = 16 << 20
+
+
+def moving(
+    message: State, partition: int, own: Mapping[int, ChannelMask], steps: Iterable[Hosted], digest: list[Any]
+) -> Iterator[Any]:
+    """The values that are the copy of `partition`, of the instant at which they are asked for.
+
+    `own` are the channels of the partition on each edge out of its stage: its output is what goes there.
+    """
+    kept = [run for run in message.runs if partition not in run.without]
+    bodies = [[run.body.on(edge).select(channels) for edge, channels in own.items()] for run in kept]
+    runs = tuple(
+        replace(run, rows=sum(map(len, parts)), without=frozenset()) for run, parts in zip(kept, bodies, strict=True)
+    )
+    plain = to_plain(replace(message, runs=runs), lambda body: None)
+    yield [plain, [[[rows.wide, marks_to_plain(rows.marks)] for rows in parts] for parts in bodies], digest]
+    for number, step in enumerate(steps):
+        state = step.get_partition_state(partition)
+        # State comes whole, or as a generator of pieces; each is installed by a call of its own.
+        for piece in state if isinstance(state, GeneratorType) else [state]:
+            yield [number, Spoken(message.stage, number, piece, step.words) if step.words else piece]
+
+
+def read(arrival: Arrival, edges: Sequence[Sequence[int]], words: Words = _NO_WORDS) -> State:
+    """The message of the protocol, with everything that `moving` gave in it.
+
+    `edges` are those out of each stage, `words` those of each step's operator.
+    """
+    if arrival.size_bytes < _COLLECTED_BYTES:
+        return _read(arrival.values(words), edges)
+    # To look for garbage among millions of new objects takes seconds, in which no other thread runs. State has none.
+    gc.disable()
+    try:
+        return _read(arrival.values(words), edges)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def _read(values: Iterator[Any], edges: Sequence[Sequence[int]]) -> State:
+    try:
+        plain, packed, (digest, beyond) = next(values)
+        parts = [[Rows.received(wide, marks) for wide, marks in run] for run in packed]
+    except (StopIteration, TypeError, ValueError, AttributeError) as error:
+        raise BadFrame(f"a partition's state does not begin with its message and output: {error!r:.200}") from error
+    message = from_plain(plain, lambda body: body)
+    if not isinstance(message, State) or len(message.runs) != len(parts) or not _is_digest(digest, beyond):
+        raise BadFrame(f"expected the state of a partition and its digest, got {shown(plain)} and {shown(digest)}")
+    outputs = edges[message.stage] if 0 <= message.stage < len(edges) else ()
+    if not outputs or any(len(run) != len(outputs) for run in parts):
+        raise BadFrame(f"expected output for the {len(outputs)} edges out of stage {message.stage}")
+    pieces = [_piece(value) for value in values]
+    runs = tuple(
+        replace(run, body=body_of(outputs, dict(zip(outputs, rows, strict=True))))
+        for run, rows in zip(message.runs, parts, strict=True)
+    )
+    return replace(message, runs=runs, body=Parcel(pieces, digest, beyond))
+
+
+def _is_digest(digest: Any, beyond: Any) -> bool:
+    if type(digest) is not int or not isinstance(beyond, list):
+        return False
+    pairs = [pair for pair in beyond if isinstance(pair, list) and list(map(type, pair)) == [int, int]]
+    return len(pairs) == len(beyond) and all(0 <= word < 1 << 64 for _, word in pairs) and 0 <= digest < 1 << 64
+
+
+def _piece(value: Any) -> tuple[int, Any]:
+    if not isinstance(value, list) or len(value) != 2 or type(value[0]) is not int:
+        raise BadFrame(f"expected the number of a step and a piece of its state, got {shown(value)}")
+    return value[0], value[1]
+
+
+class Receiving:
+    """The copies of which chunks have come, and not all."""
+
+    def __init__(self) -> None:
+        self._arrivals: dict[tuple[str, int], Arrival] = {}  # By donor and version.
+
+    def take(self, donor: str, version: int, chunk: Any) -> Arrival:
+        """The next chunk, if there is anything in it; the copy as far as it has come."""
+        arrival = self._arrivals.setdefault((donor, version), Arrival())
+        if chunk is not None:
+            arrival.take(chunk)
+        return arrival
+
+    def forget(self, donor: str, version: int) -> None:
+        """No more comes of this copy, or nobody wants it."""
+        self._arrivals.pop((donor, version), None)
+
+    def forget_all(self, donor: str) -> None:
+        """No more comes from `donor`."""
+        for key in [key for key in self._arrivals if key[0] == donor]:
+            del self._arrivals[key]
+
+
+class Installing:
+    """Copies that are here and whose pieces are not all in their operators yet."""
+
+    def __init__(self) -> None:
+        self._left: dict[tuple[int, int], _Left] = {}  # By stage and partition.
+
+    def begin(self, effect: Install, steps: Sequence[Hosted], done: Callable[[float], None]) -> None:
+        """These pieces are to be installed before anything is done with the partition; `done` is called then."""
+        place = (effect.stage, effect.partition)
+        assert place not in self._left, f"partition {effect.partition} of stage {effect.stage} comes twice"
+        for number, _ in effect.body.states:
+            if not 0 <= number < len(steps):
+                raise BadFrame(f"state came for step {number} of stage {effect.stage}, which has {len(steps)}")
+        for step in steps:
+            step.init_trans(effect.partition)
+        pieces = deque((steps[number], piece) for number, piece in effect.body.states)
+        self._left[place] = _Left(steps, pieces, done)
+
+    def install_one(self, job: Consume) -> bool:
+        """Install one piece that `job` has to wait for; False if there is none."""
+        place = next((place for place in self._left if place[0] == job.stage and place[1] in job.partitions), None)
+        if place is not None:
+            self._install(place)
+        return place is not None
+
+    def finish(self, stage: int, partition: int) -> None:
+        """Install all that is left of a copy at once."""
+        while (stage, partition) in self._left:
+            self._install((stage, partition))
+
+    def _install(self, place: tuple[int, int]) -> None:
+        left = self._left[place]
+        if left.pieces:
+            began = time.monotonic()
+            step, piece = left.pieces.popleft()
+            step.install_partition_state(place[1], piece)
+            left.took_s += time.monotonic() - began
+        if not left.pieces:
+            del self._left[place]
+            for step in left.steps:
+                step.end_trans(place[1])
+            left.done(left.took_s)
+
+
+@dataclass
+class _Left:
+    steps: Sequence[Hosted]
+    pieces: deque[tuple[Hosted, Any]]
+    done: Callable[[float], None]
+    took_s: float = 0.0

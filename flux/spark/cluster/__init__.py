@@ -1,0 +1,1 @@
+"""Sites that run as tasks on Spark's executors."""

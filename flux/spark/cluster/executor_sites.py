@@ -1,0 +1,263 @@
+"""`flux.spark.Cluster`: runs whose sites are tasks of Spark's; controller, ingress and egress are beside the driver.
+
+It is a local run but for its sites: the same program, spawner and handle. The processes talk TCP, and the sites are
+guests (see `guests`): tasks fork them (see `site`), jobs keep them there (see `jobs`).
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+
+from ...dataflow import Dataflow
+from ...driver.launcher import Runnable
+from ...driver.local.spawner import Spawner
+from ...driver.report import Report
+from ...driver.run_state import Heard
+from ...plan import Availability, Plan, Policy
+from ...plan.logical_flow import POOL_ROWS
+from ...plan.plan import CONTROLLER, EGRESS, INGRESS
+from ...run import Run, Wait
+from ...sinks import Sink
+from ...site.config import Surroundings
+from ...sources import Source
+from ...types.errors import FluxError, PlanError
+from ...wire import address
+from ...wire.secret import new_secret
+from ..session import driver_host, register
+from .external_sites import GuestProgram, coming_of, death_of
+from .jobs import Jobs
+from .task_site import Posting, TcpSurroundings
+
+__all__ = ["Cluster"]
+
+_WHO = "flux.spark.Cluster"
+_ENDS = (CONTROLLER, INGRESS, EGRESS)
+
+
+class Cluster:
+    """The executors of a Spark application as sites: `sites` that hold partitions, and `standby` to spare.
+
+        with flux.spark.Cluster(spark, sites=4, standby=1) as cluster:
+            report = cluster.run(flow)
+
+    Each site is a task that takes a core for as long as the run lasts; a query in the same application needs cores
+    besides. Flux itself is carried to the executors; what it needs, and modules of your own, Spark must have there (see
+    docs/spark.rst). Operators are carried as any function given to Spark is: also those of the program itself.
+
+    `host` is the address of this machine at which executors reach it, `spark.driver.host` unless given. `patience_s` is
+    how long to wait until Spark has found a core for each site.
+    """
+
+    def __init__(
+        self, spark: Any, sites: int = 2, standby: int = 0, *, host: str | None = None, patience_s: float = 120.0
+    ) -> None:
+        if not hasattr(spark, "sparkContext"):
+            raise PlanError(f"{_WHO}: a SparkSession was expected, a {type(spark).__name__} came")
+        self._spark = spark
+        self._sites = sites
+        self._standby = standby
+        self._host = host or driver_host(spark.sparkContext)
+        self._patience_s = patience_s
+        self._runs: list[Run] = []
+
+    def start(
+        self,
+        flow: Dataflow,
+        availability: Availability = "pairs",
+        pool_rows: int = POOL_ROWS,
+        **policy: Any,
+    ) -> Run:
+        """Start `flow` and return its handle, as `flow.start` does; leaving the block stops it."""
+        logical = flow._logical
+        plan = logical.plan(self._sites, self._standby, availability, pool_rows, Policy(**policy))
+        check_travels(plan)
+        register(self._spark)
+        run = _SparkRun(
+            self._spark.sparkContext,
+            self._host,
+            self._patience_s,
+            plan,
+            flow._logical.sources,
+            flow._logical.sinks,
+            flow._logical.outputs,
+        )
+        self._runs.append(run)
+        return run
+
+    def run(self, flow: Dataflow, **settings: Any) -> Report:
+        """Run `flow` to its end."""
+        with self.start(flow, **settings) as run:
+            return run.wait()
+
+    def stop(self) -> None:
+        """Stop every run; no task is left behind."""
+        for run in self._runs:
+            run.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def check_travels(plan: Plan) -> None:
+    """`PlanError` if Spark cannot carry the operators."""
+    from pyspark.serializers import CloudPickleSerializer
+
+    for segment in plan.segments:
+        for step in segment.steps:
+            try:
+                CloudPickleSerializer().dumps((step.factory, step.parameters))
+            except Exception as error:
+                raise PlanError(
+                    f"{_WHO}: operator {step.name} cannot be carried to the executors: {error}. What it refers to must "
+                    "be importable there, or be plain values"
+                ) from error
+
+
+class _SparkRun(Run):
+    """A run with its sites on Spark."""
+
+    def __init__(
+        self,
+        context: Any,
+        host: str,
+        patience_s: float,
+        plan: Plan,
+        sources: Sequence[Source],
+        sinks: Sequence[Sink],
+        outputs: Sequence[pa.Schema | None],
+    ) -> None:
+        self._context = context
+        self._host = host
+        self._patience_s = patience_s
+        self._jobs: Jobs | None = None
+        self._listeners: dict[str, socket.socket] = {}
+        self._postings = 0
+        super().__init__(plan, sources, sinks, outputs)
+
+    def _surround(self, record: Path | None) -> Surroundings:
+        here = f"tcp:{self._host}:0"
+        try:
+            for name in ("program", CONTROLLER):
+                self._listeners[name] = address.listen(here)
+        except FluxError as error:
+            shutil.rmtree(self.directory, ignore_errors=True)
+            raise FluxError(
+                f"{_WHO}: {error}. Say by host= or spark.driver.host at which address executors reach this machine"
+            ) from error
+        where = {name: f"tcp:{self._host}:{sock.getsockname()[1]}" for name, sock in self._listeners.items()}
+        return TcpSurroundings(
+            plan=self._plan,
+            directory=self.directory,
+            run=self.directory.name,
+            secret=new_secret(),
+            program=where["program"],
+            controller=where[CONTROLLER],
+            here=here,
+        )
+
+    def _listen(self, name: str) -> socket.socket:
+        return self._listeners[name]
+
+    def _make(self, name: str, incarnation: int, controller: socket.socket) -> Runnable:
+        self._listeners["program"].close()
+        return super()._make(name, incarnation, controller)
+
+    def _make_program(self, listener: socket.socket, spawner: Spawner) -> GuestProgram:
+        settings = (self._surroundings, self._sinks, listener, spawner, _ENDS, frozenset(_ENDS), self._answer)
+        return GuestProgram(*settings, executors=partial(_executors, self._context))
+
+    def _answer(self, header: dict[str, Any]) -> dict[str, Any]:
+        if header.get("what") not in ("join", "died"):
+            return self._request_handlers().answer(header)
+        try:
+            if header["what"] == "died":
+                self._guests.tell_death(*death_of(header))
+                return {"kind": "answer", "answer": {}}
+            guest = self._guests.admit(coming_of(header))
+            return {"kind": "answer", "answer": {"name": None if guest is None else guest.name}}
+        except FluxError as error:
+            return {"kind": "answer", "error": error.to_dict()}
+
+    def _await_start(self) -> None:
+        name, run = self._plan.name, self._surroundings.run
+        self._jobs = Jobs(self._context, name, run, self._is_wanted, self._gave_up)
+        for _ in self._plan.site_names:
+            self._submit()
+        try:
+            self._await(lambda heard: heard.started_at is not None, self._patience_s, "start")
+        except TimeoutError:
+            wanted, there = len(self._plan.site_names), len(self._guests.guests_up())
+            raise FluxError(
+                f"{_WHO}: {there} of {wanted} sites have come within {self._patience_s:g} s. Each needs a core of an "
+                f"executor for itself, and the application has {self._context.defaultParallelism} in all, some maybe "
+                "taken by other jobs: give it more (--total-executor-cores, --num-executors), or ask for fewer sites. "
+                "What executors that cannot reach this machine say is in their logs"
+            ) from None
+
+    def _submit(self) -> int:
+        surroundings = self._surroundings
+        assert isinstance(surroundings, TcpSurroundings) and self._jobs is not None
+        self._postings += 1
+        posting = Posting(
+            index=self._postings,
+            plan=self._plan,
+            run=surroundings.run,
+            secret=surroundings.secret,
+            program=surroundings.program,
+            controller=surroundings.controller,
+        )
+        self._jobs.submit(posting)
+        return posting.index
+
+    def _add_site(self, wait: Wait) -> str:
+        index = self._submit()
+
+        def is_up(heard: Heard) -> bool:
+            guest = self._guests.guest_at(index)
+            return guest is not None and guest.state == "up"
+
+        wait(is_up, self._patience_s, f"Spark to find a core for site {index}")
+        guest = self._guests.guest_at(index)
+        assert guest is not None
+        return guest.name
+
+    def _is_wanted(self, index: int) -> bool:
+        """Whether a site that has ended is to be replaced: not if it was drained, nor behind the end."""
+        guest = self._guests.guest_at(index)
+        return not self._stopped and not self._heard.ended and not (guest is not None and guest.drained)
+
+    def _gave_up(self, reason: str) -> None:
+        """Spark could not run a site. Before the start that is an error of the user's or the cluster's."""
+        if self._heard.started_at is None:
+            self._guests.fail(FluxError(f"{_WHO}: a site could not be started on an executor: {reason}"))
+
+    @property
+    def _guests(self) -> GuestProgram:
+        assert isinstance(self._program, GuestProgram)
+        return self._program
+
+    def _end_processes(self) -> None:
+        super()._end_processes()
+        if self._jobs is not None:
+            self._jobs.stop()
+        for listener in self._listeners.values():
+            listener.close()
+
+
+def _executors(context: Any) -> int:
+    """How many executors there are; the driver is listed among them, and is none unless it is all there is."""
+    infos = context._jsc.sc().statusTracker().getExecutorInfos()
+    return max(1, len(infos) - (0 if context.master.startswith("local[") or context.master == "local" else 1))

@@ -1,0 +1,208 @@
+"""Guests: sites that the program has not forked. They come, are given a name, and are gone when their connection is.
+
+Spark starts a task again when its executor is lost, and may do so while the first attempt still lives, if it only
+could not hear from the executor. So a place in the cluster has an index, and attempts at it are numbered: a later one
+supersedes the earlier, which is drained and stopped; an earlier one that comes too late is sent away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import trio
+
+from ...driver.local.driver import Program
+from ...driver.processes import Process
+from ...site.crash_note import Job
+from ...types.errors import FluxError
+from ...wire.link import Link
+
+CROWDED_MAX = 20  # So often a site is sent to another executor before it is taken where it is.
+
+
+@dataclass(frozen=True, slots=True)
+class Coming:
+    """What a site says of itself: its place, which attempt at it, its process, and the executor's."""
+
+    index: int
+    attempt: int
+    pid: int
+    host: str
+    executor: int
+
+    @property
+    def where(self) -> tuple[str, int]:
+        return self.host, self.executor
+
+
+@dataclass(kw_only=True)
+class Guest(Process):
+    """A site in a task of Spark's; `pid` is its number on its own machine."""
+
+    coming: Coming
+    say: Callable[[Callable[[], None]], None]  # Calls it in the program's thread.
+    link: Link | None = None
+
+    @property
+    def cpu_s(self) -> float:
+        return 0.0  # Another machine's to know.
+
+    def kill(self) -> None:
+        if self.link is not None and not self.gone:
+            self.killed_at = self.killed_at or time.monotonic()
+            link = self.link
+            self.say(lambda: link.send({"kind": "kill"}))
+
+
+class GuestProgram(Program):
+    """The program's end of a run whose sites are guests; `executors` counts those that could have one."""
+
+    _post_mortem_s = 3.0  # In this time a task has told how its site ended, if the executor lives.
+
+    def __init__(self, *settings: Any, executors: Callable[[], int]) -> None:
+        self._executors = executors
+        self._turned_away: Counter[int] = Counter()
+        super().__init__(*settings)
+
+    def admit(self, coming: Coming) -> Guest | None:
+        """The guest with its name, from any thread; None if it should try on another executor."""
+        executors = self._executors()
+        return self._in_thread(lambda: self._admit(coming, executors))
+
+    def tell_death(self, index: int, attempt: int, status: int, job: Job | None) -> None:
+        """A task has found its site dead; from any thread."""
+        self._in_thread(lambda: self._note_death(index, attempt, status, job))
+
+    def guest_at(self, index: int) -> Guest | None:
+        """The last that came for a place."""
+        with self.changed:
+            return max(self._guests(index), key=lambda guest: guest.coming.attempt, default=None)
+
+    def guests_up(self) -> list[Guest]:
+        """Those that have come and are there."""
+        with self.changed:
+            return [guest for guest in self._guests() if guest.state == "up"]
+
+    def fail(self, error: FluxError) -> None:
+        """The run cannot go on."""
+        with self.changed:
+            self._fail(error)
+            self.changed.notify_all()
+
+    def _guests(self, index: int | None = None) -> list[Guest]:
+        guests = [process for process in self.processes if isinstance(process, Guest)]
+        return [guest for guest in guests if index is None or guest.coming.index == index]
+
+    # In the thread.
+
+    def _admit(self, coming: Coming, executors: int) -> Guest | None:
+        with self.changed:
+            earlier = self._guests(coming.index)
+            if any(guest.coming.attempt >= coming.attempt for guest in earlier):
+                raise FluxError(f"attempt {coming.attempt} at site {coming.index} comes behind a later one")
+            if self._stopping:
+                raise FluxError("the run is over")
+            crowd = self._crowd(coming)
+            if crowd and self._turned_away[coming.index] < CROWDED_MAX and self._has_free(executors):
+                self._turned_away[coming.index] += 1
+                return None
+            guest = Guest(self._free_name(), pid=coming.pid, coming=coming, say=self._tell)
+            guest.stderr.handed_over()  # What it writes is in its executor's log.
+            self.processes.enter(guest)
+            for other in earlier:
+                if not other.gone:
+                    self._supersede(other)
+            if crowd:
+                where = f"{coming.host}, process {coming.executor}"
+                text = f"{guest.name} is on the same executor as {', '.join(crowd)} ({where}): they may die together"
+                self._log(logging.WARNING, text, node=guest.name)
+            self.changed.notify_all()
+            return guest
+
+    def _note_death(self, index: int, attempt: int, status: int, job: Job | None) -> None:
+        with self.changed:
+            for guest in self._guests(index):
+                if guest.coming.attempt == attempt:
+                    guest.exited = status
+                    self._examine(guest, job)
+                    self.changed.notify_all()
+
+    def _crowd(self, coming: Coming) -> list[str]:
+        """Who is on the same executor: one death would be the death of both."""
+        others = [guest for guest in self._guests() if not guest.gone and guest.coming.index != coming.index]
+        return [guest.name for guest in others if guest.coming.where == coming.where]
+
+    def _has_free(self, executors: int) -> bool:
+        """Whether one of so many executors has no site."""
+        return executors > len({guest.coming.where for guest in self._guests() if not guest.gone})
+
+    def _free_name(self) -> str:
+        taken = {process.name for process in self.processes}
+        planned = self._surroundings.plan.site_names
+        return next((name for name in planned if name not in taken), None) or self._further_name(len(planned))
+
+    def _further_name(self, planned: int) -> str:
+        numbers = [int(guest.name.removeprefix("site-")) for guest in self._guests()]
+        return f"site-{max([planned, *numbers]) + 1}"
+
+    def _supersede(self, guest: Guest) -> None:
+        if guest.link is None or self.heard.started_at is None:
+            self._end(guest)  # It never came, or nothing is on it yet.
+            return
+        self._log(logging.WARNING, f"{guest.name} is superseded by a later attempt, and drained", node=guest.name)
+        self._ask_to_drain(guest.name)
+
+    async def _greeted(self, link: Link, over: trio.Event) -> None:
+        await super()._greeted(link, over)
+        process = self.processes.of_node(link.peer)
+        if isinstance(process, Guest):
+            process.link = link
+
+    def _left(self, link: Link) -> None:
+        with self.changed:
+            guest = self.processes.of_node(link.peer)
+            if isinstance(guest, Guest) and guest.link is link:
+                self._end(guest)
+                self.changed.notify_all()
+
+    def _end(self, guest: Guest) -> None:
+        self.processes.end(guest, None)
+        if guest.link is not None:
+            guest.link.close()
+        self._died(guest)
+
+    def _died(self, process: Process) -> None:
+        if not isinstance(process, Guest):
+            super()._died(process)
+            return
+        self.heard.draining.discard(process.name)
+        if self._stopping or process.drained:
+            return
+        self.heard.deaths.append(process)
+        with contextlib.suppress(KeyError):
+            self._links["controller"].send({"kind": "dead", "node": process.node})
+        self._log(logging.WARNING, f"{process.node} on {process.coming.host} is gone", node=process.node)
+
+
+def coming_of(header: dict[str, Any]) -> Coming:
+    """What a site said, checked."""
+    numbers = {name: header.get(name) for name in ("index", "attempt", "pid", "executor")}
+    host = header.get("host")
+    if not isinstance(host, str) or not all(type(number) is int for number in numbers.values()):
+        raise FluxError(f"a site that joins says index, attempt, pid, host and executor, not {header!r:.200}")
+    return Coming(host=host, **numbers)  # type: ignore[arg-type]
+
+
+def death_of(header: dict[str, Any]) -> tuple[int, int, int, Job | None]:
+    """What a task said of its site's death, checked: index, attempt, status, and what the site was busy with."""
+    numbers = [header.get(name) for name in ("index", "attempt", "status")]
+    job = header.get("job")
+    if not all(type(number) is int for number in numbers):
+        raise FluxError(f"a site that has died has an index, attempt and status, not {header!r:.200}")
+    return (*numbers, None if job is None else Job.from_plain(job))  # type: ignore[return-value]

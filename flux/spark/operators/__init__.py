@@ -1,0 +1,1 @@
+"""Spark's stateful operators, run unchanged by Flux."""

@@ -1,0 +1,211 @@
+"""`pandas_with_state`: a function for Spark's `applyInPandasWithState`, unchanged, as a Flux operator.
+
+The function gets a key, DataFrames and a `GroupState` for each key of a micro-batch, and then once more for each key
+whose timeout has passed. The `GroupState` is Spark's own class; what it holds afterwards is what Flux keeps, by the
+same rules: a key that is neither updated nor removed, and sets no timeout, stays as it was, and so does its timeout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+
+from ...types.errors import FluxError, PlanError
+from ..source.batch_times import check_event_time
+from .ddl import struct_of
+from .grouping_keys import Groups
+from .micro_batch_operator import BatchOperator, Partition, raised
+from .row_format import (
+    RAISED,
+    arrow_output,
+    check_pandas,
+    columns_of_batches,
+    frames_of,
+    from_frame,
+    pandas_key,
+    to_frame,
+)
+from .spark_columns import AsSpark, check_key, zone_of
+from .spark_values import Fields
+from .state_store import Store, Variable
+
+__all__ = ["pandas_with_state"]
+
+_OUTPUT_MODES = ("append", "update")
+_TIMEOUTS = (GroupStateTimeout.NoTimeout, GroupStateTimeout.ProcessingTimeTimeout, GroupStateTimeout.EventTimeTimeout)
+_NO_TIMEOUT = GroupState.NO_TIMESTAMP
+
+
+def pandas_with_state(
+    func: Callable[..., Any],
+    outputStructType: Any,
+    stateStructType: Any,
+    outputMode: str = "append",
+    timeoutConf: str = GroupStateTimeout.NoTimeout,
+    *,
+    event_time: str | None = None,
+    time_zone: str | None = None,
+) -> type:
+    """Return the operator that a function for ``groupBy(...).applyInPandasWithState(...)`` is.
+
+    The arguments are Spark's. With a timeout of event time, `event_time` is the column of the input that has it: rows
+    behind the watermark are dropped, as in Spark. Times are shown in `time_zone`; by default that of the Spark session,
+    or UTC where there is none. Put it behind an exchange on the columns of its key.
+
+        sessions = flux.spark.pandas_with_state(count, "id string, n long", "n long", "update", "ProcessingTimeTimeout")
+    """
+    name = str(getattr(func, "__name__", None) or type(func).__name__)
+    whose = f"pandas_with_state({name})"
+    if not callable(func):
+        raise PlanError(f"{whose}: a function of (key, DataFrames, state) was expected, {func!r:.100} came")
+    if not isinstance(outputMode, str) or outputMode.lower() not in _OUTPUT_MODES:
+        raise PlanError(f"{whose}: outputMode is 'append' or 'update', got {outputMode!r}; Spark has no other for it")
+    if timeoutConf not in _TIMEOUTS:
+        raise PlanError(f"{whose}: timeoutConf is {', '.join(_TIMEOUTS)}, got {timeoutConf!r}")
+    is_event_time = timeoutConf == GroupStateTimeout.EventTimeTimeout
+    if is_event_time and event_time is None:
+        raise PlanError(f'{whose}: EventTimeTimeout needs event_time="column", the column of the input that has it')
+    check_pandas(whose)
+    output = struct_of(outputStructType, f"{whose}: outputStructType")
+    state = struct_of(stateStructType, f"{whose}: stateStructType")
+    zone = zone_of(time_zone, whose)
+    members = {
+        "whose": whose,
+        "zone": zone,
+        "as_spark": AsSpark(zone, widens=True),
+        "function": staticmethod(func),
+        "output_type": output,
+        "arrow": arrow_output(output, whose),
+        "state_type": state,
+        "timeout": timeoutConf,
+        "time_column": event_time if is_event_time else None,
+        "has_watermark": event_time is not None,
+        "column": event_time,
+        "waits_for_watermark": is_event_time,
+    }
+    Fields(state, whose)
+    return type(name, (_FunctionOperator,), members)
+
+
+class _FunctionPartition(Partition):
+    """By key the state, and the instant of its timeout; a key may have one of them alone."""
+
+    def __init__(self, variable: Variable) -> None:
+        super().__init__()
+        self.states = Store(variable)
+        self.timeouts: dict[Any, int] = {}
+
+
+class _FunctionOperator(BatchOperator):
+    """Runs `function` for each key, as Spark does."""
+
+    whose: str
+    zone: str
+    function: Callable[..., Any]
+    output_type: Any
+    arrow: Any
+    state_type: Any
+    timeout: str
+    has_watermark: bool
+    column: str | None
+
+    def open(self, context: Any) -> None:
+        super().open(context)
+        self._variable = Variable("state", "value", Fields(self.state_type, f"{self.whose}: the state"))
+        self._empty: Any = None
+
+    def output_for(self, parameters: Any, key_columns: tuple[str, ...], rows: Any) -> Any:
+        if parameters:
+            raise PlanError(f"{self.whose}: apply takes no parameters for it, got {', '.join(parameters)}")
+        check_key(key_columns, rows, self.whose)
+        rows = self.as_spark.check(rows, self.whose)
+        if self.column is not None:
+            check_event_time(rows, self.column, self.whose)
+        return self.arrow
+
+    def new_partition(self) -> _FunctionPartition:
+        return _FunctionPartition(self._variable)
+
+    def run(self, pid: int, held: Any, groups: Groups | None) -> Any:
+        emitted: list[Any] = []
+        if groups is not None:
+            ours = groups.of(pid)
+            self._empty = to_frame(groups.rows.slice(0, 0), self.zone)
+            for i, frame in zip(ours, frames_of(groups, ours, self.zone), strict=True):
+                self._call(pid, held, groups.keys[i], iter([frame]), False, emitted)
+        if self.timeout != GroupStateTimeout.NoTimeout:
+            is_event_time = self.timeout == GroupStateTimeout.EventTimeTimeout
+            limit_ms = held.watermark_ms if is_event_time else held.clock_ms
+            over = [key for key, at_ms in held.timeouts.items() if at_ms < limit_ms]
+            for key in sorted(over, key=self.keys.order):
+                self._call(pid, held, key, iter([self._no_rows()]), True, emitted)
+        return emitted
+
+    def _no_rows(self) -> Any:
+        """What a key that has timed out is called with; its columns are known, since some row set the timeout."""
+        import pandas as pd
+
+        return pd.DataFrame(columns=[] if self._empty is None else self._empty.columns)
+
+    def _call(self, pid: int, held: Any, key: Any, frames: Any, has_timed_out: bool, emitted: list[Any]) -> None:
+        value = held.states.held.get(key)
+        if value is not None and self._variable.fields.is_mutable:
+            value = self._variable.fields.fresh(value)  # What is changed in it is kept if it is updated, not else.
+        state = GroupState(
+            value,
+            held.clock_ms,
+            held.watermark_ms if self.has_watermark else _NO_TIMEOUT,
+            self.timeout,
+            has_timed_out,
+            self.has_watermark,
+            value is not None,
+            False,
+            False,
+            _NO_TIMEOUT,
+            b"",
+            self.state_type,
+        )
+        try:
+            for frame in self.function(pandas_key(key), frames, state):
+                emitted.append(from_frame(frame, self.output_type, self.arrow, self.zone))
+            self._keep(held, key, state)
+        except FluxError:
+            raise
+        except RAISED as error:
+            raise raised(error, self.function, pid, key, held) from error
+
+    def _keep(self, held: Any, key: Any, state: Any) -> None:
+        """Write down what the function left in the state, if it did something."""
+        timeout_ms = int(state._timeout_timestamp)
+        if not (state._updated or state._removed or timeout_ms != _NO_TIMEOUT):
+            return
+        if state._defined:
+            held.states.held[key] = self._variable.fields.keep(tuple(state._value))
+        else:
+            held.states.held.pop(key, None)
+        if timeout_ms != _NO_TIMEOUT:
+            held.timeouts[key] = timeout_ms
+        else:
+            held.timeouts.pop(key, None)
+
+    def columns(self, emitted: list[Any]) -> tuple[dict[str, Any], list[int]]:
+        return columns_of_batches(emitted, self.arrow)
+
+    def pieces(self, held: Any) -> Iterator[dict[str, Any]]:
+        if self._empty is not None:
+            yield {"columns": list(self._empty.columns)}
+        yield from held.states.pieces(self.keys)
+        if held.timeouts:
+            yield {"timeouts": self.keys.pack(list(held.timeouts)), "at_ms": list(held.timeouts.values())}
+
+    def install(self, held: Any, piece: dict[str, Any]) -> None:
+        if "state" in piece:
+            held.states.install(piece, self.keys)
+        elif "columns" in piece:
+            import pandas as pd
+
+            self._empty = pd.DataFrame(columns=piece["columns"])
+        elif "timeouts" in piece:
+            held.timeouts.update(zip(self.keys.unpack(piece["timeouts"]), piece["at_ms"], strict=True))

@@ -1,0 +1,137 @@
+"""What a `StatefulProcessor` is given in `init`: states and timers for the key that is being worked on.
+
+It has the methods of `pyspark.sql.streaming.StatefulProcessorHandle`, and refuses what that refuses: states outside of
+`init`, timers without a time mode, a time-to-live without processing time. `Declared` does the same when the plan is
+made, without any state, so that an `init` which cannot work under Flux is refused then.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from typing import Any
+
+from ...types.errors import PlanError
+from .ddl import struct_of
+from .key_timers import Timers
+from .spark_values import Fields
+from .state_store import ListState, MapState, Store, ValueState, Variable
+
+__all__ = ["Declarations", "Handle"]
+
+_FORMS = {"value": ValueState, "list": ListState, "map": MapState}
+
+
+class Declarations:
+    """The state variables of a processor, by name. They are looked up in each micro-batch and made once."""
+
+    def __init__(self, whose: str, time_mode: str) -> None:
+        self.whose = whose
+        self.time_mode = time_mode
+        self._known: dict[tuple[str, str], tuple[tuple[Any, ...], Variable]] = {}
+
+    def variable(self, form: str, name: Any, schema: Any, entries: Any, ttl_ms: Any) -> Variable:
+        """The variable as it was declared, or as it is declared now."""
+        declared = schema, entries, ttl_ms
+        known = self._known.get((form, name))
+        if known is not None and known[0] == declared:
+            return known[1]
+        made = self._made(form, name, schema, entries, ttl_ms)
+        self._known[form, name] = declared, made
+        return made
+
+    def by_name(self, name: str) -> Variable:
+        """A variable that some micro-batch has declared."""
+        return next(variable for (_, known), (_, variable) in self._known.items() if known == name)
+
+    def _made(self, form: str, name: Any, schema: Any, entries: Any, ttl_ms: Any) -> Variable:
+        whose = f"{self.whose}: {form} state {name!r}"
+        if not isinstance(name, str) or not name:
+            raise PlanError(f"{whose}: the name of a state is a text that is not empty")
+        if ttl_ms is not None:
+            if self.time_mode != "processingtime":
+                raise PlanError(f'{whose}: a time-to-live needs timeMode="ProcessingTime", it is {self.time_mode!r}')
+            if not isinstance(ttl_ms, int) or ttl_ms <= 0:
+                raise PlanError(f"{whose}: ttlDurationMs is a number of milliseconds above 0; it is {ttl_ms!r}")
+        fields = Fields(struct_of(schema, whose), whose)
+        of_entries = None
+        if form == "map":
+            of_entries = Fields(struct_of(entries, f"{whose}, keys"), f"{whose}, keys")
+            if of_entries.is_mutable:
+                raise PlanError(f"{whose}: arrays, maps and structs cannot be keys of a map state under Flux")
+        return Variable(name, form, fields, of_entries, ttl_ms)
+
+
+class Handle:
+    """The handle for one micro-batch of one partition, whose state it works on. `key` is the current key."""
+
+    def __init__(self, declarations: Declarations, stores: dict[str, Store], timers: Timers, clock_ms: int) -> None:
+        self.key: Any = None
+        self.clock_ms = clock_ms
+        self._declarations = declarations
+        self._stores = stores
+        self.timers = timers
+        self._declared: set[str] = set()
+        self._is_open = True
+
+    def seal(self) -> None:
+        """`init` is over."""
+        self._is_open = False
+
+    def getValueState(self, stateName: str, schema: Any, ttlDurationMs: int | None = None) -> Any:
+        return self._state("value", stateName, schema, None, ttlDurationMs)
+
+    def getListState(self, stateName: str, schema: Any, ttlDurationMs: int | None = None) -> Any:
+        return self._state("list", stateName, schema, None, ttlDurationMs)
+
+    def getMapState(
+        self, stateName: str, userKeySchema: Any, valueSchema: Any, ttlDurationMs: int | None = None
+    ) -> Any:
+        return self._state("map", stateName, valueSchema, userKeySchema, ttlDurationMs)
+
+    def deleteIfExists(self, stateName: str) -> None:
+        self._check_open("deleteIfExists")
+        if stateName in self._declared:
+            raise PlanError(
+                f"{self._declarations.whose}: init asks for the state {stateName!r} and then deletes it; in Spark its "
+                "first use fails then. Delete it first, or do not ask for it"
+            )
+        self._stores.pop(stateName, None)
+
+    def registerTimer(self, expiryTimestampMs: int) -> None:
+        self._check_timers("registerTimer")
+        self.timers.register(self.key, operator.index(expiryTimestampMs))
+
+    def deleteTimer(self, expiryTimestampMs: int) -> None:
+        self._check_timers("deleteTimer")
+        self.timers.delete(self.key, operator.index(expiryTimestampMs))
+
+    def listTimers(self) -> Iterator[int]:
+        self._check_timers("listTimers")
+        return iter(self.timers.of(self.key))
+
+    def _state(self, form: str, name: str, schema: Any, entries: Any, ttl_ms: int | None) -> Any:
+        self._check_open(f"get{form.capitalize()}State")
+        variable = self._declarations.variable(form, name, schema, entries, ttl_ms)
+        if name in self._declared:
+            raise PlanError(f"{self._declarations.whose}: init asks twice for a state {name!r}; each has its own name")
+        self._declared.add(name)
+        store = self._stores.get(name)
+        if store is None:
+            store = self._stores[name] = Store(variable)
+        elif store.variable is not variable:
+            raise PlanError(
+                f"{self._declarations.whose}: state {name!r} was declared otherwise before; a state keeps its form and "
+                "schema from one micro-batch to the next"
+            )
+        return _FORMS[form](store, self)
+
+    def _check_open(self, what: str) -> None:
+        if not self._is_open:
+            raise RuntimeError(f"{what} was called outside of init(handle); Spark allows it only there")
+
+    def _check_timers(self, what: str) -> None:
+        if self._declarations.time_mode == "none":
+            raise RuntimeError(f'{what} needs timeMode="ProcessingTime" or "EventTime"')
+        if self.key is None:
+            raise RuntimeError(f"{what} was called where there is no key; call it for input rows or a timer")

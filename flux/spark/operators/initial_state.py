@@ -1,0 +1,72 @@
+"""Initial state: rows that a processor is given before its first micro-batch, each partition those of its keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ...types.errors import FluxError, PlanError
+from ...types.hashing import partition_of
+from ...types.normalize import plain_schema
+from .grouping_keys import Groups, KeyColumns, grouped
+from .spark_columns import AsSpark
+
+__all__ = ["InitialState"]
+
+
+class InitialState:
+    """The rows of all partitions, held by every site: a partition may come to any of them."""
+
+    def __init__(self, rows: Any) -> None:
+        self._rows = rows
+        self._partition: Any = None
+
+    @classmethod
+    def of(cls, given: Any, whose: str) -> InitialState | None:
+        """Rows from a Spark DataFrame, grouped or not, a pandas one, or what `flux.sources.Table` takes."""
+        if given is None:
+            return None
+        df = getattr(given, "_df", given)  # `df.groupBy(...)` is what Spark takes.
+        try:
+            if hasattr(df, "isStreaming"):
+                if df.isStreaming:
+                    raise PlanError("a DataFrame that is not streaming was expected")
+                df = df.toArrow()
+            elif hasattr(df, "iloc"):
+                df = pa.Table.from_pandas(df, preserve_index=False)
+            elif isinstance(df, list):
+                df = pa.Table.from_pylist(df)
+            table = df if isinstance(df, pa.Table) else pa.Table.from_batches([df])
+            table = table.cast(plain_schema(table.schema))
+        except (pa.ArrowException, FluxError, TypeError, ValueError, AttributeError) as error:
+            raise PlanError(
+                f"{whose}: initialState is a DataFrame, grouped or not, a pyarrow.Table or a list of dicts; "
+                f"this {type(given).__name__} cannot be read: {error}"
+            ) from error
+        return cls(table.combine_chunks())
+
+    def check(self, key_columns: tuple[str, ...], as_spark: AsSpark, whose: str) -> None:
+        """A `PlanError` if the rows lack the key, or Spark has no type for a column."""
+        missing = [name for name in key_columns if name not in self._rows.schema.names]
+        if missing:
+            raise PlanError(
+                f"{whose}: initialState has the columns {', '.join(self._rows.schema.names)}; the key "
+                f"({', '.join(key_columns)}) must be among them"
+            )
+        as_spark.check(self._rows.schema, f"{whose}: initialState")
+
+    def of_partition(self, pid: int, partitions: int, keys: KeyColumns, as_spark: AsSpark) -> Groups | None:
+        """The rows of one partition, by key."""
+        if not self._rows.num_rows:
+            return None
+        if self._partition is None:
+            columns = [self._rows.column(name).combine_chunks() for name in keys.names]
+            self._partition = partition_of(columns, partitions)
+        ours = as_spark(self._rows.filter(pa.array(self._partition == pid)))
+        keys.learn(ours.schema)
+        if not ours.num_rows:
+            return None
+        [batch] = ours.combine_chunks().to_batches()
+        return grouped(batch, np.full(batch.num_rows, pid, np.uint16), keys)

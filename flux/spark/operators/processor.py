@@ -1,0 +1,255 @@
+"""`stateful_processor`: a Spark `StatefulProcessor`, unchanged, as a Flux operator.
+
+Each micro-batch of each partition is what a task of Spark's `transformWithState` is: a fresh instance of the processor,
+`init`, `handleInputRows` for each key in order, `handleExpiredTimer` for each timer whose time has come, in the order
+of their instants, `close`. State, timers and rows that wait are kept by Flux and move with the partition.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from pyspark.sql.streaming import StatefulProcessor
+from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
+
+from ...types.errors import FluxError, PlanError
+from ..source.batch_times import check_event_time
+from .ddl import struct_of
+from .grouping_keys import Groups, in_order
+from .handle import Declarations, Handle
+from .initial_state import InitialState
+from .key_timers import Timers
+from .micro_batch_operator import BatchOperator, Partition
+from .row_format import FORMS, Form, Task
+from .spark_columns import check_key, zone_of
+from .spark_values import row_type
+from .state_store import Store
+
+__all__ = ["stateful_processor"]
+
+_TIME_MODES = ("none", "processingtime", "eventtime")
+_OUTPUT_MODES = ("append", "update")
+_RAISED = (Exception, SystemExit)
+
+
+def stateful_processor(
+    processor: Any,
+    outputStructType: Any,
+    outputMode: str = "Append",
+    timeMode: str = "None",
+    initialState: Any = None,
+    eventTimeColumnName: str = "",
+    *,
+    rows: str = "rows",
+    event_time: str | None = None,
+    time_zone: str | None = None,
+) -> type:
+    """Return the operator that a `StatefulProcessor` is; put it behind an exchange on the columns of its key.
+
+    `processor` is the class, or an instance as Spark takes it. The next arguments are those of Spark's
+    ``groupBy(...).transformWithState(...)``; with ``rows="pandas"``, those of ``transformWithStateInPandas``. Append
+    and Update are the same here as there. `initialState` is a DataFrame, grouped or not, or anything that
+    `flux.sources.Table` takes. With event time, `event_time` is the column of the input that has it: rows behind the
+    watermark are dropped, as in Spark, and the source must write watermarks (`flux.spark.Stream` of a DataFrame with
+    `withWatermark`, or `flux.spark.MicroBatches`). Times are shown in `time_zone`; by default that of the Spark
+    session, or UTC where there is none.
+
+        counts = flux.spark.stateful_processor(RunningCount, "id string, count long", timeMode="ProcessingTime")
+        flow.source(flux.spark.Stream(df)).exchange("id").apply(counts).sink(...)
+    """
+    whose = f"stateful_processor({_name_of(processor)})"
+    mode = _choice(whose, "timeMode", timeMode, _TIME_MODES)
+    _choice(whose, "outputMode", outputMode, _OUTPUT_MODES)
+    if rows not in FORMS:
+        raise PlanError(f"{whose}: rows is {' or '.join(map(repr, FORMS))}, got {rows!r}")
+    output = struct_of(outputStructType, f"{whose}: outputStructType")
+    if eventTimeColumnName and eventTimeColumnName not in output.names:
+        raise PlanError(f"{whose}: eventTimeColumnName is {eventTimeColumnName!r}; the output has {output.names}")
+    if (event_time is not None) != (mode == "eventtime"):
+        raise PlanError(
+            f'{whose}: timeMode="EventTime" and event_time="column", one of the input, go together; they are '
+            f"{timeMode!r} and {event_time!r}"
+        )
+    plan = _Processor(whose, _maker(processor, whose), mode, InitialState.of(initialState, whose))
+    plan.declared()
+    form = FORMS[rows](output, zone_of(time_zone, whose), whose)
+    members = {
+        "plan": plan,
+        "form": form,
+        "as_spark": form.as_spark,
+        "time_column": event_time,
+        "waits_for_watermark": mode == "eventtime",
+        "__doc__": f"Spark's {_name_of(processor)} as a Flux operator.",
+    }
+    return type(_name_of(processor), (_ProcessorOperator,), members)
+
+
+def _name_of(processor: Any) -> str:
+    return str(getattr(processor, "__name__", None) or type(processor).__name__)
+
+
+def _choice(whose: str, name: str, value: Any, choices: tuple[str, ...]) -> str:
+    if not isinstance(value, str) or value.lower() not in choices:
+        expected = " or ".join(repr(choice) for choice in choices)
+        hint = "; Complete needs all keys at once, which no partition has" if str(value).lower() == "complete" else ""
+        raise PlanError(f"{whose}: {name} is {expected} in any case, got {value!r}{hint}")
+    return value.lower()
+
+
+def _maker(processor: Any, whose: str) -> Callable[[], Any]:
+    """What makes an instance for one micro-batch. Spark sends a copy of the given one to each task: so is it here."""
+    if isinstance(processor, type):
+        if not issubclass(processor, StatefulProcessor):
+            raise PlanError(f"{whose}: a class derived from pyspark.sql.streaming.StatefulProcessor was expected")
+        try:
+            prototype = processor()
+        except _RAISED as error:
+            raise PlanError(
+                f"{whose}: it is made without arguments, and that raised {type(error).__name__}: {error}. Give an "
+                "instance, as Spark takes it, if it needs some"
+            ) from error
+    else:
+        prototype = processor
+    if not isinstance(prototype, StatefulProcessor):
+        raise PlanError(
+            f"{whose}: a StatefulProcessor or an instance of one was expected, a {type(processor).__name__} came"
+        )
+    return lambda: copy.deepcopy(prototype)
+
+
+@dataclass(frozen=True)
+class _Processor:
+    """What was given to `stateful_processor`."""
+
+    whose: str
+    make: Callable[[], Any]
+    time_mode: str
+    initial: InitialState | None
+
+    def declared(self) -> Declarations:
+        """Let the processor declare its states, without any; what cannot be supported is refused."""
+        declarations = Declarations(self.whose, self.time_mode)
+        handle = Handle(declarations, {}, Timers(lambda key: key), 0)
+        processor = self.make()
+        try:
+            processor.init(handle)
+            processor.close()
+        except FluxError:
+            raise
+        except _RAISED as error:
+            raise PlanError(f"{self.whose}: init raised {type(error).__name__}: {error}") from error
+        return declarations
+
+
+class _ProcessorPartition(Partition):
+    """The states and timers of a partition."""
+
+    def __init__(self, timers: Timers) -> None:
+        super().__init__()
+        self.stores: dict[str, Store] = {}
+        self.timers = timers
+
+
+class _ProcessorOperator(BatchOperator):
+    """Runs the processor of `plan`, whose rows are of `form`."""
+
+    plan: _Processor
+    form: Form
+
+    def open(self, context: Any) -> None:
+        super().open(context)
+        self._declarations = self.plan.declared()
+        self._key_row = row_type(context.key_columns)
+
+    def output_for(self, parameters: Any, key_columns: tuple[str, ...], rows: Any) -> Any:
+        if parameters:
+            raise PlanError(
+                f"{self.plan.whose}: apply takes no parameters for it, got {', '.join(parameters)}. Give an instance "
+                "of the processor that has them"
+            )
+        check_key(key_columns, rows, self.plan.whose)
+        if self.plan.initial is not None:
+            self.plan.initial.check(key_columns, self.as_spark, self.plan.whose)
+        rows = self.as_spark.check(rows, self.plan.whose)
+        if self.time_column is not None:
+            check_event_time(rows, self.time_column, self.plan.whose)
+        return self.form.arrow
+
+    def new_partition(self) -> _ProcessorPartition:
+        return _ProcessorPartition(Timers(self.keys.order))
+
+    def run(self, pid: int, held: Any, groups: Groups | None) -> Any:
+        has_timers = self.plan.time_mode != "none"
+        times = TimerValues(held.clock_ms, held.watermark_ms) if has_timers else TimerValues()
+        handle = Handle(self._declarations, held.stores, held.timers, held.clock_ms)
+        processor = self.plan.make()
+        task = Task(processor, handle, times, pid, held)
+        task.call(processor.init, None, handle)
+        handle.seal()
+        initial = None
+        if self.plan.initial is not None and held.batches == 0:
+            initial = self.plan.initial.of_partition(pid, self.context.partitions, self.keys, self.as_spark)
+        emitted: list[Any] = []
+        if initial is not None:
+            self._begin(task, initial, groups, emitted)
+        elif groups is not None:
+            self.form.each_group(task, groups, groups.of(pid), emitted)
+        if has_timers:
+            self._fire(task, held.watermark_ms if self.plan.time_mode == "eventtime" else held.clock_ms, emitted)
+        handle.key = None
+        task.call(processor.close, None)
+        for store in held.stores.values():
+            if store.variable.ttl_ms is not None:
+                store.forget(held.clock_ms)
+        return emitted
+
+    def _begin(self, task: Task, initial: Groups, groups: Groups | None, emitted: list[Any]) -> None:
+        """The first micro-batch of a partition: keys that have initial rows get them before their input."""
+        ours = groups.of(task.pid) if groups is not None else range(0)
+        places = {initial.keys[i]: i for i in range(len(initial.keys))}
+        inputs = {groups.keys[i]: i for i in ours} if groups is not None else {}
+        keys = list({**places, **inputs})
+        for at in in_order(keys, self.keys):
+            key = task.handle.key = keys[at]
+            if key in places:
+                start, stop = initial.starts[places[key]], initial.stops[places[key]]
+                self.form.initial(task, key, initial.rows.slice(start, stop - start))
+            if groups is not None and key in inputs:
+                self.form.each_group(task, groups, range(inputs[key], inputs[key] + 1), emitted)
+
+    def _fire(self, task: Task, upto_ms: int, emitted: list[Any]) -> None:
+        """Call the processor for each timer that has expired; one that it sets meanwhile waits for the next time."""
+        timers: Timers = task.handle.timers
+        for at_ms, key in timers.expired(upto_ms):
+            task.handle.key = key
+            expired = task.processor.handleExpiredTimer
+            told = {"key": self._key_row(key), "timerValues": task.times, "expiredTimerInfo": ExpiredTimerInfo(at_ms)}
+            self.form.take(task, expired, key, task.call(partial(expired, **told), key), emitted)
+            timers.delete(key, at_ms)
+
+    def columns(self, emitted: list[Any]) -> tuple[dict[str, Any], list[int]]:
+        return self.form.columns(emitted)
+
+    def pieces(self, held: Any) -> Iterator[dict[str, Any]]:
+        for store in held.stores.values():
+            yield {"declared": store.variable.name}
+            yield from store.pieces(self.keys)
+        timers = held.timers.all()
+        if timers:
+            yield {"timers": self.keys.pack([key for key, _ in timers]), "at_ms": [at_ms for _, at_ms in timers]}
+
+    def install(self, held: Any, piece: dict[str, Any]) -> None:
+        if "state" in piece:
+            held.stores[piece["state"]].install(piece, self.keys)
+        elif "declared" in piece:
+            held.stores[piece["declared"]] = Store(self._declarations.by_name(piece["declared"]))
+        elif "timers" in piece:
+            for key, at_ms in zip(self.keys.unpack(piece["timers"]), piece["at_ms"], strict=True):
+                held.timers.register(key, at_ms)
+        else:
+            for store in held.stores.values():
+                store.installed()

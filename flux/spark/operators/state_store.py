@@ -1,0 +1,280 @@
+"""The state of a `StatefulProcessor`, kept by Flux: values, lists, maps and timers, each by grouping key.
+
+A `Store` is one state variable of one partition. `ValueState`, `ListState` and `MapState` are what a processor uses of
+it: they look at the key that is being worked on. With a time-to-live every entry carries the instant at which it ends,
+counted from the clock of the micro-batch that wrote it; `due` has those instants in order, so that forgetting costs
+only what is forgotten.
+
+A store moves in pieces of Arrow columns; what is in it is in the order in which it was put there, in every copy.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from .grouping_keys import KeyColumns
+from .spark_values import Fields, row_type
+from .unsafe_row_order import byte_order
+
+__all__ = ["ListState", "MapState", "Store", "ValueState", "Variable"]
+
+_PIECE_KEYS = 8_192
+Key = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A state variable as `init` declares it; `entries` are the keys within a map state."""
+
+    name: str
+    form: str  # "value", "list" or "map".
+    fields: Fields
+    entries: Fields | None = None
+    ttl_ms: int | None = None
+
+
+class Store:
+    """A state variable of one partition: by grouping key a value, a list of values or a dict of them.
+
+    With a time-to-live, a value is a pair of itself and the instant at which it ends.
+    """
+
+    def __init__(self, variable: Variable) -> None:
+        self.variable = variable
+        self.held: dict[Key, Any] = {}
+        self._due: deque[tuple[int, Key]] = deque()
+
+    def note_due(self, at_ms: int, key: Key) -> None:
+        """Something of this key ends at this instant; instants come in order, since the clock never goes back."""
+        if not self._due or self._due[-1] != (at_ms, key):
+            self._due.append((at_ms, key))
+
+    def forget(self, clock_ms: int) -> None:
+        """Drop what has come to its end."""
+        while self._due and self._due[0][0] <= clock_ms:
+            _, key = self._due.popleft()
+            if key in self.held:
+                left = self._alive(self.held[key], clock_ms)
+                if left:
+                    self.held[key] = left
+                else:
+                    del self.held[key]
+
+    def _alive(self, held: Any, clock_ms: int) -> Any:
+        if self.variable.form == "value":
+            return held if held[1] > clock_ms else None
+        if self.variable.form == "list":
+            return [each for each in held if each[1] > clock_ms]
+        return {entry: each for entry, each in held.items() if each[1] > clock_ms}
+
+    # It moves.
+
+    def pieces(self, keys: KeyColumns) -> Iterator[dict[str, Any]]:
+        """What `install` takes elsewhere."""
+        everything = list(self.held.items())
+        for start in range(0, len(everything), _PIECE_KEYS):
+            yield self._piece(everything[start : start + _PIECE_KEYS], keys)
+
+    def _piece(self, some: list[tuple[Key, Any]], keys: KeyColumns) -> dict[str, Any]:
+        form = self.variable.form
+        lists = [[held] if form == "value" else list(held) for _, held in some]
+        entries = [entry for each in lists for entry in each] if form == "map" else None
+        values = (
+            [v for _, held in some for v in held.values()] if form == "map" else [v for each in lists for v in each]
+        )
+        columns = {"value": self.variable.fields.pack(_values(values, self.variable.ttl_ms))}
+        if entries is not None:
+            assert self.variable.entries is not None
+            columns["entry"] = self.variable.entries.pack(entries)
+        if self.variable.ttl_ms is not None:
+            columns["ends"] = pa.array([at for _, at in values], pa.int64())
+        return {
+            "state": self.variable.name,
+            "keys": keys.pack([key for key, _ in some]),
+            "counts": np.array([len(each) for each in lists], np.int64),
+            "held": pa.table(columns),
+        }
+
+    def install(self, piece: dict[str, Any], keys: KeyColumns) -> None:
+        """Take over one piece of another copy's store; pieces come in order."""
+        table = piece["held"]
+        values: list[Any] = self.variable.fields.unpack(table["value"].combine_chunks())
+        if self.variable.ttl_ms is not None:
+            values = list(zip(values, table["ends"].to_pylist(), strict=True))
+        entries = None
+        if self.variable.entries is not None:
+            entries = self.variable.entries.unpack(table["entry"].combine_chunks())
+        start = 0
+        for key, count in zip(keys.unpack(piece["keys"]), piece["counts"].tolist(), strict=True):
+            some = values[start : start + count]
+            if self.variable.form == "value":
+                [self.held[key]] = some
+            elif entries is None:
+                self.held[key] = some
+            else:
+                self.held[key] = dict(zip(entries[start : start + count], some, strict=True))
+            start += count
+
+    def installed(self) -> None:
+        """All pieces are there."""
+        if self.variable.ttl_ms is None:
+            return
+        due: set[tuple[int, Key]] = set()
+        for key, held in self.held.items():
+            each = [held] if self.variable.form == "value" else held.values() if isinstance(held, dict) else held
+            due.update((at, key) for _, at in each)
+        self._due = deque(sorted(due, key=lambda one: one[0]))
+
+
+def _values(held: list[Any], ttl_ms: int | None) -> list[Any]:
+    return held if ttl_ms is None else [value for value, _ in held]
+
+
+class _State:
+    """What the three have in common: they work on the key that `current` has, at its clock."""
+
+    __slots__ = ("_current", "_fields", "_held", "_store", "_ttl_ms")
+
+    def __init__(self, store: Store, current: Any) -> None:
+        self._store = store
+        self._held = store.held
+        self._fields = store.variable.fields
+        self._ttl_ms = store.variable.ttl_ms
+        self._current = current
+
+    def clear(self) -> None:
+        """Remove this state."""
+        self._held.pop(self._current.key, None)
+
+    def _ends(self) -> int:
+        """When what is written now ends."""
+        assert self._ttl_ms is not None
+        at = int(self._current.clock_ms) + self._ttl_ms
+        self._store.note_due(at, self._current.key)
+        return at
+
+    def _is_alive(self, held: Any) -> bool:
+        return bool(held[1] > self._current.clock_ms)
+
+
+class ValueState(_State):
+    """One value for each key, as `pyspark.sql.streaming.stateful_processor.ValueState`."""
+
+    __slots__ = ()
+
+    def exists(self) -> bool:
+        return self.get() is not None
+
+    def get(self) -> Any:
+        value = self._held.get(self._current.key)
+        if value is None:
+            return None
+        if self._ttl_ms is not None:
+            if not self._is_alive(value):
+                return None
+            value = value[0]
+        return self._fields.fresh(value) if self._fields.is_mutable else value
+
+    def update(self, newValue: Any) -> None:
+        value = self._fields.keep(newValue)
+        self._held[self._current.key] = value if self._ttl_ms is None else (value, self._ends())
+
+
+class ListState(_State):
+    """A list for each key, as `pyspark.sql.streaming.stateful_processor.ListState`."""
+
+    __slots__ = ()
+
+    def exists(self) -> bool:
+        return next(self.get(), None) is not None
+
+    def get(self) -> Iterator[Any]:
+        held = list(self._held.get(self._current.key, ()))
+        if self._ttl_ms is not None:
+            held = [each[0] for each in held if self._is_alive(each)]
+        return map(self._fields.fresh, held) if self._fields.is_mutable else iter(held)
+
+    def put(self, newState: Any) -> None:
+        kept = self._kept(newState)
+        if kept:
+            self._held[self._current.key] = kept
+        else:
+            self.clear()
+
+    def appendValue(self, newState: Any) -> None:
+        self.appendList([newState])
+
+    def appendList(self, newState: Any) -> None:
+        kept = self._kept(newState)
+        if kept:
+            self._held.setdefault(self._current.key, []).extend(kept)
+
+    def _kept(self, values: Any) -> list[Any]:
+        kept: list[Any] = [self._fields.keep(value) for value in values]
+        if self._ttl_ms is not None and kept:
+            ends = self._ends()
+            kept = [(value, ends) for value in kept]
+        return kept
+
+
+class MapState(_State):
+    """A map for each key, as `pyspark.sql.streaming.stateful_processor.MapState`; gone through in Spark's order."""
+
+    __slots__ = ("_entries", "_order", "_row")
+
+    def __init__(self, store: Store, current: Any) -> None:
+        super().__init__(store, current)
+        assert store.variable.entries is not None
+        self._entries = store.variable.entries
+        self._order = byte_order([field.dataType for field in self._entries.schema.fields])
+        self._row = row_type(self._fields.names)
+
+    def exists(self) -> bool:
+        return bool(self._alive())
+
+    def getValue(self, key: Any) -> Any:
+        held = self._held.get(self._current.key)
+        value = None if held is None else held.get(self._entries.keep(key))
+        if value is None or (self._ttl_ms is not None and not self._is_alive(value)):
+            return None
+        return self._row(self._given(value if self._ttl_ms is None else value[0]))
+
+    def containsKey(self, key: Any) -> bool:
+        return self.getValue(key) is not None
+
+    def updateValue(self, key: Any, value: Any) -> None:
+        entry, kept = self._entries.keep(key), self._fields.keep(value)
+        held = self._held.setdefault(self._current.key, {})
+        held[entry] = kept if self._ttl_ms is None else (kept, self._ends())
+
+    def iterator(self) -> Iterator[tuple[Any, Any]]:
+        alive = self._alive()
+        return iter([(entry, self._given(alive[entry])) for entry in sorted(alive, key=self._order)])
+
+    def keys(self) -> Iterator[Any]:
+        return iter(sorted(self._alive(), key=self._order))
+
+    def values(self) -> Iterator[Any]:
+        return (value for _, value in self.iterator())
+
+    def removeKey(self, key: Any) -> None:
+        held = self._held.get(self._current.key)
+        if held is not None:
+            held.pop(self._entries.keep(key), None)
+            if not held:
+                self.clear()
+
+    def _alive(self) -> dict[Any, Any]:
+        held = self._held.get(self._current.key, {})
+        if self._ttl_ms is None:
+            return dict(held)
+        return {entry: each[0] for entry, each in held.items() if self._is_alive(each)}
+
+    def _given(self, value: Any) -> Any:
+        return self._fields.fresh(value) if self._fields.is_mutable else value

@@ -1,0 +1,1 @@
+"""Spark as a sink: output that stays on disk until Spark has committed it."""

@@ -1,0 +1,225 @@
+"""`flux.spark.Outlet`: the output of a dataflow for Spark to read, kept on disk until Spark has committed it.
+
+The egress writes each piece of the output behind the last one, forces it to the disk, and only then notes it in the
+index; so an egress that is started again finds how far the sink is, and cuts off what does not count. Who reads and
+who deletes is `reader`; how it all lies on disk is `kept`.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import fcntl
+import json
+import os
+import threading
+import zlib
+from pathlib import Path
+
+import pyarrow as pa
+
+from ...sinks.claim import foreign_output, run_token
+from ...sinks.sink import Sink, check_alike
+from ...storage.disk import append, disk_error, replace_file, sync_directory
+from ...types.errors import FluxError, PlanError
+from . import outlet_store
+
+__all__ = ["Outlet"]
+
+_WHO = "flux.spark.Outlet"
+_KEPT = "The output that was written before is safe and whole"
+_LOOK_EVERY_S = 0.05
+
+
+class Outlet(Sink):
+    """Keep the output in `directory`, each row once and in order, until a streaming query of Spark has committed it.
+
+        results.sink(flux.spark.Outlet("/data/results"))
+        ...
+        flux.spark.register(spark)
+        df = spark.readStream.format("flux").option("path", "/data/results").load()
+
+    Rows are safe on the disk (fsync) before they count as output. They are deleted in segments of about
+    `segment_bytes` when Spark has committed all of a segment. With `max_rows`, output waits while Spark has not done
+    with so many rows, and with it the whole dataflow and its source; up to twice as many may be on the disk. One query
+    reads an outlet.
+
+    A directory that holds anything else is an error; with `overwrite`, the output of another run is removed.
+    """
+
+    blocks = True
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        max_rows: int | None = None,
+        segment_bytes: int = 64 << 20,
+        overwrite: bool = False,
+    ) -> None:
+        for name, value in (("max_rows", max_rows), ("segment_bytes", segment_bytes)):
+            if value is None and name == "max_rows":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise PlanError(f"{_WHO}: {name} must be a whole number above 0; it is {value!r}")
+        self._directory = Path(directory).absolute()
+        self._max_rows = max_rows
+        self._segment_bytes = segment_bytes
+        self._overwrite = overwrite
+        self._schema: pa.Schema | None = None
+        self._given_up = threading.Event()
+        self._first = 0  # Of the open segment.
+        self._rows = 0  # Written in all.
+        self._upto = 0
+        self._size = 0  # Of the open segment, in bytes, and of its index:
+        self._index_size = 0
+        self._files: tuple[int, int] | None = None
+        self._lock = -1
+
+    def expect(self, schema: pa.Schema | None) -> None:
+        if schema is None:
+            raise PlanError(
+                f"{_WHO}: Spark must know the columns before the first row comes: declare `output` with the operator "
+                "before the sink"
+            )
+        self._schema = schema
+
+    def open(self, directory: Path) -> int | None:
+        assert self._schema is not None, "stream.sink(...) says what to expect"
+        try:
+            run = run_token(directory)
+            self._directory.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self._directory / outlet_store.LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            fcntl.flock(self._lock, fcntl.LOCK_SH)  # Whoever looks whether we write holds it for a moment only.
+            claim = outlet_store.read_json(str(self._directory), outlet_store.CLAIM)
+            if claim is not None and claim["run"] == run:
+                self._resume()
+            else:
+                self._claim(run)
+        except OSError as error:
+            raise disk_error(_WHO, self._directory, error, _KEPT) from error
+        return self._upto
+
+    def write(self, rows: pa.RecordBatch, after: int, upto: int) -> None:
+        assert self._schema is not None
+        check_alike(self._schema, rows.schema)
+        self._wait_for_room()
+        try:
+            if self._files is None or self._size >= self._segment_bytes:
+                self._open_segment(self._rows)
+            self._append(rows, after, upto)
+        except OSError as error:
+            raise disk_error(_WHO, self._directory, error, _KEPT) from error
+
+    def interrupt(self) -> None:
+        self._given_up.set()
+
+    def close(self) -> None:
+        try:
+            content = {"rows": self._rows, "sn": self._upto}
+            replace_file(self._directory / outlet_store.ENDED, json.dumps(content).encode(), fsync=True)
+        except OSError as error:
+            raise disk_error(_WHO, self._directory, error, _KEPT) from error
+        self._close_files()
+
+    # How an egress finds the directory.
+
+    def _claim(self, run: str) -> None:
+        there = [path for path in self._directory.iterdir() if path.name != outlet_store.LOCK]
+        if there and not self._overwrite:
+            raise foreign_output(_WHO, self._directory, f"holds {there[0].name!r} already")
+        for path in there:
+            if path.name not in (
+                outlet_store.CLAIM,
+                outlet_store.COMMITTED,
+                outlet_store.READ,
+                outlet_store.ENDED,
+            ) and not _is_ours(path):
+                raise PlanError(
+                    f"{_WHO}: {self._directory} holds {path.name!r}, which no run of Flux wrote. overwrite=True "
+                    "removes only what Flux wrote; choose another directory"
+                )
+        # The claim goes first: without it, nobody takes the rest for output.
+        for path in sorted(there, key=lambda path: path.name != outlet_store.CLAIM):
+            path.unlink()
+        assert self._schema is not None
+        schema = base64.b64encode(self._schema.serialize().to_pybytes()).decode()
+        claim = json.dumps({"run": run, "schema": schema}).encode()
+        replace_file(self._directory / outlet_store.CLAIM, claim, fsync=True)
+
+    def _resume(self) -> None:
+        present = outlet_store.segments(str(self._directory))
+        if not present:
+            return
+        shelf = outlet_store.Shelf(str(self._directory))
+        shelf.look()
+        self._rows, self._first = shelf.end, present[-1]
+        last = shelf.between(self._first, self._rows)
+        if not last:
+            # It was begun, and nothing in it counts yet; those before it may be deleted already.
+            self._rows = self._first
+            self._upto = self._upto_before(shelf)
+        else:
+            self._upto = last[-1][1].upto
+        self._open_segment(self._first)
+        end = last[-1][1].offset + last[-1][1].size_bytes if last else 0
+        self._size, self._index_size = end, len(last) * outlet_store.ENTRY.size
+        assert self._files is not None
+        for fd, size in zip(self._files, (self._size, self._index_size), strict=True):
+            os.ftruncate(fd, size)
+
+    def _upto_before(self, shelf: outlet_store.Shelf) -> int:
+        earlier = shelf.between(0, self._first)
+        return earlier[-1][1].upto if earlier else 0
+
+    # How rows get there.
+
+    def _open_segment(self, first: int) -> None:
+        self._close_files()
+        name = outlet_store.segment(first)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        data = os.open(self._directory / f"{name}{outlet_store.ROWS}", flags, 0o666)
+        self._files = data, os.open(self._directory / f"{name}{outlet_store.INDEX}", flags, 0o666)
+        self._first, self._size, self._index_size = first, 0, 0
+        sync_directory(self._directory)
+
+    def _append(self, rows: pa.RecordBatch, after: int, upto: int) -> None:
+        assert self._files is not None
+        data, index = self._files
+        body = memoryview(rows.serialize())
+        append(data, body, self._size)
+        os.fsync(data)
+        entry = outlet_store.Entry(
+            first=self._rows,
+            rows=rows.num_rows,
+            after=after,
+            upto=upto,
+            offset=self._size,
+            size_bytes=len(body),
+            crc=zlib.crc32(body),
+        )
+        append(index, outlet_store.packed(entry), self._index_size)
+        os.fsync(index)
+        self._size += len(body)
+        self._index_size += outlet_store.ENTRY.size
+        self._rows, self._upto = entry.end, upto
+
+    def _wait_for_room(self) -> None:
+        """Until Spark is done with enough; what the egress holds back, the dataflow does too, up to its source."""
+        while self._max_rows is not None and self._rows - outlet_store.done(str(self._directory)) >= self._max_rows:
+            if self._given_up.wait(_LOOK_EVERY_S):
+                raise FluxError(f"{_WHO}: the run was stopped while the output waited for Spark to read it")
+
+    def _close_files(self) -> None:
+        if self._files is not None:
+            for fd in self._files:
+                with contextlib.suppress(OSError):
+                    os.close(fd)
+            self._files = None
+
+
+def _is_ours(path: Path) -> bool:
+    return (
+        path.suffix in (outlet_store.ROWS, outlet_store.INDEX)
+        and path.stem.isdigit()
+        and len(path.stem) == outlet_store.DIGITS
+    )

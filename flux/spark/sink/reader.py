@@ -1,0 +1,246 @@
+"""`spark.readStream.format("flux")`: the output that an `Outlet` keeps, as a streaming source.
+
+An offset is a position in the output: how many rows are before it, with the sequence number of the input up to which
+they are complete, and the run they are of. The rows between two offsets are always the same, so a micro-batch that
+failed is read again as it was. What Spark has committed is deleted; a query that is restarted from its checkpoint asks
+for nothing before that, and one without a checkpoint begins there.
+
+The directory is on the driver's host. Tasks read it themselves, or, with ``deliver=task``, are sent their rows by
+the driver, for executors that do not see it.
+
+It runs where Spark plans and where its tasks are: Flux is there because `register` carries it.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
+
+from . import outlet_store
+
+PARTITION_ROWS = 64 * 1024  # Fewer are not worth a task of their own.
+PARTITIONS = 4
+LOOK_EVERY_S = 0.02
+ABANDONED_S = 15.0  # An egress that died is back long before.
+# What Spark has no type for, and the next that holds it.
+WIDER = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+    pa.float16(): pa.float32(),
+}
+OPTIONS = ("path", "maxRowsPerTrigger", "partitions", "until", "deliver")
+
+
+@dataclass
+class Piece(InputPartition):  # type: ignore[misc]  # pyspark is untyped here
+    """Rows for one task: of each entry `take` from `skip` on, and its bytes if the task cannot read them."""
+
+    schema: bytes
+    parts: list[tuple[str, outlet_store.Entry, int, int, bytes | None]]
+
+
+class OutletReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """Reads the outlet at `path`. One lives in a process on the driver's host for as long as the query runs."""
+
+    def __init__(self, options: Mapping[str, str], schema: Any) -> None:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        self.target = to_arrow_schema(schema, timezone="UTC")
+        # Spark hands options on in small letters.
+        given = {name.lower(): value for name, value in options.items()}
+        self.directory = _directory(given)
+        self.max_rows = _number(given, "maxrowspertrigger", None)
+        self.partitions_max = _number(given, "partitions", PARTITIONS)
+        self.to_the_end = _choice(given, "until", ("now", "end")) == "end"
+        self.delivers = _choice(given, "deliver", ("file", "task")) == "task"
+        self.stops_at: int | None = None
+        self.is_bounded = False
+        self.shelf = outlet_store.Shelf(self.directory)
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Behind what was committed: a new query goes on where the last one was."""
+        return self._offset(outlet_store.committed(self.directory))
+
+    def getDefaultReadLimit(self) -> Any:
+        return ReadAllAvailable() if self.max_rows is None else ReadMaxRows(self.max_rows)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """With `until=now`, what is there now is all; with `until=end`, the query ends with the stream."""
+        self.shelf.look()
+        self.is_bounded = True
+        self.stops_at = None if self.to_the_end else self.shelf.end
+
+    def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
+        """As far as there are rows, and the limit allows."""
+        self._check(start)
+        begin = int(start["rows"])
+        # Micro-batches up to there are in Spark's log of commits; it tells us when there is another one.
+        if begin > outlet_store.done(self.directory):
+            outlet_store.write_json(self.directory, outlet_store.READ, {"rows": begin})
+        if self.is_bounded and self.to_the_end:
+            self._wait_for_rows_behind(begin)
+        self.shelf.look()
+        end = self.shelf.end if self.stops_at is None else self.stops_at
+        if isinstance(limit, ReadMaxRows):
+            end = min(end, begin + limit.max_rows)
+        return self._offset(end) if end > begin else start
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        self.shelf.look()
+        return self._offset(self.shelf.end)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Piece]:
+        """The rows between two offsets, cut into ranges of about the same size."""
+        self._check(start)
+        begin, stop = int(start["rows"]), int(end["rows"])
+        self.shelf.look()
+        if begin >= stop:
+            return []
+        if begin < self.shelf.begin or stop > self.shelf.end:
+            raise ValueError(
+                f'format("flux"): the query asks for the rows {begin:,} to {stop - 1:,} of {self.directory}, which '
+                f"keeps {self.shelf.begin:,} to {self.shelf.end - 1:,}: its checkpoint is older than what Spark has "
+                "committed here. Give the query a new checkpointLocation"
+            )
+        count = max(1, min(self.partitions_max, -(-(stop - begin) // PARTITION_ROWS)))
+        cuts = [begin + (stop - begin) * number // count for number in range(count + 1)]
+        schema = _claim(self.directory)["schema"]
+        return [Piece(base64.b64decode(schema), self._parts(*cut)) for cut in itertools.pairwise(cuts)]
+
+    def _parts(self, begin: int, stop: int) -> list[tuple[str, outlet_store.Entry, int, int, bytes | None]]:
+        parts = []
+        for first, entry in self.shelf.between(begin, stop):
+            path = self.shelf.path(first, outlet_store.ROWS)
+            skip, end = max(begin - entry.first, 0), min(stop - entry.first, entry.rows)
+            data = _bytes(path, entry) if self.delivers else None
+            parts.append((path, entry, skip, end - skip, data))
+        return parts
+
+    def read(self, partition: Piece) -> Iterator[pa.RecordBatch]:
+        """The rows of a piece; runs in a task on an executor."""
+        schema = pa.ipc.read_schema(pa.py_buffer(partition.schema))
+        for path, entry, skip, take, data in partition.parts:
+            try:
+                found = _bytes(path, entry) if data is None else data
+            except FileNotFoundError:
+                raise FileNotFoundError(
+                    f'format("flux"): {path} is not there on this executor\'s host. If the directory of the outlet is '
+                    'on the driver\'s host only, say .option("deliver", "task")'
+                ) from None
+            yield self._as_declared(outlet_store.decoded(found, entry, schema, path).slice(skip, take))
+
+    def _as_declared(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """In the types that Spark reads: some of Arrow's it does not know."""
+        if rows.schema.names != self.target.names:
+            raise ValueError(
+                f'format("flux"): the query was given the columns {self.target.names}, the outlet has '
+                f"{rows.schema.names}; leave .schema(...) out"
+            )
+        columns = [column.cast(field.type) for column, field in zip(rows.columns, self.target, strict=True)]
+        return pa.RecordBatch.from_arrays(columns, schema=self.target)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark will not ask for what is before `end` again: it is deleted, and the egress has room."""
+        self._check(end)
+        position = int(end["rows"])
+        if position > outlet_store.committed(self.directory):
+            outlet_store.write_json(self.directory, outlet_store.COMMITTED, {"rows": position, "sn": int(end["sn"])})
+        self.shelf.look()
+        self.shelf.forget(position)
+
+    def _wait_for_rows_behind(self, position: int) -> None:
+        """Return when there are some, or never will be. Spark ends a query whose source has nothing new."""
+        unattended_since: float | None = None
+        while True:
+            # Looked at first: what was written before the end is there then.
+            ended = outlet_store.read_json(self.directory, outlet_store.ENDED) is not None
+            self.shelf.look()
+            if ended or self.shelf.end > position:
+                return
+            unattended_since = None if outlet_store.is_written(self.directory) else unattended_since or time.monotonic()
+            if unattended_since is not None and time.monotonic() > unattended_since + ABANDONED_S:
+                raise ValueError(
+                    f'format("flux"): the stream in {self.directory} has not ended, and no run of Flux writes there '
+                    f"any more: it was stopped, or has failed. What it wrote, {self.shelf.end:,} rows, was read"
+                )
+            time.sleep(LOOK_EVERY_S)
+
+    def _offset(self, position: int) -> dict[str, Any]:
+        self.shelf.look()
+        return {"run": _claim(self.directory)["run"], "rows": position, "sn": self.shelf.sn_at(position)}
+
+    def _check(self, offset: dict[str, Any]) -> None:
+        run = _claim(self.directory)["run"]
+        if offset["run"] != run:
+            raise ValueError(
+                f'format("flux"): {self.directory} holds the output of another run of Flux than the one that this '
+                "query's checkpoint is about. Give the query a new checkpointLocation"
+            )
+
+
+def schema_of(options: Mapping[str, str]) -> Any:
+    """The columns of the outlet as Spark's types."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(_claim(_directory(options))["schema"])))
+    fields = [pa.field(field.name, WIDER.get(field.type, field.type), field.nullable) for field in schema]
+    try:
+        return from_arrow_schema(pa.schema(fields))
+    except Exception as error:
+        raise ValueError(f'format("flux"): Spark has no type for a column of the outlet: {error}') from error
+
+
+def _bytes(path: str, entry: outlet_store.Entry) -> bytes:
+    with open(path, "rb") as file:
+        return os.pread(file.fileno(), entry.size_bytes, entry.offset)
+
+
+def _claim(directory: str) -> dict[str, Any]:
+    claim = outlet_store.read_json(directory, outlet_store.CLAIM)
+    if claim is None:
+        raise FileNotFoundError(
+            f'format("flux"): {directory} is no outlet of a dataflow: start the flow with '
+            f"sink(flux.spark.Outlet({directory!r})) before the query"
+        )
+    return claim
+
+
+def _directory(options: Mapping[str, str]) -> str:
+    known = {name.lower() for name in OPTIONS}
+    unknown = sorted(name for name in options if name.lower() not in known)
+    if unknown:
+        raise ValueError(f'format("flux"): there is no option {unknown[0]!r} to read; options are {", ".join(OPTIONS)}')
+    path = options.get("path")
+    if not path:
+        raise ValueError(
+            'format("flux"): to read, give .option("path", directory of a flux.spark.Outlet); '
+            f"options are {', '.join(OPTIONS)}"
+        )
+    return path.removeprefix("file://").removeprefix("file:")
+
+
+def _number(options: Mapping[str, str], name: str, default: int | None) -> Any:
+    text = options.get(name)
+    if text is None:
+        return default
+    if not text.isdigit() or int(text) < 1:
+        raise ValueError(f'format("flux"): option {name} is a whole number above 0, {text!r} came')
+    return int(text)
+
+
+def _choice(options: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
+    text = options.get(name, choices[0])
+    if text not in choices:
+        raise ValueError(f'format("flux"): option {name} is {" or ".join(choices)}, {text!r} came')
+    return text

@@ -1,0 +1,1 @@
+"""Spark as a source: streaming DataFrames, staged at the ingress and numbered once."""

@@ -1,0 +1,170 @@
+"""Journal: a file of records that grows at its end and outlives the process that writes it.
+
+Each record is its length, the crc32 of its content, the crc32 of these two, and the content. A process that is
+killed leaves at most one record unfinished, the last: it is cut off when the journal is opened again, and nobody
+had acted on it. Anything else that does not fit its checksum is damage, and an error.
+
+What was written survives the death of the process, because the system has it. It survives the loss of power only
+with `fsync`, which costs milliseconds for each record. A journal has one writer: the file is locked while a process
+has it open.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..types.errors import FluxError
+from .disk import append, disk_error, sync_directory
+
+__all__ = ["InUse", "Journal", "Record"]
+
+MAGIC = b"flux journal 1\n"
+_HEAD = struct.Struct("<III")
+_CHECKED_BYTES = 8  # Of the head: length and crc32 of the content.
+_KEPT = "What the journal held before is safe"
+
+
+class InUse(FluxError):
+    """Another process has the journal, and lives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record as it was found: where it begins in the file, and its content."""
+
+    position: int
+    content: bytes
+
+
+class Journal:
+    """The journal at `path`, open for appending; `size` is its length in bytes."""
+
+    def __init__(self, path: Path, fd: int, size: int, fsync: bool) -> None:
+        self.path = path
+        self.size = size
+        self._fd = fd
+        self._fsync = fsync
+
+    @classmethod
+    def open(cls, path: Path, *, fsync: bool = False) -> tuple[Journal, list[Record]]:
+        """Open or make the journal at `path`; return it and the records it holds."""
+        try:
+            fd = _open_locked(path)
+            try:
+                return cls._read(path, fd, fsync)
+            except BaseException:
+                os.close(fd)
+                raise
+        except OSError as error:
+            raise disk_error("the journal", path, error, _KEPT) from error
+
+    @classmethod
+    def _read(cls, path: Path, fd: int, fsync: bool) -> tuple[Journal, list[Record]]:
+        data = path.read_bytes()
+        if len(data) < len(MAGIC) and MAGIC.startswith(data):
+            # New, or its process died as it began.
+            append(fd, MAGIC, 0)
+            if fsync:
+                os.fsync(fd)
+                sync_directory(path.parent)
+            return cls(path, fd, len(MAGIC), fsync), []
+        found = list(_records(path, data))
+        size = found[-1].position + _HEAD.size + len(found[-1].content) if found else len(MAGIC)
+        os.ftruncate(fd, size)
+        return cls(path, fd, size, fsync), found
+
+    def append(self, content: bytes, *, fsync: bool | None = None) -> int:
+        """Write one record and return its position; on return it outlives this process."""
+        try:
+            append(self._fd, _framed(content), self.size)
+            if self._fsync if fsync is None else fsync:
+                os.fsync(self._fd)
+        except OSError as error:
+            raise disk_error("the journal", self.path, error, _KEPT) from error
+        position = self.size
+        self.size += _HEAD.size + len(content)
+        return position
+
+    def shorten(self, first: Iterable[bytes], keep_from: int, *, fsync: bool | None = None) -> int:
+        """Let the records `first` take the place of all before position `keep_from`.
+
+        A new file takes the old one's name when it is whole; with `fsync`, whole on the disk. Returns by how much later
+        records came forward.
+        """
+        is_synced = self._fsync if fsync is None else fsync
+        fresh = self.path.with_name(f"{self.path.name}.new")
+        head = MAGIC + b"".join(map(_framed, first))
+        try:
+            fresh.unlink(missing_ok=True)
+            fd = _open_locked(fresh)
+            try:
+                append(fd, head, 0)
+                append(fd, os.pread(self._fd, self.size - keep_from, keep_from), len(head))
+                if is_synced:
+                    os.fsync(fd)
+                fresh.rename(self.path)
+            except OSError:
+                os.close(fd)
+                raise
+            if is_synced:
+                sync_directory(self.path.parent)
+        except OSError as error:
+            raise disk_error("the journal", fresh, error, _KEPT) from error
+        os.close(self._fd)
+        self._fd = fd
+        forward = keep_from - len(head)
+        self.size -= forward
+        return forward
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._fd)
+
+
+def _open_locked(path: Path) -> int:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        raise InUse(
+            f"the journal {path} is in use by a process that still lives. Its successor must not write to it as "
+            "well: end that process first"
+        ) from None
+    return fd
+
+
+def _framed(content: bytes) -> bytes:
+    checked = struct.pack("<II", len(content), zlib.crc32(content))
+    return checked + struct.pack("<I", zlib.crc32(checked)) + content
+
+
+def _records(path: Path, data: bytes) -> Iterator[Record]:
+    """Yield the records that are whole; raise if something else than the end is missing."""
+    if not data.startswith(MAGIC):
+        raise _damaged(path, 0, "it does not begin as a journal of this release does")
+    position = len(MAGIC)
+    while position + _HEAD.size <= len(data):
+        length, content_crc, head_crc = _HEAD.unpack_from(data, position)
+        if zlib.crc32(data[position : position + _CHECKED_BYTES]) != head_crc:
+            raise _damaged(path, position, "the head of a record does not fit its checksum")
+        content = data[position + _HEAD.size : position + _HEAD.size + length]
+        if len(content) < length:
+            return
+        if zlib.crc32(content) != content_crc:
+            raise _damaged(path, position, "a record does not fit its checksum")
+        yield Record(position, content)
+        position += _HEAD.size + length
+
+
+def _damaged(path: Path, position: int, what: str) -> FluxError:
+    return FluxError(
+        f"the journal {path} is damaged at byte {position}: {what}. A process that is killed does not do that: the "
+        "disk or another program did. The run cannot go on from it; run the flow again"
+    )

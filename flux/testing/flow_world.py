@@ -1,0 +1,298 @@
+"""Flow worlds: a user's dataflow as the dataflow of a simulated world of `flux.spec`.
+
+Rows are the user's, and so are the operators: they are run as a site runs them, and between any two steps their state
+is what it is on the wire: bytes. A punctuation is a row to every partition, as the end of the stream is in all
+simulated worlds; a partition acts on it when its frontier passes it, once, and passes it on behind what it caused. A
+stage that is not ordered may have it long before.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import zip_longest
+from types import GeneratorType
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from ..exchange.sides import widened
+from ..model.batch import Batch
+from ..model.punctuation import Punctuation
+from ..model.subseq import Subs, at_level, padded, words_of
+from ..plan import Plan
+from ..plan.plan import INPUT
+from ..site.steps import Steps, Taps
+from ..spec.dataflow import END, OperatorState, Row, Scenario
+from ..wire.state_codec import decode, encode
+from .source_prefix import Pull
+
+__all__ = ["Cells", "Consumed", "FlowScenario", "Kept", "first_difference", "plain_outputs"]
+
+Position = tuple[int, int, int, int, int]  # Of a row: all but its value.
+
+_WORD = 2**64 - 1
+_NO_PLAN = Plan(name="none", segments=(), sites=1, standby=0, pool_rows=1)
+
+
+class Cells:
+    """A row of the user's, as a value: equal to another that prints alike; the `nth` of those with one position.
+
+    Rows of several partitions that one punctuation caused may have the same position, and so may what becomes of them.
+    Whoever merges keeps them in the order in which they were made; behind a stage that takes rows as they come, that
+    means nothing, and they are in an order of their own.
+    """
+
+    __slots__ = ("arrow", "nth", "text")
+
+    def __init__(self, arrow: pa.RecordBatch, text: str, nth: int = 0) -> None:
+        self.arrow = arrow  # Of one row.
+        self.text = text
+        self.nth = nth
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Cells) and (self.nth, self.text) == (other.nth, other.text)
+
+    def __lt__(self, other: object) -> bool:
+        # What a punctuation or the end of the stream caused has its number, and comes before it.
+        return (self.nth, self.text) < (other.nth, other.text) if isinstance(other, Cells) else True
+
+    def __gt__(self, other: object) -> bool:
+        return (self.nth, self.text) > (other.nth, other.text) if isinstance(other, Cells) else False
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+class Kept(OperatorState):
+    """What a copy keeps: the states of its operators as bytes. Equal to another that has seen as much.
+
+    The bytes are not compared, because equal states may be written in different ways, such as those of sets: what
+    differs in them shows in what comes out.
+    """
+
+    packed: tuple[bytes, ...] | None = ()  # None: it is known only how much was seen.
+    waiting: tuple[Punctuation, ...] = ()  # Those that came before the frontier has passed them.
+
+    @classmethod
+    def of(cls, seen: int, ends: int, packed: tuple[bytes, ...] | None, waiting: tuple[Punctuation, ...] = ()) -> Kept:
+        kept = cls(seen, ends)
+        kept.packed, kept.waiting = packed, waiting
+        return kept
+
+
+@dataclass(frozen=True)
+class Consumed:
+    """The rows that a partition was given, with which it is through (after..upto]."""
+
+    stage: int
+    partition: int
+    after: int
+    upto: int
+    rows: list[Row]
+
+
+@dataclass(frozen=True)
+class FlowScenario(Scenario):
+    """A scenario whose rows and operators are those of a plan."""
+
+    plan_of_flow: Plan = _NO_PLAN
+    pulls: tuple[Pull, ...] = ()
+
+    knows_states: ClassVar[bool] = False
+
+    __hash__ = object.__hash__
+
+    @cached_property
+    def source(self) -> tuple[tuple[Row, ...], ...]:
+        """What the ingress numbers, a body for each pull; one of which nothing is left is none."""
+        first = Steps(self.plan_of_flow, 0)
+        first.open([0])
+        bodies = [tuple(sorted(self._given(first, pull))) for pull in self.pulls]
+        return (*filter(None, bodies), tuple(self.ended(0, 0, self.last_sn)))
+
+    def _given(self, first: Steps, pull: Pull) -> Iterator[Row]:
+        if len(pull.rows):
+            batch = Batch(pull.rows, pull.sn, None, np.zeros(len(pull.rows), np.uint16))
+            yield from self._sent(0, 0, first.process(batch, place=INPUT - pull.source), Counter())
+        for mark in pull.marks:
+            yield from self._passed_on(0, 0, mark)
+
+    @cached_property
+    def outputs_told(self) -> dict[tuple[int, int], Any]:
+        """By stage and step, what undeclared output has told; all runs go on with what the plain one knew."""
+        return {}
+
+    @cached_property
+    def consumed(self) -> dict[str, Consumed]:
+        """What was consumed at last, under "last"."""
+        return {}
+
+    def first_state(self) -> OperatorState:
+        return Kept.of(0, 0, ())
+
+    def operate(
+        self,
+        stage: int,
+        partition: int,
+        state: OperatorState,
+        rows: Iterable[Row],
+        after: int,
+        upto: int,
+        trail: list[OperatorState] | None = None,
+    ) -> tuple[OperatorState, list[Row]]:
+        """Run the operators of a segment for one partition, from its state to the next."""
+        assert isinstance(state, Kept)
+        given = list(rows)
+        self.consumed["last"] = Consumed(stage, partition, after, upto, given)
+        seen, ends = state.digest, state.ends
+        for row in given:
+            ends += row.value == END
+            seen += 1
+            if trail is not None:
+                trail.append(Kept.of(seen, ends, None))
+        if stage > self.stages or state.packed is None:
+            return Kept.of(seen, ends, None), []
+        here = _Segment(self, stage, partition, state.packed)
+        marks = {mark.sn: mark for mark in (*state.waiting, *_marks(given))}
+        due = [marks[sn] for sn in sorted(marks) if after < sn <= upto]
+        if ends == self.producers[stage] and after < self.last_sn <= upto:
+            due.append(Punctuation(self.last_sn, "end"))
+        out = list(here.run([row for row in given if isinstance(row.value, Cells)], due))
+        waiting = tuple(marks[sn] for sn in sorted(marks) if sn > upto)
+        return Kept.of(seen, ends, here.closed(), waiting), sorted(out)
+
+    def _sent(self, stage: int, partition: int, taps: Taps, ties: Counter[Position]) -> Iterator[Row]:
+        """What came out of a stage, as rows on their way to the consumers of all its edges; `ties` counts them."""
+        for number in self.plan_of_flow.outputs(stage):
+            edge = self.plan_of_flow.edges[number]
+            output = taps.get(edge.tap)
+            if output is None:
+                continue
+            consumers = edge.route.partition(output.arrow, output.sn, output.sub)
+            sub = self._numbers(output.sub, len(output))
+            for i, text in enumerate(_texts(output.arrow)):
+                position = (int(output.sn[i]), sub[i], number, partition, int(consumers[i]))
+                yield Row(*position, Cells(output.arrow.slice(i, 1), text, ties[position]))
+                ties[position] += stage not in self.unordered  # There, which is made first means nothing.
+
+    @cached_property
+    def _words(self) -> int:
+        """How many words the longest `sub` of the flow can have."""
+        plan = self.plan_of_flow
+        steps = [step for segment in (plan.first, *plan.segments) for step in segment.steps]
+        return max((len(words_of(at_level(None, np.zeros(1, np.int64), step.level))) for step in steps), default=1)
+
+    def _numbers(self, sub: Subs | None, rows: int) -> list[int]:
+        """Each row's `sub` as one number: they have the same order."""
+        found = [0] * rows
+        for word in words_of(padded(sub, rows, self._words)):
+            found = [number << 64 | int(own) for number, own in zip(found, word, strict=True)]
+        return found
+
+    def sub_of(self, numbers: Sequence[int]) -> Subs | None:
+        """What `_numbers` was given."""
+        if not any(numbers):
+            return None
+        shifts = range(64 * (self._words - 1), -1, -64)
+        found = np.array([[number >> shift & _WORD for shift in shifts] for number in numbers], np.uint64)
+        return found if self._words > 1 else found[:, 0]
+
+    def _passed_on(self, stage: int, partition: int, mark: Punctuation) -> Iterator[Row]:
+        """A punctuation on its way to all partitions that a stage feeds."""
+        if mark.kind == "end":
+            yield from self.ended(stage, partition, mark.sn)
+            return
+        for edge, _, partitions in self.outputs[stage]:
+            for consumer in range(partitions):
+                yield Row(mark.sn, 0, edge, partition, consumer, mark)
+
+
+class _Segment:
+    """The operators of one partition of a stage, made of their states, for one step."""
+
+    def __init__(self, scenario: FlowScenario, stage: int, partition: int, packed: tuple[bytes, ...]) -> None:
+        self._scenario, self._stage, self._partition = scenario, stage, partition
+        self._plan = scenario.plan_of_flow
+        self._ties: Counter[Position] = Counter()  # Rows of one sequence number come in one step, all of them.
+        self._steps = Steps(self._plan, stage)
+        self._steps.open([] if packed else [partition])
+        for number, step in enumerate(self._steps):
+            if (stage, number) in scenario.outputs_told:
+                step.learn(scenario.outputs_told[stage, number])
+        if packed:
+            for step, pieces in zip(self._steps, packed, strict=True):
+                step.init_trans(partition)
+                for piece in decode(pieces, words=step.words):
+                    step.install_partition_state(partition, piece)
+                step.end_trans(partition)
+
+    def run(self, rows: list[Row], marks: Iterable[Punctuation]) -> Iterator[Row]:
+        """What comes of rows, which are in order, and of the punctuations among them, as a site's worker has it."""
+        marks = list(marks)
+        own = [replace(mark, partitions=frozenset({self._partition})) for mark in marks]
+        yield from self._sent(self._steps.process(self._batch(rows) if rows else None, own))
+        for mark in marks:
+            yield from self._scenario._passed_on(self._stage, self._partition, mark)
+
+    def _sent(self, taps: Taps) -> Iterator[Row]:
+        return self._scenario._sent(self._stage, self._partition, taps, self._ties)
+
+    def _batch(self, rows: list[Row]) -> Batch:
+        sides = self._plan.segment(self._stage).sides
+        parts = [row.value.arrow for row in rows]
+        if sides:
+            edges = self._plan.edges
+            parts = [widened(part, edges[row.edge].side, sides) for part, row in zip(parts, rows, strict=True)]
+        sub = self._scenario.sub_of([row.sub for row in rows])
+        sn = np.array([row.sn for row in rows], np.int64)
+        where = np.full(len(rows), self._partition, np.uint16)
+        return Batch(pa.concat_batches(parts), sn, sub, where)
+
+    def closed(self) -> tuple[bytes, ...]:
+        """The states of the operators, as they go over the wire; they are not used any more."""
+        partition, packed = self._partition, []
+        for number, step in enumerate(self._steps):
+            if step.step.output is None:
+                self._scenario.outputs_told[self._stage, number] = step.output
+            step.init_trans(partition)
+            state = step.get_partition_state(partition)
+            pieces = list(state) if isinstance(state, GeneratorType) else [state]
+            packed.append(encode(pieces, f"step {step.step.name!r}, partition {partition}", words=step.words))
+            step.end_trans(partition)
+            step.close()
+        return tuple(packed)
+
+
+def plain_outputs(scenario: FlowScenario) -> list[list[Row]]:
+    """What each sink is given in the plain run, in order."""
+    given = [scenario.reference.rows(stage, 0, 0, scenario.last_sn) for stage in scenario.plan_of_flow.sink_stages]
+    return [[row for row in rows if isinstance(row.value, Cells)] for rows in given]
+
+
+def first_difference(scenario: FlowScenario) -> tuple[Consumed, Row | None, Row | None] | None:
+    """Of what was consumed at last: the first row that a plain run has there, and that which came; None if none."""
+    last = scenario.consumed.get("last")
+    if last is None:
+        return None
+    expected = scenario.reference.rows(last.stage, last.partition, last.after, last.upto)
+    pairs = zip_longest(expected, sorted(last.rows))
+    return next(((last, one, other) for one, other in pairs if one != other), None)
+
+
+def _marks(rows: Iterable[Row]) -> Iterator[Punctuation]:
+    return (row.value for row in rows if isinstance(row.value, Punctuation))
+
+
+def _texts(arrow: pa.RecordBatch) -> list[str]:
+    try:
+        return [repr(row) for row in arrow.to_pylist()]
+    except ValueError:  # Nanoseconds, for which Python has no type.
+        columns = [column.cast(pa.string()).to_pylist() for column in arrow.columns]
+        return [repr(dict(zip(arrow.schema.names, row, strict=True))) for row in zip(*columns, strict=True)]

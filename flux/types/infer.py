@@ -1,0 +1,162 @@
+"""Learning: the types of output columns that nobody declared.
+
+The first value of a column tells its type, and all that follow must have it: 2.0 behind 1 is refused, as True is. For
+each site learns by itself, of the rows that come to it; were values converted to what it knew first, copies of a
+partition would differ by where they are, and when they came there. None tells nothing, and an empty list not
+what it is a list of: as far as a type is not told it is *open*, and Arrow's null type stands there. Rows of open types
+travel as they are, and whoever puts rows together makes of them what the others were told. So None is None wherever
+batches are cut, whichever site it is made on, and whenever a partition came there.
+
+If two sites are told different types, whoever puts their rows together says so.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from .cast import converted
+from .normalize import is_list, of_inner
+
+__all__ = ["Learning", "filled_schema", "learned", "together", "told"]
+
+
+@dataclass(frozen=True)
+class Learning:
+    """The schema of an undeclared output as far as it is known: some of its types may be open."""
+
+    schema: Any
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.schema.names)
+
+
+def learned(known: Learning | None, schema: Any) -> Learning:
+    """Return what is known of an output after rows of `schema`."""
+    if known is not None and known.schema == schema:
+        return known
+    whole = schema if known is None else filled_schema(known.schema, schema)
+    assert whole is not None, "what is emitted fits what is known"
+    return Learning(whole)
+
+
+def told(values: Any, known: Any = None) -> Any:
+    """Return the type that values tell, of which `known` is known.
+
+    >>> told([None, 1, "a"]), told([None]), told([[], [1]]), told([1.5], known=pa.int8())
+    (DataType(int64), DataType(null), ListType(list<item: int64>), DataType(int8))
+    """
+    if known is not None and not _is_open(known):
+        return known
+    kind = pa.null() if known is None else known
+    if isinstance(values, np.ndarray) and values.dtype == object and values.ndim == 1:
+        values = values.tolist()
+    if not isinstance(values, list):
+        return _further(kind, converted(values).type)
+    for value in values:
+        if value is not None:
+            kind = _further(kind, _type_of(value))
+            if not _is_open(kind):
+                break
+    return kind
+
+
+def _type_of(value: Any) -> Any:
+    """Return the type that one value tells. What is nested is asked part by part: Arrow would mix them."""
+    if isinstance(value, Mapping):
+        if not all(isinstance(name, str) for name in value):
+            raise TypeError(f"{value!r:.100} has keys that are no text, and fields have names")
+        return pa.struct({name: told([inner]) for name, inner in value.items()})
+    if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype != object:
+        return pa.list_(converted(value).type)
+    if isinstance(value, Sequence | np.ndarray | deque) and not isinstance(value, str | bytes | bytearray | memoryview):
+        return pa.list_(told(list(value)))
+    if isinstance(value, Set):
+        raise TypeError("a set has no order. Emit a list: sorted(...)")
+    return converted([value], exact=True).type
+
+
+def _further(kind: Any, other: Any) -> Any:
+    """Return what is known of a type when another value has told `other`; what does not fit is left to the cast."""
+    whole = filled(kind, other)
+    if whole is None:
+        return kind
+    if _has_empty_struct(whole):
+        raise TypeError("an empty dict does not tell which fields there are. Declare `output` with the operator")
+    return whole
+
+
+def _has_empty_struct(kind: Any) -> bool:
+    return bool((pa.types.is_struct(kind) and not kind.num_fields) or any(map(_has_empty_struct, _inner(kind))))
+
+
+def filled(kind: Any, other: Any) -> Any:
+    """Return the type that both are, where what is open in one may be told in the other; None if they differ.
+
+    >>> filled(pa.list_(pa.null()), pa.list_(pa.int8())), filled(pa.int8(), pa.int16())
+    (ListType(list<item: int8>), None)
+    """
+    if pa.types.is_null(other) or kind == other:
+        return kind
+    if pa.types.is_null(kind):
+        return other
+    inner = _inner(kind)
+    if not inner or type(kind) is not type(other) or len(inner) != len(_inner(other)):
+        return None
+    made = [filled(ours, theirs) for ours, theirs in zip(inner, _inner(other), strict=True)]
+    if any(each is None for each in made):
+        return None
+    whole = _with_inner(kind, made)
+    return whole if whole == _with_inner(other, made) else None  # They may have other names or sizes.
+
+
+def filled_schema(schema: Any, other: Any) -> Any:
+    """Return the schema that both are, where what is open in one may be told in the other; None if they differ."""
+    if schema == other:
+        return schema
+    if schema.names != other.names:
+        return None
+    fields = []
+    for ours, theirs in zip(schema, other, strict=True):
+        kind = filled(ours.type, theirs.type)
+        if kind is None or ours.nullable != theirs.nullable:
+            return None
+        fields.append(ours.with_type(kind))
+    return pa.schema(fields, schema.metadata)
+
+
+def together(batches: Sequence[Any]) -> Any:
+    """Return the rows of record batches, one after the other, under one schema."""
+    if len(batches) == 1:
+        return batches[0]
+    whole = batches[0].schema
+    for batch in batches:
+        whole = filled_schema(whole, batch.schema)
+        assert whole is not None, "they are of one step, and fit what is known of it"
+    return pa.concat_batches([batch if batch.schema == whole else batch.cast(whole) for batch in batches])
+
+
+@functools.lru_cache(maxsize=1_024)
+def _is_open(kind: Any) -> bool:
+    return bool(pa.types.is_null(kind) or any(map(_is_open, _inner(kind))))
+
+
+def _with_inner(kind: Any, inner: list[Any]) -> Any:
+    left = iter(inner)
+    return of_inner(kind, lambda _: next(left))
+
+
+def _inner(kind: Any) -> list[Any]:
+    """The types that a nested one is made of."""
+    if pa.types.is_struct(kind):
+        return [field.type for field in kind]
+    if pa.types.is_map(kind):
+        return [kind.key_type, kind.item_type]
+    return [kind.value_type] if is_list(kind) or pa.types.is_fixed_size_list(kind) else []

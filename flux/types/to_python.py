@@ -1,0 +1,184 @@
+"""Columns as Python's values, for those who look at rows one by one.
+
+Arrow makes a scalar of each time, decimal and bytes of fixed width, and a Python value of that, which takes up to
+three microseconds. Numpy makes the same values of a whole column in a tenth of the time or less; so it does, wherever
+it can say them.
+
+Arrow also holds values that Python has no objects for: times beyond the year 9999, times of day in nanoseconds. Columns
+are converted as a whole, so the error names no row. `first_unheld` finds the first row with such a value: what an
+operator meets must not depend on how rows are cut into batches.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from .normalize import ColumnError, of_inner
+
+__all__ = ["UNHELD", "first_unheld", "python_of", "shown_row", "shown_value"]
+
+UNHELD = (ValueError, OverflowError)  # What `python_of` raises for a value that Python has no object for.
+
+_EPOCH = datetime.datetime(1970, 1, 1)
+_MICROSECOND = datetime.timedelta(microseconds=1)
+_LEAST_US, _MOST_US = ((end - _EPOCH) // _MICROSECOND for end in (datetime.datetime.min, datetime.datetime.max))
+_LEAST_DAY, _MOST_DAY = ((end - _EPOCH.date()).days for end in (datetime.date.min, datetime.date.max))
+_NO_TIME = -(2**63)  # To numpy this number is none.
+
+
+def python_of(column: Any) -> list[Any]:
+    """Return an Arrow column as Python values; null is None.
+
+    A time or span of nanoseconds is a datetime or timedelta where that holds it, and else a Timestamp or Timedelta of
+    pandas: that depends on each value alone, and nothing is cut off.
+
+    >>> python_of(pa.array([5_000], pa.timestamp("ns")))
+    [datetime.datetime(1970, 1, 1, 0, 0, 0, 5)]
+    """
+    if pa.types.is_dictionary(column.type):
+        chunks = getattr(column, "chunks", [column])
+        return [value for chunk in chunks for value in python_of(chunk.dictionary_decode())]
+    coarser = _in_microseconds(column.type)
+    try:
+        return _listed(column if coarser == column.type else column.cast(coarser, safe=True))
+    except pa.ArrowInvalid:
+        return [_in_standard_library(value) for value in _with_times(column).to_pylist()]
+
+
+def _listed(column: Any) -> list[Any]:
+    """Return what `to_pylist` does."""
+    kind = column.type
+    if pa.types.is_fixed_size_binary(kind) or pa.types.is_decimal(kind):
+        return list(column.to_numpy(zero_copy_only=False).tolist())
+    if pa.types.is_timestamp(kind) or pa.types.is_duration(kind) or pa.types.is_date(kind):
+        found = _times(column)
+        if found is not None:
+            return found
+    return list(column.to_pylist())
+
+
+def _times(column: Any) -> list[Any] | None:
+    """Return times as numpy makes them; None if there is one that it makes something else of."""
+    kind = column.type
+    if pa.types.is_date(kind):
+        as_numpy, number, least, most = pa.date32(), pa.int32(), _LEAST_DAY, _MOST_DAY
+    elif pa.types.is_duration(kind):
+        as_numpy, number, least, most = pa.duration("us"), pa.int64(), _NO_TIME + 1, -(_NO_TIME + 1)
+    else:
+        as_numpy, number, least, most = pa.timestamp("us"), pa.int64(), _LEAST_US, _MOST_US
+    try:
+        column = column.cast(as_numpy, safe=True)
+    except pa.ArrowInvalid:
+        return None
+    ends = pc.min_max(column.cast(number))
+    if ends["min"].is_valid and not least <= ends["min"].as_py() <= ends["max"].as_py() <= most:
+        return None
+    found = list(column.to_numpy(zero_copy_only=False).tolist())
+    if not pa.types.is_timestamp(kind) or kind.tz is None:
+        return found
+    zone = _zone(kind.tz)
+    return [None if time is None else zone.fromutc(time.replace(tzinfo=zone)) for time in found]
+
+
+@functools.lru_cache(maxsize=1_024)
+def _zone(name: str) -> Any:
+    return pa.lib.string_to_tzinfo(name)
+
+
+@functools.lru_cache(maxsize=1_024)
+def _in_microseconds(kind: Any, only_times: bool = False) -> Any:
+    """Return the type with microseconds wherever it has nanoseconds; or only in its times of day."""
+    if pa.types.is_nested(kind) and not pa.types.is_union(kind):
+        return of_inner(kind, functools.partial(_in_microseconds, only_times=only_times))
+    if pa.types.is_time64(kind):
+        return pa.time64("us")
+    if only_times or getattr(kind, "unit", None) != "ns":
+        return kind
+    return pa.timestamp("us", kind.tz) if pa.types.is_timestamp(kind) else pa.duration("us")
+
+
+def _with_times(column: Any) -> Any:
+    """Return the column with its times of day as Python has them; `ColumnError` for nanoseconds."""
+    try:
+        return column.cast(_in_microseconds(column.type, only_times=True), safe=True)
+    except pa.ArrowInvalid as error:
+        raise ColumnError("Python's datetime.time has no nanoseconds") from error
+
+
+def _in_standard_library(value: Any) -> Any:
+    """Return a value with times of pandas only where the standard library has none so fine."""
+    if isinstance(value, list | tuple):
+        return type(value)(map(_in_standard_library, value))
+    if isinstance(value, dict):
+        return {name: _in_standard_library(inner) for name, inner in value.items()}
+    if isinstance(value, datetime.datetime) and value != value:
+        raise ColumnError("pandas takes the number of it for no time")
+    if isinstance(value, datetime.datetime) and not getattr(value, "nanosecond", 1):
+        return _without_pandas(value)
+    if isinstance(value, datetime.timedelta) and not getattr(value, "nanoseconds", 1):
+        return value.to_pytimedelta()  # type: ignore[attr-defined]
+    return value
+
+
+def _without_pandas(time: Any) -> datetime.datetime:
+    """Return a time of pandas as one of the standard library; its zone may be of another kind, and reckon otherwise."""
+    if time.tzinfo is None:
+        return time.to_pydatetime()  # type: ignore[no-any-return]
+    zone = _zone(pa.lib.tzinfo_to_string(time.tzinfo))
+    return zone.fromutc(time.tz_convert("UTC").to_pydatetime().replace(tzinfo=zone))  # type: ignore[no-any-return]
+
+
+def first_unheld(rows: Any) -> tuple[int, str] | None:
+    """Return the first row of a record batch that has such a value, and what to say of it; None if none has.
+
+    >>> first_unheld(pa.record_batch({"day": pa.array([0, 3_663_382], pa.date32())}))[1][:59]
+    "column 'day': Python has no value for 12000-01-01, a date32"
+    """
+    places = [(place, i) for i, column in enumerate(rows.columns) if (place := _first(column)) is not None]
+    if not places:
+        return None
+    place, i = min(places)
+    value = rows.column(i).slice(place, 1)
+    return place, (
+        f"column {rows.schema.names[i]!r}: Python has no value for {shown_value(value)}, a {value.type} "
+        f"({_why_not(value)}). Leave the column out with select before, or work on batch.arrow; or let "
+        'on_error="skip" leave out and count such rows'
+    )
+
+
+def _first(column: Any) -> int | None:
+    if _why_not(column) is None:
+        return None
+    begin, end = 0, len(column)
+    while end - begin > 1:
+        middle = (begin + end) // 2
+        begin, end = (middle, end) if _why_not(column.slice(begin, middle - begin)) is None else (begin, middle)
+    return begin
+
+
+def _why_not(column: Any) -> str | None:
+    try:
+        python_of(column)
+    except UNHELD as error:
+        return str(error)
+    return None
+
+
+def shown_row(rows: Any, place: int) -> str:
+    """Return a row of a record batch as text, whatever is in it."""
+    row = rows.slice(place, 1)
+    values = [shown_value(value) if _why_not(value) is not None else python_of(value)[0] for value in row.columns]
+    return repr(dict(zip(row.schema.names, values, strict=True)))
+
+
+def shown_value(one: Any) -> str:
+    """Return the value of an array of one, as Arrow tells it."""
+    try:
+        return str(one.cast(pa.string())[0])
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
+        return " ".join(one.to_string().split())  # It holds several.

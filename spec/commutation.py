@@ -1,0 +1,214 @@
+"""Claims: in a state of one process, certain events commute with all that may come first.
+
+`explore` takes only some of the events of a world, on the claim that the others may as well come later. This
+file finds out whether such a claim is true. It looks at one process at a time and assumes nothing of machines.
+
+A `Claim` is about a process and some of its events, the *chosen* ones. While none of them happens, others may:
+messages come in and are taken, work is finished. The claim is that each of these commutes with each chosen event: both
+orders give the same process and say the same to everybody, in the same order for each. Who says it earlier
+does no harm: it waits on its link.
+
+How the others are found: all that may happen to a process before a chosen event may happen behind it too, as long as
+it commutes. So whatever is *seen* behind a chosen event is tried before it, by stepping the machines. If it
+commutes it counts as seen there as well, and the process it leads to has the same claim to make; if not, the claim
+is refuted. A claim that is not refuted when the exploration has come to its end is true, because by
+then all that may happen behind a chosen event has been seen.
+
+What need not be tried:
+- what waits behind a chosen event on the same link, and work that only a chosen event gives;
+- a message that its sender cannot have sent next: links are FIFO, and what a process may send behind a message is
+  known from all its steps that were seen;
+- what comes from a `silent` node: one that is dead, or whose events are chosen too. For the latter the claim must
+  hold that it says nothing to the others of its kind, the nodes in `shut`, before a chosen event happens.
+
+A refuted claim names a node to blame: had that one been silent, the claim would not have failed here.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import NamedTuple
+
+from ..protocols.messages import Closed
+from .history import History, Reason
+from .memo import Compact, Posts
+
+NOBODY = -1  # To blame: the claim fails whoever is silent.
+
+
+class Terms(NamedTuple):
+    """What a claim says. Bits stand for nodes."""
+
+    process: int
+    chosen: tuple[int, ...]
+    last: tuple[tuple[int, int], ...]  # By sender: the last message taken; ~message if that one comes next.
+    own: tuple[int, ...] | None  # What waits on the link to oneself; None if its head is chosen.
+    silent: int
+    shut: int
+
+
+class Claim:
+    """Some terms, and whether they have been refuted."""
+
+    __slots__ = ("blame", "parents", "states", "terms")
+
+    def __init__(self, terms: Terms) -> None:
+        self.terms = terms
+        self.blame: int | None = None  # Set when it is refuted.
+        self.parents: dict[Claim, None] = {}  # Claims that rest on this one.
+        self.states: list[int] = []  # Where the exploration rests on it.
+
+
+Task = tuple[Claim, int | None, int]  # An event that was seen behind a chosen one (None: there is none) is to be tried.
+
+
+class Claims:
+    """All claims about the processes of one world, and what was seen of these processes."""
+
+    def __init__(self, compact: Compact) -> None:
+        self.compact = compact
+        self.history = History(compact)
+        self.seen: defaultdict[int, set[int]] = defaultdict(set)  # By process: events that may happen there.
+        self.refuted: list[Claim] = []  # Since somebody has looked.
+        self._claims: dict[Terms, Claim] = {}
+        self._listening: defaultdict[int, list[tuple[Claim, int | None]]] = defaultdict(list)
+        self._waiting: defaultdict[Reason, list[Task]] = defaultdict(list)
+        self._commute: dict[tuple[int, int, int], bool] = {}
+        self._todo: list[Task] = []
+
+    def claim(self, terms: Terms) -> Claim:
+        """The claim with these terms, tried against all that was seen up to now."""
+        claim = self._claim(terms)
+        self.settle()
+        return claim
+
+    def see(self, process: int, event: int) -> None:
+        """`event` may happen to `process`."""
+        if event in self.seen[process]:
+            return
+        self.seen[process].add(event)
+        self._todo.extend((claim, chosen, event) for claim, chosen in self._listening[process])
+        after, posts = self.compact.step(process, event)
+        self.history.step(process, event, after, posts)
+        for reason in self.history.grown:
+            self._todo.extend(self._waiting.pop(reason, ()))
+        self.history.grown.clear()
+
+    def settle(self) -> None:
+        """Try all claims against all that was seen."""
+        while self._todo:
+            claim, chosen, event = self._todo.pop()
+            if claim.blame is None:
+                self._try(claim, chosen, event)
+
+    # --- trying -----------------------------------------------------------------------------------------
+
+    def _try(self, claim: Claim, chosen: int | None, event: int) -> None:
+        """`event` was seen behind `chosen`: try it before."""
+        terms = claim.terms
+        if not self._may_happen(claim, chosen, event):
+            return
+        if chosen is not None and not self._commutes(terms.process, chosen, event):
+            self._refute(claim, self._to_blame(terms, event))
+            return
+        after, posts = self.compact.step(terms.process, event)
+        if any(terms.shut >> to & 1 for to, _ in posts):
+            self._refute(claim, self._to_blame(terms, event))
+            return
+        if chosen is not None:
+            self.see(terms.process, event)
+            self.see(after, chosen)
+        following = self._claim(self._following(terms, event, after, posts))
+        if following.blame is not None:
+            self._refute(claim, following.blame)
+        elif following is not claim:
+            following.parents[claim] = None
+
+    def _claim(self, terms: Terms) -> Claim:
+        known = self._claims.get(terms)
+        if known is not None:
+            return known
+        claim = self._claims[terms] = Claim(terms)
+        for chosen in terms.chosen or (None,):
+            behind = self._behind(terms.process, chosen)
+            if behind is None:
+                self._refute(claim, NOBODY)
+                break
+            self._listening[behind].append((claim, chosen))
+            self._todo.extend((claim, chosen, event) for event in self.seen[behind])
+        return claim
+
+    def _behind(self, process: int, chosen: int | None) -> int | None:
+        """The process behind a chosen event, if that is no error and does not end the world."""
+        try:
+            behind = process if chosen is None else self.compact.step(process, chosen)[0]
+        except Exception:
+            return None
+        return None if self.compact.has_given_up(behind) else behind
+
+    def _may_happen(self, claim: Claim, chosen: int | None, event: int) -> bool:
+        """Whether `event` may happen before any chosen event."""
+        process, all_chosen, last, own, silent, _ = claim.terms
+        if event < 0:
+            return event not in all_chosen and event in self.compact.work[process]
+        sender, to, message = self.compact.mail.values[event]
+        if any(sender == self.compact.sender(other) for other in all_chosen) or type(message) is Closed:
+            return False  # Nobody makes claims about the controller while sites may crash.
+        if sender == to:
+            return own is not None and own[:1] == (event,)
+        if silent >> sender & 1:
+            return False
+        before = dict(last).get(sender)
+        if before is not None and before < 0:
+            return event == ~before
+        reasons = self.history.why_not_yet(process, before, event)
+        for reason in reasons:
+            self._waiting[reason].append((claim, chosen, event))
+        return not reasons
+
+    def _following(self, terms: Terms, event: int, after: int, posts: Posts) -> Terms:
+        """The terms when `event` has happened."""
+        last, own, node = terms.last, terms.own, self.compact.nodes[terms.process]
+        sender = self.compact.sender(event)
+        if event >= 0 and sender == node:
+            assert own is not None
+            own = own[1:]
+        elif event >= 0:
+            last = tuple(sorted({**dict(last), sender: event}.items()))
+        if own is not None:
+            own += tuple(message for to, batch in posts if to == node for message in self.compact.batches.values[batch])
+        return terms._replace(process=after, last=last, own=own)
+
+    def _commutes(self, process: int, one: int, other: int) -> bool:
+        known = self._commute.get((process, one, other))
+        if known is None:
+            try:
+                known = self._both(process, one, other) == self._both(process, other, one)
+            except Exception:
+                known = False  # If this can really happen, the exploration will see it happen.
+            self._commute[process, one, other] = known
+        return known
+
+    def _both(self, process: int, one: int, other: int) -> tuple[int, dict[int, tuple[int, ...]]]:
+        """What two events make of a process, and all it says."""
+        between, first = self.compact.step(process, one)
+        after, second = self.compact.step(between, other)
+        said: dict[int, tuple[int, ...]] = {}
+        for to, batch in (*first, *second):
+            said[to] = said.get(to, ()) + self.compact.batches.values[batch]
+        return after, said
+
+    def _to_blame(self, terms: Terms, event: int) -> int:
+        sender = self.compact.sender(event)
+        if sender not in (NOBODY, self.compact.nodes[terms.process]):
+            return sender
+        return next((sender for sender, before in terms.last if before >= 0), NOBODY)
+
+    def _refute(self, claim: Claim, blame: int) -> None:
+        todo = [claim]
+        while todo:
+            claim = todo.pop()
+            if claim.blame is None:
+                claim.blame = blame
+                self.refuted.append(claim)
+                todo.extend(claim.parents)

@@ -1,0 +1,305 @@
+"""A world in small numbers: what one process does, computed once by the production machines and remembered.
+
+A process is a function of its own state and of what it is given. So each (process, event) is stepped once; an
+*event* is a message that is taken from a link, or a piece of work that is finished. Processes, messages and
+the rest are numbered as they turn up, and a number stands for its value from then on.
+
+A *cell* is a process together with the links that lead to it: all that one node is about. A world is a row of cells,
+one for each node and the last for the controller, which is a process like any other here. An event changes the
+cell of its own node and appends to others; nothing else changes.
+
+Not here: crashes, which concern two cells at once, but for what the controller makes of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from ..protocols import messages
+from ..protocols.controller import Controller
+from ..protocols.machine import Fenced, Refused
+from ..protocols.messages import Closed, Connected, Lost, Move, Publish, View
+from .dataflow import Scenario
+from .process import CONTROLLER, Checker, Outgoing, Process, Violated, Watch, Work
+from .world import CHUNKS, Choice
+
+State = tuple[int, ...]  # A cell for each node, then that of the controller.
+Posts = tuple[tuple[int, int], ...]  # To whom, and the number of the batch of messages.
+Links = tuple[tuple[int, ...], ...]  # By sender: the numbers of the messages on their way.
+
+DEAD = 0  # The cell of a node that has crashed.
+MOVE = -1  # The stage of a piece of work that is a move.
+
+T = TypeVar("T")
+
+
+class Numbers(Generic[T]):
+    """Values, and the small numbers that stand for them."""
+
+    def __init__(self) -> None:
+        self.values: list[T] = []
+        self._numbers: dict[Any, int] = {}
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def of(self, key: Any, value: T) -> int:
+        known = self._numbers.get(key)
+        if known is None:
+            known = self._numbers[key] = len(self.values)
+            self.values.append(value)
+        return known
+
+
+class Mail(NamedTuple):
+    """A message on its way, with the numbers of both ends."""
+
+    sender: int
+    to: int
+    message: Any
+
+
+class Cell(NamedTuple):
+    """A process and the links that lead to it."""
+
+    process: int
+    links: Links
+
+
+class Action(NamedTuple):
+    """What an event makes of its cell, and what goes to others; or what is wrong with it."""
+
+    event: int
+    cell: int
+    posts: Posts
+    violation: Violated | None = None
+
+
+class Keeper:
+    """The controller as a process: moves that nobody has asked for yet are its work."""
+
+    name = CONTROLLER
+
+    def __init__(self, scenario: Scenario, watch: Watch) -> None:
+        self.scenario = scenario
+        self.controller = Controller(scenario.plan, scenario.at_once)
+        self.watch = watch
+        self.lost: tuple[tuple[int, int], ...] = ()
+        self.work: dict[Work, Move] = {(MOVE, index): move for index, move in enumerate(scenario.moves)}
+
+    @property
+    def view(self) -> View:
+        return self.controller.view
+
+    def deliver(self, message: Any) -> Outgoing:
+        before = self.controller.view
+        try:
+            effects = self.controller.step(message)
+        except Fenced:
+            return []
+        out: Outgoing = []
+        for effect in effects:
+            if isinstance(effect, Publish):
+                for check in self.watch.published:
+                    check(self.scenario, before, effect.view)
+                out.extend((node, effect.view) for node in effect.to)
+            else:
+                assert isinstance(effect, Lost), f"the controller has no business with {effect}"
+                self.lost = effect.partitions
+        return out
+
+    def answer(self, which: Work) -> Outgoing:
+        return self.deliver(self.work.pop(which))
+
+    def clone(self) -> Keeper:
+        twin = object.__new__(Keeper)
+        twin.__dict__.update(self.__dict__)
+        twin.controller = self.controller.clone()
+        twin.work = dict(self.work)
+        return twin
+
+    def key(self) -> tuple[Any, ...]:
+        return (self.controller.key(), self.lost, tuple(self.work))
+
+
+class Compact:
+    """The processes, messages and cells of `scenario`, as far as somebody has asked for them.
+
+    Events are numbers too: not negative for a message, negative for a piece of work.
+    """
+
+    def __init__(self, scenario: Scenario, checkers: Iterable[Checker]) -> None:
+        self.scenario = scenario
+        self.watch = Watch(checkers)
+        # Who may have sent something; a site that gives state in chunks does so by a link of its own.
+        self.names = (*scenario.nodes, CONTROLLER, *(node + CHUNKS for node in scenario.nodes if scenario.chunks))
+        self.controller = len(scenario.nodes)
+        self.sites = range(1, self.controller - 1)
+        self.index = {name: i for i, name in enumerate(self.names)}
+        self.mail: Numbers[Mail] = Numbers()
+        self.batches: Numbers[tuple[int, ...]] = Numbers()
+        self.processes: Numbers[Process | Keeper | None] = Numbers()
+        self.processes.of(None, None)
+        self.nodes: list[int] = [-1]  # By process: whose it is.
+        self.work: list[tuple[int, ...]] = [()]  # By process: the events that are pieces of work.
+        self.cells: Numbers[Cell] = Numbers()
+        self.cells.of(None, Cell(0, ()))
+        self.known_actions: list[tuple[Action, ...] | None] = [()]  # By cell.
+        self._work: Numbers[Work] = Numbers()
+        self._steps: dict[tuple[int, int], tuple[int, Posts]] = {}
+        self._appended: dict[tuple[int, int], int] = {}
+        self._deaths: dict[tuple[int, int], tuple[int, int, Posts]] = {}
+
+    @property
+    def steps(self) -> int:
+        """How often a machine was stepped."""
+        return len(self._steps)
+
+    def start(self) -> State:
+        """Everybody has greeted the controller, and the first view is on its way."""
+        keeper = Keeper(self.scenario, self.watch)
+        views: Outgoing = []
+        for name in self.scenario.nodes:
+            [(_, hello)] = Process(self.scenario, name, ()).deliver(Connected())
+            views.extend(keeper.deliver(hello))
+        nobody: Links = ((),) * len(self.names)
+        processes: list[Process | Keeper] = [Process(self.scenario, name, self.watch) for name in self.scenario.nodes]
+        state = [self._cell(self._number(process), nobody) for process in [*processes, keeper]]
+        for to, batch in self._posts(self.controller, views):
+            state[to] = self.append(state[to], batch)
+        return tuple(state)
+
+    # --- one process ----------------------------------------------------------------------------------
+
+    def step(self, process: int, event: int) -> tuple[int, Posts]:
+        """What `event` makes of a process, and what that sends."""
+        known = self._steps.get((process, event))
+        if known is None:
+            before = self.processes.values[process]
+            assert before is not None, "the dead do nothing"
+            twin = before.clone()
+            out = (
+                twin.deliver(self.mail.values[event].message) if event >= 0 else twin.answer(self._work.values[~event])
+            )
+            known = self._steps[process, event] = self._number(twin), self._posts(self.nodes[process], out)
+        return known
+
+    def has_given_up(self, process: int) -> bool:
+        """Whether it is the controller and data are lost: then nothing happens any more."""
+        keeper = self.processes.values[process]
+        return isinstance(keeper, Keeper) and bool(keeper.lost)
+
+    def sender(self, event: int) -> int:
+        """Who sent a message; nobody has sent a piece of work."""
+        return self.mail.values[event].sender if event >= 0 else -1
+
+    def choice(self, node: int, event: int) -> Choice:
+        """An event of `node` as a world names it."""
+        if event >= 0:
+            return ("deliver", self.names[self.mail.values[event].sender], self.names[node])
+        work = self._work.values[~event]
+        return ("move", CONTROLLER, work[1]) if work[0] == MOVE else ("answer", self.names[node], work)
+
+    def _number(self, process: Process | Keeper) -> int:
+        number = self.processes.of((process.name, process.key()), process)
+        if number == len(self.nodes):
+            self.nodes.append(self.index[process.name])
+            self.work.append(tuple(~self._work.of(work, work) for work in process.work))
+        return number
+
+    def _posts(self, sender: int, out: Outgoing) -> Posts:
+        batches: dict[tuple[int, int], list[int]] = {}
+        for name, message in out:
+            to, by = self.index[name], sender
+            if self.scenario.chunks and type(message) is messages.State:
+                by = self.index[self.names[sender] + CHUNKS]
+            mail = Mail(by, to, message)
+            batches.setdefault((to, by), []).append(self.mail.of(mail, mail))
+        return tuple((to, self.batches.of(tuple(batch), tuple(batch))) for (to, _), batch in batches.items())
+
+    # --- one cell -------------------------------------------------------------------------------------
+
+    def actions(self, cell: int) -> tuple[Action, ...]:
+        """All that may happen at a cell; nothing after data were lost."""
+        known = self.known_actions[cell]
+        if known is None:
+            known = self.known_actions[cell] = tuple(self._actions(self.cells.values[cell]))
+        return known
+
+    def append(self, cell: int, batch: int) -> int:
+        """The cell with more messages on one of its links."""
+        known = self._appended.get((cell, batch))
+        if known is None:
+            process, links = self.cells.values[cell]
+            messages = self.batches.values[batch]
+            link = self.mail.values[messages[0]].sender
+            known = self._cell(process, _with(links, link, links[link] + messages))
+            self._appended[cell, batch] = known
+        return known
+
+    def death(self, cell: int, node: int) -> tuple[int, int, Posts]:
+        """The controller sees that `node` is gone: the event, its cell, and what it sends.
+
+        What the dead has said to it and is still on its way is lost with the connection.
+        """
+        known = self._deaths.get((cell, node))
+        if known is None:
+            process, links = self.cells.values[cell]
+            mail = Mail(node, self.controller, Closed(node=self.names[node]))
+            event = self.mail.of(mail, mail)
+            after, posts = self.step(process, event)
+            known = self._deaths[cell, node] = event, self._cell(after, _with(links, node, ())), posts
+        return known
+
+    def keeper(self, state: State) -> Keeper:
+        keeper = self.processes.values[self.cells.values[state[self.controller]].process]
+        assert isinstance(keeper, Keeper)
+        return keeper
+
+    def live(self, state: State) -> list[Process]:
+        """The processes of nodes that have not crashed."""
+        everyone = (self.processes.values[self.cells.values[cell].process] for cell in state)
+        return [process for process in everyone if isinstance(process, Process)]
+
+    def _cell(self, process: int, links: Links) -> int:
+        cell = Cell(process, links)
+        number = self.cells.of(cell, cell)
+        if number == len(self.known_actions):
+            self.known_actions.append(None)
+        return number
+
+    def _actions(self, cell: Cell) -> Iterator[Action]:
+        process, links = cell
+        for sender, waiting in enumerate(links):
+            if waiting:
+                yield self._action(process, waiting[0], _with(links, sender, waiting[1:]))
+        for event in self.work[process]:
+            yield self._action(process, event, links)
+
+    def _action(self, process: int, event: int, links: Links) -> Action:
+        try:
+            after, posts = self.step(process, event)
+        except Exception as error:
+            return Action(event, DEAD, (), violation_of(error))
+        cell = self._cell(after, links)
+        others = []
+        for to, batch in posts:
+            if to == self.nodes[process]:
+                cell = self.append(cell, batch)
+            else:
+                others.append((to, batch))
+        return Action(event, cell, tuple(others))
+
+
+def violation_of(error: Exception) -> Violated:
+    """An error out of a machine, as a world words it."""
+    if isinstance(error, Violated):
+        return error
+    if isinstance(error, Refused):
+        return Violated(f"no refusal between correct nodes: {error}")
+    return Violated(f"no assertion fails: {error!r}")
+
+
+def _with(links: Links, link: int, messages: tuple[int, ...]) -> Links:
+    return (*links[:link], messages, *links[link + 1 :])

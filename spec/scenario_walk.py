@@ -1,0 +1,258 @@
+"""Random walks over scenarios of our own choice: for rules that random scenarios rarely put to the test.
+
+Worlds of one partition or two, in which a few moves, crashes and restarts may come at any time, and some nodes and
+links lag far behind. They fail with short stories; the last ones are for what shows only when everything moves.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from ..protocols.messages import Move
+from .dataflow import Scenario, declustered
+from .invariants import Violated
+from .process import CONTROLLER
+from .walk import Walked
+from .world import CHUNKS, Choice, World
+
+BATCHES = ((1,), (2,), (3, 4), (5,))
+
+
+def _move(stage: int, partition: int, slot: int, to: int) -> Move:
+    return Move(stage=stage, partition=partition, slot=slot, to=f"site-{to}")
+
+
+_PAIR = Scenario(sites=2, copies=declustered(2, [1]), batches=((1,), (2,)), bound_rows=1, crashes=0)
+_PAIRS = Scenario(sites=2, copies=declustered(2, [1, 1]), batches=((1,), (2,)), bound_rows=10, crashes=0)
+_SPARE = replace(_PAIR, sites=3)
+_EVERY = frozenset({1, 2, 3})  # Two stages and the egress.
+_ALONE = replace(_PAIR, copies=((("site-1",),),))
+
+WORLDS: dict[str, Scenario] = {
+    # Take-over.
+    "a pair": replace(_PAIR, crashes=1),
+    "pair to pair": replace(_PAIRS, crashes=1),
+    "pair to pair, small pools": replace(_PAIRS, crashes=1, bound_rows=1),
+    "two to one": replace(_PAIRS, copies=declustered(2, [2, 1]), crashes=1),
+    "one to two": replace(_PAIRS, copies=declustered(2, [1, 2]), crashes=1),
+    "a shortcut": replace(_PAIRS, edges=((0, 1), (0, 2), (1, 2), (2, 3)), crashes=1),
+    "a shortcut, restarts": replace(_PAIR, edges=((0, 1), (0, 2), (1, 2)), restarts=1, bound_rows=10),
+    "two streams, restarts": replace(_PAIRS, edges=((0, 1), (1, 2), (1, 3), (2, 3)), restarts=1),
+    # Catch-up.
+    "a spare": replace(_SPARE, crashes=1),
+    "a spare, roomy": replace(_SPARE, crashes=1, bound_rows=10),
+    "a spare, patience": replace(_SPARE, crashes=1, batches=BATCHES, coming_rows=8),
+    "small steps": replace(
+        _PAIRS, copies=declustered(2, [2]), sites=3, batches=BATCHES, crashes=1, moves=(_move(1, 0, 0, 3),), step=1
+    ),
+    "a spare, two crashes": replace(_SPARE, crashes=2, bound_rows=10),
+    "pair to pair and a spare": replace(_PAIRS, sites=3, crashes=1),
+    "pair to pair and a spare, two crashes": replace(_PAIRS, sites=3, crashes=2),
+    # Moves.
+    "a move": replace(_ALONE, moves=(_move(1, 0, 0, 2),), bound_rows=10),
+    "a move and a crash": replace(_ALONE, moves=(_move(1, 0, 0, 2),), bound_rows=10, crashes=1),
+    "a move of a pair": replace(_SPARE, moves=(_move(1, 0, 0, 3),), bound_rows=10, crashes=1),
+    "a move of a producer": replace(_PAIRS, copies=((("site-1",),), (("site-1",),)), moves=(_move(1, 0, 0, 2),)),
+    "two moves": replace(_PAIRS, copies=((("site-1",),), (("site-1",),)), moves=(_move(1, 0, 0, 2), _move(2, 0, 0, 2))),
+    "two partitions meet": replace(_ALONE, copies=((("site-1",), ("site-2",)),), moves=(_move(1, 0, 0, 2),)),
+    # Ends and the controller are started again; sites are taken for dead, links are cut.
+    "restarts": replace(_PAIR, restarts=1, bound_rows=10),
+    "two restarts": replace(_PAIR, batches=((1,),), restarts=2, bound_rows=10),
+    "restarts and a spare": replace(_SPARE, restarts=1, crashes=1, bound_rows=10),
+    "two restarts and a spare": replace(_SPARE, restarts=2, crashes=1, bound_rows=10),
+    "restarts and a move": replace(_SPARE, moves=(_move(1, 0, 0, 3),), restarts=1, crashes=1),
+    "a suspicion of the last copy": replace(_PAIR, crashes=1, suspicions=1),
+    "a suspicion of a last copy on its way": replace(_PAIR, sites=4, crashes=2, suspicions=1),
+    "a cut to the last copy": replace(_PAIR, crashes=1, cuts=1),
+    "a suspicion": replace(_SPARE, crashes=1, suspicions=1),
+    "a cut": replace(_SPARE, crashes=1, cuts=1),
+    # Who is taken for dead is forgotten, and still says what it has to say, also to another controller.
+    "a forgotten site": replace(_SPARE, sites=4, crashes=1, suspicions=2, restarts=2, bound_rows=10),
+    "an arrival": replace(_PAIR, crashes=1, arrivals=1),
+    # Stages, and the egress, that do not wait for the merge.
+    "any order": replace(_PAIRS, copies=declustered(2, [2, 1]), batches=BATCHES, unordered=_EVERY, crashes=1),
+    "any order, small pools": replace(
+        _PAIRS, copies=declustered(2, [2, 1]), batches=BATCHES, bound_rows=1, unordered=_EVERY, crashes=1
+    ),
+    # What stage 2 emits for one row fills its pool, and not that of the ingress.
+    "any order, a full pool": replace(
+        _PAIRS,
+        edges=((0, 1), (0, 2), (1, 2), (2, 3), (2, 3)),
+        batches=((1,), (4,), (7,)),
+        bound_rows=3,
+        unordered=frozenset({2}),
+        crashes=1,
+    ),
+    "any order and a spare": replace(
+        _PAIRS, sites=3, copies=declustered(2, [2, 1]), batches=BATCHES, unordered=_EVERY, crashes=1
+    ),
+    "any order and a move": replace(
+        _PAIRS,
+        sites=3,
+        copies=((("site-1",), ("site-2",)), (("site-1",), ("site-2",))),
+        batches=BATCHES,
+        unordered=_EVERY,
+        moves=(_move(2, 0, 0, 3), _move(2, 1, 0, 3), _move(1, 0, 0, 3)),
+    ),
+    "any order, there and back": replace(
+        _PAIRS,
+        copies=((("site-1",), ("site-2",)), (("site-1",),)),
+        batches=BATCHES,
+        unordered=frozenset({2}),
+        moves=tuple(_move(2, 0, 0, to) for to in (2, 1, 2)),
+    ),
+    "any order, one of two there and back": replace(
+        _PAIRS,
+        copies=((("site-1",), ("site-2",)), (("site-1",), ("site-1",))),
+        batches=BATCHES,
+        unordered=frozenset({2}),
+        moves=tuple(_move(2, 0, 0, to) for to in 2 * (2, 1)),
+    ),
+    # Two partitions of a site, each fed by a producer's copy of its own.
+    "any order, one of two leaves": replace(
+        _PAIRS,
+        sites=3,
+        copies=((("site-1", "site-2"),), (("site-1", "site-2"), ("site-2", "site-1"))),
+        batches=tuple((n,) for n in range(8)),
+        unordered=frozenset({2}),
+        moves=(_move(2, 1, 1, 3),),
+    ),
+    "any order, restarts": replace(
+        _PAIRS, copies=((("site-1",), ("site-2",)),), batches=BATCHES, unordered=frozenset({2}), restarts=2
+    ),
+    "any order, restarts and a crash": replace(
+        _PAIR,
+        copies=declustered(2, [2]),
+        batches=BATCHES,
+        bound_rows=10,
+        unordered=frozenset({2}),
+        restarts=1,
+        crashes=1,
+    ),
+    # One copy that goes to and fro; also before anything is consumed.
+    "there and back": replace(_ALONE, bound_rows=10, moves=tuple(_move(1, 0, 0, to) for to in 4 * (2, 1))),
+    "a producer there and back": replace(
+        _PAIRS, copies=((("site-1",),), (("site-1",),)), moves=tuple(_move(1, 0, 0, to) for to in 4 * (2, 1))
+    ),
+    "to and fro": replace(_ALONE, batches=BATCHES, moves=tuple(_move(1, 0, 0, to) for to in (2, 1, 2, 1))),
+    # One of two partitions of a site leaves it and comes back.
+    "one of two there and back": replace(
+        _PAIRS, copies=((("site-1",), ("site-1",)),), moves=tuple(_move(1, 0, 0, to) for to in 4 * (2, 1))
+    ),
+    # A site is given a partition while its operator is at work on one that leaves it.
+    "one comes while one leaves": replace(
+        _PAIRS,
+        copies=((("site-1",), ("site-1",), ("site-2",)),),
+        batches=BATCHES,
+        at_once=3,
+        moves=(_move(1, 0, 0, 2), _move(1, 2, 0, 1), _move(1, 1, 0, 2)),
+    ),
+    # One of two producers leaves the site that feeds a consumer, and one of two consumers leaves that one.
+    "a producer and a consumer leave": Scenario(
+        sites=3,
+        copies=((("site-1",), ("site-1",)), (("site-2",), ("site-2",))),
+        batches=tuple((n,) for n in range(8)),
+        bound_rows=20,
+        crashes=0,
+        moves=(_move(1, 0, 0, 3), _move(2, 0, 0, 3)),
+    ),
+    # Producers that join each other while their consumer moves as well.
+    "joining": Scenario(
+        sites=3,
+        copies=((("site-1",), ("site-2",)), (("site-3",),)),
+        batches=BATCHES,
+        bound_rows=2,
+        crashes=0,
+        moves=(_move(1, 1, 0, 1), _move(2, 0, 0, 1), _move(2, 0, 0, 2), _move(1, 0, 0, 3)),
+    ),
+    # A site that is ahead takes the copy of one that is behind.
+    "ahead": Scenario(
+        sites=2,
+        copies=((("site-1",), ("site-2",)),),
+        batches=tuple((n,) for n in range(8)),
+        bound_rows=20,
+        crashes=0,
+        moves=(_move(1, 0, 0, 2),),
+    ),
+    "everything moves": Scenario(
+        sites=2,
+        copies=((("site-1",), ("site-2",)), (("site-1",), ("site-2",))),
+        batches=BATCHES,
+        bound_rows=1,
+        crashes=0,
+        moves=tuple(_move(stage, partition, 0, to) for to in (1, 2, 1, 2) for stage in (1, 2) for partition in (0, 1)),
+    ),
+    # Everything moves, and two sites crash.
+    "a storm": Scenario(
+        sites=4,
+        copies=declustered(3, [2, 2]),
+        batches=BATCHES,
+        bound_rows=1,
+        crashes=2,
+        at_once=2,
+        moves=tuple(
+            _move(stage, partition, slot, to)
+            for to in (4, 1, 2, 3)
+            for stage in (1, 2)
+            for partition in (0, 1)
+            for slot in (0, 1)
+        ),
+    ),
+}
+_IN_CHUNKS = (
+    "a spare",
+    "pair to pair and a spare, two crashes",
+    "a move of a pair",
+    "restarts and a move",
+    "a cut",
+    "any order and a move",
+    "any order, one of two there and back",
+    "a producer there and back",
+    "one of two there and back",
+    "joining",
+    "everything moves",
+    "a storm",
+)
+WORLDS |= {f"{name}, in chunks": replace(WORLDS[name], chunks=True) for name in _IN_CHUNKS}
+SLOW_CHANCE, PATIENCE = 0.2, 0.95  # Of nodes and links; how often a slow one is passed over.
+LAZY_CHANCE = 0.5  # That whoever moves copies takes his time, so that one move ends before the next begins.
+FAULT_CHANCES = (0.003, 0.02, 0.1)  # Per choice, while the scenario allows a fault: late or soon.
+
+
+def wander(scenario: Scenario, seed: int) -> Walked:
+    """Walk a world of `scenario` to its end, or to its failure."""
+    rng = random.Random(seed)
+    fault_chance = rng.choice(FAULT_CHANCES)
+    world = World(scenario)
+    names = (*scenario.nodes, CONTROLLER)
+    # Slow nodes lag behind, slow operators even more so, and what slow links carry comes late.
+    slow: set[object] = {node for node in names if rng.random() < SLOW_CHANCE}
+    slow |= {(a, b) for a in names for b in names if rng.random() < SLOW_CHANCE}
+    slow |= {("work", node) for node in names if rng.random() < SLOW_CHANCE}
+    slow |= {"move"} if rng.random() < LAZY_CHANCE else set()
+    slow |= {"chunks"} if scenario.chunks and rng.random() < LAZY_CHANCE else set()
+    done: list[Choice] = []
+    violation: Violated | None = None
+    try:
+        while world.choices:
+            faults = world.faults()
+            if faults and rng.random() < fault_chance:
+                choice = rng.choice(faults)
+            else:
+                choice = rng.choice(world.choices)
+                if _lags(choice, slow) and rng.random() < PATIENCE:
+                    continue
+            done.append(choice)
+            world.do(choice)
+        world.at_rest()
+    except Violated as error:
+        violation = error
+    return Walked(seed, scenario, tuple(done), violation, bool(world.lost))
+
+
+def _lags(choice: Choice, slow: set[object]) -> bool:
+    kind, name, detail = choice
+    if kind == "deliver":
+        return detail in slow or (name, detail) in slow or (name.endswith(CHUNKS) and "chunks" in slow)
+    return name in slow or kind in slow or (kind == "answer" and ("work", name) in slow)

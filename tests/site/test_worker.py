@@ -1,0 +1,92 @@
+"""A site's process, without its loop."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from flux.plan import Plan, Segment
+from flux.protocols.messages import Block, Standby, State
+from flux.site.config import Surroundings
+from flux.site.crash_note import shared_note
+from flux.site.report_link import Reports
+from flux.site.worker import Worker
+from flux.wire.frames import BadFrame
+from flux.wire.link import Link
+
+CHUNK = {"kind": "chunk", "version": 1}
+
+
+def worker(name: str) -> Worker:
+    """A site, while a copy of the only partition is on its way from site-1 to site-3."""
+    segment = Segment(columns=("n",), partitions=1, availability="pairs", steps=())
+    plan = Plan(name="late", segments=(segment,), sites=2, standby=1, pool_rows=1)
+    surroundings = Surroundings(plan=plan, directory=Path(tempfile.gettempdir()), run="", secret=b"")
+    made = Worker(surroundings, name, shared_note())
+    made._segments[1] = []
+    standby = Standby(version=1, stage=1, partition=0, slot=1, node="site-3", donor="site-1")
+    made.node.view = replace(plan.view(), number=1, standby=(standby,), versions=1)
+    return made
+
+
+def test_state_for_a_site_that_has_died_meanwhile_goes_nowhere() -> None:
+    """The link goes when a view is read, and the machine steps that view later: until then it may send to the dead."""
+    donor = worker("site-1")
+    assert not donor.links, "no view has been read, so nobody is linked"
+
+    donor.send_state("site-3", State(sender="site-1", view=1, stage=1, version=1, position=0, runs=(), body=None))
+
+    assert not donor.links
+
+
+def test_chunks_of_a_copy_that_a_view_takes_back_are_forgotten() -> None:
+    site = worker("site-3")
+    chunk = pa.py_buffer(b"x" * 5)
+    site.take_chunk(Link("site-1"), CHUNK, chunk)
+    assert site._receiving.take("site-1", 1, None).size_bytes == 5
+    assert site.node.view is not None
+    site.node.view = replace(site.node.view, number=2, standby=())
+    site.take_chunk(Link("site-1"), CHUNK, chunk)
+    assert site._receiving.take("site-1", 1, None).size_bytes == 0
+    site.take_chunk(Link("site-1"), CHUNK | {"last": True}, None)
+    assert not site.inbox, "nothing is said to the machine"
+
+
+def test_chunks_are_taken_from_the_donor_alone() -> None:
+    site = worker("site-3")
+    site.take_chunk(Link("site-2"), CHUNK, pa.py_buffer(b"x" * 5))
+    assert site._receiving.take("site-2", 1, None).size_bytes == 0
+
+
+def test_chunks_from_a_donor_that_is_gone_are_forgotten() -> None:
+    site = worker("site-3")
+    site.take_chunk(Link("site-1"), CHUNK, pa.py_buffer(b"x" * 5))
+    site.forget_chunks("site-1")
+    assert site._receiving.take("site-1", 1, None).size_bytes == 0
+
+
+def test_a_chunk_of_no_copy_is_refused() -> None:
+    with pytest.raises(BadFrame, match="expected a chunk of a copy"):
+        worker("site-3").take_chunk(Link("site-1"), {"kind": "chunk"}, None)
+
+
+def test_tables_of_lanes_that_are_no_more_are_not_kept() -> None:
+    site = worker("site-1")
+    lanes = [(Block(producers=(0,), consumers=(0,)),) for _ in range(3_000)]
+    made = [site.table(lane, 0) for lane in lanes]
+    assert len(site._channels) <= 256
+    assert site.table(lanes[-1], 0) is made[-1], "what is in use is made once"
+
+
+def test_reports_that_nobody_hears_are_kept_if_they_say_more_than_the_next_one_does() -> None:
+    reports = Reports(again=True)
+    for n in range(1_000):
+        reports.send({"kind": "inputs", "log": [], "total": n})
+        reports.send_batch({"kind": "rows", "total": n}, None)
+    waiting = len(reports._waiting)
+    reports.send({"kind": "log", "node": "site-1", "level": 30, "text": "closed the connection"})
+    assert waiting == 1 and len(reports._waiting) == 2, "that it is there, and what it has to say"
