@@ -33,7 +33,7 @@ def note_waits(directory: Path) -> None:
 
     def timed(cons: FhCons, message: Data) -> Iterable[Effect]:
         effects = receive(cons, message)
-        lane, now = cons.lanes[message.stint], time.monotonic()
+        lane, now = cons.lanes[message.lane_id], time.monotonic()
         held = waiting.setdefault((cons.stage, lane.cohort), [])
         held.append((message.upto, now))
         frontier = cons.frontier(lane.cohort)

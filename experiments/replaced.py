@@ -22,10 +22,10 @@ from typing import NamedTuple
 from experiments.soak.stream import Checked, Packets, flow
 from experiments.soak.watching import Watch
 from flux.controller.controller_process import JOURNAL
-from flux.controller.view_journal import Views
+from flux.controller.view_journal import ViewJournal
 from flux.protocols.controller import Controller
 from flux.protocols.ingress import Ingress
-from flux.protocols.messages import Closed, Done, Effect, Hello, Publish, View
+from flux.protocols.messages import Closed, CopyReady, Effect, Hello, Publish, View
 from flux.protocols.node import Node
 from flux.spec.dataflow import declustered
 from flux.wire import frames
@@ -59,7 +59,7 @@ class Replacing:
     def __init__(self, sites: int, partitions: int, directory: Path) -> None:
         self.replaced = 0
         self._path = directory / "controller.journal"
-        self._views = Views(self._path)
+        self._views = ViewJournal(self._path)
         self._sites = [f"site-{number}" for number in range(1, sites + 1)]
         copies = declustered(sites, [partitions, partitions])
         nodes = ("ingress", *self._sites, "egress")
@@ -82,7 +82,7 @@ class Replacing:
         self._sites.append(new)
         while self._controller.view.standby:
             standby = self._controller.view.standby[0]
-            self._step(Done(node=standby.node, version=standby.version))
+            self._step(CopyReady(node=standby.node, version=standby.version))
 
     def cost(self) -> Cost:
         """What the next sites cost, each; in the mean."""
@@ -95,12 +95,12 @@ class Replacing:
         copy = self._path.with_name(f"copy-{self.replaced}")
         copy.write_bytes(self._path.read_bytes())
         began = time.perf_counter()
-        assert Views(copy).last == view
+        assert ViewJournal(copy).last == view
         restart_s = time.perf_counter() - began
         taken = (1_000 * seconds / AVERAGED for seconds in (self._make_s, self._apply_s))
         return Cost(self.replaced, len(view.nodes), len(sent), journal_bytes, *taken, 1_000 * restart_s)
 
-    def _step(self, *messages: Hello | Closed | Done) -> None:
+    def _step(self, *messages: Hello | Closed | CopyReady) -> None:
         for message in messages:
             began = time.perf_counter()
             sent = list(self._carry_out(self._controller.step(message)))

@@ -11,14 +11,14 @@ import pyarrow as pa
 from .driver.report import Report
 from .model.event_time import DEFAULT_EVERY_MS, EventTime
 from .plan import Availability, OnError, OnOverload, Policy
-from .plan.explain import explained
+from .plan.explain import explain_plan
 from .plan.logical_flow import POOL_ROWS, LogicalFlow
-from .plan.picture import drawn
+from .plan.picture import draw_plan
 from .run import Run
 from .sources import Source
 from .stream import Stream
 from .types.errors import PlanError
-from .types.normalize import ColumnError, columns_of, plain_schema
+from .types.normalize import ColumnError, describe_columns, normalize_schema
 
 __all__ = ["Dataflow", "Stream"]
 
@@ -69,7 +69,7 @@ class Dataflow:
                 "that the first call returned: it can be used several times"
             )
         try:
-            schema = plain_schema(source.schema)
+            schema = normalize_schema(source.schema)
         except ColumnError as error:
             raise PlanError(f"{self.name}.source({type(source).__name__}): {error}") from error
         source.event_time = _event_time(source, schema, self.name, event_time, lateness_ms, watermark_every_ms)
@@ -124,13 +124,13 @@ class Dataflow:
         sources = [type(source).__name__ for source in self._logical.sources]
         sinks = [type(sink).__name__ for sink in self._logical.sinks]
         if path is not None:
-            drawn(plan, sources, sinks, Path(path))
-        return explained(plan, [_said_of(source) for source in self._logical.sources], sinks)
+            draw_plan(plan, sources, sinks, Path(path))
+        return explain_plan(plan, [_said_of(source) for source in self._logical.sources], sinks)
 
 
 def _said_of(source: Source) -> str:
     """What a source is and gives, for an explanation."""
-    said, told = f"{type(source).__name__}: {columns_of(source.schema)}", source.event_time
+    said, told = f"{type(source).__name__}: {describe_columns(source.schema)}", source.event_time
     return said if told is None else f"{said}; event time is {told.column}, rows may be {told.lateness_ms:,} ms late"
 
 

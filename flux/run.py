@@ -21,19 +21,19 @@ import trio
 from .controller.controller_process import ControllerProcess
 from .driver.launcher import Runnable
 from .driver.local import registry
-from .driver.local.driver import Program
+from .driver.local.driver import Driver
 from .driver.local.run_requests import RequestHandlers
 from .driver.local.spawner import Spawner
 from .driver.processes import Process
 from .driver.report import LogEntry, Report
 from .driver.report_builder import make_report, make_status, since_start
-from .driver.run_state import Heard, Moved
+from .driver.run_state import RunState, StateMove
 from .driver.status import Status
 from .plan import Plan
 from .plan.plan import CONTROLLER, EGRESS, INGRESS
 from .sinks import Collect, Sink
 from .site import crash_points
-from .site.config import Surroundings, place_of
+from .site.config import ProcessConfig, place_of
 from .site.egress.egress_process import EgressProcess
 from .site.ingress.ingress_process import IngressProcess
 from .site.worker import Worker
@@ -45,7 +45,7 @@ from .wire.secret import new_secret
 
 log = logging.getLogger("flux")
 
-Wait: TypeAlias = Callable[[Callable[[Heard], bool], float | None, str], None]
+Wait: TypeAlias = Callable[[Callable[[RunState], bool], float | None, str], None]
 
 _START_TIMEOUT_S = 60.0
 _KILL_TIMEOUT_S = 10.0
@@ -80,8 +80,8 @@ class Run:
         if record is not None:
             _make_directory(Path(record))
         self.directory = _run_directory()
-        self._surroundings = self._surround(None if record is None else Path(record))
-        self._program: Program | None = None
+        self._config = self._make_config(None if record is None else Path(record))
+        self._driver: Driver | None = None
         self._entry: Path | None = None
         try:
             self._launch()
@@ -95,19 +95,19 @@ class Run:
 
     # Where the sites are is another's to say: see flux.spark.Cluster.
 
-    def _surround(self, record: Path | None) -> Surroundings:
-        return Surroundings(
+    def _make_config(self, record: Path | None) -> ProcessConfig:
+        return ProcessConfig(
             plan=self._plan, directory=self.directory, run=self.directory.name, secret=new_secret(), record=record
         )
 
     def _listen(self, name: str) -> socket.socket:
-        return address.listen(self._surroundings.address(name))
+        return address.listen(self._config.address(name))
 
-    def _make_program(self, listener: socket.socket, spawner: Spawner) -> Program:
+    def _make_driver(self, listener: socket.socket, spawner: Spawner) -> Driver:
         ends = (CONTROLLER, INGRESS, EGRESS)
         names = (*ends, *self._plan.site_names)
-        return Program(
-            self._surroundings, self._sinks, listener, spawner, names, frozenset(ends), self._request_handlers().answer
+        return Driver(
+            self._config, self._sinks, listener, spawner, names, frozenset(ends), self._request_handlers().answer
         )
 
     def _request_handlers(self) -> RequestHandlers:
@@ -120,7 +120,7 @@ class Run:
         )
 
     def _await_start(self) -> None:
-        self._await(lambda heard: heard.started_at is not None, _START_TIMEOUT_S, "start")
+        self._await(lambda run_state: run_state.started_at is not None, _START_TIMEOUT_S, "start")
 
     def _launch(self) -> None:
         for sink in self._sinks:
@@ -140,12 +140,12 @@ class Run:
         except BaseException:
             spawner.close()
             raise
-        self._program = self._make_program(listener, spawner)
+        self._driver = self._make_driver(listener, spawner)
 
     def _register(self) -> None:
         """Let commands find this run; it does not depend on them."""
-        secret, where = self._surroundings.secret.hex(), self._surroundings.address("program")
-        entry = registry.Entry(name=self._plan.name, pid=os.getpid(), address=where, secret=secret)
+        secret, where = self._config.secret.hex(), self._config.address("program")
+        entry = registry.RunEntry(name=self._plan.name, pid=os.getpid(), address=where, secret=secret)
         try:
             registry.entries()  # It cleans up behind runs that could not.
             self._entry = registry.enter(entry, self.directory.name)
@@ -163,22 +163,22 @@ class Run:
             for source in self._sources:
                 source.release()
         if name == CONTROLLER:
-            return ControllerProcess(self._surroundings, controller, incarnation)
+            return ControllerProcess(self._config, controller, incarnation)
         controller.close()
         if name == INGRESS:
-            return IngressProcess(self._surroundings, self._sources, incarnation)
+            return IngressProcess(self._config, self._sources, incarnation)
         if name == EGRESS:
-            return EgressProcess(self._surroundings, self._sinks, incarnation)
-        return Worker(self._surroundings, name)
+            return EgressProcess(self._config, self._sinks, incarnation)
+        return Worker(self._config, name)
 
     # What a user calls.
 
     def wait_for_output(self, n: int, timeout: float = 60) -> None:
         """Return when `n` rows are durable at the sink; `SourceEnded` or `TimeoutError` if that fails."""
-        self._await(lambda heard: heard.outputs >= n or heard.ended, timeout, f"{n:,} rows of output")
-        if self._heard.outputs < n:
+        self._await(lambda run_state: run_state.outputs >= n or run_state.ended, timeout, f"{n:,} rows of output")
+        if self._run_state.outputs < n:
             raise SourceEnded(
-                f"the source has ended and the run gave {self._heard.outputs:,} rows, not the {n:,} awaited"
+                f"the source has ended and the run gave {self._run_state.outputs:,} rows, not the {n:,} awaited"
             )
 
     def kill(self, name: str) -> None:
@@ -187,17 +187,17 @@ class Run:
         Names are the sites, "ingress", "egress" and "controller". The run starts the last three again at once,
         so that a second call kills the next incarnation; it does not start sites again.
         """
-        assert self._program is not None
-        self._program.kill(name, _KILL_TIMEOUT_S)
+        assert self._driver is not None
+        self._driver.kill(name, _KILL_TIMEOUT_S)
 
     def add_site(self) -> str:
         """Start a further site and return its name when the process is up; the numbering continues."""
         return self._add_site(self._await)
 
     def _add_site(self, wait: Wait) -> str:
-        assert self._program is not None
-        site = self._program.start_site()
-        wait(lambda heard: site.state == "up" or site.gone, _ADD_TIMEOUT_S, f"{site.name} to come up")
+        assert self._driver is not None
+        site = self._driver.start_site()
+        wait(lambda run_state: site.state == "up" or site.gone, _ADD_TIMEOUT_S, f"{site.name} to come up")
         if site.gone:
             raise FluxError(f"{site.name}, which add_site() started, ended with {site.how_it_ended()}")
         return site.name
@@ -212,23 +212,23 @@ class Run:
 
     def status(self) -> Status:
         """A snapshot: processes, whether all partitions have their copies, rows, rates and failures so far."""
-        assert self._program is not None
-        with self._program.changed:
-            return make_status(self._plan.name, self._heard, self._program.processes)
+        assert self._driver is not None
+        with self._driver.changed:
+            return make_status(self._plan.name, self._run_state, self._driver.processes)
 
     def wait(self, timeout: float | None = None) -> Report:
         """Return the report when the source has ended and every row is durable at the sink."""
         if self._report is None:
-            self._await(lambda heard: heard.ended, timeout, "the end of the stream")
+            self._await(lambda run_state: run_state.ended, timeout, "the end of the stream")
             self.stop()
-            if self._heard.diverged is not None:
-                raise self._heard.diverged
+            if self._run_state.diverged is not None:
+                raise self._run_state.diverged
             tables = [
                 sink.table(output)
                 for sink, output in zip(self._sinks, self._outputs, strict=True)
                 if isinstance(sink, Collect)
             ]
-            self._report = make_report(self._plan.name, self._heard, tables)
+            self._report = make_report(self._plan.name, self._run_state, tables)
         return self._report
 
     def stop(self) -> None:
@@ -250,7 +250,7 @@ class Run:
     def _stop_sources(self) -> None:
         if not self._bound:
             return  # They may be in use by another run.
-        if self._program is not None and not self._program.is_up(INGRESS):
+        if self._driver is not None and not self._driver.is_up(INGRESS):
             # A source asks its ingress to finish. One that is gone for good would be waited for, because the
             # spawner holds its sockets open.
             self._end_processes()
@@ -259,9 +259,9 @@ class Run:
                 stopping.callback(source.stop)
 
     def _end_processes(self) -> None:
-        if self._program is not None:
-            self._program.stop()
-            self._program.join()
+        if self._driver is not None:
+            self._driver.stop()
+            self._driver.join()
 
     def __enter__(self) -> Self:
         return self
@@ -273,72 +273,74 @@ class Run:
 
     # How it is done.
 
-    def _await(self, until: Callable[[Heard], bool], timeout: float | None, what: str) -> None:
+    def _await(self, until: Callable[[RunState], bool], timeout: float | None, what: str) -> None:
         """Wait; if what is waited for cannot come any more, the run is stopped."""
         try:
             self._watch(until, timeout, what)
         except BaseException:
-            if self._heard.error is not None:
+            if self._run_state.error is not None:
                 self.stop()
             raise
 
-    def _watch(self, until: Callable[[Heard], bool], timeout: float | None, what: str) -> None:
+    def _watch(self, until: Callable[[RunState], bool], timeout: float | None, what: str) -> None:
         """Wait, and change nothing: for those who only ask, in a thread that the run may be stopped by."""
-        assert self._program is not None
-        if not self._program.wait(lambda heard: until(heard) or heard.error is not None or self._stopped, timeout):
+        assert self._driver is not None
+        if not self._driver.wait(
+            lambda run_state: until(run_state) or run_state.error is not None or self._stopped, timeout
+        ):
             raise TimeoutError(f"waited {timeout:g} s for {what}")
-        heard = self._heard
-        if until(heard):
+        run_state = self._run_state
+        if until(run_state):
             return
-        raise heard.error or FluxError(f"the run was stopped before {what} had come")
+        raise run_state.error or FluxError(f"the run was stopped before {what} had come")
 
     def _begin_drain(self, site: str) -> Process:
-        assert self._program is not None
-        copies, others = self._plan.copies, self._program.sites_without(site)
+        assert self._driver is not None
+        copies, others = self._plan.copies, self._driver.sites_without(site)
         if len(others) < copies:
             raise NoSites(
                 f"drain({site!r}): its partitions need {copies} other sites to live on, and there are {len(others)}. "
                 "Call add_site() first"
             )
-        return self._program.drain(site)
+        return self._driver.drain(site)
 
     def _await_drained(self, process: Process, timeout: float, wait: Wait) -> None:
-        def is_dead(heard: Heard) -> bool:
-            return process.node in heard.closed_at and not process.drained
+        def is_dead(run_state: RunState) -> bool:
+            return process.node in run_state.closed_at and not process.drained
 
-        wait(lambda heard: process.gone or is_dead(heard), timeout, f"{process.name} to be drained")
+        wait(lambda run_state: process.gone or is_dead(run_state), timeout, f"{process.name} to be drained")
         if not process.drained:
             with contextlib.suppress(TimeoutError):  # The controller may know before the system has told.
-                wait(lambda heard: process.gone, _POST_MORTEM_S, f"{process.name} to end")
+                wait(lambda run_state: process.gone, _POST_MORTEM_S, f"{process.name} to end")
             how = process.how_it_ended() if process.gone else "no answer: it is stopped or cut off, and declared dead"
             raise FluxError(f"{process.name} died before everything had been moved off it, with {how}")
 
     @property
-    def _heard(self) -> Heard:
-        assert self._program is not None, "the run has not started"
-        return self._program.heard
+    def _run_state(self) -> RunState:
+        assert self._driver is not None, "the run has not started"
+        return self._driver.run_state
 
     def output_log(self) -> list[LogEntry]:
         """When the sink took which rows: (seconds since the start, up to which sequence number, rows).
 
         Of a long run, the last minute at least; the report's timeline tells the whole.
         """
-        return [entry for entry in since_start(self._heard, self._heard.history.outputs) if entry[2]]
+        return [entry for entry in since_start(self._run_state, self._run_state.history.outputs) if entry[2]]
 
-    def moved_log(self) -> list[Moved]:
+    def moved_log(self) -> list[StateMove]:
         """The state that went from one site to another, partition by partition; `at` is seconds since the start."""
-        started_at = self._heard.started_at or 0.0
-        return [replace(moved, at=moved.at - started_at) for moved in self._heard.moved]
+        started_at = self._run_state.started_at or 0.0
+        return [replace(moved, at=moved.at - started_at) for moved in self._run_state.moved]
 
     def input_log(self) -> list[LogEntry]:
         """When the ingress numbered which rows, likewise."""
-        return since_start(self._heard, self._heard.history.inputs)
+        return since_start(self._run_state, self._run_state.history.inputs)
 
     @property
     def cpu_s(self) -> dict[str, float]:
         """Processor seconds of each process that has ended, with all its incarnations."""
-        assert self._program is not None
-        return self._program.processes.cpu_s
+        assert self._driver is not None
+        return self._driver.processes.cpu_s
 
 
 def _make_directory(record: Path) -> None:

@@ -11,20 +11,27 @@ import pyarrow as pa
 
 from .exchange.routes import boundaries_of, check_in_order, checked_boundaries
 from .hosting import checked_operator
-from .model.operator import Kept, OperatorStep, name_of, output_of
-from .model.stateless import Filter, FlatMap, Map, Select, selected
+from .model.operator import OperatorStep, Retained, name_of, output_of
+from .model.stateless import Filter, FlatMap, Map, Select, select_columns
 from .operators.join import Join, Joined
 from .plan import Availability, By, Route
-from .plan.arguments import check_choice, check_event_time, check_factory, check_names, check_partitions, declared
-from .plan.graph import ExchangeNode, Input, Node, Order, SourceNode, StepNode, root_of
-from .plan.lineage import sources_of, traced, why_not_event_time
+from .plan.arguments import (
+    check_choice,
+    check_event_time,
+    check_factory,
+    check_names,
+    check_partitions,
+    declared_schema,
+)
+from .plan.graph import ExchangeNode, FlowNode, Input, Order, SourceNode, StepNode, root_of
+from .plan.lineage import sources_of, trace_columns, why_not_event_time
 from .plan.logical_flow import LogicalFlow
 from .plan.planner import Ending
 from .sinks import Sink
-from .types.cast import converted
+from .types.cast import cast_values
 from .types.errors import PlanError
 from .types.hashing import tokens
-from .types.normalize import ColumnError, columns_of
+from .types.normalize import ColumnError, describe_columns
 
 _SAMPLE_ROWS = 10_000
 
@@ -37,7 +44,7 @@ class Stream:
     """
 
     _flow: LogicalFlow
-    _tails: tuple[Node, ...]
+    _tails: tuple[FlowNode, ...]
     _schema: pa.Schema | None
     # How many steps so far may have made several rows of one.
     _level: int = 0
@@ -60,7 +67,7 @@ class Stream:
         >>> flow.run().table.to_pylist()
         [{'length': 2}, {'length': 4}]
         """
-        return self._step("map", Map, fn, batch, declared("map", fn, output), event_time)
+        return self._step("map", Map, fn, batch, declared_schema("map", fn, output), event_time)
 
     def filter(self, fn: Callable[[Any], Any], batch: bool = False) -> Stream:
         """The rows for which `fn(row)` is true; with `batch=True`, `fn(batch)` gives a truth value for each row."""
@@ -74,7 +81,7 @@ class Stream:
         With `batch=True`, `fn(batch)` returns (columns, origin): `origin` is the row of the batch that each output row
         stems from, in order. `output` and `event_time` are as for `map`.
         """
-        return self._step("flat_map", FlatMap, fn, batch, declared("flat_map", fn, output), event_time)
+        return self._step("flat_map", FlatMap, fn, batch, declared_schema("flat_map", fn, output), event_time)
 
     def select(self, *columns: str, **computed: Any) -> Stream:
         """These columns, and `computed` ones: `new="old"` renames, `new=function` makes a column of the `flux.Batch`.
@@ -97,7 +104,7 @@ class Stream:
         if twice:
             raise PlanError(f"select names {', '.join(map(repr, twice))} twice; columns have different names")
         try:
-            made, schema = selected(self._schema, columns, computed)
+            made, schema = select_columns(self._schema, columns, computed)
         except ColumnError as error:
             raise PlanError(f"select: {error}") from error
         return self._with_steps(f"select({', '.join(made)})", partial(Select, made), schema)
@@ -215,7 +222,7 @@ class Stream:
             sample = self._sampled(columns[0])
         try:
             values = sample if isinstance(sample, pa.Array | pa.ChunkedArray) else list(sample)
-            return boundaries_of(converted(values, kind), partitions)
+            return boundaries_of(cast_values(values, kind), partitions)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise PlanError(f'by="range": the sample must be values of {kind}: {error}') from error
 
@@ -264,7 +271,7 @@ class Stream:
         return replace(self, _tails=(node,), _schema=step.output, _level=self._level + 1)
 
     def _check_not_remade(self, name: str, root: ExchangeNode) -> None:
-        remade = [column for column in root.columns if traced(self._tails[0], column)[1] != column]
+        remade = [column for column in root.columns if trace_columns(self._tails[0], column)[1] != column]
         if remade:
             raise PlanError(
                 f"{root.title} partitions the rows for {name}, and a select between them makes another column of "
@@ -274,7 +281,7 @@ class Stream:
 
     def _route_to_ask(self, root: ExchangeNode) -> Route | None:
         """The route to `root`, if only the rows can say whether steps behind it have kept the key."""
-        is_known = all(traced(self._tails[0], column)[0] is root for column in root.columns)
+        is_known = all(trace_columns(self._tails[0], column)[0] is root for column in root.columns)
         return None if is_known or root.partitions == 1 else root.inputs[0].route
 
     def _check_key(self, name: str, root: ExchangeNode) -> None:
@@ -304,8 +311,8 @@ class Stream:
             if self._schema.names != other._schema.names or self._schema.types != other._schema.types:
                 raise PlanError(
                     "union takes streams with the same columns in the same order; one has "
-                    f"({columns_of(self._schema)}), the other ({columns_of(other._schema)}). Make them alike with "
-                    "select(...)"
+                    f"({describe_columns(self._schema)}), the other ({describe_columns(other._schema)}). "
+                    "Make them alike with select(...)"
                 )
         schemas = {stream._schema.remove_metadata() for stream in streams if stream._schema is not None}
         if len(schemas) > 1:  # They differ in where nulls may be: where one has them, the union has.
@@ -366,18 +373,20 @@ class Stream:
         )
         return replace(stream, _level=level)._applied(step)
 
-    def _kept(self, column: str, tails: tuple[Node, ...]) -> Kept | None:
+    def _kept(self, column: str, tails: tuple[FlowNode, ...]) -> Retained | None:
         """Why a join within a bound of `column` keeps its rows until the end of the stream; None if it does not."""
         sources = self._flow.sources
         told = {n: None if each.event_time is None else each.event_time.column for n, each in enumerate(sources)}
         whys = [why_not_event_time(tail, column, told) for tail in tails]
-        if not any(whys) and not any(each.event_time or each.tells_time is not False for each in sources):
+        if not any(whys) and not any(each.event_time or each.emits_time is not False for each in sources):
             whys = ["no source tells event time: say flow.source(..., event_time=...)"]
         if not any(whys):
             return None
         why = next(filter(None, whys))
         endless = [f"{type(sources[n]).__name__}" for n in sorted(sources_of(tails)) if sources[n].is_endless]
-        return Kept(f"the plan does not know that {column!r} tells event time: {why}", tuple(dict.fromkeys(endless)))
+        return Retained(
+            f"the plan does not know that {column!r} tells event time: {why}", tuple(dict.fromkeys(endless))
+        )
 
     def _check_partner(self, what: str, other: Stream) -> None:
         if not isinstance(other, Stream):

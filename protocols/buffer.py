@@ -9,9 +9,9 @@ The thesis's cursors are the lanes of `fh_prod`; `reset` is the position of an a
 rows and limits what is produced, never what is sent: a full buffer holds only rows that may go out.
 
 While a copy is on its way to a site, that site acknowledges nothing: all would wait for a state that takes long. What
-is kept for such a site counts against a bound of its own, `coming_rows`. When the copy is there it catches up, and what
-may be kept for it becomes less by half of what it acknowledges: half as many rows as it takes are produced, at least,
-so nobody stops, and it has caught up when it has taken twice what was kept for it when it came, at most.
+is kept for such a site counts against a bound of its own, `transfer_rows_max`. When the copy is there it catches up,
+and what may be kept for it becomes less by half of what it acknowledges: half as many rows as it takes are produced, at
+least, so nobody stops, and it has caught up when it has taken twice what was kept for it when it came, at most.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .machine import Machine
-from .messages import Position, Run
+from .messages import OutputRun, Position
 
 Dest = tuple[int, str]  # Edge and consumer node.
 
@@ -27,21 +27,21 @@ Dest = tuple[int, str]  # Edge and consumer node.
 class Buffer(Machine):
     """Runs, and what each destination has acknowledged."""
 
-    def __init__(self, bound_rows: int, coming_rows: int | None = None) -> None:
+    def __init__(self, bound_rows: int, transfer_rows_max: int | None = None) -> None:
         self.bound_rows = bound_rows
-        self.coming_rows = bound_rows if coming_rows is None else coming_rows
+        self.transfer_rows_max = bound_rows if transfer_rows_max is None else transfer_rows_max
         self.rows = 0
         self.dropped: Position = 0  # No destination needs anything up to here.
         self.floors: dict[Dest, Position] = {}
         self.coming: frozenset[Dest] = frozenset()  # Destinations to which a copy is on its way.
-        self.allowed: dict[Dest, int] = {}  # Rows that may be kept for those, and for who catches up.
-        self.runs: list[Run] = []
+        self.quota_rows: dict[Dest, int] = {}  # Rows that may be kept for those, and for who catches up.
+        self.runs: list[OutputRun] = []
 
     def full(self) -> bool:
         """Whether the pool is used up. The last run put may exceed the bound: it cannot be cut."""
-        if not self.allowed:
+        if not self.quota_rows:
             return self.rows >= self.bound_rows
-        return any(self.kept_for(dest) >= self.allowed.get(dest, self.bound_rows) for dest in self.floors)
+        return any(self.kept_for(dest) >= self.quota_rows.get(dest, self.bound_rows) for dest in self.floors)
 
     def kept_for(self, dest: Dest) -> int:
         """Rows that `dest` has not acknowledged; they cannot be dropped without it."""
@@ -61,11 +61,11 @@ class Buffer(Machine):
         """Copies are on their way to these destinations, and to no others: who has his now catches up."""
         self.coming = coming
         for dest in coming:
-            self.allowed[dest] = self.coming_rows
-        for dest in self.allowed.keys() - coming:
-            self._press(dest, min(self.allowed[dest], self.kept_for(dest) + self.bound_rows))
+            self.quota_rows[dest] = self.transfer_rows_max
+        for dest in self.quota_rows.keys() - coming:
+            self._shrink_quota(dest, min(self.quota_rows[dest], self.kept_for(dest) + self.bound_rows))
 
-    def put(self, run: Run) -> None:
+    def put(self, run: OutputRun) -> None:
         """Add a run; one that every destination has acknowledged already leaves at once."""
         if run.upto > self.dropped:
             self.runs.append(run)
@@ -74,17 +74,17 @@ class Buffer(Machine):
     def ack(self, dest: Dest, position: Position) -> None:
         """`dest` has everything up to `position`."""
         assert position >= self.floors[dest], f"{dest} went back from {self.floors[dest]} to {position}"
-        is_behind = dest in self.allowed and dest not in self.coming
+        is_behind = dest in self.quota_rows and dest not in self.coming
         kept = self.kept_for(dest) if is_behind else 0
         self.floors[dest] = position
         if is_behind:
-            self._press(dest, self.allowed[dest] - (kept - self.kept_for(dest) + 1) // 2)
+            self._shrink_quota(dest, self.quota_rows[dest] - (kept - self.kept_for(dest) + 1) // 2)
         self._release()
 
     def ack_all(self, dest: Dest) -> None:
         """`dest` is dead and needs nothing any more (thesis 3.2.3.2)."""
         del self.floors[dest]
-        self.allowed.pop(dest, None)
+        self.quota_rows.pop(dest, None)
         self._release()
 
     def forget(self, partitions: frozenset[int]) -> None:
@@ -95,17 +95,17 @@ class Buffer(Machine):
         """Forget all runs: other sites answer for them, and nobody has to catch up with what was here."""
         self.runs = []
         self.rows = 0
-        self.allowed = {}
+        self.quota_rows = {}
 
-    def between(self, after: Position, upto: Position) -> tuple[Run, ...]:
+    def between(self, after: Position, upto: Position) -> tuple[OutputRun, ...]:
         """The runs with anything in (after, upto]; they may overlap, being of different partitions."""
         return tuple([run for run in self.runs if run.upto > after and run.after < upto])
 
-    def _press(self, dest: Dest, rows: int) -> None:
+    def _shrink_quota(self, dest: Dest, rows: int) -> None:
         """`dest` catches up, and so many rows may be kept for it; or it has caught up and is like the others."""
-        self.allowed[dest] = rows
+        self.quota_rows[dest] = rows
         if min(rows, self.kept_for(dest)) < self.bound_rows:
-            del self.allowed[dest]
+            del self.quota_rows[dest]
 
     def _release(self) -> None:
         # No destination at all means: drop nothing (rule 2).

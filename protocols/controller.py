@@ -15,7 +15,7 @@ one; each node says which views it has seen, is sent the rest, and repeats what 
 phase of a recovery or a move goes on where the view stands, and what else was known is known again.
 
 The thesis's messages are entries of views here: cu-ready is not needed, because attaches carry exact
-positions; cu-start is a standby in the view; cu-done and fi-done are `Done`. The order from source to
+positions; cu-start is a standby in the view; cu-done and fi-done are `CopyReady`. The order from source to
 destination is policy, not safety.
 """
 
@@ -29,11 +29,11 @@ from .machine import Machine, Rule, always, fence, ignore
 from .messages import (
     VERSION,
     Closed,
-    Cut,
-    Done,
+    CopyFailed,
+    CopyReady,
     Effect,
-    Failed,
     Hello,
+    LinkDown,
     Lost,
     Move,
     Publish,
@@ -63,7 +63,7 @@ class Controller(Machine):
 
     # Guards.
 
-    def is_from_the_dead(self, message: Hello | Done | Failed) -> bool:
+    def is_from_the_dead(self, message: Hello | CopyReady | CopyFailed) -> bool:
         seen = message.view if isinstance(message, Hello) else 0  # Only sites say the others.
         return message.node in self.view.dead or self.view.has_forgotten(message.node, seen)
 
@@ -93,16 +93,16 @@ class Controller(Machine):
     def is_known(self, message: Suspected) -> bool:
         return message.node in self.view.nodes
 
-    def can_do_without_one(self, message: Cut) -> bool:
+    def can_do_without_one(self, message: LinkDown) -> bool:
         return bool(self._ends_to_spare(message))
 
-    def are_both_known(self, message: Cut) -> bool:
+    def are_both_known(self, message: LinkDown) -> bool:
         return {message.a, message.b} <= set(self.view.nodes)
 
-    def is_being_built(self, message: Done | Failed) -> bool:
+    def is_being_built(self, message: CopyReady | CopyFailed) -> bool:
         return any((s.version, s.node) == (message.version, message.node) for s in self.view.standby)
 
-    def is_over(self, message: Done | Failed) -> bool:
+    def is_over(self, message: CopyReady | CopyFailed) -> bool:
         was_begun = 0 < message.version <= self.view.versions
         is_on_its_way = any(s.version == message.version for s in self.view.standby)
         return was_begun and not is_on_its_way and message.node in self.view.nodes
@@ -153,17 +153,17 @@ class Controller(Machine):
     def declare_dead(self, message: Closed | Suspected) -> Iterator[Effect]:
         yield from self._without(message.node)
 
-    def remove_one(self, message: Cut) -> Iterator[Effect]:
+    def remove_one(self, message: LinkDown) -> Iterator[Effect]:
         load = _load(self.view)
         candidates = self._ends_to_spare(message)
         yield from self._without(min(candidates, key=lambda node: (load[node], -self.view.nodes.index(node))))
 
-    def make_live(self, message: Done) -> Iterator[Effect]:
+    def make_live(self, message: CopyReady) -> Iterator[Effect]:
         [done] = [s for s in self.view.standby if s.version == message.version]
         rest = tuple(s for s in self.view.standby if s.version != message.version)
         yield from self._change(replace(self.view, standby=rest, copies=_placed(self.view, done)))
 
-    def give_up(self, message: Failed) -> Iterator[Effect]:
+    def give_up(self, message: CopyFailed) -> Iterator[Effect]:
         rest = tuple(s for s in self.view.standby if s.version != message.version)
         yield from self._change(replace(self.view, standby=rest))
 
@@ -198,7 +198,7 @@ class Controller(Machine):
         """The sites that may be declared dead though they may be alive: never the holder of a last copy (rule 19)."""
         return [node for node in _sites(self.view) if not self.view.needs(node)]
 
-    def _ends_to_spare(self, message: Cut) -> list[str]:
+    def _ends_to_spare(self, message: LinkDown) -> list[str]:
         """Which of two nodes that cannot reach each other may go."""
         if message.a == message.b or not (self.view.alive(message.a) and self.view.alive(message.b)):
             return []
@@ -315,14 +315,14 @@ Controller.RULES = (
     Rule(on=Closed, guard=always, action=ignore, cites="it is known dead, or never joined"),
     Rule(on=Suspected, guard=Controller.can_be_spared, action=Controller.declare_dead, cites="3.2.3.1: fail; rule 19"),
     Rule(on=Suspected, guard=Controller.is_known, action=ignore, cites="rule 19: it is dead, or may not go"),
-    Rule(on=Cut, guard=Controller.can_do_without_one, action=Controller.remove_one, cites="rule 19"),
-    Rule(on=Cut, guard=Controller.are_both_known, action=ignore, cites="rule 19: one is dead, or neither may go"),
-    Rule(on=Done, guard=Controller.is_from_the_dead, action=fence, cites=_MUTE),
-    Rule(on=Failed, guard=Controller.is_from_the_dead, action=fence, cites=_MUTE),
-    Rule(on=Done, guard=Controller.is_being_built, action=Controller.make_live, cites="3.4.3.3: cu-done; rule 5"),
-    Rule(on=Failed, guard=Controller.is_being_built, action=Controller.give_up, cites="rule 17"),
+    Rule(on=LinkDown, guard=Controller.can_do_without_one, action=Controller.remove_one, cites="rule 19"),
+    Rule(on=LinkDown, guard=Controller.are_both_known, action=ignore, cites="rule 19: one is dead, or neither may go"),
+    Rule(on=CopyReady, guard=Controller.is_from_the_dead, action=fence, cites=_MUTE),
+    Rule(on=CopyFailed, guard=Controller.is_from_the_dead, action=fence, cites=_MUTE),
+    Rule(on=CopyReady, guard=Controller.is_being_built, action=Controller.make_live, cites="3.4.3.3: cu-done; rule 5"),
+    Rule(on=CopyFailed, guard=Controller.is_being_built, action=Controller.give_up, cites="rule 17"),
     Rule(on=Move, guard=Controller.is_possible, action=Controller.start_move, cites="5.1: moves by a third copy"),
-    Rule(on=Done, guard=Controller.is_over, action=ignore, cites=_NO_MORE),
-    Rule(on=Failed, guard=Controller.is_over, action=ignore, cites=_NO_MORE),
+    Rule(on=CopyReady, guard=Controller.is_over, action=ignore, cites=_NO_MORE),
+    Rule(on=CopyFailed, guard=Controller.is_over, action=ignore, cites=_NO_MORE),
     Rule(on=Move, guard=always, action=ignore, cites=_NO_MORE),
 )

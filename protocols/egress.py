@@ -50,7 +50,7 @@ class Egress(Machine):
     def adopt(self, view: View) -> Iterator[Effect]:
         yield from self.cons.step(view)
         if not self.cons.cohorts:
-            yield from self.cons.found(ONLY, frozenset({0}), self.cons.acked, self.ahead)
+            yield from self.cons.add_cohort(ONLY, frozenset({0}), self.cons.acked, self.ahead)
 
     def acknowledge(self, message: Consumed) -> Iterator[Effect]:
         self.cons.finish(ONLY)

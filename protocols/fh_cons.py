@@ -46,9 +46,9 @@ from .messages import (
     Consume,
     Data,
     Effect,
-    Frame,
     Merge,
     Merged,
+    PendingInput,
     Position,
     Send,
     Stop,
@@ -95,13 +95,13 @@ class FhCons(Machine):
         self.stage = stage
         self.step_most = step  # Positions that are consumed at once, at most.
         self.view: View | None = None
-        self.stint = 0
+        self.lane_id = 0
         self.acked: Position = 0
         self.limit: Position | None = None  # Copies on their way here need what is behind it.
         self.cohorts: dict[int, Cohort] = {}
-        self.standing: dict[int, int] = {}  # Copies that run here and are not live yet: version, partition.
+        self.installed: dict[int, int] = {}  # Copies that run here and are not live yet: version, partition.
         self.lanes: dict[int, LaneIn] = {}
-        self.pending: dict[int, tuple[Frame, ...]] = {}
+        self.pending: dict[int, tuple[PendingInput, ...]] = {}
         self.producers: dict[int, tuple[str, ...]] = {}  # By edge.
 
     @property
@@ -154,7 +154,7 @@ class FhCons(Machine):
         """
         return self.unordered and len(self.cohorts) == 1 and bool(self.pending.get(cohort))
 
-    def take(self, cohort: int, upto: Position, early: bool = True) -> tuple[Frame, ...]:
+    def take(self, cohort: int, upto: Position, early: bool = True) -> tuple[PendingInput, ...]:
         """Begin to consume up to `upto`: the frames with such rows; what lies beyond stays pending.
 
         An unordered stage takes frames whole, and the `early` ones that begin beyond `upto` too.
@@ -226,7 +226,7 @@ class FhCons(Machine):
             for producer in producers:
                 yield self._ack(edge, producer)
 
-    def found(
+    def add_cohort(
         self, cohort: int, partitions: frozenset[int], consumed: Position, ahead: tuple[Ahead, ...] = ()
     ) -> Iterator[Effect]:
         """Copies of `partitions` are here, through everything up to `consumed`, and `ahead` of it: have them fed."""
@@ -247,7 +247,7 @@ class FhCons(Machine):
         if ahead:
             yield from self._gather()  # What one sender sends from several places on comes in one lane in the end.
 
-    def meeting(self) -> tuple[int, int] | None:
+    def cohorts_to_fuse(self) -> tuple[int, int] | None:
         """Two idle cohorts at one position, the older one last."""
         if len(self.cohorts) < 2:
             return None
@@ -263,9 +263,9 @@ class FhCons(Machine):
         young, old = self.cohorts.pop(cohort), self.cohorts[into]
         self.cohorts[into] = old._replace(partitions=old.partitions | young.partitions)
         self.pending[into] = self.pending.get(into, ()) + self.pending.pop(cohort, ())
-        for stint, lane in self.lanes.items():
+        for lane_id, lane in self.lanes.items():
             if lane.cohort == cohort:
-                self.lanes[stint] = lane._replace(cohort=into)
+                self.lanes[lane_id] = lane._replace(cohort=into)
         yield from self._gather()
 
     def gone(self, view: View) -> frozenset[int]:
@@ -282,7 +282,7 @@ class FhCons(Machine):
         return goes_on and len(message.bodies) == 1
 
     def is_of_a_lane_given_up(self, message: Data | Stopped | Merged) -> bool:
-        return message.stint not in self.lanes and 0 < message.stint <= self.stint
+        return message.lane_id not in self.lanes and 0 < message.lane_id <= self.lane_id
 
     def was_asked_for(self, message: Stopped) -> bool:
         lane = self._lane_of(message)
@@ -296,7 +296,7 @@ class FhCons(Machine):
 
     def _lane_of(self, message: Data | Stopped | Merged) -> LaneIn | None:
         """The lane that a message came in, if the sender is right."""
-        lane = self.lanes.get(message.stint)
+        lane = self.lanes.get(message.lane_id)
         if lane is None or (lane.edge, lane.sender) != (message.edge, message.sender):
             return None
         return lane
@@ -304,32 +304,32 @@ class FhCons(Machine):
     # Actions.
 
     def receive(self, message: Data) -> Iterable[Effect]:
-        lane = self.lanes[message.stint]
+        lane = self.lanes[message.lane_id]
         edge, cohort, sender, channels, _, stops, into = lane
-        self.lanes[message.stint] = LaneIn(edge, cohort, sender, channels, message.upto, stops, into)
+        self.lanes[message.lane_id] = LaneIn(edge, cohort, sender, channels, message.upto, stops, into)
         if channels:
             [body] = message.bodies
             only = channels if stops or self.unordered else ()
-            frame = Frame(edge=edge, after=message.after, upto=message.upto, channels=only, body=body)
+            frame = PendingInput(edge=edge, after=message.after, upto=message.upto, channels=only, body=body)
             self.pending[cohort] = (*self.pending.get(cohort, ()), frame)
         return ()
 
     def confirm_stop(self, message: Stopped) -> Iterable[Effect]:
-        lane = self.lanes[message.stint]._replace(stops=self.lanes[message.stint].stops - 1)
-        self.lanes[message.stint] = lane
+        lane = self.lanes[message.lane_id]._replace(stops=self.lanes[message.lane_id].stops - 1)
+        self.lanes[message.lane_id] = lane
         if not lane.channels and not lane.stops:
-            del self.lanes[message.stint]
+            del self.lanes[message.lane_id]
         return ()
 
     def join_lanes(self, message: Merged) -> Iterable[Effect]:
-        lane, into = self.lanes.pop(message.stint), self.lanes[message.into]
+        lane, into = self.lanes.pop(message.lane_id), self.lanes[message.into]
         self.lanes[message.into] = into._replace(channels=into.channels + lane.channels, stops=into.stops + lane.stops)
         return ()
 
     def reconcile(self, view: View) -> Iterator[Effect]:
         before, gone = self.producers, self.gone(view)
         building = {standby.version for standby in view.standby}
-        self.standing = {version: p for version, p in self.standing.items() if version in building}
+        self.installed = {version: p for version, p in self.installed.items() if version in building}
         self.view = view
         self.producers = {edge: view.members(view.edges[edge][0]) for edge in view.inputs(self.stage)}
         if self.name not in view.members(self.stage):
@@ -344,8 +344,8 @@ class FhCons(Machine):
                 for producer in producers:
                     if producer not in before.get(edge, ()):
                         yield self._ack(edge, producer)
-        for stint in list(self.lanes):
-            yield from self._change_senders(stint)
+        for lane_id in list(self.lanes):
+            yield from self._change_senders(lane_id)
         yield from self._gather()  # Also what was asked before: the lane it was to become a part of may be gone.
 
     # How it is done.
@@ -360,14 +360,14 @@ class FhCons(Machine):
         if not partitions:
             return
         for cohort, own in list(self.cohorts.items()):
-            left: list[tuple[Frame, Blocks]] = []
+            left: list[tuple[PendingInput, Blocks]] = []
             for frame in self.pending.get(cohort, ()):
                 channels = frame.channels or self._to(frame.edge, own.partitions)
                 left.append((frame, without(channels, self._to(frame.edge, partitions))))
             self.pending[cohort] = tuple(replace(frame, channels=channels) for frame, channels in left if channels)
             self.cohorts[cohort] = own._replace(partitions=own.partitions - partitions)
-        for stint, lane in list(self.lanes.items()):
-            yield from self._stop(stint, self._to(lane.edge, partitions))
+        for lane_id, lane in list(self.lanes.items()):
+            yield from self._stop(lane_id, self._to(lane.edge, partitions))
         self._drop_empty_cohorts()
 
     def _to(self, edge: int, partitions: frozenset[int]) -> Blocks:
@@ -379,10 +379,10 @@ class FhCons(Machine):
             del self.cohorts[cohort]
             self.pending.pop(cohort, None)
 
-    def _change_senders(self, stint: int) -> Iterator[Effect]:
+    def _change_senders(self, lane_id: int) -> Iterator[Effect]:
         """Attach the channels of a lane that somebody else is to feed, at the position received."""
         assert self.view is not None
-        lane = self.lanes[stint]
+        lane = self.lanes[lane_id]
         feeds: dict[str, list[Block]] = {}
         for block in lane.channels:
             slot = self._slot(block.consumers[0])
@@ -390,39 +390,39 @@ class FhCons(Machine):
                 feeds.setdefault(sender, []).append(Block(producers=producers, consumers=block.consumers))
         for sender, channels in feeds.items():
             if sender != lane.sender:
-                yield from self._stop(stint, tuple(channels))
+                yield from self._stop(lane_id, tuple(channels))
                 yield from self._attach(lane.edge, lane.cohort, sender, tuple(channels), lane.upto)
         if lane.sender in self.view.dead:
-            assert stint not in self.lanes or not self.lanes[stint].channels, "nobody is fed by the dead"
-            self.lanes.pop(stint, None)
+            assert lane_id not in self.lanes or not self.lanes[lane_id].channels, "nobody is fed by the dead"
+            self.lanes.pop(lane_id, None)
 
-    def _stop(self, stint: int, channels: Blocks) -> Iterator[Effect]:
+    def _stop(self, lane_id: int, channels: Blocks) -> Iterator[Effect]:
         assert self.view is not None
-        lane = self.lanes[stint]
+        lane = self.lanes[lane_id]
         left = without(lane.channels, channels)
         if left == lane.channels:
             return
         if lane.sender == NOBODY or lane.sender in self.view.dead:
-            self.lanes[stint] = lane._replace(channels=left)
+            self.lanes[lane_id] = lane._replace(channels=left)
             if not left:
-                del self.lanes[stint]
+                del self.lanes[lane_id]
             return
-        self.lanes[stint] = lane._replace(channels=left, stops=lane.stops + 1)
+        self.lanes[lane_id] = lane._replace(channels=left, stops=lane.stops + 1)
         # Exactly what is in this lane: the sender may have merged another into it, which is stopped by its own name.
         taken = without(lane.channels, left)
-        stop = Stop(sender=self.name, view=self.view.number, edge=lane.edge, stint=stint, channels=taken)
+        stop = Stop(sender=self.name, view=self.view.number, edge=lane.edge, lane_id=lane_id, channels=taken)
         yield Send(to=lane.sender, message=stop)
 
     def _attach(self, edge: int, cohort: int, sender: str, channels: Blocks, position: Position) -> Iterator[Effect]:
         assert self.view is not None
-        self.stint += 1
-        self.lanes[self.stint] = LaneIn(edge=edge, cohort=cohort, sender=sender, channels=channels, upto=position)
+        self.lane_id += 1
+        self.lanes[self.lane_id] = LaneIn(edge=edge, cohort=cohort, sender=sender, channels=channels, upto=position)
         if sender != NOBODY:
             attach = Attach(
                 sender=self.name,
                 view=self.view.number,
                 edge=edge,
-                stint=self.stint,
+                lane_id=self.lane_id,
                 position=position,
                 channels=channels,
             )
@@ -437,13 +437,13 @@ class FhCons(Machine):
         """Ask that what one sender sends to one cohort comes in one lane: the first, so that none waits for itself."""
         assert self.view is not None
         first: dict[tuple[int, int, str], int] = {}
-        for stint, lane in self.lanes.items():
+        for lane_id, lane in self.lanes.items():
             if not lane.channels or lane.sender == NOBODY:
                 continue
-            into = first.setdefault((lane.edge, lane.cohort, lane.sender), stint)
-            if into not in (stint, lane.into):
-                self.lanes[stint] = lane._replace(into=into)
-                merge = Merge(sender=self.name, view=self.view.number, edge=lane.edge, stint=stint, into=into)
+            into = first.setdefault((lane.edge, lane.cohort, lane.sender), lane_id)
+            if into not in (lane_id, lane.into):
+                self.lanes[lane_id] = lane._replace(into=into)
+                merge = Merge(sender=self.name, view=self.view.number, edge=lane.edge, lane_id=lane_id, into=into)
                 yield Send(to=lane.sender, message=merge)
 
     def _slot(self, partition: int) -> int:

@@ -34,8 +34,8 @@ from .messages import (
     Effect,
     Merge,
     Merged,
+    OutputRun,
     Position,
-    Run,
     Send,
     Stop,
     Stopped,
@@ -56,12 +56,12 @@ class LaneOut(NamedTuple):
 class FhProd(Machine):
     """Producer of the edges out of `stage` on node `name`."""
 
-    def __init__(self, name: str, stage: int, bound_rows: int, coming_rows: int | None = None) -> None:
+    def __init__(self, name: str, stage: int, bound_rows: int, transfer_rows_max: int | None = None) -> None:
         self.name = name
         self.stage = stage
         self.view = 0
         self.unordered = False
-        self.buffer = Buffer(bound_rows, coming_rows)
+        self.buffer = Buffer(bound_rows, transfer_rows_max)
         self.cohorts: dict[int, frozenset[int]] = {}  # The partitions of each cohort.
         self.produced: dict[int, Position] = {}
         self.leaving: frozenset[int] = frozenset()  # Partitions that left and the operator still has.
@@ -76,7 +76,9 @@ class FhProd(Machine):
 
     # What the segment around it tells.
 
-    def found(self, cohort: int, partitions: frozenset[int], produced: Position, runs: tuple[Run, ...] = ()) -> None:
+    def add_cohort(
+        self, cohort: int, partitions: frozenset[int], produced: Position, runs: tuple[OutputRun, ...] = ()
+    ) -> None:
         """Copies of `partitions` are here, through everything up to `produced`, with their output in `runs`."""
         self.cohorts[cohort] = partitions
         self.produced[cohort] = produced
@@ -115,7 +117,7 @@ class FhProd(Machine):
         return floor is not None and message.position >= floor
 
     def is_kept_and_lane_is_new(self, message: Attach) -> bool:
-        is_new = message.stint > self.stints.get(_dest(message), 0)
+        is_new = message.lane_id > self.stints.get(_dest(message), 0)
         return is_new and _dest(message) in self.buffer.floors and message.position >= self.buffer.dropped
 
     def is_of_an_earlier_time_here(self, message: Ack | Attach | Stop | Merge) -> bool:
@@ -135,7 +137,7 @@ class FhProd(Machine):
         self.produced[message.cohort] = message.upto
         # No partitions are left if the last one left while the operator was at work.
         if self.cohorts[message.cohort] and upto > after:
-            run = Run(after=after, upto=upto, rows=message.rows, without=self.leaving, body=message.body)
+            run = OutputRun(after=after, upto=upto, rows=message.rows, without=self.leaving, body=message.body)
             self.buffer.put(run)
         for lane in list(self.lanes):
             yield from self._feed(lane)
@@ -146,8 +148,8 @@ class FhProd(Machine):
         return ()
 
     def open_lane(self, message: Attach) -> Iterator[Effect]:
-        lane = (*_dest(message), message.stint)
-        self.stints[_dest(message)] = message.stint
+        lane = (*_dest(message), message.lane_id)
+        self.stints[_dest(message)] = message.lane_id
         self.lanes[lane] = LaneOut(channels=message.channels, cursor=message.position)
         yield from self._feed(lane)
 
@@ -157,7 +159,7 @@ class FhProd(Machine):
         left = without(lane.channels, message.channels)
         if left:
             self.lanes[name] = lane._replace(channels=left)
-        stopped = Stopped(sender=self.name, view=self.view, edge=message.edge, stint=name[2])
+        stopped = Stopped(sender=self.name, view=self.view, edge=message.edge, lane_id=name[2])
         yield Send(to=message.sender, message=stopped)
         if left:
             yield from self._feed(name)  # The producer that held the lane back may be the one taken out.
@@ -173,24 +175,24 @@ class FhProd(Machine):
         self.unordered = self.stage in view.unordered
         edges = {edge: view.edges[edge][1] for edge in view.outputs(self.stage)}
         fed = {(edge, node) for edge, stage in edges.items() for node in view.members(stage)}
-        entitled = [(edge, node) for edge, stage in edges.items() for node in view.entitled(stage)]
+        must_ack = [(edge, node) for edge, stage in edges.items() for node in view.must_ack(stage)]
         self.lanes = {lane: out for lane, out in self.lanes.items() if lane[:2] in fed}
         self.merged = {lane: into for lane, into in self.merged.items() if lane[:2] in fed}
-        self.stints = {dest: stint for dest, stint in self.stints.items() if dest in fed}
-        self.since = {dest: self.since.get(dest, view.number) for dest in entitled}
-        for dest in entitled:
+        self.stints = {dest: lane_id for dest, lane_id in self.stints.items() if dest in fed}
+        self.since = {dest: self.since.get(dest, view.number) for dest in must_ack}
+        for dest in must_ack:
             self.buffer.entitle(dest)  # The new ones first: what is here stays for them.
-        for dest in [dest for dest in self.buffer.floors if dest not in entitled]:
+        for dest in [dest for dest in self.buffer.floors if dest not in must_ack]:
             self.buffer.ack_all(dest)
         building = {(standby.stage, standby.node) for standby in view.standby}
-        self.buffer.expect(frozenset(dest for dest in entitled if (edges[dest[0]], dest[1]) in building))
+        self.buffer.expect(frozenset(dest for dest in must_ack if (edges[dest[0]], dest[1]) in building))
         if self.name not in view.members(self.stage):
             self.buffer.clear()  # Its copies live elsewhere, and nobody acknowledges to it any more.
         yield from ()
 
     def _now(self, message: Stop | Merge) -> LaneName:
         """The lane that a message speaks of."""
-        return self._merged_into((*_dest(message), message.stint))
+        return self._merged_into((*_dest(message), message.lane_id))
 
     def _merged_into(self, lane: LaneName) -> LaneName:
         """The lane itself, or that into which it was merged: the consumer may not know it yet."""
@@ -207,7 +209,7 @@ class FhProd(Machine):
                 sender=self.name,
                 view=self.view,
                 edge=name[0],
-                stint=name[2],
+                lane_id=name[2],
                 after=lane.cursor,
                 upto=reached,
                 bodies=tuple([run.body for run in runs]),
@@ -234,7 +236,7 @@ class FhProd(Machine):
             del self.lanes[name]
             self.merged[name] = into[2]
             self.lanes[into] = target._replace(channels=target.channels + lane.channels)
-            merged = Merged(sender=self.name, view=self.view, edge=name[0], stint=name[2], into=into[2])
+            merged = Merged(sender=self.name, view=self.view, edge=name[0], lane_id=name[2], into=into[2])
             yield Send(to=name[1], message=merged)
 
 
@@ -242,7 +244,7 @@ def _dest(message: Ack | Attach | Stop | Merge) -> Dest:
     return message.edge, message.sender
 
 
-def _counting(run: Run, channels: Blocks) -> Blocks:
+def _counting(run: OutputRun, channels: Blocks) -> Blocks:
     """The channels of a lane whose rows in `run` count."""
     if not run.without:
         return channels

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from .fh_prod import FhProd
 from .machine import Machine, Rule, always
-from .messages import Ack, Attach, Consumed, Effect, Merge, Position, Pull, Released, Sourced, SourceEnded, Stop, View
+from .messages import Ack, Attach, Consumed, Effect, EndOfSource, Merge, Position, Pull, Released, Sourced, Stop, View
 
 ONLY = 0  # The ingress's one cohort.
 
@@ -23,14 +23,16 @@ ONLY = 0  # The ingress's one cohort.
 class Ingress(Machine):
     """The node `name` in front of stage 1."""
 
-    def __init__(self, name: str, bound_rows: int, released: Position = 0, coming_rows: int | None = None) -> None:
+    def __init__(
+        self, name: str, bound_rows: int, released: Position = 0, transfer_rows_max: int | None = None
+    ) -> None:
         self.name = name
         self.pulling = False
         self.ended = False
         self.released = released
-        self.prod = FhProd(name, 0, bound_rows, coming_rows)
+        self.prod = FhProd(name, 0, bound_rows, transfer_rows_max)
         self.prod.buffer.dropped = released
-        self.prod.found(ONLY, frozenset({0}), released)
+        self.prod.add_cohort(ONLY, frozenset({0}), released)
 
     @property
     def title(self) -> str:
@@ -41,7 +43,7 @@ class Ingress(Machine):
     def answers_the_pull(self, message: Sourced) -> bool:
         return self.pulling and message.after == self.prod.produced[ONLY] < message.upto
 
-    def is_pulling(self, message: SourceEnded) -> bool:
+    def is_pulling(self, message: EndOfSource) -> bool:
         return self.pulling
 
     # Actions.
@@ -52,7 +54,7 @@ class Ingress(Machine):
         yield from self.prod.step(run)
         yield from self._pull()
 
-    def end(self, message: SourceEnded) -> Iterator[Effect]:
+    def end(self, message: EndOfSource) -> Iterator[Effect]:
         self.pulling = False
         self.ended = True
         yield from ()
@@ -73,7 +75,7 @@ class Ingress(Machine):
 
 _ROWS = (
     Rule(on=Sourced, guard=Ingress.answers_the_pull, action=Ingress.number, cites="3.2.1.2; fig. 3.3 (1)"),
-    Rule(on=SourceEnded, guard=Ingress.is_pulling, action=Ingress.end, cites="punctuation: end of stream"),
+    Rule(on=EndOfSource, guard=Ingress.is_pulling, action=Ingress.end, cites="punctuation: end of stream"),
     Rule(on=Ack, guard=always, action=Ingress.serve, cites="fig. 3.3 (3)"),
     Rule(on=Attach, guard=always, action=Ingress.serve, cites="3.2.4: csync"),
     Rule(on=Stop, guard=always, action=Ingress.serve, cites="the copy lives elsewhere"),

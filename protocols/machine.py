@@ -20,7 +20,7 @@ from .messages import Effect, View
 S = TypeVar("S", bound="Machine")
 M = TypeVar("M")
 
-Rows = tuple[tuple[Callable[[Any, Any], bool], Callable[[Any, Any], Iterable[Effect]]], ...]  # Guards and actions.
+RuleRows = tuple[tuple[Callable[[Any, Any], bool], Callable[[Any, Any], Iterable[Effect]]], ...]  # Guards and actions.
 
 
 class Refused(Exception):
@@ -63,7 +63,7 @@ class Machine:
     """A state machine driven by the rules of its class."""
 
     RULES: ClassVar[tuple[Rule[Any, Any], ...]] = ()
-    _rows: ClassVar[tuple[Any, dict[type[Any], Rows]]] = ((), {})  # Of which rules; these, by message.
+    _rows: ClassVar[tuple[Any, dict[type[Any], RuleRows]]] = ((), {})  # Of which rules; these, by message.
 
     @property
     def title(self) -> str:
@@ -85,8 +85,8 @@ class Machine:
         )
 
     @classmethod
-    def _index(cls) -> dict[type[Any], Rows]:
-        rows: dict[type[Any], Rows] = {}
+    def _index(cls) -> dict[type[Any], RuleRows]:
+        rows: dict[type[Any], RuleRows] = {}
         for rule in cls.RULES:
             rows[rule.on] = (*rows.get(rule.on, ()), (rule.guard, rule.action))
         cls._rows = (cls.RULES, rows)

@@ -38,7 +38,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class OutputRun:
     """Output of some of a site's partitions for (after, upto], as its buffer keeps it.
 
     Of an unordered stage it may not be all for that range: runs overlap, and a later one has the rest.
@@ -53,7 +53,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
+class PendingInput:
     """Received rows of one lane for (after, upto], as a consumer keeps them until its frontier.
 
     If `channels` are given, only their rows count: the sender did not know yet that others were stopped. In an
@@ -87,7 +87,7 @@ class Data:
     sender: str
     view: int
     edge: int
-    stint: int
+    lane_id: int
     after: Position
     upto: Position
     bodies: tuple[Body, ...] = field(metadata=BODY)
@@ -105,24 +105,24 @@ class Ack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attach:
-    """Feed me these channels from exactly behind `position`, as lane `stint`. Thesis: reverse."""
+    """Feed me these channels from exactly behind `position`, as lane `lane_id`. Thesis: reverse."""
 
     sender: str
     view: int
     edge: int
-    stint: int
+    lane_id: int
     position: Position
     channels: tuple[Block, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """Take these channels out of lane `stint`: another copy feeds them from now on. Thesis: psync."""
+    """Take these channels out of lane `lane_id`: another copy feeds them from now on. Thesis: psync."""
 
     sender: str
     view: int
     edge: int
-    stint: int
+    lane_id: int
     channels: tuple[Block, ...]
 
 
@@ -133,33 +133,33 @@ class Stopped:
     sender: str
     view: int
     edge: int
-    stint: int
+    lane_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merge:
-    """Lanes `stint` and `into` go to partitions that move together: make one of them."""
+    """Lanes `lane_id` and `into` go to partitions that move together: make one of them."""
 
     sender: str
     view: int
     edge: int
-    stint: int
+    lane_id: int
     into: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
-    """In the lane: from here on `into` carries the channels of `stint` too; both have come equally far."""
+    """In the lane: from here on `into` carries the channels of `lane_id` too; both have come equally far."""
 
     sender: str
     view: int
     edge: int
-    stint: int
+    lane_id: int
     into: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Want:
+class RequestState:
     """Cut the state for standby `version`, at `position` or later. Thesis: cu-start.
 
     The sender acknowledges nothing beyond `position` until it has the state.
@@ -185,12 +185,12 @@ class State:
     stage: int
     version: int
     position: Position
-    runs: tuple[Run, ...]
+    runs: tuple[OutputRun, ...]
     ahead: tuple[Ahead, ...] = ()
     body: Body = field(metadata=BODY)
 
 
-PeerMessage: TypeAlias = Data | Ack | Attach | Stop | Stopped | Merge | Merged | Want | State
+PeerMessage: TypeAlias = Data | Ack | Attach | Stop | Stopped | Merge | Merged | RequestState | State
 
 
 # --- between a machine and the shell around it ---------------------------------------------------
@@ -207,7 +207,7 @@ class Sourced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceEnded:
+class EndOfSource:
     """The source has no more rows. Ingress only."""
 
 
@@ -242,7 +242,7 @@ class Suspected:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class LinkDown:
     """Nodes `a` and `b` cannot reach each other any more. To the controller only."""
 
     a: str
@@ -269,7 +269,7 @@ class Hello:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class CopyReady:
     """Standby `version` is built and runs. To the controller only. Thesis: cu-done, fi-done."""
 
     node: str
@@ -277,7 +277,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failed:
+class CopyFailed:
     """The donor of standby `version` died before the state was here. To the controller only."""
 
     node: str
@@ -294,8 +294,8 @@ class Move:
     to: str
 
 
-ToController: TypeAlias = Hello | Closed | Suspected | Cut | Done | Failed | Move
-Message: TypeAlias = PeerMessage | View | Connected | Sourced | SourceEnded | Consumed | ToController
+ToController: TypeAlias = Hello | Closed | Suspected | LinkDown | CopyReady | CopyFailed | Move
+Message: TypeAlias = PeerMessage | View | Connected | Sourced | EndOfSource | Consumed | ToController
 
 # --- effects ------------------------------------------------------------------------------------
 
@@ -329,7 +329,7 @@ class Consume:
     partitions: frozenset[int]
     after: Position
     upto: Position
-    frames: tuple[Frame, ...]
+    frames: tuple[PendingInput, ...]
     ordered: bool = True
     ahead: tuple[Ahead, ...] = ()
 
@@ -366,14 +366,14 @@ class Drop:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tell:
+class SendToController:
     """Send `message` to the controller."""
 
-    message: Hello | Done | Failed
+    message: Hello | CopyReady | CopyFailed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Complain:
+class ReportRefused:
     """A message that was held for this view is refused; `text` says which and why."""
 
     text: str
@@ -405,4 +405,6 @@ class Lost:
     partitions: tuple[tuple[int, int], ...]
 
 
-Effect: TypeAlias = Send | Consume | Pull | Released | Install | Drop | Tell | Complain | Publish | Resend | Lost
+Effect: TypeAlias = (
+    Send | Consume | Pull | Released | Install | Drop | SendToController | ReportRefused | Publish | Resend | Lost
+)

@@ -19,23 +19,23 @@ from .machine import Machine, Refused, Rule, always, fence
 from .messages import (
     Ack,
     Attach,
-    Complain,
     Connected,
     Consumed,
     Data,
     Effect,
+    EndOfSource,
     Hello,
     Merge,
     Merged,
     PeerMessage,
+    ReportRefused,
+    RequestState,
+    SendToController,
     Sourced,
-    SourceEnded,
     State,
     Stop,
     Stopped,
-    Tell,
     View,
-    Want,
 )
 from .pooler import Pooler
 
@@ -84,7 +84,7 @@ class Node(Machine):
     def is_for_a_machine_here(self, message: Consumed) -> bool:
         return message.stage in self.machines
 
-    def has_the_ingress(self, message: Sourced | SourceEnded) -> bool:
+    def has_the_ingress(self, message: Sourced | EndOfSource) -> bool:
         return 0 in self.machines
 
     # Actions.
@@ -100,7 +100,7 @@ class Node(Machine):
 
     def greet(self, message: Connected) -> Iterator[Effect]:
         ends = tuple(stage for stage, machine in self.machines.items() if not isinstance(machine, Pooler))
-        yield Tell(message=Hello(node=self.name, view=self.number, ends=ends, incarnation=self.incarnation))
+        yield SendToController(message=Hello(node=self.name, view=self.number, ends=ends, incarnation=self.incarnation))
         for machine in self.machines.values():
             if isinstance(machine, Pooler):
                 yield from machine.step(message)
@@ -117,7 +117,7 @@ class Node(Machine):
     def hand_back(self, message: Consumed) -> Iterable[Effect]:
         return self.machines[message.stage].step(message)
 
-    def source(self, message: Sourced | SourceEnded) -> Iterable[Effect]:
+    def source(self, message: Sourced | EndOfSource) -> Iterable[Effect]:
         return self.machines[0].step(message)
 
     def _step_held(self, message: PeerMessage) -> Iterator[Effect]:
@@ -125,12 +125,12 @@ class Node(Machine):
         try:
             yield from self.step(message)
         except Refused as refused:
-            yield Complain(text=str(refused))
+            yield ReportRefused(text=str(refused))
 
     def _stage(self, message: PeerMessage) -> int | None:
         """What travels with the data goes to the consumer of its edge, what travels against it to the producer."""
         assert self.view is not None
-        if isinstance(message, (Want, State)):
+        if isinstance(message, (RequestState, State)):
             return message.stage
         edges = self.view.edges
         return edges[message.edge][_ENDS[type(message)]] if 0 <= message.edge < len(edges) else None
@@ -153,9 +153,9 @@ _ROWS = (
     Rule(on=Connected, guard=always, action=Node.greet, cites="3.2.4: avail; the controller was started again"),
     Rule(on=Consumed, guard=Node.is_for_a_machine_here, action=Node.hand_back, cites="2.1.1"),
     Rule(on=Sourced, guard=Node.has_the_ingress, action=Node.source, cites="3.2.1.2"),
-    Rule(on=SourceEnded, guard=Node.has_the_ingress, action=Node.source, cites="3.2.1.2"),
+    Rule(on=EndOfSource, guard=Node.has_the_ingress, action=Node.source, cites="3.2.1.2"),
 )
 _PEER_ROWS = tuple(
-    row for kind in (Data, Ack, Attach, Stop, Stopped, Merge, Merged, Want, State) for row in _peer_rows(kind)
+    row for kind in (Data, Ack, Attach, Stop, Stopped, Merge, Merged, RequestState, State) for row in _peer_rows(kind)
 )
 Node.RULES = (*_ROWS, *_PEER_ROWS)

@@ -25,21 +25,21 @@ from .messages import (
     Connected,
     Consume,
     Consumed,
+    CopyReady,
     Data,
-    Done,
     Drop,
     Effect,
     Install,
     Merge,
     Merged,
     Position,
+    RequestState,
     Send,
+    SendToController,
     State,
     Stop,
     Stopped,
-    Tell,
     View,
-    Want,
 )
 from .state_mover import StateMover
 
@@ -48,12 +48,12 @@ class Pooler(Machine):
     """Stage `stage` of the dataflow on site `name`."""
 
     def __init__(
-        self, name: str, stage: int, bound_rows: int, coming_rows: int | None = None, step: Position | None = None
+        self, name: str, stage: int, bound_rows: int, transfer_rows_max: int | None = None, step: Position | None = None
     ) -> None:
         self.name = name
         self.stage = stage
         self.cons = FhCons(name, stage, step)
-        self.prod = FhProd(name, stage, bound_rows, coming_rows)
+        self.prod = FhProd(name, stage, bound_rows, transfer_rows_max)
         self.mover = StateMover(name, stage)
 
     @property
@@ -83,12 +83,12 @@ class Pooler(Machine):
         yield from self._acknowledge()
         yield from self._go_on()
 
-    def move(self, message: Want | State) -> Iterator[Effect]:
+    def move(self, message: RequestState | State) -> Iterator[Effect]:
         yield from self.mover.step(message)
         yield from self._go_on()
 
     def report(self, message: Connected) -> Iterator[Effect]:
-        yield from self.mover.report(self.cons.standing)
+        yield from self.mover.report(self.cons.installed)
 
     def adopt(self, view: View) -> Iterator[Effect]:
         first = self.cons.view is None
@@ -99,9 +99,9 @@ class Pooler(Machine):
         self.prod.keep(self.cons.cohorts.keys())
         held = view.held(self.stage, self.name)
         if first and held:
-            self.prod.found(0, held, 0)
-            yield from self.cons.found(0, held, 0)
-        yield from self.mover.ask(self.cons.standing, self.cons.consumed)
+            self.prod.add_cohort(0, held, 0)
+            yield from self.cons.add_cohort(0, held, 0)
+        yield from self.mover.ask(self.cons.installed, self.cons.consumed)
         yield from self._acknowledge()
         yield from self._go_on()
 
@@ -117,9 +117,9 @@ class Pooler(Machine):
             self.prod.leaving = frozenset()
         for version in sorted(self.mover.arrived):
             yield from self._install(self.mover.arrived.pop(version))
-        while (meeting := self.cons.meeting()) is not None:
-            self.prod.fuse(*meeting)
-            yield from self.cons.fuse(*meeting)
+        while (cohorts_to_fuse := self.cons.cohorts_to_fuse()) is not None:
+            self.prod.fuse(*cohorts_to_fuse)
+            yield from self.cons.fuse(*cohorts_to_fuse)
         for version in sorted(self.mover.wanted):
             yield from self._cut(self.mover.wanted[version])
         for cohort in sorted(self.cons.cohorts):
@@ -129,19 +129,19 @@ class Pooler(Machine):
 
     def _install(self, state: State) -> Iterator[Effect]:
         partition = self.mover.standby[state.version].partition
-        self.cons.standing[state.version] = partition
+        self.cons.installed[state.version] = partition
         yield Install(stage=self.stage, partition=partition, body=state.body)
-        self.prod.found(state.version, frozenset({partition}), state.position, state.runs)
-        yield from self.cons.found(state.version, frozenset({partition}), state.position, state.ahead)
+        self.prod.add_cohort(state.version, frozenset({partition}), state.position, state.runs)
+        yield from self.cons.add_cohort(state.version, frozenset({partition}), state.position, state.ahead)
         yield from self._acknowledge()
-        yield Tell(message=Done(node=self.name, version=state.version))
+        yield SendToController(message=CopyReady(node=self.name, version=state.version))
 
     def _acknowledge(self) -> Iterator[Effect]:
         """Acknowledge as much as the copies on their way here allow."""
         self.cons.limit = self.mover.limit()
         yield from self.cons.acknowledge()
 
-    def _cut(self, want: Want) -> Iterator[Effect]:
+    def _cut(self, want: RequestState) -> Iterator[Effect]:
         partition = self.mover.standby[want.version].partition
         cohort = next(c for c in self.cons.cohorts.values() if partition in c.partitions)
         if not cohort.idle or cohort.consumed < want.position:
@@ -188,7 +188,7 @@ _ROWS = (
         action=Pooler.emit_and_acknowledge,
         cites="fig. 3.3 (1); 3.2.1.2",
     ),
-    Rule(on=Want, guard=always, action=Pooler.move, cites="3.4.3.1: cu-start"),
+    Rule(on=RequestState, guard=always, action=Pooler.move, cites="3.4.3.1: cu-start"),
     Rule(on=State, guard=always, action=Pooler.move, cites="fig. 3.7; rules 10, 16"),
     Rule(on=Connected, guard=always, action=Pooler.report, cites="the controller was started again"),
     Rule(on=View, guard=always, action=Pooler.adopt, cites="3.2.3.1"),

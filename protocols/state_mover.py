@@ -18,7 +18,18 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator
 
 from .machine import Machine, Rule, always
-from .messages import Done, Effect, Failed, Position, Send, Standby, State, Tell, View, Want
+from .messages import (
+    CopyFailed,
+    CopyReady,
+    Effect,
+    Position,
+    RequestState,
+    Send,
+    SendToController,
+    Standby,
+    State,
+    View,
+)
 
 
 class StateMover(Machine):
@@ -33,7 +44,7 @@ class StateMover(Machine):
         self.orphans: frozenset[int] = frozenset()  # Those of them whose donor is dead.
         self.awaited: dict[int, Position] = {}  # Those whose state we have asked for, at or behind a position.
         self.arrived: dict[int, State] = {}  # Those whose state is here and cannot be installed yet.
-        self.wanted: dict[int, Want] = {}  # Those whose state we are asked for and have not given yet.
+        self.wanted: dict[int, RequestState] = {}  # Those whose state we are asked for and have not given yet.
         self.given: frozenset[int] = frozenset()  # Those whose state we were asked for.
 
     @property
@@ -51,7 +62,7 @@ class StateMover(Machine):
         """Ask for the state of every copy that is new here; report those whose donor is dead."""
         for version in self._missing(installed):
             if version in self.orphans:
-                yield Tell(message=Failed(node=self.name, version=version))
+                yield SendToController(message=CopyFailed(node=self.name, version=version))
             elif version not in self.awaited:
                 yield from self._want(version, consumed)
 
@@ -59,14 +70,14 @@ class StateMover(Machine):
         """Say again what a controller that was started again may not know."""
         for version in self._mine():
             if version in installed:
-                yield Tell(message=Done(node=self.name, version=version))
+                yield SendToController(message=CopyReady(node=self.name, version=version))
         for version in self._missing(installed):
             if version in self.orphans:
-                yield Tell(message=Failed(node=self.name, version=version))
+                yield SendToController(message=CopyFailed(node=self.name, version=version))
 
     # Guards.
 
-    def is_ours_to_give(self, message: Want) -> bool:
+    def is_ours_to_give(self, message: RequestState) -> bool:
         standby = self.standby.get(message.version)
         if standby is None or (standby.donor, standby.node) != (self.name, message.sender):
             return False
@@ -83,7 +94,7 @@ class StateMover(Machine):
 
     # Actions.
 
-    def note_want(self, message: Want) -> Iterable[Effect]:
+    def note_want(self, message: RequestState) -> Iterable[Effect]:
         self.wanted[message.version] = message
         self.given |= {message.version}
         return ()
@@ -114,12 +125,12 @@ class StateMover(Machine):
 
     def _want(self, version: int, consumed: Position) -> Iterator[Effect]:
         self.awaited[version] = consumed
-        want = Want(sender=self.name, view=self.view, stage=self.stage, version=version, position=consumed)
+        want = RequestState(sender=self.name, view=self.view, stage=self.stage, version=version, position=consumed)
         yield Send(to=self.standby[version].donor, message=want)
 
 
 StateMover.RULES = (
-    Rule(on=Want, guard=StateMover.is_ours_to_give, action=StateMover.note_want, cites="3.4.3.1: cu-start"),
+    Rule(on=RequestState, guard=StateMover.is_ours_to_give, action=StateMover.note_want, cites="3.4.3.1: cu-start"),
     Rule(on=State, guard=StateMover.is_awaited, action=StateMover.note_state, cites="fig. 3.7; rules 10, 16"),
     Rule(on=View, guard=always, action=StateMover.adopt, cites="3.4.3.1; rules 12, 17"),
 )

@@ -108,7 +108,7 @@ class View:
         """The partitions of `stage` of which `node` has a finished copy."""
         return self._held[stage].get(node, frozenset())
 
-    def entitled(self, stage: int) -> tuple[str, ...]:
+    def must_ack(self, stage: int) -> tuple[str, ...]:
         """Who must acknowledge what `stage` is sent: its members, and an end that is dead and not replaced yet."""
         if self.is_end(stage):
             return tuple(node for copies in self.copies[stage] for node in copies)

@@ -12,7 +12,7 @@ from .machine import Machine
 from .messages import View
 
 
-class Seen(Machine):
+class ViewRetention(Machine):
     """What the living have seen, as far as the controller that began with the view `last` knows."""
 
     def __init__(self, last: View | None) -> None:

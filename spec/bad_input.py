@@ -25,31 +25,31 @@ from ..protocols.messages import (
     Ahead,
     Attach,
     Closed,
-    Complain,
     Consumed,
-    Cut,
+    CopyFailed,
+    CopyReady,
     Data,
-    Done,
-    Failed,
+    EndOfSource,
     Hello,
+    LinkDown,
     Merge,
     Merged,
     Move,
+    ReportRefused,
+    RequestState,
     Sourced,
-    SourceEnded,
     Standby,
     State,
     Stop,
     Stopped,
     Suspected,
     View,
-    Want,
 )
 from ..protocols.node import HELD_MAX, Node
 from ..protocols.pooler import Pooler
 from ..protocols.view import number_of
 from .dataflow import EGRESS, INGRESS
-from .process import CONTROLLER, PULL, Process, Violated
+from .process import CONTROLLER, PULL, SimulatedProcess, Violated
 from .walk import scenario_of, steps
 from .world import Choice, World
 
@@ -108,7 +108,7 @@ def _must_complain(node: Node, view: Any) -> None:
     good, bad = node.clone(), node.clone()
     bad.held.append(Ack(sender=STRANGER, view=view.number, edge=0, position=0))
     expected, effects = good.step(view), bad.step(view)
-    complaints = [effect for effect in effects if isinstance(effect, Complain)]
+    complaints = [effect for effect in effects if isinstance(effect, ReportRefused)]
     if len(complaints) != 1 or STRANGER not in complaints[0].text:
         raise Violated(f"bad input is refused: {node.title} took what it held of a stranger, or said nothing")
     if [effect for effect in effects if effect not in complaints] != expected or good.key() != bad.key():
@@ -121,7 +121,7 @@ def _unasked(node: Node) -> Iterator[Any]:
     if isinstance(ingress, Ingress) and not (ingress.pulling and not ingress.ended):
         after = ingress.prod.produced[0]
         yield Sourced(after=after, upto=after + 1, rows=0, body=())
-        yield SourceEnded()
+        yield EndOfSource()
 
 
 def _again(world: World, node: Node) -> Iterator[Any]:
@@ -132,8 +132,8 @@ def _again(world: World, node: Node) -> Iterator[Any]:
         for version, standby in pooler.mover.standby.items():
             place: dict[str, Any] = {"view": node.number, "stage": pooler.stage, "version": version, "position": FAR}
             if standby.donor == node.name and node.view.alive(standby.node) and _has_asked(world, standby, node):
-                yield Want(sender=standby.node, **place)
-            if version in (*pooler.mover.arrived, *pooler.cons.standing) and node.view.alive(standby.donor):
+                yield RequestState(sender=standby.node, **place)
+            if version in (*pooler.mover.arrived, *pooler.cons.installed) and node.view.alive(standby.donor):
                 yield State(sender=standby.donor, **place, runs=(), body=None)
 
 
@@ -141,15 +141,17 @@ def _has_asked(world: World, standby: Standby, donor: Node) -> bool:
     """Whether the donor of a copy was asked for its state, by what the one who asks knows."""
     asking = world.processes[standby.node].node.machines[standby.stage]
     assert isinstance(asking, Pooler)
-    asked = standby.version in (*asking.mover.awaited, *asking.mover.arrived, *asking.cons.standing)
+    asked = standby.version in (*asking.mover.awaited, *asking.mover.arrived, *asking.cons.installed)
     coming = (*world.links.get((standby.node, donor.name), ()), *donor.held)
-    return asked and not any(isinstance(message, Want) and message.version == standby.version for message in coming)
+    return asked and not any(
+        isinstance(message, RequestState) and message.version == standby.version for message in coming
+    )
 
 
 def _is_out(machine: Machine, message: Any) -> bool:
     """Whether a message is of one that is dead, or of one that was listed and is not any more."""
     view = machine.view if isinstance(machine, Node | Controller) else None
-    sender = message.node if isinstance(message, Hello | Done | Failed) else getattr(message, "sender", None)
+    sender = message.node if isinstance(message, Hello | CopyReady | CopyFailed) else getattr(message, "sender", None)
     if view is None or sender is None or sender in view.nodes:
         return view is not None and sender in view.dead
     if number_of(sender):
@@ -198,7 +200,7 @@ def _wishes(view: View) -> Iterator[Any]:
     for node in (STRANGER, *view.dead, *view.copies[0][0], *view.copies[1][0]):
         yield replace(move, to=node)
     for node in view.nodes:
-        yield Cut(a=node, b=node)
+        yield LinkDown(a=node, b=node)
     for node in (STRANGER, *view.dead):
         yield Closed(node=node)
 
@@ -208,16 +210,16 @@ def _for_the_controller(world: World, message: Any) -> Iterator[Any]:
     for wish in _wishes(view):
         _must_ignore(world.controller, wish)
     yield Suspected(node=STRANGER)
-    yield Cut(a=STRANGER, b=view.nodes[0])
-    yield Cut(a=view.nodes[0], b=STRANGER)
+    yield LinkDown(a=STRANGER, b=view.nodes[0])
+    yield LinkDown(a=view.nodes[0], b=STRANGER)
     yield Closed  # No message at all.
     for version in range(1, view.versions + 1):
-        yield Done(node=STRANGER, version=version)
-        yield Failed(node=STRANGER, version=version)
+        yield CopyReady(node=STRANGER, version=version)
+        yield CopyFailed(node=STRANGER, version=version)
     for node in sorted(view.dead):
         yield Hello(node=node, view=view.number)
-        yield Done(node=node, version=1)
-        yield Failed(node=node, version=1)
+        yield CopyReady(node=node, version=1)
+        yield CopyFailed(node=node, version=1)
     if view.has_forgotten(forgotten := f"site-{view.forgotten}"):
         yield Hello(node=forgotten)
     if isinstance(message, Hello):
@@ -274,7 +276,7 @@ def _for_a_node(node: Node, message: Any) -> Iterator[Any]:
         yield replace(message, sender=dead)
     for number in (0, -1):
         yield replace(message, view=number)
-    place = "stage" if isinstance(message, Want | State) else "edge"
+    place = "stage" if isinstance(message, RequestState | State) else "edge"
     for number in (-1, FAR):
         yield replace(message, **{place: number})
     machine = node.machines[node._stage(message) or 0]
@@ -296,9 +298,9 @@ def _others(view: View, sender: str) -> Iterable[str]:
 
 
 def _to_a_consumer(cons: FhCons, message: Data | Stopped | Merged, view: View) -> Iterator[Any]:
-    for stint in (FAR, 0, -1):
-        yield replace(message, stint=stint)
-    if message.stint not in cons.lanes:
+    for lane_id in (FAR, 0, -1):
+        yield replace(message, lane_id=lane_id)
+    if message.lane_id not in cons.lanes:
         return
     for other in _others(view, message.sender):
         yield replace(message, sender=other)
@@ -311,19 +313,19 @@ def _to_a_consumer(cons: FhCons, message: Data | Stopped | Merged, view: View) -
         yield replace(message, upto=message.after)
         yield replace(message, upto=message.after - 1)
         yield replace(message, bodies=())
-        if not cons.lanes[message.stint].stops:
-            yield Stopped(sender=message.sender, view=message.view, edge=message.edge, stint=message.stint)
+        if not cons.lanes[message.lane_id].stops:
+            yield Stopped(sender=message.sender, view=message.view, edge=message.edge, lane_id=message.lane_id)
     elif isinstance(message, Stopped):
-        for stint, lane in cons.lanes.items():
+        for lane_id, lane in cons.lanes.items():
             if not lane.stops and lane.sender == message.sender:
-                yield replace(message, stint=stint, edge=lane.edge)
+                yield replace(message, lane_id=lane_id, edge=lane.edge)
     else:
-        yield replace(message, into=message.stint)
+        yield replace(message, into=message.lane_id)
         yield replace(message, into=FAR)
-        lane = cons.lanes[message.stint]
-        for stint, other_lane in cons.lanes.items():
+        lane = cons.lanes[message.lane_id]
+        for lane_id, other_lane in cons.lanes.items():
             if (other_lane.sender, other_lane.upto) != (lane.sender, lane.upto):
-                yield replace(message, into=stint)
+                yield replace(message, into=lane_id)
 
 
 def _to_a_producer(prod: FhProd, message: Ack | Attach | Stop | Merge) -> Iterator[Any]:
@@ -334,22 +336,22 @@ def _to_a_producer(prod: FhProd, message: Ack | Attach | Stop | Merge) -> Iterat
         yield replace(message, position=prod.buffer.floors[dest] - 1)
     elif isinstance(message, Attach):
         yield replace(message, position=prod.buffer.dropped - 1)
-        yield replace(message, stint=prod.stints.get(dest, 0))
-        yield from (replace(message, stint=lane[2]) for lane in prod.lanes if lane[:2] == dest)
+        yield replace(message, lane_id=prod.stints.get(dest, 0))
+        yield from (replace(message, lane_id=lane[2]) for lane in prod.lanes if lane[:2] == dest)
     else:
-        yield replace(message, stint=FAR)
+        yield replace(message, lane_id=FAR)
         if isinstance(message, Merge):
             yield replace(message, into=FAR)
 
 
-def _to_a_mover(pooler: Pooler, message: Want | State) -> Iterator[Any]:
+def _to_a_mover(pooler: Pooler, message: RequestState | State) -> Iterator[Any]:
     mover = pooler.mover
     for version in (FAR, 0):
         yield replace(message, version=version)
     standby = mover.standby.get(message.version)
     if standby is None:
         return
-    if isinstance(message, Want):
+    if isinstance(message, RequestState):
         yield replace(message, sender=standby.donor)
         yield replace(message, position=-1)
         return
@@ -363,7 +365,7 @@ def _to_a_mover(pooler: Pooler, message: Want | State) -> Iterator[Any]:
             yield replace(message, ahead=(replace(back, position=message.position + 1),))
 
 
-def _answers(process: Process, which: Any) -> Iterator[tuple[Machine, Any]]:
+def _answers(process: SimulatedProcess, which: Any) -> Iterator[tuple[Machine, Any]]:
     """Answers to what was not asked."""
     node, (stage, cohort) = process.node, which
     if which == PULL:
@@ -386,5 +388,5 @@ def _answers(process: Process, which: Any) -> Iterator[tuple[Machine, Any]]:
         yield node, replace(consumed, emitted_upto=upto + 1)
     yield node, replace(consumed, cohort=FAR)
     yield node, replace(consumed, stage=FAR)
-    yield node, SourceEnded()
+    yield node, EndOfSource()
     yield node, Sourced(after=0, upto=1, rows=0, body=())

@@ -17,7 +17,7 @@ from .thesis import Copy
 from .thesis.scenario import Operator, Scenario, default_fan
 from .thesis.words import Sn
 
-Pair = tuple[int, int]  # Stage, partition; the egress is one behind the last stage.
+CasePair = tuple[int, int]  # Stage, partition; the egress is one behind the last stage.
 
 STAGES, PARTITIONS = (1, 1, 2, 2, 2, 3), (1, 1, 1, 2, 2, 3)  # Drawn from: most worlds are small.
 TUPLES_MAX = 8
@@ -52,7 +52,7 @@ class Case:
     at_once: int
 
     @property
-    def pairs(self) -> tuple[Pair, ...]:
+    def pairs(self) -> tuple[CasePair, ...]:
         return tuple((stage, i) for stage, count in enumerate(self.partitions, start=1) for i in range(count))
 
     @property
@@ -61,7 +61,7 @@ class Case:
         return STEPS_IDLE + STEPS_PER_TUPLE * len(self.values) * len(self.pairs)
 
     @property
-    def egress(self) -> Pair:
+    def egress(self) -> CasePair:
         return len(self.partitions) + 1, 0
 
     def site_of(self, copy: Copy) -> str:
@@ -122,7 +122,7 @@ def _crashes(rng: random.Random, case: Case) -> tuple[Crash, ...]:
     return tuple(crashes)
 
 
-def _whole_sites(pairs: tuple[Pair, ...], victims: list[Copy]) -> list[tuple[Copy, ...]]:
+def _whole_sites(pairs: tuple[CasePair, ...], victims: list[Copy]) -> list[tuple[Copy, ...]]:
     """With each copy all that stand on its site, once. Standbys are left out: those of one site have several."""
     sites = dict.fromkeys((victim.partition, victim.number) for victim in victims if victim.number < 2)
     return [tuple(Copy(*pair, number) for pair in pairs if pair[1] == i) for i, number in sites]

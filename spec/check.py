@@ -108,11 +108,11 @@ STATES_MAX = 30_000_000
 
 PROGRESS_EVERY_S = 1.0
 
-Progress = Callable[[str], None]
+CheckProgress = Callable[[str], None]
 
 
 @dataclass
-class Checked:
+class CheckResult:
     """What a check covered, and what it found."""
 
     worlds: int = 0
@@ -128,7 +128,7 @@ class Checked:
     explored: dict[str, dict[str, Any]] = field(default_factory=dict)
     violations: list[dict[str, str]] = field(default_factory=list)
 
-    def add(self, other: Checked) -> None:
+    def add(self, other: CheckResult) -> None:
         """Take in what a part of the check covered."""
         for name in ("worlds", "large", "states", "transitions", "events", "probes", "faults", "walked", "walking_s"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -137,7 +137,7 @@ class Checked:
 
 
 @dataclass(frozen=True)
-class Part:
+class CheckPart:
     """One piece of a check, for one core: a small world to be explored or wandered through, or some random ones."""
 
     name: str
@@ -147,8 +147,8 @@ class Part:
     probes: range = range(0)
     scale: int = 1
 
-    def run(self) -> Checked:
-        checked = Checked()
+    def run(self) -> CheckResult:
+        checked = CheckResult()
         if self.scenario is not None:
             _explore(checked, self.name, self.scenario)
         if self.wanders:
@@ -160,10 +160,10 @@ class Part:
         return checked
 
 
-def check(deep: bool = False, seed: int = 0, progress: Progress = lambda line: None) -> Checked:
+def check(deep: bool = False, seed: int = 0, progress: CheckProgress = lambda line: None) -> CheckResult:
     """Explore the small worlds to the end, walk large ones from `seed` on, and try bad input, on all cores."""
     began = time.perf_counter()
-    checked = Checked()
+    checked = CheckResult()
     parts = list(_parts(deep, seed))
     context = get_context("fork")
     lines: SimpleQueue[str] = context.SimpleQueue()
@@ -181,16 +181,16 @@ def check(deep: bool = False, seed: int = 0, progress: Progress = lambda line: N
     return checked
 
 
-def _parts(deep: bool, seed: int) -> Iterator[Part]:
+def _parts(deep: bool, seed: int) -> Iterator[CheckPart]:
     for name, scenario in (DEEP if deep else QUICK).items():
-        yield Part(name, scenario)
+        yield CheckPart(name, scenario)
     for name in WORLDS:
-        yield Part(name, wanders=range(seed, seed + (DEEP_WANDERS if deep else QUICK_WANDERS)))
+        yield CheckPart(name, wanders=range(seed, seed + (DEEP_WANDERS if deep else QUICK_WANDERS)))
     for seeds in _cut(seed, DEEP_WALKS if deep else QUICK_WALKS):
         scale = DEEP_SCALE if deep else QUICK_SCALE
-        yield Part(f"random worlds {seeds.start} to {seeds.stop - 1}", walks=seeds, scale=scale)
+        yield CheckPart(f"random worlds {seeds.start} to {seeds.stop - 1}", walks=seeds, scale=scale)
     for seeds in _cut(seed, DEEP_PROBES if deep else QUICK_PROBES):
-        yield Part(f"bad input, worlds {seeds.start} to {seeds.stop - 1}", probes=seeds)
+        yield CheckPart(f"bad input, worlds {seeds.start} to {seeds.stop - 1}", probes=seeds)
 
 
 def _cut(first: int, count: int) -> Iterator[range]:
@@ -200,7 +200,7 @@ def _cut(first: int, count: int) -> Iterator[range]:
 
 # --- on one core ------------------------------------------------------------------------------------------
 
-_tell: Progress = print
+_tell: CheckProgress = print
 
 
 def _tell_to(lines: SimpleQueue[str]) -> None:
@@ -210,7 +210,7 @@ def _tell_to(lines: SimpleQueue[str]) -> None:
     gc.set_threshold(50_000)
 
 
-def _explore(checked: Checked, name: str, scenario: Scenario) -> None:
+def _explore(checked: CheckResult, name: str, scenario: Scenario) -> None:
     explored = Explorer(scenario).run(STATES_MAX, lambda line: _tell(f"{name}: {line}"))
     checked.worlds += 1
     checked.states += explored.states
@@ -227,7 +227,7 @@ def _explore(checked: Checked, name: str, scenario: Scenario) -> None:
         checked.violations.append({"world": name, "claim": str(explored.violation), "story": told})
 
 
-def _walk(checked: Checked, seeds: range, scale: int) -> None:
+def _walk(checked: CheckResult, seeds: range, scale: int) -> None:
     for seed in seeds:
         began = time.process_time()
         walked = walk(seed, scale=scale)
@@ -240,7 +240,7 @@ def _walk(checked: Checked, seeds: range, scale: int) -> None:
             checked.violations.append({"world": f"seed {seed}", "claim": str(walked.violation), "replay": replay})
 
 
-def _wander(checked: Checked, name: str, seeds: range) -> None:
+def _wander(checked: CheckResult, name: str, seeds: range) -> None:
     for seed in seeds:
         walked = wander(WORLDS[name], seed)
         _count(checked, walked)
@@ -249,13 +249,13 @@ def _wander(checked: Checked, name: str, seeds: range) -> None:
             checked.violations.append({"world": f"{name}, seed {seed}", "claim": str(walked.violation), "story": told})
 
 
-def _count(checked: Checked, walked: Walked) -> None:
+def _count(checked: CheckResult, walked: Walked) -> None:
     checked.worlds += 1
     checked.events += len(walked.choices)
     checked.faults += sum(choice[0] in FAULTS for choice in walked.choices)
 
 
-def _probe(checked: Checked, seeds: range) -> None:
+def _probe(checked: CheckResult, seeds: range) -> None:
     for seed in seeds:
         checked.probes += 1
         violation = probe(seed)

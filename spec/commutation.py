@@ -3,7 +3,7 @@
 `explore` takes only some of the events of a world, on the claim that the others may as well come later. This
 file finds out whether such a claim is true. It looks at one process at a time and assumes nothing of machines.
 
-A `Claim` is about a process and some of its events, the *chosen* ones. While none of them happens, others may:
+A `Commutation` is about a process and some of its events, the *chosen* ones. While none of them happens, others may:
 messages come in and are taken, work is finished. The claim is that each of these commutes with each chosen event: both
 orders give the same process and say the same to everybody, in the same order for each. Who says it earlier
 does no harm: it waits on its link.
@@ -30,8 +30,8 @@ from collections import defaultdict
 from typing import NamedTuple
 
 from ..protocols.messages import Closed
-from .history import History, Reason
 from .memo import Compact, Posts
+from .message_history import MessageHistory, Reason
 
 NOBODY = -1  # To blame: the claim fails whoever is silent.
 
@@ -47,7 +47,7 @@ class Terms(NamedTuple):
     shut: int
 
 
-class Claim:
+class Commutation:
     """Some terms, and whether they have been refuted."""
 
     __slots__ = ("blame", "parents", "states", "terms")
@@ -55,28 +55,30 @@ class Claim:
     def __init__(self, terms: Terms) -> None:
         self.terms = terms
         self.blame: int | None = None  # Set when it is refuted.
-        self.parents: dict[Claim, None] = {}  # Claims that rest on this one.
+        self.parents: dict[Commutation, None] = {}  # Claims that rest on this one.
         self.states: list[int] = []  # Where the exploration rests on it.
 
 
-Task = tuple[Claim, int | None, int]  # An event that was seen behind a chosen one (None: there is none) is to be tried.
+CommutationTask = tuple[
+    Commutation, int | None, int
+]  # An event that was seen behind a chosen one (None: there is none) is to be tried.
 
 
-class Claims:
+class Commutations:
     """All claims about the processes of one world, and what was seen of these processes."""
 
     def __init__(self, compact: Compact) -> None:
         self.compact = compact
-        self.history = History(compact)
+        self.history = MessageHistory(compact)
         self.seen: defaultdict[int, set[int]] = defaultdict(set)  # By process: events that may happen there.
-        self.refuted: list[Claim] = []  # Since somebody has looked.
-        self._claims: dict[Terms, Claim] = {}
-        self._listening: defaultdict[int, list[tuple[Claim, int | None]]] = defaultdict(list)
-        self._waiting: defaultdict[Reason, list[Task]] = defaultdict(list)
+        self.refuted: list[Commutation] = []  # Since somebody has looked.
+        self._claims: dict[Terms, Commutation] = {}
+        self._listening: defaultdict[int, list[tuple[Commutation, int | None]]] = defaultdict(list)
+        self._waiting: defaultdict[Reason, list[CommutationTask]] = defaultdict(list)
         self._commute: dict[tuple[int, int, int], bool] = {}
-        self._todo: list[Task] = []
+        self._todo: list[CommutationTask] = []
 
-    def claim(self, terms: Terms) -> Claim:
+    def claim(self, terms: Terms) -> Commutation:
         """The claim with these terms, tried against all that was seen up to now."""
         claim = self._claim(terms)
         self.settle()
@@ -103,7 +105,7 @@ class Claims:
 
     # --- trying -----------------------------------------------------------------------------------------
 
-    def _try(self, claim: Claim, chosen: int | None, event: int) -> None:
+    def _try(self, claim: Commutation, chosen: int | None, event: int) -> None:
         """`event` was seen behind `chosen`: try it before."""
         terms = claim.terms
         if not self._may_happen(claim, chosen, event):
@@ -124,11 +126,11 @@ class Claims:
         elif following is not claim:
             following.parents[claim] = None
 
-    def _claim(self, terms: Terms) -> Claim:
+    def _claim(self, terms: Terms) -> Commutation:
         known = self._claims.get(terms)
         if known is not None:
             return known
-        claim = self._claims[terms] = Claim(terms)
+        claim = self._claims[terms] = Commutation(terms)
         for chosen in terms.chosen or (None,):
             behind = self._behind(terms.process, chosen)
             if behind is None:
@@ -146,7 +148,7 @@ class Claims:
             return None
         return None if self.compact.has_given_up(behind) else behind
 
-    def _may_happen(self, claim: Claim, chosen: int | None, event: int) -> bool:
+    def _may_happen(self, claim: Commutation, chosen: int | None, event: int) -> bool:
         """Whether `event` may happen before any chosen event."""
         process, all_chosen, last, own, silent, _ = claim.terms
         if event < 0:
@@ -204,7 +206,7 @@ class Claims:
             return sender
         return next((sender for sender, before in terms.last if before >= 0), NOBODY)
 
-    def _refute(self, claim: Claim, blame: int) -> None:
+    def _refute(self, claim: Commutation, blame: int) -> None:
         todo = [claim]
         while todo:
             claim = todo.pop()

@@ -25,7 +25,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from .cases import Case, Pair, case_of, model_of, names
+from .cases import Case, CasePair, case_of, model_of, names
 from .dataflow import EGRESS, END, Row, Scenario, route
 from .invariants import Violated as MachineViolated
 from .thesis import Copy, Fault, sequences
@@ -33,32 +33,32 @@ from .thesis import Violated as ModelViolated
 from .thesis.scenario import Tuple, default_fan
 from .world import NO_DETAIL, Choice, World
 
-Seen = tuple[int, int, int]  # Sequence number, sub-number, value.
+ComparedRow = tuple[int, int, int]  # Sequence number, sub-number, value.
 
 CHOICES_MAX = 200_000
 SLOW_CHANCE, PATIENCE = 0.25, (0, 3, 12)
 
 
 @dataclass(frozen=True)
-class Taken:
+class ComparedRows:
     """What one copy consumed, from tuple `begins` on. `state` counts the tuples in the state it was built from.
 
     A model's copy that was built has only what came behind that state; a machine's has all, for it moves along.
     """
 
     who: str
-    pair: Pair
-    rows: tuple[Seen, ...]
+    pair: CasePair
+    rows: tuple[ComparedRow, ...]
     begins: int = 0
     state: int = 0
     crashed: bool = False
 
 
 @dataclass(frozen=True)
-class Given:
+class ComparedInput:
     """What a run of one side gave: the egress and every copy, and the names of the copies that crashed."""
 
-    taken: tuple[Taken, ...]
+    taken: tuple[ComparedRows, ...]
     crashed: frozenset[str]
 
     @property
@@ -67,7 +67,7 @@ class Given:
         expected = whole(self)
         return any(0 < taken.state < len(expected[taken.pair]) for taken in self.taken)
 
-    def live(self, pair: Pair) -> list[Taken]:
+    def live(self, pair: CasePair) -> list[ComparedRows]:
         return [taken for taken in self.taken if taken.pair == pair and not taken.crashed]
 
 
@@ -79,8 +79,8 @@ class Compared:
     """
 
     case: Case
-    model: Given | None
-    machines: Given | None
+    model: ComparedInput | None
+    machines: ComparedInput | None
     difference: str
     fired: Counter[tuple[str, str]] = field(repr=False)
 
@@ -127,7 +127,7 @@ def compare_many(seeds: Iterable[int]) -> tuple[list[Compared], dict[bool, Count
 # --- what is compared -------------------------------------------------------------------------------------------
 
 
-def first_difference(case: Case, model: Given, machines: Given) -> str:
+def first_difference(case: Case, model: ComparedInput, machines: ComparedInput) -> str:
     """The first thing in which the two sides differ, or nothing."""
     if model.crashed != machines.crashed:
         return f"the model lost {sorted(model.crashed)}, the machines {sorted(machines.crashed)}"
@@ -142,16 +142,16 @@ def first_difference(case: Case, model: Given, machines: Given) -> str:
     return ""
 
 
-def whole(given: Given) -> dict[Pair, tuple[Seen, ...]]:
+def whole(given: ComparedInput) -> dict[CasePair, tuple[ComparedRow, ...]]:
     """What each pair consumed, copy after copy: the first that was there, then those built from it."""
-    found: dict[Pair, tuple[Seen, ...]] = {}
+    found: dict[CasePair, tuple[ComparedRow, ...]] = {}
     for taken in sorted(given.taken, key=lambda taken: taken.begins):
         known = found.get(taken.pair, ())
         found[taken.pair] = known + taken.rows[max(0, len(known) - taken.begins) :]
     return found
 
 
-def _differs(taken: Taken, expected: tuple[Seen, ...]) -> str:
+def _differs(taken: ComparedRows, expected: tuple[ComparedRow, ...]) -> str:
     for k, row in enumerate(taken.rows, start=taken.begins):
         if k >= len(expected) or row != expected[k]:
             return f"its tuple {k} is {row}, not {expected[k] if k < len(expected) else 'the end'}"
@@ -164,7 +164,7 @@ def _differs(taken: Taken, expected: tuple[Seen, ...]) -> str:
 # --- the model ------------------------------------------------------------------------------------------------------
 
 
-def run_model(case: Case, fired: Counter[tuple[str, str]]) -> Given:
+def run_model(case: Case, fired: Counter[tuple[str, str]]) -> ComparedInput:
     """The thesis's protocol; the rows of its tables that were taken are added to `fired`."""
     run = sequences(
         case.values,
@@ -179,20 +179,20 @@ def run_model(case: Case, fired: Counter[tuple[str, str]]) -> Given:
     fired.update(run.fired)
     named = names(model_of(case.values, case.partitions))
 
-    def seen(stage: int, rows: Iterable[Tuple]) -> tuple[Seen, ...]:
+    def seen(stage: int, rows: Iterable[Tuple]) -> tuple[ComparedRow, ...]:
         return tuple((*named[stage, sn][:2], value) for sn, value in rows)
 
-    taken = [Taken(EGRESS, case.egress, seen(case.egress[0], run.egress))]
+    taken = [ComparedRows(EGRESS, case.egress, seen(case.egress[0], run.egress))]
     for copy in (*run.live, *run.crashed):
         rows, state = seen(copy.stage, run.consumed.get(copy, ())), run.installed.get(copy, 0)
-        taken.append(Taken(str(copy), copy.pair, rows, state, state, copy in run.crashed))
-    return Given(tuple(taken), frozenset(map(str, run.crashed)))
+        taken.append(ComparedRows(str(copy), copy.pair, rows, state, state, copy in run.crashed))
+    return ComparedInput(tuple(taken), frozenset(map(str, run.crashed)))
 
 
 # --- the machines ---------------------------------------------------------------------------------------------------
 
 
-def run_machines(case: Case) -> Given:
+def run_machines(case: Case) -> ComparedInput:
     """The production machines in a simulated world, to their end."""
     plain = _Machines(replace(case, crashes=()))
     run = _Machines(case, choices_per_step=plain.to_the_end() / case.steps)
@@ -202,11 +202,11 @@ def run_machines(case: Case) -> Given:
         for place, history in process.history.items():
             rows = _seen(history)
             state = run.states.get((name, place), 0)
-            taken.append(Taken(name, place, rows, 0, state, name in run.world.crashed))
-    return Given(tuple(taken), frozenset(run.crashed))
+            taken.append(ComparedRows(name, place, rows, 0, state, name in run.world.crashed))
+    return ComparedInput(tuple(taken), frozenset(run.crashed))
 
 
-def _seen(history: Iterable[Row]) -> tuple[Seen, ...]:
+def _seen(history: Iterable[Row]) -> tuple[ComparedRow, ...]:
     return tuple((row.sn, row.sub, row.value) for row in history if row.value != END)
 
 
@@ -235,7 +235,7 @@ class _Machines:
         self.patience = self.random.choice(PATIENCE)
         self.versions = 0
         self.crashed: list[str] = []
-        self.states: dict[tuple[str, Pair], int] = {}  # How much was in the states that were installed.
+        self.states: dict[tuple[str, CasePair], int] = {}  # How much was in the states that were installed.
         self.known = {name: set(process.history) for name, process in self.world.processes.items()}
 
     def to_the_end(self) -> int:

@@ -65,11 +65,11 @@ class Scenario:
     `unordered`, the egress may be one, do not wait for the merge.
 
     What may go wrong: `crashes` of sites; `restarts` of the ingress, the egress and the controller; `suspicions`: a
-    site is declared dead and is not; `cuts` of the link between two nodes. `arrivals` are sites that come later. With
-    a `slow_start` things may also happen before the first view. With `chunks`, state goes in pieces between what else
-    is sent, and all of that may overtake it. `coming_rows` bounds what is kept for a site to which a copy is on its
-    way, if that is not `bound_rows`; `step` how far an operator is taken at once. Each of the `sinks` is a stage of its
-    own behind all others, and the egress serves them all.
+    site is declared dead and is not; `cuts` of the link between two nodes. `arrivals` are sites that come later. With a
+    `slow_start` things may also happen before the first view. With `chunks`, state goes in pieces between what else is
+    sent, and all of that may overtake it. `transfer_rows_max` bounds what is kept for a site to which a copy is in
+    transfer, if that is not `bound_rows`; `step` how far an operator is taken at once. Each of the `sinks` is a stage
+    of its own behind all others, and the egress serves them all.
     """
 
     sites: int
@@ -87,7 +87,7 @@ class Scenario:
     slow_start: bool = False
     chunks: bool = False
     unordered: frozenset[int] = frozenset()
-    coming_rows: int | None = None
+    transfer_rows_max: int | None = None
     step: int | None = None
     sinks: int = 1
 

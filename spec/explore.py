@@ -45,18 +45,18 @@ from typing import Any
 
 from ..protocols.controller import Controller
 from ..protocols.node import Node
-from .commutation import NOBODY, Claim, Claims, Terms
+from .commutation import NOBODY, Commutation, Commutations, Terms
 from .dataflow import Scenario
 from .invariants import all_checkers
-from .memo import DEAD, Action, Compact, Keeper, Posts, State, violation_of
-from .process import Checker, Process, Violated
+from .memo import DEAD, Action, Compact, Keeper, MemoState, Posts, violation_of
+from .process import Checker, SimulatedProcess, Violated
 from .world import NO_DETAIL, Choice
 
 STATES_MAX = 3_000_000
 PROGRESS_EVERY_S = 5.0
 START = -1  # The parent of the first state.
 
-Progress = Callable[[str], None]
+ExploreProgress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -88,10 +88,10 @@ class Explorer:
             raise ValueError(f"only crashes of sites are explored to the end; walk through the others: {scenario}")
         self.scenario = scenario
         self.compact = Compact(scenario, all_checkers() if checkers is None else checkers)
-        self.claims = Claims(self.compact)
-        self.states: list[State] = []
-        self.ends: list[State] = []  # The states at rest.
-        self._numbers: dict[State, int] = {}
+        self.claims = Commutations(self.compact)
+        self.states: list[MemoState] = []
+        self.ends: list[MemoState] = []  # The states at rest.
+        self._numbers: dict[MemoState, int] = {}
         self._origins = (array("q"), array("q"), array("q"))  # By state: the one before it, a node, its event.
         self._transitions = 0
         self._todo: list[int] = []
@@ -99,10 +99,10 @@ class Explorer:
         self._singles: dict[tuple[int, int], list[Terms]] = {}
         self._members: dict[tuple[int, int, int], Terms] = {}
 
-    def run(self, states_max: int = STATES_MAX, progress: Progress = lambda line: None) -> Explored:
+    def run(self, states_max: int = STATES_MAX, progress: ExploreProgress = lambda line: None) -> Explored:
         """Come to the end of all that may happen, or to the first violation."""
         began = told = time.perf_counter()
-        found = _Found(None)
+        found = _FoundState(None)
         start = self.compact.start()
         self.claims.history.begin(start)
         self._reach(start, START, 0, 0)
@@ -115,7 +115,7 @@ class Explorer:
                 if time.perf_counter() > told + PROGRESS_EVERY_S:
                     told = time.perf_counter()
                     progress(f"{len(self.states):,} states, {self._transitions / (told - began):,.0f} transitions/s")
-        except _Found as violation:
+        except _FoundState as violation:
             found = violation
         return Explored(
             states=len(self.states),
@@ -129,7 +129,7 @@ class Explorer:
 
     def nodes_seen(self) -> list[Node]:
         """Every state of a node that was reached or tried, for tests that try every message in it."""
-        return [process.node for process in self.compact.processes.values if isinstance(process, Process)]
+        return [process.node for process in self.compact.processes.values if isinstance(process, SimulatedProcess)]
 
     def controllers_seen(self) -> list[Controller]:
         """Every state of the controller that was reached or tried."""
@@ -149,7 +149,7 @@ class Explorer:
         events = [(node, action) for node, cell in enumerate(state) for action in self.compact.actions(cell)]
         for node, action in events:
             if action.violation is not None:
-                raise _Found(action.violation, (*self._path(number), self.compact.choice(node, action.event)))
+                raise _FoundState(action.violation, (*self._path(number), self.compact.choice(node, action.event)))
         if not events:
             self._rest(number)
         claims = self._choose(state) if self._makes_claims else None
@@ -163,7 +163,7 @@ class Explorer:
                 if state[site] and not self.compact.actions(state[site]):
                     self._let_die(number, site)
 
-    def _is_of(self, claim: Claim, node: int) -> bool:
+    def _is_of(self, claim: Commutation, node: int) -> bool:
         return self.compact.nodes[claim.terms.process] == node
 
     def _follow(self, number: int, node: int, action: Action) -> None:
@@ -181,7 +181,7 @@ class Explorer:
         try:
             event, after[controller], posts = self.compact.death(after[controller], site)
         except Exception as error:
-            raise _Found(violation_of(error), (*self._path(number), *self._death(site))) from error
+            raise _FoundState(violation_of(error), (*self._path(number), *self._death(site))) from error
         self.claims.see(keeper, event)
         after[site] = DEAD
         self._post(after, posts)
@@ -192,7 +192,7 @@ class Explorer:
             if after[to] != DEAD:
                 after[to] = self.compact.append(after[to], batch)
 
-    def _reach(self, state: State, *origin: int) -> None:
+    def _reach(self, state: MemoState, *origin: int) -> None:
         self._transitions += 1
         if state in self._numbers:
             return
@@ -217,14 +217,14 @@ class Explorer:
             for check in checks:
                 check(*arguments)
         except Violated as violation:
-            raise _Found(violation, self._path(number)) from violation
+            raise _FoundState(violation, self._path(number)) from violation
 
-    def _may_crash(self, state: State) -> bool:
+    def _may_crash(self, state: MemoState) -> bool:
         return state.count(DEAD) < self.scenario.crashes
 
     # --- what to follow -----------------------------------------------------------------------------------
 
-    def _choose(self, state: State) -> list[Claim] | None:
+    def _choose(self, state: MemoState) -> list[Commutation] | None:
         """Claims that hold as far as is known, one for each node with chosen events; the fewer events the better."""
         dead = sum(1 << node for node, cell in enumerate(state) if cell == DEAD)
         # While sites may crash the controller may act at any time, and nothing is claimed of it.
@@ -240,7 +240,7 @@ class Explorer:
         groups = [group for node in starts if (group := self._group(state, node, dead)) is not None]
         return min(groups, key=_size, default=None)
 
-    def _group(self, state: State, node: int, dead: int) -> list[Claim] | None:
+    def _group(self, state: MemoState, node: int, dead: int) -> list[Commutation] | None:
         """Nodes all of whose events are chosen: who is to blame that a claim does not hold is taken in."""
         members, before = 1 << node, 0
         while members != before:
@@ -329,7 +329,7 @@ class Explorer:
         return ("crash", name, NO_DETAIL), ("notice", name, NO_DETAIL)
 
 
-class _Found(Exception):
+class _FoundState(Exception):
     """A violation, and the way to it."""
 
     def __init__(self, violation: Violated | None, path: tuple[Choice, ...] = ()) -> None:
@@ -338,5 +338,5 @@ class _Found(Exception):
         self.path = path
 
 
-def _size(group: list[Claim]) -> int:
+def _size(group: list[Commutation]) -> int:
     return sum(len(claim.terms.chosen) for claim in group)

@@ -26,7 +26,7 @@ from ..protocols.messages import Ack, Attach, Block, Consume, Data, PeerMessage,
 from ..protocols.pooler import Pooler
 from .dataflow import EGRESS, INGRESS, OperatorState, Row, Scenario
 from .process import Checker as Checker
-from .process import Process, channels_of, is_among
+from .process import SimulatedProcess, channels_of, is_among
 from .process import Violated as Violated
 from .recovery import (
     LastCopyStays,
@@ -46,7 +46,9 @@ class LossFree(Checker):
     claim = "loss-free"
     compares_with_the_plain_run = True
 
-    def consumed(self, process: Process, work: Consume, partition: int, rows: list[Row], state: OperatorState) -> None:
+    def consumed(
+        self, process: SimulatedProcess, work: Consume, partition: int, rows: list[Row], state: OperatorState
+    ) -> None:
         expected = process.scenario.reference.rows(work.stage, partition, work.after, work.upto)
         if rows == expected:
             return
@@ -66,7 +68,9 @@ class DupFree(Checker):
     claim = "dup-free"
     compares_with_the_plain_run = True
 
-    def consumed(self, process: Process, work: Consume, partition: int, rows: list[Row], state: OperatorState) -> None:
+    def consumed(
+        self, process: SimulatedProcess, work: Consume, partition: int, rows: list[Row], state: OperatorState
+    ) -> None:
         before = () if work.ordered else process.beyond((work.stage, partition))
         seen = [*rows, *before]
         upto = work.upto if work.ordered else max((row.sn for row in seen), default=work.upto)
@@ -89,7 +93,9 @@ class InOrder(Checker):
 
     claim = "in order"
 
-    def consumed(self, process: Process, work: Consume, partition: int, rows: list[Row], state: OperatorState) -> None:
+    def consumed(
+        self, process: SimulatedProcess, work: Consume, partition: int, rows: list[Row], state: OperatorState
+    ) -> None:
         through = process.through[work.stage, partition]
         is_nothing = work.upto == work.after and (work.ordered or not work.frames)
         beyond = [frame for frame in work.frames if frame.after >= work.upto] if work.ordered else ()
@@ -124,7 +130,9 @@ class ReplicasIdentical(Checker):
     claim = "replicas identical"
     compares_with_the_plain_run = True
 
-    def consumed(self, process: Process, work: Consume, partition: int, rows: list[Row], state: OperatorState) -> None:
+    def consumed(
+        self, process: SimulatedProcess, work: Consume, partition: int, rows: list[Row], state: OperatorState
+    ) -> None:
         place = (work.stage, partition)
         expected = process.scenario.reference.state(*place, work.upto)
         if not work.ordered:
@@ -136,8 +144,8 @@ class ReplicasIdentical(Checker):
                 f"{work.upto}, not in {expected}"
             )
 
-    def at_rest(self, scenario: Scenario, live: Sequence[Process], view: View) -> None:
-        first: dict[tuple[int, int], Process] = {}
+    def at_rest(self, scenario: Scenario, live: Sequence[SimulatedProcess], view: View) -> None:
+        first: dict[tuple[int, int], SimulatedProcess] = {}
         for process in live:
             for place, rows in process.history.items():
                 other = first.setdefault(place, process)
@@ -150,7 +158,7 @@ class BuffersDrain(Checker):
 
     claim = "buffers drain"
 
-    def at_rest(self, scenario: Scenario, live: Sequence[Process], view: View) -> None:
+    def at_rest(self, scenario: Scenario, live: Sequence[SimulatedProcess], view: View) -> None:
         for process in live:
             if process.node.held:
                 raise self.violated(f"{process.name} still holds {list(process.node.held)}")
@@ -159,12 +167,12 @@ class BuffersDrain(Checker):
             if process.role == INGRESS and process.released != scenario.reference.last_sn:
                 raise self.violated(f"the source may forget only what is up to {process.released}")
 
-    def _drained(self, process: Process, stage: int, machine: Ingress | Pooler | Egress) -> None:
+    def _drained(self, process: SimulatedProcess, stage: int, machine: Ingress | Pooler | Egress) -> None:
         if not isinstance(machine, Egress):
             self._known(process, stage, machine.prod)
             buffer = machine.prod.buffer
-            if buffer.allowed.keys() - buffer.coming:
-                raise self.violated(f"{process.name}, stage {stage} has consumers that catch up: {buffer.allowed}")
+            if buffer.quota_rows.keys() - buffer.coming:
+                raise self.violated(f"{process.name}, stage {stage} has consumers that catch up: {buffer.quota_rows}")
             if buffer.runs or buffer.rows:
                 raise self.violated(
                     f"{process.name}, stage {stage} keeps {len(buffer.runs)} runs, {buffer.rows} rows; "
@@ -177,7 +185,7 @@ class BuffersDrain(Checker):
         if isinstance(machine, Pooler):
             self._forgotten(process, machine)
 
-    def _known(self, process: Process, stage: int, prod: FhProd) -> None:
+    def _known(self, process: SimulatedProcess, stage: int, prod: FhProd) -> None:
         """Nobody is fed who is not a consumer any more, and nobody by two names."""
         view = process.node.view
         assert view is not None
@@ -186,16 +194,16 @@ class BuffersDrain(Checker):
         if named - fed or prod.lanes.keys() & prod.merged.keys():
             raise self.violated(f"{process.name}, stage {stage} has lanes {prod.lanes}, merged {prod.merged}")
 
-    def _joined(self, process: Process, stage: int, cons: FhCons) -> None:
+    def _joined(self, process: SimulatedProcess, stage: int, cons: FhCons) -> None:
         """No lane waits for its end, and what one sender sends to one cohort comes in one lane."""
         lanes = Counter((lane.edge, lane.sender, lane.cohort) for lane in cons.lanes.values())
         if any(lane.stops or not lane.channels for lane in cons.lanes.values()) or any(n > 1 for n in lanes.values()):
             raise self.violated(f"{process.name}, stage {stage} has lanes {cons.lanes}")
 
-    def _forgotten(self, process: Process, pooler: Pooler) -> None:
+    def _forgotten(self, process: SimulatedProcess, pooler: Pooler) -> None:
         """What is over is not remembered: a process that runs for a year must not grow."""
         mover = pooler.mover
-        known = {*mover.awaited, *mover.arrived, *mover.wanted, *mover.given, *pooler.cons.standing}
+        known = {*mover.awaited, *mover.arrived, *mover.wanted, *mover.given, *pooler.cons.installed}
         if over := known - mover.standby.keys():
             raise self.violated(f"{process.name}, stage {pooler.stage} remembers copies not on their way: {over}")
         cohorts = pooler.cons.cohorts
@@ -213,10 +221,10 @@ class NoDeadlock(Checker):
 
     claim = "no deadlock"
 
-    def at_rest(self, scenario: Scenario, live: Sequence[Process], view: View) -> None:
+    def at_rest(self, scenario: Scenario, live: Sequence[SimulatedProcess], view: View) -> None:
         self.alone(scenario, live)
 
-    def alone(self, scenario: Scenario, live: Sequence[Process]) -> None:
+    def alone(self, scenario: Scenario, live: Sequence[SimulatedProcess]) -> None:
         for process in live:
             for place, state in process.states.items():
                 if state.ends != scenario.producers[place[0]]:
@@ -237,28 +245,28 @@ class NoPause(Checker):
 
     claim = "no pause"
 
-    def answered(self, process: Process, stage: int) -> None:
+    def answered(self, process: SimulatedProcess, stage: int) -> None:
         machine = process.node.machines[stage]
-        if isinstance(machine, Ingress) or (isinstance(machine, Pooler) and not machine.cons.standing):
+        if isinstance(machine, Ingress) or (isinstance(machine, Pooler) and not machine.cons.installed):
             self._sends(process, stage, machine.prod)
         if isinstance(machine, Pooler) and not machine.prod.leaving and not machine.prod.buffer.full():
             self._consumes(process, stage, machine.cons)
         if isinstance(machine, Egress):
             self._consumes(process, stage, machine.cons)
 
-    def heard(self, process: Process, message: PeerMessage) -> None:
+    def heard(self, process: SimulatedProcess, message: PeerMessage) -> None:
         scenario, view, ingress = process.scenario, process.node.view, process.node.machines.get(0)
         if not isinstance(ingress, Ingress) or ingress.pulling or ingress.ended or view is None:
             return
         coming = {(standby.stage, standby.node) for standby in view.standby}
-        more = scenario.bound_rows if scenario.coming_rows is None else scenario.coming_rows
+        more = scenario.bound_rows if scenario.transfer_rows_max is None else scenario.transfer_rows_max
         for (edge, node), floor in ingress.prod.buffer.floors.items():
             kept = sum(len(run.body) for run in ingress.prod.buffer.runs if run.upto > floor)
             if kept >= (more if (view.edges[edge][1], node) in coming else scenario.bound_rows):
                 return
         raise self.violated(f"{process.name} does not ask its source for more, and nobody lacks much")
 
-    def _consumes(self, process: Process, stage: int, cons: FhCons) -> None:
+    def _consumes(self, process: SimulatedProcess, stage: int, cons: FhCons) -> None:
         oldest = min(cons.cohorts, default=0)
         is_early = stage in process.scenario.unordered and len(cons.cohorts) == 1
         if is_early and cons.pending.get(oldest) and (stage, oldest) not in process.work:
@@ -275,7 +283,7 @@ class NoPause(Checker):
         if here[oldest] > consumed[oldest] and not is_to_meet:
             raise self.violated(f"{process.name}, stage {stage} has rows up to {here} and stands at {consumed}")
 
-    def _sends(self, process: Process, stage: int, prod: FhProd) -> None:
+    def _sends(self, process: SimulatedProcess, stage: int, prod: FhProd) -> None:
         most = max(prod.produced.values(), default=0)
         for name, lane in prod.lanes.items():
             if lane.cursor >= most:
@@ -291,7 +299,7 @@ class CohortsMeet(Checker):
 
     claim = "cohorts meet"
 
-    def given(self, process: Process, work: Consume | Pull) -> None:
+    def given(self, process: SimulatedProcess, work: Consume | Pull) -> None:
         machine = process.node.machines[work.stage if isinstance(work, Consume) else 0]
         if not isinstance(work, Consume) or not isinstance(machine, Pooler):
             return
@@ -308,7 +316,7 @@ class OneSender(Checker):
 
     claim = "one sender at a time"
 
-    def attached(self, process: Process, sender: str, attach: Attach) -> None:
+    def attached(self, process: SimulatedProcess, sender: str, attach: Attach) -> None:
         view = process.node.view
         assert view is not None, f"{process.name} attaches before its first view"
         for channel in channels_of(attach):
@@ -324,13 +332,13 @@ class OneSender(Checker):
             if own in live and sender != own:
                 raise self.violated(f"{process.name} asks {sender} for {channel}, and {own} has its slot")
 
-    def stopped(self, process: Process, sender: str, stop: Stop) -> None:
+    def stopped(self, process: SimulatedProcess, sender: str, stop: Stop) -> None:
         view = process.node.view
         assert view is not None, f"{process.name} stops somebody before its first view"
         if not view.alive(sender):
             raise self.violated(f"{process.name} asks {sender}, which is dead, to stop {stop.channels}")
 
-    def at_rest(self, scenario: Scenario, live: Sequence[Process], view: View) -> None:
+    def at_rest(self, scenario: Scenario, live: Sequence[SimulatedProcess], view: View) -> None:
         for process in live:
             for stage, machine in process.node.machines.items():
                 if not isinstance(machine, Egress):
@@ -338,13 +346,13 @@ class OneSender(Checker):
                 if not isinstance(machine, Ingress):
                     self._fed_once(process, stage, machine.cons, view)
 
-    def _sent_once(self, process: Process, stage: int, prod: FhProd) -> None:
+    def _sent_once(self, process: SimulatedProcess, stage: int, prod: FhProd) -> None:
         lanes = prod.lanes.items()
         sent = Counter((*name[:2], *channel) for name, lane in lanes for channel in self._each(lane.channels))
         if any(count > 1 for count in sent.values()):
             raise self.violated(f"{process.name}, stage {stage} sends a channel twice: {prod.lanes}")
 
-    def _fed_once(self, process: Process, stage: int, cons: FhCons, view: View) -> None:
+    def _fed_once(self, process: SimulatedProcess, stage: int, cons: FhCons, view: View) -> None:
         fed = sorted((lane.edge, *channel) for lane in cons.lanes.values() for channel in self._each(lane.channels))
         held = sorted(partition for of, partition in process.states if of == stage)
         producers = {edge: range(len(view.copies[view.edges[edge][0]])) for edge in view.inputs(stage)}
@@ -358,13 +366,13 @@ class OneSender(Checker):
                 raise self.violated(f"{block} is left of a lane")
             yield from product(block.producers, block.consumers)
 
-    def delivered(self, process: Process, data: Data) -> None:
+    def delivered(self, process: SimulatedProcess, data: Data) -> None:
         view = process.node.view
         if view is None or data.view > view.number or not view.alive(data.sender):
             return  # It is going to be held or ignored.
         machine = process.node.machines[view.edges[data.edge][1]]
         assert not isinstance(machine, Ingress)
-        lane = machine.cons.lanes.get(data.stint)
+        lane = machine.cons.lanes.get(data.lane_id)
         if lane is None or lane.stops:
             return  # The sender may not know yet what was stopped; the consumer knows, and drops or filters it.
         for row in data.bodies[0]:
@@ -381,7 +389,7 @@ class FencedIsMute(Checker):
 
     claim = "a fenced site has no effect"
 
-    def heard(self, process: Process, message: PeerMessage) -> None:
+    def heard(self, process: SimulatedProcess, message: PeerMessage) -> None:
         view = process.node.view
         if view is not None and message.view <= view.number and not view.alive(message.sender):
             raise self.violated(f"{process.name} is in view {view.number} and takes {message} of the dead")
@@ -398,25 +406,25 @@ class WithinBounds(Checker):
     claim = "buffers within their bound"
 
     def __init__(self) -> None:
-        self._allowed: int | None = None  # What may be kept for who acknowledges now, before it is heard,
+        self._quota_rows: int | None = None  # What may be kept for who acknowledges now, before it is heard,
         self._kept = 0  # and what is.
 
-    def acknowledging(self, process: Process, ack: Ack) -> None:
+    def acknowledging(self, process: SimulatedProcess, ack: Ack) -> None:
         buffer, dest = _buffer_for(process, ack), (ack.edge, ack.sender)
-        self._allowed = None
-        if buffer is not None and dest in buffer.allowed and dest not in buffer.coming:
-            self._allowed, self._kept = buffer.allowed[dest], buffer.kept_for(dest)
+        self._quota_rows = None
+        if buffer is not None and dest in buffer.quota_rows and dest not in buffer.coming:
+            self._quota_rows, self._kept = buffer.quota_rows[dest], buffer.kept_for(dest)
 
-    def heard(self, process: Process, message: PeerMessage) -> None:
-        if self._allowed is None or type(message) is not Ack:
+    def heard(self, process: SimulatedProcess, message: PeerMessage) -> None:
+        if self._quota_rows is None or type(message) is not Ack:
             return
         buffer, dest = _buffer_for(process, message), (message.edge, message.sender)
         assert buffer is not None
-        allowed = buffer.allowed.get(dest)  # None: it has caught up.
-        if allowed is not None and 2 * (self._allowed - allowed) < self._kept - buffer.kept_for(dest):
-            raise self.violated(f"{process.name} may keep {allowed} rows for {dest[1]}, which catches up")
+        quota_rows = buffer.quota_rows.get(dest)  # None: it has caught up.
+        if quota_rows is not None and 2 * (self._quota_rows - quota_rows) < self._kept - buffer.kept_for(dest):
+            raise self.violated(f"{process.name} may keep {quota_rows} rows for {dest[1]}, which catches up")
 
-    def given(self, process: Process, work: Consume | Pull) -> None:
+    def given(self, process: SimulatedProcess, work: Consume | Pull) -> None:
         machine = process.node.machines[work.stage if isinstance(work, Consume) else 0]
         if isinstance(machine, Egress):
             return
@@ -433,17 +441,17 @@ class WithinBounds(Checker):
         if crowded and early:
             raise self.violated(f"{process.name} takes early rows in {work} and keeps {crowded}")
 
-    def _crowded(self, process: Process, prod: FhProd) -> str:
+    def _crowded(self, process: SimulatedProcess, prod: FhProd) -> str:
         """For whom too much is kept."""
-        bound, more = process.scenario.bound_rows, process.scenario.coming_rows
+        bound, more = process.scenario.bound_rows, process.scenario.transfer_rows_max
         for dest, floor in prod.buffer.floors.items() or [((0, "nobody"), 0)]:
             kept = sum(len(run.body) for run in prod.buffer.runs if run.upto > floor)
-            if kept >= (bound if more is None or dest not in prod.buffer.allowed else more):
+            if kept >= (bound if more is None or dest not in prod.buffer.quota_rows else more):
                 return f"{kept} rows for {dest[1]}"
         return ""
 
 
-def _buffer_for(process: Process, ack: Ack) -> Buffer | None:
+def _buffer_for(process: SimulatedProcess, ack: Ack) -> Buffer | None:
     """What an ack tells of."""
     view = process.node.view
     if view is None or not 0 <= ack.edge < len(view.edges):

@@ -21,10 +21,10 @@ from ..protocols.controller import Controller
 from ..protocols.machine import Fenced, Refused
 from ..protocols.messages import Closed, Connected, Lost, Move, Publish, View
 from .dataflow import Scenario
-from .process import CONTROLLER, Checker, Outgoing, Process, Violated, Watch, Work
+from .process import CONTROLLER, Checker, Outgoing, PendingWork, SimulatedProcess, Violated, Watch
 from .world import CHUNKS, Choice
 
-State = tuple[int, ...]  # A cell for each node, then that of the controller.
+MemoState = tuple[int, ...]  # A cell for each node, then that of the controller.
 Posts = tuple[tuple[int, int], ...]  # To whom, and the number of the batch of messages.
 Links = tuple[tuple[int, ...], ...]  # By sender: the numbers of the messages on their way.
 
@@ -34,7 +34,7 @@ MOVE = -1  # The stage of a piece of work that is a move.
 T = TypeVar("T")
 
 
-class Numbers(Generic[T]):
+class MemoNumbers(Generic[T]):
     """Values, and the small numbers that stand for them."""
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class Keeper:
         self.controller = Controller(scenario.plan, scenario.at_once)
         self.watch = watch
         self.lost: tuple[tuple[int, int], ...] = ()
-        self.work: dict[Work, Move] = {(MOVE, index): move for index, move in enumerate(scenario.moves)}
+        self.work: dict[PendingWork, Move] = {(MOVE, index): move for index, move in enumerate(scenario.moves)}
 
     @property
     def view(self) -> View:
@@ -109,7 +109,7 @@ class Keeper:
                 self.lost = effect.partitions
         return out
 
-    def answer(self, which: Work) -> Outgoing:
+    def answer(self, which: PendingWork) -> Outgoing:
         return self.deliver(self.work.pop(which))
 
     def clone(self) -> Keeper:
@@ -137,16 +137,16 @@ class Compact:
         self.controller = len(scenario.nodes)
         self.sites = range(1, self.controller - 1)
         self.index = {name: i for i, name in enumerate(self.names)}
-        self.mail: Numbers[Mail] = Numbers()
-        self.batches: Numbers[tuple[int, ...]] = Numbers()
-        self.processes: Numbers[Process | Keeper | None] = Numbers()
+        self.mail: MemoNumbers[Mail] = MemoNumbers()
+        self.batches: MemoNumbers[tuple[int, ...]] = MemoNumbers()
+        self.processes: MemoNumbers[SimulatedProcess | Keeper | None] = MemoNumbers()
         self.processes.of(None, None)
         self.nodes: list[int] = [-1]  # By process: whose it is.
         self.work: list[tuple[int, ...]] = [()]  # By process: the events that are pieces of work.
-        self.cells: Numbers[Cell] = Numbers()
+        self.cells: MemoNumbers[Cell] = MemoNumbers()
         self.cells.of(None, Cell(0, ()))
         self.known_actions: list[tuple[Action, ...] | None] = [()]  # By cell.
-        self._work: Numbers[Work] = Numbers()
+        self._work: MemoNumbers[PendingWork] = MemoNumbers()
         self._steps: dict[tuple[int, int], tuple[int, Posts]] = {}
         self._appended: dict[tuple[int, int], int] = {}
         self._deaths: dict[tuple[int, int], tuple[int, int, Posts]] = {}
@@ -156,15 +156,17 @@ class Compact:
         """How often a machine was stepped."""
         return len(self._steps)
 
-    def start(self) -> State:
+    def start(self) -> MemoState:
         """Everybody has greeted the controller, and the first view is on its way."""
         keeper = Keeper(self.scenario, self.watch)
         views: Outgoing = []
         for name in self.scenario.nodes:
-            [(_, hello)] = Process(self.scenario, name, ()).deliver(Connected())
+            [(_, hello)] = SimulatedProcess(self.scenario, name, ()).deliver(Connected())
             views.extend(keeper.deliver(hello))
         nobody: Links = ((),) * len(self.names)
-        processes: list[Process | Keeper] = [Process(self.scenario, name, self.watch) for name in self.scenario.nodes]
+        processes: list[SimulatedProcess | Keeper] = [
+            SimulatedProcess(self.scenario, name, self.watch) for name in self.scenario.nodes
+        ]
         state = [self._cell(self._number(process), nobody) for process in [*processes, keeper]]
         for to, batch in self._posts(self.controller, views):
             state[to] = self.append(state[to], batch)
@@ -201,7 +203,7 @@ class Compact:
         work = self._work.values[~event]
         return ("move", CONTROLLER, work[1]) if work[0] == MOVE else ("answer", self.names[node], work)
 
-    def _number(self, process: Process | Keeper) -> int:
+    def _number(self, process: SimulatedProcess | Keeper) -> int:
         number = self.processes.of((process.name, process.key()), process)
         if number == len(self.nodes):
             self.nodes.append(self.index[process.name])
@@ -252,15 +254,15 @@ class Compact:
             known = self._deaths[cell, node] = event, self._cell(after, _with(links, node, ())), posts
         return known
 
-    def keeper(self, state: State) -> Keeper:
+    def keeper(self, state: MemoState) -> Keeper:
         keeper = self.processes.values[self.cells.values[state[self.controller]].process]
         assert isinstance(keeper, Keeper)
         return keeper
 
-    def live(self, state: State) -> list[Process]:
+    def live(self, state: MemoState) -> list[SimulatedProcess]:
         """The processes of nodes that have not crashed."""
         everyone = (self.processes.values[self.cells.values[cell].process] for cell in state)
-        return [process for process in everyone if isinstance(process, Process)]
+        return [process for process in everyone if isinstance(process, SimulatedProcess)]
 
     def _cell(self, process: int, links: Links) -> int:
         cell = Cell(process, links)

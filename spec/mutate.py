@@ -37,7 +37,7 @@ _NOTICED, _SURVIVED = 0, 7
 
 
 @dataclass
-class Mutated:
+class MutationResult:
     """What became of the mutants; of the survivors, which nobody has argued to be equivalent."""
 
     mutants: int = 0
@@ -47,7 +47,7 @@ class Mutated:
     seconds: float = 0.0
 
 
-def mutate(modules: Sequence[str] = MODULES, results: Path | None = None, progress: Any = print) -> Mutated:
+def mutate(modules: Sequence[str] = MODULES, results: Path | None = None, progress: Any = print) -> MutationResult:
     """Try every mutant of `modules`, one on each core; with `results`, go on where an earlier run stopped."""
     began = time.monotonic()
     known: dict[str, bool] = json.loads(results.read_text()) if results is not None and results.exists() else {}
@@ -66,7 +66,7 @@ def mutate(modules: Sequence[str] = MODULES, results: Path | None = None, progre
             progress(f"{done} of {len(left)} tried, {time.monotonic() - began:.0f} s")
     survivors = [mutant.name for mutant in everyone if not known[_key(mutant)]]
     argued = arguments()
-    return Mutated(
+    return MutationResult(
         mutants=len(everyone),
         noticed=len(everyone) - len(survivors),
         survivors=survivors,

@@ -28,40 +28,40 @@ from ..protocols.messages import (
     Ahead,
     Attach,
     Block,
-    Complain,
     Connected,
     Consume,
     Consumed,
+    CopyFailed,
+    CopyReady,
     Data,
-    Done,
     Drop,
-    Failed,
+    EndOfSource,
     Hello,
     Install,
     Move,
     PeerMessage,
     Pull,
     Released,
+    ReportRefused,
     Send,
+    SendToController,
     Sourced,
-    SourceEnded,
     State,
     Stop,
-    Tell,
     View,
 )
 from ..protocols.node import Node
 from ..protocols.pooler import Pooler
 from .dataflow import EGRESS, INGRESS, OperatorState, Row, Scenario
 
-Outgoing = list[tuple[str, PeerMessage | View | Hello | Done | Failed]]
-Work = tuple[int, int]  # Stage, cohort.
-Place = tuple[int, int]  # Stage, partition.
+Outgoing = list[tuple[str, PeerMessage | View | Hello | CopyReady | CopyFailed]]
+PendingWork = tuple[int, int]  # Stage, cohort.
+CopyPlace = tuple[int, int]  # Stage, partition.
 Channel = tuple[int, int, int]  # Edge, producer partition, consumer partition.
 
 
 CONTROLLER = "controller"
-PULL: Work = (0, 0)
+PULL: PendingWork = (0, 0)
 
 
 class Violated(Exception):
@@ -74,31 +74,33 @@ class Checker:
     claim = ""
     compares_with_the_plain_run = False  # Then it need not look at what is known to be as in the plain run.
 
-    def attached(self, process: Process, sender: str, attach: Attach) -> None:
+    def attached(self, process: SimulatedProcess, sender: str, attach: Attach) -> None:
         """`process` is about to ask `sender` to feed it."""
 
-    def stopped(self, process: Process, sender: str, stop: Stop) -> None:
+    def stopped(self, process: SimulatedProcess, sender: str, stop: Stop) -> None:
         """`process` is about to ask `sender` not to feed it any more."""
 
-    def delivered(self, process: Process, data: Data) -> None:
+    def delivered(self, process: SimulatedProcess, data: Data) -> None:
         """A frame is about to be delivered to `process`."""
 
-    def acknowledging(self, process: Process, ack: Ack) -> None:
+    def acknowledging(self, process: SimulatedProcess, ack: Ack) -> None:
         """An ack is about to be delivered to `process`; when it has been, it is `heard`."""
 
-    def given(self, process: Process, work: Consume | Pull) -> None:
+    def given(self, process: SimulatedProcess, work: Consume | Pull) -> None:
         """`process` has been told to begin a piece of work."""
 
-    def heard(self, process: Process, message: PeerMessage) -> None:
+    def heard(self, process: SimulatedProcess, message: PeerMessage) -> None:
         """`process` has taken a message of another node and has not refused it."""
 
-    def answered(self, process: Process, stage: int) -> None:
+    def answered(self, process: SimulatedProcess, stage: int) -> None:
         """The operator, sink or source of `stage` has finished a piece of work, and `process` has acted on it."""
 
-    def consumed(self, process: Process, work: Consume, partition: int, rows: list[Row], state: OperatorState) -> None:
+    def consumed(
+        self, process: SimulatedProcess, work: Consume, partition: int, rows: list[Row], state: OperatorState
+    ) -> None:
         """`process` has run `partition` over `rows` and is about to be in `state`."""
 
-    def installed(self, process: Process, place: Place) -> None:
+    def installed(self, process: SimulatedProcess, place: CopyPlace) -> None:
         """`process` is about to install the state of a copy."""
 
     def published(self, scenario: Scenario, before: View, view: View) -> None:
@@ -110,13 +112,13 @@ class Checker:
     def doubted(self, view: View, doubted: Sequence[str], removed: Sequence[str]) -> None:
         """In `view`, the controller had reason to doubt some nodes that live, and has declared these dead."""
 
-    def lost(self, live: Sequence[Process], view: View, places: Sequence[Place]) -> None:
+    def lost(self, live: Sequence[SimulatedProcess], view: View, places: Sequence[CopyPlace]) -> None:
         """The controller says that these places are lost; `view` is the last one published."""
 
-    def alone(self, scenario: Scenario, live: Sequence[Process]) -> None:
+    def alone(self, scenario: Scenario, live: Sequence[SimulatedProcess]) -> None:
         """Nothing is left to happen but the start of a controller, and nobody waits for one."""
 
-    def at_rest(self, scenario: Scenario, live: Sequence[Process], view: View) -> None:
+    def at_rest(self, scenario: Scenario, live: Sequence[SimulatedProcess], view: View) -> None:
         """Nothing is left to happen, and no partition was lost; `view` is the last one."""
 
     def violated(self, what: str) -> Violated:
@@ -145,30 +147,30 @@ class Watch:
         self.published, self.lost, self.at_rest = who("published"), who("lost"), who("at_rest")
 
 
-class Process:
+class SimulatedProcess:
     """Node `name` of `scenario`, watched by `checkers`; if it is an end, it may be started after `last` one."""
 
     def __init__(
-        self, scenario: Scenario, name: str, checkers: Iterable[Checker] | Watch, last: Process | None = None
+        self, scenario: Scenario, name: str, checkers: Iterable[Checker] | Watch, last: SimulatedProcess | None = None
     ) -> None:
         self.scenario = scenario
         self.name = name
         self.watch = checkers if isinstance(checkers, Watch) else Watch(checkers)
         self.released: int = last.released if last is not None else 0
-        self.states: dict[Place, OperatorState] = {
+        self.states: dict[CopyPlace, OperatorState] = {
             (stage, partition): scenario.first_state()
             for stage in range(1, len(scenario.partitions))
             for partition in scenario.held(name, stage)
         }
-        self.through: dict[Place, int] = dict.fromkeys(self.states, 0)
+        self.through: dict[CopyPlace, int] = dict.fromkeys(self.states, 0)
         # In the order in which they came; for an unordered stage that means nothing, and they are sorted.
-        self.history: dict[Place, tuple[Row, ...]] = dict.fromkeys(self.states, ())
+        self.history: dict[CopyPlace, tuple[Row, ...]] = dict.fromkeys(self.states, ())
         self.ahead: dict[int, tuple[Ahead, ...]] = {}  # Of each sink that is, by its stage.
         if last is not None:
             self.states, self.through, self.history = dict(last.states), dict(last.through), dict(last.history)
             self.ahead = dict(last.ahead)
         self.node: Node = Node(name, list(self._machines()), last.node.incarnation + 1 if last is not None else 1)
-        self.work: dict[Work, Consume | Pull] = {}  # One piece of work at a time each.
+        self.work: dict[PendingWork, Consume | Pull] = {}  # One piece of work at a time each.
         self.ended = False
         self._installs = False
         self.feeds: dict[Channel, str] = {}  # Who was last asked to feed each channel.
@@ -199,7 +201,7 @@ class Process:
             self.feeds = {c: sender for c, sender in self.feeds.items() if self.name in consumers[c[0]]}
         return out
 
-    def answer(self, which: Work) -> Outgoing:
+    def answer(self, which: PendingWork) -> Outgoing:
         """Let the operator, the sink or the source finish a piece of work."""
         work = self.work.pop(which)
         stage, cohort = which
@@ -223,9 +225,9 @@ class Process:
             check(self, stage)
         return out
 
-    def clone(self) -> Process:
+    def clone(self) -> SimulatedProcess:
         """An independent copy; the scenario and the checkers are shared."""
-        twin = object.__new__(Process)
+        twin = object.__new__(SimulatedProcess)
         twin.__dict__.update(self.__dict__)
         twin.node = self.node.clone()
         twin.work = dict(self.work)
@@ -250,7 +252,7 @@ class Process:
             tuple(sorted(self.feeds.items())),
         )
 
-    def beyond(self, place: Place) -> tuple[Row, ...]:
+    def beyond(self, place: CopyPlace) -> tuple[Row, ...]:
         """What a copy of an unordered stage has consumed beyond its position."""
         rows = self.history[place]
         return rows[bisect_right(rows, self.through[place], key=_number) :]
@@ -259,13 +261,13 @@ class Process:
         """The machines of a node: a site has a pooler for each stage, whether it holds partitions of it or not."""
         scenario = self.scenario
         if self.role == INGRESS:
-            yield Ingress(self.name, scenario.bound_rows, self.released, scenario.coming_rows)
+            yield Ingress(self.name, scenario.bound_rows, self.released, scenario.transfer_rows_max)
         elif self.role == EGRESS:
             for stage in range(scenario.stages + 1, len(scenario.partitions)):
                 yield Egress(self.name, stage, self.through.get((stage, 0), 0), self.ahead.get(stage, ()))
         else:
             for stage in range(1, scenario.stages + 1):
-                yield Pooler(self.name, stage, scenario.bound_rows, scenario.coming_rows, scenario.step)
+                yield Pooler(self.name, stage, scenario.bound_rows, scenario.transfer_rows_max, scenario.step)
 
     def _source(self, pull: Pull) -> Outgoing:
         """Whoever asks gets the same rows under the same numbers: they are in the journal."""
@@ -274,7 +276,7 @@ class Process:
         if place == len(source):
             assert not self.ended, f"{self.name} asks a source that has ended"
             self.ended = True
-            return self._carry_out(self.node.step(SourceEnded()))
+            return self._carry_out(self.node.step(EndOfSource()))
         body = tuple(row for row in source[place] if row.sn > pull.after)
         sourced = Sourced(after=pull.after, upto=body[-1].sn, rows=len(body), body=body)
         return self._carry_out(self.node.step(sourced))
@@ -331,16 +333,16 @@ class Process:
             elif kind is Drop:
                 place = (effect.stage, effect.partition)
                 del self.states[place], self.through[place], self.history[place]
-            elif kind is Complain:
+            elif kind is ReportRefused:
                 raise Refused(effect.text)
-            elif kind is Tell:
+            elif kind is SendToController:
                 out.append((CONTROLLER, effect.message))
             else:
                 assert kind is Released, f"a node has no business with {effect}"
                 self.released = effect.upto
         return out
 
-    def _begin(self, which: Work, work: Consume | Pull) -> None:
+    def _begin(self, which: PendingWork, work: Consume | Pull) -> None:
         self.work[which] = work
         if not self._installs:  # Else the pool may have filled behind this decision.
             for check in self.watch.given:
@@ -384,7 +386,7 @@ class Process:
             sender=data.sender,
             view=data.view,
             edge=edge,
-            stint=data.stint,
+            lane_id=data.lane_id,
             after=after,
             upto=upto,
             bodies=(tuple(chosen),),
@@ -452,5 +454,5 @@ def _last_number(body: tuple[Row, ...]) -> int:
     return body[-1].sn
 
 
-def _first(item: tuple[Work, Any]) -> Work:
+def _first(item: tuple[PendingWork, Any]) -> PendingWork:
     return item[0]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ..protocols.messages import Move, Standby, View
 from ..protocols.view import number_of
 from .dataflow import EGRESS, INGRESS, Scenario
-from .process import Checker, Place, Process
+from .process import Checker, CopyPlace, SimulatedProcess
 
 
 class OneCopyPerSite(Checker):
@@ -24,7 +24,7 @@ class OneCopyPerSite(Checker):
                 if len(nodes) != len(set(nodes)):
                     raise self.violated(f"stage {stage}, partition {partition} lives on {nodes}")
 
-    def installed(self, process: Process, place: Place) -> None:
+    def installed(self, process: SimulatedProcess, place: CopyPlace) -> None:
         if place in process.states:
             raise self.violated(f"{process.name} has a copy of {place} and is given another")
 
@@ -41,7 +41,7 @@ class RecoveryEnds(Checker):
         if view.versions > 2 * faults * copies + (faults + 1) * len(scenario.moves):
             raise self.violated(f"{faults} faults, {copies} copies, and {view.versions} were begun: it has no end")
 
-    def at_rest(self, scenario: Scenario, live: Sequence[Process], view: View) -> None:
+    def at_rest(self, scenario: Scenario, live: Sequence[SimulatedProcess], view: View) -> None:
         if view.standby:
             raise self.violated(f"nothing is left to happen, and {view.standby} are not live")
         for stage in (0, len(view.copies) - 1):
@@ -112,7 +112,7 @@ class NothingGivenUp(Checker):
 
     claim = "nothing given up"
 
-    def lost(self, live: Sequence[Process], view: View, places: Sequence[Place]) -> None:
+    def lost(self, live: Sequence[SimulatedProcess], view: View, places: Sequence[CopyPlace]) -> None:
         for stage, partition in places:
             if stage in (0, len(view.copies) - 1):
                 raise self.violated(f"the end {stage} is started again, and needs no copy")

@@ -42,7 +42,7 @@ WORLDS: dict[str, Scenario] = {
     # Catch-up.
     "a spare": replace(_SPARE, crashes=1),
     "a spare, roomy": replace(_SPARE, crashes=1, bound_rows=10),
-    "a spare, patience": replace(_SPARE, crashes=1, batches=BATCHES, coming_rows=8),
+    "a spare, patience": replace(_SPARE, crashes=1, batches=BATCHES, transfer_rows_max=8),
     "small steps": replace(
         _PAIRS, copies=declustered(2, [2]), sites=3, batches=BATCHES, crashes=1, moves=(_move(1, 0, 0, 3),), step=1
     ),

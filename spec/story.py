@@ -9,19 +9,19 @@ from ..protocols.messages import (
     Attach,
     Block,
     Consume,
+    CopyFailed,
+    CopyReady,
     Data,
-    Done,
-    Failed,
     Hello,
     Merge,
     Merged,
     Move,
     Pull,
+    RequestState,
     State,
     Stop,
     Stopped,
     View,
-    Want,
 )
 from .dataflow import END, Row
 
@@ -60,29 +60,29 @@ def show(what: Any) -> str:
         return f"view {what.number}, dead: {', '.join(sorted(what.dead)) or 'none'}{building}"
     if isinstance(what, Data):
         rows = " ".join(_row(row) for body in what.bodies for row in body)
-        return f"data e{what.edge}#{what.stint} ({what.after}..{what.upto}] {rows}".rstrip()
+        return f"data e{what.edge}#{what.lane_id} ({what.after}..{what.upto}] {rows}".rstrip()
     if isinstance(what, Ack):
         return f"ack e{what.edge} {what.position}"
     if isinstance(what, Attach):
         channels = " ".join(map(_block, what.channels))
-        return f"attach e{what.edge}#{what.stint} at {what.position} {channels}"
+        return f"attach e{what.edge}#{what.lane_id} at {what.position} {channels}"
     if isinstance(what, Consume):
         cohort = f" cohort {what.cohort}" if what.cohort else ""
         beyond = max([frame.upto for frame in what.frames if not what.ordered], default=what.upto)
         early = f" and of what is behind it up to {beyond}" if beyond > what.upto else ""
         return f"work of stage {what.stage}{cohort} ({what.after}..{what.upto}]{early}"
     if isinstance(what, Stop):
-        return f"stop e{what.edge}#{what.stint} {' '.join(map(_block, what.channels))}"
+        return f"stop e{what.edge}#{what.lane_id} {' '.join(map(_block, what.channels))}"
     if isinstance(what, Stopped):
-        return f"stopped e{what.edge}#{what.stint}"
+        return f"stopped e{what.edge}#{what.lane_id}"
     if isinstance(what, Merge | Merged):
-        return f"{type(what).__name__.lower()} e{what.edge}#{what.stint} into #{what.into}"
-    if isinstance(what, Want):
+        return f"{type(what).__name__.lower()} e{what.edge}#{what.lane_id} into #{what.into}"
+    if isinstance(what, RequestState):
         return f"want v{what.version} at {what.position} or later"
     if isinstance(what, State):
         ahead = "".join(f", e{a.edge} {_set(a.producers)} at {a.position}" for a in what.ahead)
         return f"state v{what.version} at {what.position}{ahead}"
-    if isinstance(what, Done | Failed):
+    if isinstance(what, CopyReady | CopyFailed):
         return f"{type(what).__name__.lower()} v{what.version}"
     if isinstance(what, Hello):
         ends = "".join(f", number {what.incarnation} to serve stage {stage}" for stage in what.ends)

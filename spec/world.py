@@ -35,14 +35,26 @@ from typing import Any
 
 from ..protocols.controller import Controller
 from ..protocols.machine import Fenced, Refused
-from ..protocols.messages import Closed, Connected, Cut, Effect, Hello, Lost, Publish, Resend, State, Suspected, View
-from ..protocols.view_retention import Seen
+from ..protocols.messages import (
+    Closed,
+    Connected,
+    Effect,
+    Hello,
+    LinkDown,
+    Lost,
+    Publish,
+    Resend,
+    State,
+    Suspected,
+    View,
+)
+from ..protocols.view_retention import ViewRetention
 from .dataflow import EGRESS, INGRESS, Scenario, site
 from .invariants import all_checkers
-from .process import CONTROLLER, Checker, Outgoing, Process, Violated, Watch, Work, role_of
+from .process import CONTROLLER, Checker, Outgoing, PendingWork, SimulatedProcess, Violated, Watch, role_of
 from .story import describe
 
-Choice = tuple[str, str, str | int | Work]
+Choice = tuple[str, str, str | int | PendingWork]
 NO_DETAIL = ""
 FAULTS = ("crash", "suspect", "cut")
 CHUNKS = " in chunks"
@@ -55,7 +67,7 @@ class World:
     def __init__(self, scenario: Scenario, checkers: Iterable[Checker] | None = None, record: bool = False) -> None:
         self.scenario = scenario
         self.watch = _ALL if checkers is None else Watch(checkers)
-        self.processes: dict[str, Process] = {}
+        self.processes: dict[str, SimulatedProcess] = {}
         self.crashed: set[str] = set()
         self.fenced: set[str] = set()  # Declared dead, and alive.
         self.dismissed: set[str] = set()  # Those of them that this controller does not hear any more.
@@ -71,7 +83,7 @@ class World:
         self._places: dict[Choice, int] = {}
         self.controller = Controller(scenario.plan, scenario.at_once)
         self.journal: list[View] = []
-        self.seen = Seen(None)
+        self.seen = ViewRetention(None)
         self._listed: dict[str, int] = {}  # The view that first listed each node.
         self._doing = {
             "deliver": self._deliver,
@@ -92,7 +104,7 @@ class World:
         for index in range(scenario.arrivals):
             self._enable(("arrive", site(scenario.sites + index), NO_DETAIL))
         for node in scenario.nodes:
-            self._start(Process(scenario, node, self.watch), at_once=not scenario.slow_start)
+            self._start(SimulatedProcess(scenario, node, self.watch), at_once=not scenario.slow_start)
 
     def do(self, choice: Choice) -> None:
         """Let `choice` happen; raise `Violated` if an invariant does not survive it."""
@@ -109,7 +121,7 @@ class World:
 
     # --- what a world looks like ----------------------------------------------------------------------
 
-    def live(self) -> list[Process]:
+    def live(self) -> list[SimulatedProcess]:
         """The processes that have not crashed and were not taken for dead."""
         return [p for name, p in self.processes.items() if name not in self.crashed and name not in self.fenced]
 
@@ -231,7 +243,7 @@ class World:
         if name != CONTROLLER:
             role, _, incarnation = name.partition(".")
             again = f"{role}.{int(incarnation or 1) + 1}"
-            self._start(Process(self.scenario, again, self.watch, self.processes[name]))
+            self._start(SimulatedProcess(self.scenario, again, self.watch, self.processes[name]))
             return
         if not self.choices and self._is_not_missed():
             for check in self.watch.alone:
@@ -239,7 +251,7 @@ class World:
         self.crashed.discard(CONTROLLER)
         last = self.journal[-1] if self.journal else self.scenario.plan
         self.controller = Controller(last, self.scenario.at_once)
-        self.seen = Seen(self.journal[-1] if self.journal else None)
+        self.seen = ViewRetention(self.journal[-1] if self.journal else None)
         self.fenced = {node for node in self.fenced if not last.alive(node)}  # What is not in the journal is forgotten.
         self.dismissed.clear()  # They do not know why they were cut off, and greet the next controller.
         for node in self.processes:
@@ -260,9 +272,9 @@ class World:
     def _arrive(self, name: str, _: Any) -> None:
         self._disable(("arrive", name, NO_DETAIL))
         self._note("arrive", name, NO_DETAIL)
-        self._start(Process(self.scenario, name, self.watch))
+        self._start(SimulatedProcess(self.scenario, name, self.watch))
 
-    def _start(self, process: Process, at_once: bool = False) -> None:
+    def _start(self, process: SimulatedProcess, at_once: bool = False) -> None:
         self.processes[process.name] = process
         if CONTROLLER in self.crashed:
             return
@@ -297,7 +309,7 @@ class World:
         self._disable(("report", a, b))
         self._note("report", a, b)
         if {a, b} <= set(self.controller.view.nodes):
-            self._control_and_fence(Cut(a=a, b=b), a, b)
+            self._control_and_fence(LinkDown(a=a, b=b), a, b)
         if self._both_go_on(a, b) and not self.lost:
             self._enable(("mend", a, b))
 
@@ -404,7 +416,7 @@ class World:
         if self.links.pop((sender, to), None):
             self._disable_if_there(("deliver", sender, to))
 
-    def _enable_work(self, process: Process) -> None:
+    def _enable_work(self, process: SimulatedProcess) -> None:
         for work in process.work:
             choice: Choice = ("answer", process.name, work)
             if choice not in self._places:
@@ -426,7 +438,7 @@ class World:
         if choice in self._places:
             self._disable(choice)
 
-    def _note(self, kind: str, name: str, detail: str | int | Work, what: Any = None) -> None:
+    def _note(self, kind: str, name: str, detail: str | int | PendingWork, what: Any = None) -> None:
         if self.trace is not None:
             self.trace.append(describe(kind, name, detail, what))
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import pytest
 
 from flux.protocols.buffer import Buffer as MachineBuffer
-from flux.protocols.messages import Ack, Attach, Data, Run, View, Want
+from flux.protocols.messages import Ack, Attach, Data, OutputRun, RequestState, View
 from flux.spec.invariants import Violated
 from flux.spec.process import CONTROLLER
 from flux.spec.thesis import Copy, Fault, Scenario, explore, one_to_one, sequences
@@ -25,8 +25,8 @@ ALL = frozenset({PROD, PRIM, SEC})
 SN_1, SN_2 = (1,), (2,)
 
 
-def run(upto: int) -> Run:
-    return Run(after=upto - 1, upto=upto, rows=1, body=())
+def run(upto: int) -> OutputRun:
+    return OutputRun(after=upto - 1, upto=upto, rows=1, body=())
 
 
 def two_consumers() -> MachineBuffer:
@@ -83,7 +83,7 @@ def test_the_controller_is_not_relied_upon_for_data_in_flight() -> None:
     views = told.waiting(CONTROLLER, ONE)
     assert [type(view) for view in views] == [View]
     told.deliver(CONTROLLER, THREE).deliver(CONTROLLER, ONE)
-    assert told.waiting(THREE, ONE, Want) and not told.waiting(THREE, CONTROLLER)
+    assert told.waiting(THREE, ONE, RequestState) and not told.waiting(THREE, CONTROLLER)
 
 
 # --- 3.2.1.2: the normal case ----------------------------------------------------------------------------------

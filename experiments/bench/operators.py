@@ -33,7 +33,7 @@ from flux.model.operator import OperatorStep, output_of
 from flux.model.punctuation import Punctuation
 from flux.operators import Distinct, GroupBy, Join, TimeWindow, TopK
 from flux.operators.join_spec import Joined
-from flux.site.ingress.watermarks import Watermarks, numbered
+from flux.site.ingress.watermarks import Watermarks, number_watermarks
 from flux.types.hashing import partition_of
 
 PARTITIONS = 32
@@ -258,11 +258,11 @@ class Input:
         after = 0
         for start in range(0, rows.num_rows, BATCH_ROWS):
             part = rows.slice(start, BATCH_ROWS)
-            marks = watermarks.behind(0, part, after) if case.by_time else ()
-            sn = numbered(after, part.num_rows, marks)
+            punctuations = watermarks.behind(0, part, after) if case.by_time else ()
+            sn = number_watermarks(after, part.num_rows, punctuations)
             batch = Batch(part, sn, None, partition_of([part.column(case.key)], PARTITIONS))
-            pieces.append((batch, [Punctuation(number, "watermark", value) for number, value in marks]))
-            after += part.num_rows + len(marks)
+            pieces.append((batch, [Punctuation(number, "watermark", value) for number, value in punctuations]))
+            after += part.num_rows + len(punctuations)
         return cls(step, [*pieces, (None, [Punctuation(after + 1, "end")])])
 
     def run(self) -> list[pa.RecordBatch]:
@@ -304,7 +304,7 @@ def measure(case: Case, rows: int, repeats: int) -> dict[str, Any]:
     return {
         "case": case.name,
         "rows": rows,
-        "marks": sum(len(marks) for _, marks in given.pieces),
+        "marks": sum(len(punctuations) for _, punctuations in given.pieces),
         "flux_ns_per_row": ours_s / rows * 1e9,
         "plain_ns_per_row": theirs_s / rows * 1e9,
         "ratio": theirs_s / ours_s,

@@ -186,9 +186,9 @@ class Soak:
 
     def _longest_gap_s(self, began: float) -> float:
         """The longest time without a row at the sink since `began`."""
-        assert self._run._program is not None
-        with self._run._program.changed:
-            came = [when for when, _, rows in self._run._program.heard.history.outputs if rows and when > began]
+        assert self._run._driver is not None
+        with self._run._driver.changed:
+            came = [when for when, _, rows in self._run._driver.run_state.history.outputs if rows and when > began]
         return max(later - earlier for earlier, later in itertools.pairwise([began, *came, time.monotonic()]))
 
     def _progress(self) -> None:

@@ -25,9 +25,9 @@ class Watch:
     """What is asked of the run `run`, again and again."""
 
     def __init__(self, run: flux.Run, patience_s: float = 60.0) -> None:
-        assert run._program is not None
+        assert run._driver is not None
         self._run = run
-        self._program = run._program
+        self._driver = run._driver
         self._patience_s = patience_s
         self._read_bytes = len(MAGIC)  # Of the controller's journal,
         self._file = 0  # which is another file when it was shortened.
@@ -64,25 +64,25 @@ class Watch:
 
     def sites(self) -> list[str]:
         """The live sites."""
-        with self._program.changed:
-            return [process.name for process in self._program.processes if process.is_site and not process.gone]
+        with self._driver.changed:
+            return [process.name for process in self._driver.processes if process.is_site and not process.gone]
 
     def deaths(self) -> list[Process]:
         """Every process that has died so far."""
-        with self._program.changed:
-            return list(self._program.heard.deaths)
+        with self._driver.changed:
+            return list(self._driver.run_state.deaths)
 
     def ended(self, pid: int) -> Process | None:
         """The process `pid`, if it has ended: by its death, or as a site that was emptied."""
-        with self._program.changed:
-            known = (*self._program.heard.deaths, *self._program.processes)
+        with self._driver.changed:
+            known = (*self._driver.run_state.deaths, *self._driver.processes)
             return next((process for process in known if process.pid == pid and process.gone), None)
 
     def is_whole(self) -> bool:
         """Whether the last view knows who lives, and every partition has all its copies among those."""
         view = self.view()
-        with self._program.changed:
-            present = list(self._program.processes)
+        with self._driver.changed:
+            present = list(self._driver.processes)
         knows = all(view.alive(p.node) != p.gone for p in present if p.is_site or p.name in (INGRESS, EGRESS))
         up = all(process.state == "up" for process in present if not process.gone)
         held = {node for stage in view.copies for copies in stage for node in copies}
@@ -95,18 +95,18 @@ class Watch:
 
     def wait_output(self) -> None:
         """Return when output has come since."""
-        before = self._program.heard.safe_upto
-        self.until(lambda: self._program.heard.safe_upto > before, "output")
+        before = self._driver.run_state.safe_upto
+        self.until(lambda: self._driver.run_state.safe_upto > before, "output")
 
     def until(self, holds: Callable[[], bool], what: str) -> None:
         """Return when `holds()`; raise if the run ends with an error before, or it takes too long."""
         deadline = time.monotonic() + self._patience_s
-        before = self._program.heard.safe_upto
+        before = self._driver.run_state.safe_upto
         while not holds():
-            if self._program.heard.error is not None:
-                raise self._program.heard.error
+            if self._driver.run_state.error is not None:
+                raise self._driver.run_state.error
             if time.monotonic() > deadline:
-                came = self._program.heard.safe_upto - before
+                came = self._driver.run_state.safe_upto - before
                 up = [f"{p.name} ({p.incarnation})" for p in self._run.status().processes if p.state == "up"]
                 raise Stalled(
                     f"waited {self._patience_s:g} s for {what}. Meanwhile the output came {came:,} rows of input "
@@ -116,24 +116,24 @@ class Watch:
 
     def numbered(self) -> int:
         """The last row that the ingress is known to have numbered."""
-        with self._program.changed:
-            heard = self._program.heard
-            return max([heard.safe_upto, *(upto for _, upto, _ in heard.history.inputs[-100:])])
+        with self._driver.changed:
+            run_state = self._driver.run_state
+            return max([run_state.safe_upto, *(upto for _, upto, _ in run_state.history.inputs[-100:])])
 
     def wait_told(self, at: float) -> None:
         """Return when it is known how many rows had gone in at a moment: the ingress tells that some time later."""
 
         def is_told() -> bool:
-            with self._program.changed:
-                inputs = self._program.heard.history.inputs
+            with self._driver.changed:
+                inputs = self._driver.run_state.history.inputs
                 return bool(inputs) and inputs[-1][0] > at
 
         self.until(is_told, "the ingress to tell what went in")
 
     def unacknowledged(self, at: float) -> int:
         """Rows that had gone in and not come out at a moment of the monotonic clock; rather too few than too many."""
-        with self._program.changed:
-            history = self._program.heard.history
+        with self._driver.changed:
+            history = self._driver.run_state.history
             went_in = max((upto for when, upto, _ in history.inputs if when <= at), default=0)
             came_out = max((upto for when, upto, _ in history.outputs if when <= at), default=0)
         return went_in - came_out

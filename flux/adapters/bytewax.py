@@ -25,12 +25,13 @@ from typing import Any, Literal
 
 from ..hosting import NAN, keys_within
 from ..model.batch import Batch
-from ..model.error_location import place_of
+from ..model.error_location import locate
 from ..model.operator import Context, Operator
-from ..model.output_rows import keeping
+from ..model.output_rows import keep_rows
 from ..model.punctuation import Punctuation
 from ..model.timers import key_order
-from ..model.zoned_keys import apart, apart_again
+from ..model.zoned_keys import rewrap_zoned, wrap_zoned
+from ..types.array_types import Key
 from ..types.errors import OperatorError, PlanError
 from .wrap import RowWise, columns_of
 
@@ -57,8 +58,6 @@ _GIVE = (
     "Give the function that bytewax's `stateful` or `stateful_batch` takes as builder, or a Dataflow of bytewax's with "
     "one stateful operator in it"
 )
-
-Key = tuple[Any, ...]
 
 
 def stream_time() -> datetime:
@@ -120,7 +119,7 @@ def wrap_bytewax(
         "_emitting": None if emit is None else staticmethod(emit),
         "_method": "on_item" if hasattr(logic, "on_item") else "on_batch",
         "_time": time,
-        "told_time_by": time if _could_ask(logic) or _give_time(logic) else None,
+        "notified_by": time if _could_ask(logic) or _give_time(logic) else None,
         "output": output,
         "state_types": (*state_types, *sorted(known - set(state_types), key=lambda kind: kind.__qualname__)),
     }
@@ -249,7 +248,7 @@ class _Logics(RowWise):
         self._set_time()
         names = batch.arrow.schema.names
         columns = [batch.column(name) for name in self._columns]
-        keys = apart(keys_within(batch, columns), columns)
+        keys = wrap_zoned(keys_within(batch, columns), columns)
         outputs: list[Any] = []
         origin: list[int] = []
         for place, (row, key) in enumerate(zip(batch.rows(), keys, strict=True)):
@@ -276,7 +275,7 @@ class _Logics(RowWise):
                 outputs += self._called(key, "on_eof")
         if not outputs:
             return None
-        who = place_of(self._emitting or self._last)
+        who = locate(self._emitting or self._last)
         return columns_of(outputs, None, lambda i: {"row": p.sn}, who)
 
     def _set_time(self) -> None:
@@ -309,7 +308,7 @@ class _Logics(RowWise):
                 "whether the logic is done: ([...], False)"
             ) from None
         # A generator works while it is read: only then is the logic what it will be.
-        kept = keeping(None)
+        kept = keep_rows(None)
         rows = [kept(self._row(key, value)) for value in emitted]
         if is_done:
             del self._logics[key]
@@ -336,7 +335,7 @@ class _Logics(RowWise):
             return
         if not isinstance(due, datetime) or due.tzinfo is None:
             raise OperatorError(
-                f"{place_of(notify_at)} returned {due!r:.200}; expected None or a datetime with a time zone, such as "
+                f"{locate(notify_at)} returned {due!r:.200}; expected None or a datetime with a time zone, such as "
                 "flux.stream_time() + timedelta(minutes=1)"
             )
         self._due[key] = due
@@ -364,6 +363,6 @@ class _Logics(RowWise):
             return
         self._set_time()
         for cells, snapshot in state:
-            key = apart_again(tuple(NAN if cell != cell else cell for cell in cells))
+            key = rewrap_zoned(tuple(NAN if cell != cell else cell for cell in cells))
             logic = self._logics[key] = self._built(snapshot)
             self._note_due(key, logic)

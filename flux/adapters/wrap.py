@@ -13,9 +13,9 @@ from types import FunctionType
 from typing import Any
 
 from ..model.batch import Batch
-from ..model.error_location import place_of
+from ..model.error_location import locate
 from ..model.operator import Context, Operator
-from ..model.output_rows import keeping
+from ..model.output_rows import keep_rows
 from ..model.punctuation import Punctuation
 from ..types.errors import OperatorError, PlanError
 
@@ -49,7 +49,7 @@ class RowWise(Operator):
         """What `outputs` are as columns; `origin[i]` is the row that the i-th stems from."""
         if not outputs:
             return None
-        who = place_of(self.user_code)
+        who = locate(self.user_code)
         return batch.emit(columns_of(outputs, batch.output, lambda i: self._at(batch, origin[i]), who), origin)
 
     def _at(self, batch: Batch, row: int) -> dict[str, Any]:
@@ -177,7 +177,7 @@ class _Wrapped(RowWise):
 
     def process(self, batch: Batch) -> Batch | None:
         update, wrapped, names = self._called("_process"), self._wrapped, batch.arrow.schema.names
-        kept = keeping(batch.output)
+        kept = keep_rows(batch.output)
         outputs: list[Any] = []
         origin: list[int] = []
         for place, row in enumerate(batch.rows()):
@@ -189,8 +189,8 @@ class _Wrapped(RowWise):
     def on_punctuation(self, p: Punctuation) -> Mapping[str, Any] | None:
         if p.kind != "end" or self._calls["_at_end"] is None:
             return None
-        outputs = list(map(keeping(None), as_dicts(self._called("_at_end")(self._wrapped))))
-        return columns_of(outputs, None, lambda i: {"row": p.sn}, place_of(self._last)) if outputs else None
+        outputs = list(map(keep_rows(None), as_dicts(self._called("_at_end")(self._wrapped))))
+        return columns_of(outputs, None, lambda i: {"row": p.sn}, locate(self._last)) if outputs else None
 
     def get_state(self) -> Any:
         return self._called("_get_state")(self._wrapped)

@@ -13,10 +13,10 @@ import pyarrow as pa
 import trio
 
 from ..driver.launcher import Runnable
-from ..driver.remote.exit_monitor import Witness
+from ..driver.remote.exit_monitor import ExitMonitor
 from ..driver.remote.importable import check_module
-from ..driver.remote.join_request import Joining
-from ..driver.remote.remote_config import RemoteSurroundings
+from ..driver.remote.join_request import JoinRequest
+from ..driver.remote.remote_config import RemoteConfig
 from ..driver.remote.remote_controller import RemoteController
 from ..driver.remote.remote_flow import RemoteFlow
 from ..plan.logical_flow import LogicalFlow
@@ -123,18 +123,18 @@ def _controller(options: argparse.Namespace) -> int:
         raise FluxError(f"the controller's journal cannot be kept in {directory}: {error.strerror}") from error
     settings = {"sites": options.sites, "standby": options.standby, "availability": options.availability}
     settings["policy"] = asdict(policy)
-    surroundings = RemoteSurroundings(
+    config = RemoteConfig(
         plan=flow.plan, directory=directory, run=own.run, secret=own.secret, tls=own.tls, controller=where, here=where
     )
     with address.listen(where) as listener:
-        return _live(RemoteController(surroundings, listener, settings))
+        return _live(RemoteController(config, listener, settings))
 
 
 def _join(options: argparse.Namespace) -> int:
     controller, own = tcp(options.controller), credentials.of(options)
     name = _site_name(options.name) if options.role == "site" else None
-    with Witness(controller, own) as witness:
-        joining = Joining(
+    with ExitMonitor(controller, own) as witness:
+        joining = JoinRequest(
             flow=_flow_of(options),
             role=options.role,
             controller=controller,

@@ -50,7 +50,7 @@ def add(commands: Commands) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     flow = find_flow(options.flow)
-    progress = Progress(sys.stderr, options.json)
+    progress = ProgressLine(sys.stderr, options.json)
     with _terminated_like_interrupted():
         try:
             settings = {"availability": options.availability, "record": options.record}
@@ -67,7 +67,7 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _attended(run: Run, progress: Progress) -> Report:
+def _attended(run: Run, progress: ProgressLine) -> Report:
     """The report of the run; until it is there, tell how far the run is."""
     try:
         while True:
@@ -98,7 +98,7 @@ def _terminated_like_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-class Progress:
+class ProgressLine:
     """How far a run is: in a terminal one line that is written over, elsewhere a line now and then."""
 
     def __init__(self, to: TextIO, quiet: bool) -> None:

@@ -87,7 +87,7 @@ def _replay(options: argparse.Namespace) -> int:
 
 def _rules(options: argparse.Namespace) -> int:
     from ..spec.rules import RULES
-    from ..spec.rules.report import report
+    from ..spec.rules.rules_report import report
 
     unknown = set(options.numbers) - {rule.number for rule in RULES}
     if unknown:

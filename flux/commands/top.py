@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..types.errors import FluxError
-from ..wire.request import Late, Unanswered
+from ..wire.request import RequestTimeout, Unanswered
 
 _FAILURES_SHOWN = 8
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"  # The other screen, without a cursor; and back.
@@ -35,7 +35,7 @@ def watch(look: Callable[[], Document], every_s: float, outcome: Callable[[], Do
     """
     if not sys.stdout.isatty():
         return False
-    watched = _Watched(look, outcome)
+    watched = _WatchedRun(look, outcome)
     sys.stdout.write(_ENTER)
     try:
         while not watched.is_over:
@@ -50,7 +50,7 @@ def watch(look: Callable[[], Document], every_s: float, outcome: Callable[[], Do
     return True
 
 
-class _Watched:
+class _WatchedRun:
     """A run as it was seen last."""
 
     def __init__(self, look: Callable[[], Document], outcome: Callable[[], Document] | None) -> None:
@@ -77,7 +77,7 @@ class _Watched:
             self._before, self._status, was_away, self.note = self._status, self._look(), bool(self.note), ""
             if self._ending is not None:
                 self._ending.ask(anew=was_away)
-        except Late as late:
+        except RequestTimeout as late:
             self.note = f"{late}; asking again"
         except Unanswered as gone:
             if self._ending is None or self._status["ended"]:

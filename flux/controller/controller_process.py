@@ -20,11 +20,23 @@ import trio
 from ..plan.plan import CONTROLLER, EGRESS, INGRESS
 from ..protocols.controller import Controller
 from ..protocols.machine import Fenced, Refused
-from ..protocols.messages import Closed, Cut, Done, Failed, Hello, Lost, Publish, Resend, Suspected, ToController, View
+from ..protocols.messages import (
+    Closed,
+    CopyFailed,
+    CopyReady,
+    Hello,
+    LinkDown,
+    Lost,
+    Publish,
+    Resend,
+    Suspected,
+    ToController,
+    View,
+)
 from ..site import crash_points
-from ..site.config import Surroundings
+from ..site.config import ProcessConfig
 from ..site.recording import SUFFIX, Recorder
-from ..site.report_link import Reports
+from ..site.report_link import ReportLink
 from ..site.shell import leave
 from ..types.errors import DataLost, FluxError
 from ..wire import frames
@@ -33,10 +45,10 @@ from ..wire.connections import keep_dialling, let_in
 from ..wire.link import Link, accept_loop
 from .divergence import Divergence
 from .drain import is_empty, moves_off
-from .failure_detector import LOOK_EVERY_S, Pulse
-from .link_suspicions import Doubts
+from .failure_detector import LOOK_EVERY_S, FailureDetector
+from .link_suspicions import LinkSuspicions
 from .os_process import pid_of
-from .view_journal import Views
+from .view_journal import ViewJournal
 
 JOURNAL = "controller.journal"
 # Who does not come back to a controller that was started again is suspected after this time, and dead after that: a
@@ -47,36 +59,36 @@ RETURN_S, GONE_S = 5.0, 30.0
 class ControllerProcess:
     """The process that owns the view; the `incarnation`-th that does."""
 
-    def __init__(self, surroundings: Surroundings, listener: socket.socket, incarnation: int = 1) -> None:
-        self.surroundings = surroundings
-        self.program = Reports()
+    def __init__(self, config: ProcessConfig, listener: socket.socket, incarnation: int = 1) -> None:
+        self.config = config
+        self.reports = ReportLink()
         self._listener = listener
         self._incarnation = incarnation
         self._links: dict[str, Link] = {}
-        self._pulse = Pulse()
-        self._doubts = Doubts()
+        self._pulse = FailureDetector()
+        self._doubts = LinkSuspicions()
         self._draining: set[str] = set()
-        self._divergence = Divergence(surroundings.plan)
+        self._divergence = Divergence(config.plan)
         self._crashes = crash_points.watch(CONTROLLER, self._flush)
         self._unusable: FluxError | None = None
         try:
-            self._views = Views(surroundings.directory / JOURNAL)
+            self._views = ViewJournal(config.directory / JOURNAL)
         except FluxError as error:
             self._unusable = error  # Told when there is a connection to tell it on.
             return
-        plan = surroundings.plan
+        plan = config.plan
         self.machine = Controller(self._views.last or plan.view(), plan.rebuild_at_once)
         self._recorder: Recorder | None = None
-        if surroundings.record is not None:
+        if config.record is not None:
             name = CONTROLLER if incarnation == 1 else f"{CONTROLLER}.{incarnation}"
-            self._recorder = Recorder(surroundings.record / f"{name}{SUFFIX}", self.machine)
+            self._recorder = Recorder(config.record / f"{name}{SUFFIX}", self.machine)
 
     async def run(self) -> None:
         """Live until the program says stop."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            self.program.connect(await self._find_program())
-            nursery.start_soon(self.program.write)
+            self.reports.connect(await self._find_program())
+            nursery.start_soon(self.reports.write)
             nursery.start_soon(self._read_program)
             if self._unusable is not None:
                 self._give_up(self._unusable)
@@ -88,8 +100,8 @@ class ControllerProcess:
                 nursery.start_soon(self._miss_those_who_do_not_return)
 
     async def _find_program(self) -> socket.socket:
-        where, own = self.surroundings.address("program"), self.surroundings.identity(CONTROLLER)
-        return await keep_dialling(where, own, self.surroundings.leader, self._note)
+        where, own = self.config.address("program"), self.config.identity(CONTROLLER)
+        return await keep_dialling(where, own, self.config.leader, self._note)
 
     # What it hears.
 
@@ -98,7 +110,7 @@ class ControllerProcess:
 
     async def _serve(self, sock: socket.socket) -> None:
         pid = pid_of(sock)
-        guest = await let_in(sock, self.surroundings.identity(CONTROLLER), self._note, self._why_refused)
+        guest = await let_in(sock, self.config.identity(CONTROLLER), self._note, self._why_refused)
         if guest is None:
             return
         link = Link(*guest)
@@ -152,12 +164,12 @@ class ControllerProcess:
             if len(partitions) != len(digests):
                 raise frames.BadFrame(f"{len(digests)} digests of {len(partitions)} partitions")
             if error := self._divergence.compare(link.peer, *where, partitions, digests):
-                self.program.send({"kind": "error", "node": CONTROLLER, "error": error.to_dict()})
+                self.reports.send({"kind": "error", "node": CONTROLLER, "error": error.to_dict()})
         elif kind == "cut":
             self._doubt(link.peer, frames.field(header, "peer", str))
         elif kind == "tell":
             message = from_plain(header.get("m"), lambda body: body)
-            if not isinstance(message, Hello | Done | Failed) or message.node != link.peer:
+            if not isinstance(message, Hello | CopyReady | CopyFailed) or message.node != link.peer:
                 raise frames.BadFrame(f"expected a message of {link.peer}, got {message!r:.200}")
             self._step(message)
         else:
@@ -168,7 +180,7 @@ class ControllerProcess:
         if not ({a, b} <= set(self.machine.view.nodes) and {a, b} <= self._links.keys()):
             return
         if self._doubts.add(a, b, time.monotonic(), self._pulse.usual_s):
-            self._step(Cut(a=a, b=b))
+            self._step(LinkDown(a=a, b=b))
 
     async def _listen_to_hearts(self) -> None:
         while True:
@@ -207,7 +219,7 @@ class ControllerProcess:
         try:
             effects = self.machine.step(message)
         except Fenced as fenced:
-            assert isinstance(message, Hello | Done | Failed)
+            assert isinstance(message, Hello | CopyReady | CopyFailed)
             self._dismiss(message.node, str(fenced))
             return
         if isinstance(message, Closed) and before.alive(message.node):
@@ -253,7 +265,7 @@ class ControllerProcess:
     def _give_up(self, error: FluxError) -> None:
         """A view that cannot be written down must not be sent: whoever leads the run ends it."""
         self._unusable = error
-        self.program.send({"kind": "error", "node": CONTROLLER, "error": error.to_dict()})
+        self.reports.send({"kind": "error", "node": CONTROLLER, "error": error.to_dict()})
 
     def _publish(self, publish: Publish) -> None:
         self._views.append(publish.view)
@@ -262,7 +274,7 @@ class ControllerProcess:
         self._report_view(publish.view)
 
     def _flush(self) -> None:
-        for link in (self.program, *self._links.values()):
+        for link in (self.reports, *self._links.values()):
             link.flush()
 
     def _send_view(self, node: str, view: View) -> None:
@@ -278,7 +290,7 @@ class ControllerProcess:
                 self._report_gone(site)  # Who asked for it may not have heard.
             elif is_empty(view, site):
                 self._draining.discard(site)
-                self.program.send({"kind": "drained", "site": site})
+                self.reports.send({"kind": "drained", "site": site})
         for move in list(moves_off(view, self._draining, self._sites())):
             self._step(move)
 
@@ -289,7 +301,7 @@ class ControllerProcess:
 
     def _report_gone(self, node: str, seen_at: float | None = None) -> None:
         """A node is dead now; one that was declared so had given its last sign of life at `seen_at`."""
-        self.program.send({"kind": "gone", "node": node, "at": time.monotonic(), "seen_at": seen_at})
+        self.reports.send({"kind": "gone", "node": node, "at": time.monotonic(), "seen_at": seen_at})
 
     def _last_sign_of(self, node: str) -> float | None:
         """The last beat of its heart or, if the others could not reach it any more, since when."""
@@ -297,25 +309,25 @@ class ControllerProcess:
         return min((at for at in signs if at is not None), default=None)
 
     def _report_lost(self, lost: Lost) -> None:
-        names = [_name(self.surroundings, *place) for place in lost.partitions]
+        names = [_name(self.config, *place) for place in lost.partitions]
         copies = max(len(self.machine.view.copies[stage][partition]) for stage, partition in lost.partitions)
-        self.program.send({"kind": "error", "node": CONTROLLER, "error": DataLost(names, copies=copies).to_dict()})
+        self.reports.send({"kind": "error", "node": CONTROLLER, "error": DataLost(names, copies=copies).to_dict()})
 
     def _report_view(self, view: View) -> None:
         whole = not view.standby and not any(
             node in view.dead for partitions in view.copies for copies in partitions for node in copies
         )
         told = {"number": view.number, "versions": view.versions, "whole": whole, "at": time.monotonic()}
-        self.program.send({"kind": "view", **told})
+        self.reports.send({"kind": "view", **told})
         copies = {
             node: sum(len(view.held(stage, node)) for stage in range(len(view.copies)) if not view.is_end(stage))
             for node in view.nodes
             if view.alive(node)
         }
-        self.program.send({"kind": "placed", "copies": copies, "building": len(view.standby)})
+        self.reports.send({"kind": "placed", "copies": copies, "building": len(view.standby)})
 
     async def _read_program(self) -> None:
-        while (frame := await self.program.receive()) is not None:
+        while (frame := await self.reports.receive()) is not None:
             header, _ = frame
             if header["kind"] == "dead" and header["node"] in self._missing():
                 self._step(Closed(node=header["node"]))
@@ -323,8 +335,8 @@ class ControllerProcess:
                 self._draining.add(header["site"])
                 self._drain()
             if header["kind"] == "stop":
-                self.program.send({"kind": "bye"})
-                await self.program.drain()
+                self.reports.send({"kind": "bye"})
+                await self.reports.drain()
                 break
         leave(0)
 
@@ -332,7 +344,7 @@ class ControllerProcess:
         self._note(logging.INFO, text)
 
     def _note(self, level: int, text: str) -> None:
-        self.program.send({"kind": "log", "node": CONTROLLER, "level": level, "text": text})
+        self.reports.send({"kind": "log", "node": CONTROLLER, "level": level, "text": text})
 
 
 async def _see_off(link: Link) -> None:
@@ -342,5 +354,5 @@ async def _see_off(link: Link) -> None:
     link.close()
 
 
-def _name(surroundings: Surroundings, stage: int, partition: int) -> list[Any]:
-    return [surroundings.plan.segment(stage).title, partition]
+def _name(config: ProcessConfig, stage: int, partition: int) -> list[Any]:
+    return [config.plan.segment(stage).title, partition]

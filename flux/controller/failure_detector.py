@@ -10,7 +10,7 @@ who is late is given the benefit of every doubt:
 - What the controller was late by itself is not counted.
 
 Ingress, egress and controller have no second copy that could go on: they are not declared dead while they may be alive.
-Whoever is on the same machine and has them started again ends them when they are at a `Standstill`.
+Whoever is on the same machine and has them started again ends them when they are at a `StandstillClock`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BEYOND_USUAL = 3
 _SUPPOSED_S = 1.0
 
 
-class Pulse:
+class FailureDetector:
     """The last beat of each node that has ever beaten, and who is there and has not."""
 
     def __init__(self, is_stopped: Callable[[int], bool] = is_stopped) -> None:
@@ -106,7 +106,7 @@ class Pulse:
         return min(LATE_MAX_S, _BEYOND_USUAL * usual_s)
 
 
-class Standstill:
+class StandstillClock:
     """Whether the process `pid` of this machine was stopped for longer than beats may be missed.
 
     It is asked every `BEAT_EVERY_S`. How often is counted, not how long: who asks may have been stopped as well.

@@ -15,7 +15,7 @@ _TURNS = 20  # More than both together need to make a connection.
 _WAIT_MAX_S = 30.0
 
 
-class Doubts:
+class LinkSuspicions:
     """Who has said of whom that it cannot be reached, since when, and when last."""
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from ..protocols.messages import View
-from ..protocols.view_retention import Seen
+from ..protocols.view_retention import ViewRetention
 from ..storage.journal import Journal
 from ..types.errors import FluxError
 from ..wire.codec import from_plain, to_plain
@@ -35,7 +35,7 @@ class _Kept(NamedTuple):
     content: bytes
 
 
-class Views:
+class ViewJournal:
     """The views that are still needed, in order; kept at `path`."""
 
     def __init__(self, path: Path, *, fsync: bool = False) -> None:
@@ -48,7 +48,7 @@ class Views:
             self.last, self.addresses = _decode(path, records[-1].content)
             first = self.last.number - len(records) + 1
             self._kept.extend(_Kept(first + n, record.position, record.content) for n, record in enumerate(records))
-        self._seen = Seen(self.last)
+        self._seen = ViewRetention(self.last)
 
     def append(self, view: View) -> None:
         """Make `view` the last one; on return it and the addresses are safe."""

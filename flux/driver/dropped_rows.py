@@ -14,7 +14,7 @@ from .report import SkippedRow
 ROWS_MAX = 100  # Rows that are shown with their content; the others are counted.
 
 
-class LeftOut:
+class DroppedRows:
     """What was heard so far."""
 
     def __init__(self) -> None:

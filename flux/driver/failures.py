@@ -8,45 +8,46 @@ its last sign of life: that the controller declared it dead later is how long it
 
 from __future__ import annotations
 
+from ..types.array_types import Float64s
 from .history import RECENT_S, Gap
 from .processes import Process
-from .report import GAP_WINDOW_S, Failure, Floats
-from .run_state import Heard
+from .report import GAP_WINDOW_S, Failure
+from .run_state import RunState
 
 
-def failures_of(heard: Heard, now: float | None = None) -> list[Failure]:
+def failures_of(run_state: RunState, now: float | None = None) -> list[Failure]:
     """The deaths so far, in their order, and what each cost by `now`, or by the end of a run that is over."""
-    row_times = heard.history.row_times()
-    if now is None or heard.ended:
-        now = heard.history.last_output_at or 0.0  # That nothing comes behind the last row is no outage.
-    failures = [_failure(process, heard, row_times, now) for process in _dead(heard)]
+    row_times = run_state.history.row_times()
+    if now is None or run_state.ended:
+        now = run_state.history.last_output_at or 0.0  # That nothing comes behind the last row is no outage.
+    failures = [_failure(process, run_state, row_times, now) for process in _dead(run_state)]
     return sorted(failures, key=lambda failure: failure.when_s)
 
 
-def settle_failures(heard: Heard, now: float) -> None:
+def settle_failures(run_state: RunState, now: float) -> None:
     """Work out what cannot be once the history is cut, and cut what only deaths that are settled needed."""
-    row_times = heard.history.row_times()
-    for process in _dead(heard):
-        process.gap = _gap(process, heard, row_times)
+    row_times = run_state.history.row_times()
+    for process in _dead(run_state):
+        process.gap = _gap(process, run_state, row_times)
         if process.is_site and process.recovered_at is None:
-            recovered_at, bytes_moved = _recovery(process, heard)
+            recovered_at, bytes_moved = _recovery(process, run_state)
             if recovered_at is not None and recovered_at < now - RECENT_S:  # All that was moved is told by now.
                 process.recovered_at, process.bytes_moved = recovered_at, bytes_moved
-    unsettled = [process for process in _dead(heard) if process.is_site and process.recovered_at is None]
-    open_since = [_noticed_at(process, heard) for process in unsettled]
+    unsettled = [process for process in _dead(run_state) if process.is_site and process.recovered_at is None]
+    open_since = [_noticed_at(process, run_state) for process in unsettled]
     needed_from = min([now - RECENT_S, *open_since])  # Of a death that is not known yet, the last minute is.
-    heard.wholes = [whole for whole in heard.wholes if whole.at >= needed_from]
-    heard.moved = [move for move in heard.moved if move.at >= needed_from]
+    run_state.wholes = [whole for whole in run_state.wholes if whole.at >= needed_from]
+    run_state.moved = [move for move in run_state.moved if move.at >= needed_from]
 
 
-def _dead(heard: Heard) -> list[Process]:
+def _dead(run_state: RunState) -> list[Process]:
     """Also those whose process is still there: stopped or cut off, they are dead for all others."""
-    return list({id(process): process for process in (*heard.deaths, *heard.declared)}.values())
+    return list({id(process): process for process in (*run_state.deaths, *run_state.declared)}.values())
 
 
-def _noticed_at(process: Process, heard: Heard) -> float:
+def _noticed_at(process: Process, run_state: RunState) -> float:
     """When the run went about it."""
-    told_at = heard.closed_at.get(process.node)
+    told_at = run_state.closed_at.get(process.node)
     if process.gone_at is None or told_at is None:
         at = told_at or process.gone_at
         assert at is not None, f"{process.node} is not dead"
@@ -55,39 +56,41 @@ def _noticed_at(process: Process, heard: Heard) -> float:
     return told_at if process.is_site else min(told_at, process.gone_at)
 
 
-def _died_at(process: Process, heard: Heard) -> float:
-    told = (heard.closed_at.get(process.node), heard.seen_at.get(process.node))
+def _died_at(process: Process, run_state: RunState) -> float:
+    told = (run_state.closed_at.get(process.node), run_state.seen_at.get(process.node))
     return min(at for at in (process.killed_at, process.stopped_at, process.gone_at, *told) if at is not None)
 
 
-def _recovery(process: Process, heard: Heard) -> tuple[float | None, int]:
+def _recovery(process: Process, run_state: RunState) -> tuple[float | None, int]:
     """When every partition had all its copies again after a site had died, and how much was moved until then."""
     if process.recovered_at is not None:
         return process.recovered_at, process.bytes_moved
-    noticed_at = _noticed_at(process, heard)
-    back = next((whole for whole in heard.wholes if whole.at > noticed_at), None)
+    noticed_at = _noticed_at(process, run_state)
+    back = next((whole for whole in run_state.wholes if whole.at > noticed_at), None)
     # What a donor says of a move may come after the controller's word that its copy is in place.
-    moved = [move for move in heard.moved if noticed_at <= move.at and (back is None or move.version <= back.versions)]
+    moved = [
+        move for move in run_state.moved if noticed_at <= move.at and (back is None or move.version <= back.versions)
+    ]
     return None if back is None else back.at, sum(move.size_bytes for move in moved)
 
 
-def _gap(process: Process, heard: Heard, row_times: Floats) -> Gap:
-    return (process.gap or Gap(_died_at(process, heard))).then(row_times, _gaps_until(process, heard))
+def _gap(process: Process, run_state: RunState, row_times: Float64s) -> Gap:
+    return (process.gap or Gap(_died_at(process, run_state))).then(row_times, _gaps_until(process, run_state))
 
 
-def _gaps_until(process: Process, heard: Heard) -> float:
+def _gaps_until(process: Process, run_state: RunState) -> float:
     """A pause of the output that began later has another reason."""
-    return _noticed_at(process, heard) + GAP_WINDOW_S
+    return _noticed_at(process, run_state) + GAP_WINDOW_S
 
 
-def _failure(process: Process, heard: Heard, row_times: Floats, now: float) -> Failure:
-    noticed_at, died_at = _noticed_at(process, heard), _died_at(process, heard)
-    back_at, bytes_moved = _recovery(process, heard) if process.is_site else (process.back_at, 0)
+def _failure(process: Process, run_state: RunState, row_times: Float64s, now: float) -> Failure:
+    noticed_at, died_at = _noticed_at(process, run_state), _died_at(process, run_state)
+    back_at, bytes_moved = _recovery(process, run_state) if process.is_site else (process.back_at, 0)
     return Failure(
         site=process.name,
-        when_s=died_at - (heard.started_at or 0.0),
+        when_s=died_at - (run_state.started_at or 0.0),
         detected_after_s=max(0.0, noticed_at - died_at),
-        output_gap_s=_gap(process, heard, row_times).longest_by(now, _gaps_until(process, heard)),
+        output_gap_s=_gap(process, run_state, row_times).longest_by(now, _gaps_until(process, run_state)),
         recovered_after_s=None if back_at is None else back_at - died_at,
         bytes_moved=bytes_moved,
     )

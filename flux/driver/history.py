@@ -15,7 +15,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from .report import Floats, Interval, LogEntry, build_timeline
+from ..types.array_types import Float64s
+from .report import Interval, LogEntry, build_timeline
 
 INTERVAL_S = 0.25
 RECENT_S = 60.0  # Entries at least this young are kept.
@@ -29,7 +30,7 @@ class Gap:
     since: float
     longest_s: float = 0.0
 
-    def then(self, row_times: Floats, until: float) -> Gap:
+    def then(self, row_times: Float64s, until: float) -> Gap:
         """With the rows that came later. A pause that began by `until` counts, however long it is."""
         first, beyond = np.searchsorted(row_times, [self.since, until], side="right")
         later = row_times[first : beyond + 1]  # The first row beyond ends the last pause that counts.
@@ -113,7 +114,7 @@ class History:
         if entry[2]:
             self.last_output_at = entry[0]
 
-    def row_times(self) -> Floats:
+    def row_times(self) -> Float64s:
         """When rows came out, as far as it is kept entry by entry."""
         return np.array([at for at, _, rows in self.outputs if rows], np.float64)
 

@@ -11,7 +11,7 @@ from ..site.crash_note import Job
 from ..types.errors import OperatorError
 
 
-class PostMortem:
+class PoisonRowDetector:
     """The deaths of a run whose sites note what they are at."""
 
     def __init__(self, plan: Plan) -> None:

@@ -20,18 +20,18 @@ from typing import Literal
 
 import trio
 
-from ..controller.failure_detector import Standstill
+from ..controller.failure_detector import StandstillClock
 from ..plan.plan import CONTROLLER
 from ..types.errors import FluxError
 from .history import Gap
-from .local.spawner import Exited, Report, Started
-from .local.stderr_tail import Stderr
+from .local.spawner import ProcessExited, ProcessStarted, SpawnerReport
+from .local.stderr_tail import StderrTail
 
 # A process that dies this often in this time, and not because the program wanted it, will not live next time.
 DEATHS_MAX = 5
 DEATHS_WINDOW_S = 10.0
 
-State = Literal["starting", "up", "dead", "drained"]
+ProcessState = Literal["starting", "up", "dead", "drained"]
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -48,8 +48,8 @@ class Process:
     incarnation: int = 1
     replaces: Process | None = None  # Until this one is up.
     pid: int | None = None
-    state: State = "starting"
-    stderr: Stderr = field(default_factory=Stderr)
+    state: ProcessState = "starting"
+    stderr: StderrTail = field(default_factory=StderrTail)
     killed_at: float | None = None  # When the program wanted it dead.
     stopped_at: float | None = None  # It was stopped then, and is killed because it did not go on.
     drained: bool = False  # Nothing is on it any more: its end is no failure.
@@ -60,7 +60,7 @@ class Process:
     bytes_moved: int = 0  # once that is settled.
     exited: int | None = None  # The status; None also if it is gone and nobody knows.
     _pidfd: int | None = None
-    _standstill: Standstill | None = None
+    _standstill: StandstillClock | None = None
     _cpu_s: float = 0.0
 
     @property
@@ -89,9 +89,9 @@ class Process:
             return self._cpu_s  # It ended a moment ago, or this system has no such files.
         return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
-    def started(self, report: Started) -> None:
+    def started(self, report: ProcessStarted) -> None:
         """The spawner has forked it."""
-        self.pid, self._pidfd, self._standstill = report.pid, report.pidfd, Standstill(report.pid)
+        self.pid, self._pidfd, self._standstill = report.pid, report.pidfd, StandstillClock(report.pid)
 
     def greeted(self) -> None:
         """It has connected to the program."""
@@ -121,7 +121,7 @@ class Process:
         if self._pidfd is not None:
             await trio.lowlevel.wait_readable(self._pidfd)
 
-    def ended(self, report: Exited | None) -> None:
+    def ended(self, report: ProcessExited | None) -> None:
         """It is gone; without a report, the spawner that would have known how is gone too."""
         self.gone_at = time.monotonic()
         self.state = "drained" if self.drained else "dead"
@@ -181,7 +181,7 @@ class Processes:
             raise ValueError(f"{name} was drained, and has ended" if was_drained else f"{name} is dead already")
         return process
 
-    def of(self, report: Report) -> Process:
+    def of(self, report: SpawnerReport) -> Process:
         """The process a report is about."""
         process = self._present[report.name]
         assert process.incarnation == report.incarnation, f"{report} is of a process that was replaced: {process}"
@@ -195,7 +195,7 @@ class Processes:
         """Whether nothing runs any more."""
         return all(process.gone for process in self)
 
-    def end(self, process: Process, report: Exited | None) -> None:
+    def end(self, process: Process, report: ProcessExited | None) -> None:
         """Note the end of a process, and add up what its incarnations have used."""
         process.ended(report)
         self._cpu_s[process.name] = self._cpu_s.get(process.name, 0.0) + process.cpu_s

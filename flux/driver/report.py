@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from ..types.array_types import Float64s, Int64s
 from ..types.errors import FluxError
 
 __all__ = ["Failure", "Interval", "Report", "SkippedRow", "build_timeline", "output_gap"]
@@ -25,9 +25,6 @@ __all__ = ["Failure", "Interval", "Report", "SkippedRow", "build_timeline", "out
 LogEntry = tuple[float, int, int]
 
 GAP_WINDOW_S = 2.0  # The cost of a death is looked for in this time behind it.
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -194,20 +191,20 @@ def output_gap(
     return float(np.diff(edges).max())
 
 
-def _columns(log: Sequence[LogEntry]) -> tuple[Floats, Ints, Ints]:
+def _columns(log: Sequence[LogEntry]) -> tuple[Float64s, Int64s, Int64s]:
     if not log:
         return np.empty(0), np.empty(0, np.int64), np.empty(0, np.int64)
     t_s, upto, rows = zip(*log, strict=True)
     return np.array(t_s, np.float64), np.array(upto, np.int64), np.array(rows, np.int64)
 
 
-def _bins(t_s: Floats, interval_s: float) -> Ints:
+def _bins(t_s: Float64s, interval_s: float) -> Int64s:
     return (np.maximum(t_s, 0.0) // interval_s).astype(np.int64)
 
 
 def _latencies_ms(
-    in_s: Floats, in_upto: Ints, in_rows: Ints, out_s: Floats, out_upto: Ints, out_rows: Ints
-) -> tuple[Ints, Floats, Floats]:
+    in_s: Float64s, in_upto: Int64s, in_rows: Int64s, out_s: Float64s, out_upto: Int64s, out_rows: Int64s
+) -> tuple[Int64s, Float64s, Float64s]:
     """Return samples of latency: the output entry of each, the latency, and the rows it stands for."""
     if not len(in_s) or not len(out_s):
         return np.empty(0, np.int64), np.empty(0), np.empty(0)
@@ -233,7 +230,9 @@ def _latencies_ms(
     return which, np.maximum(out_s[which] - in_s[source], 0.0) * 1000.0, weight
 
 
-def _percentiles(bins: Ints, values: Floats, weight: Floats, quantiles: Sequence[float], count: int) -> list[Floats]:
+def _percentiles(
+    bins: Int64s, values: Float64s, weight: Float64s, quantiles: Sequence[float], count: int
+) -> list[Float64s]:
     """Return, for each quantile, the weighted percentile of each bin; NaN for a bin without weight."""
     some = weight > 0
     bins, values, weight = bins[some], values[some], weight[some]

@@ -12,34 +12,34 @@ from .failures import failures_of
 from .history import INTERVAL_S
 from .processes import Process, Processes
 from .report import Failure, LogEntry, Report, build_timeline
-from .run_state import Heard, Moved
+from .run_state import RunState, StateMove
 from .status import ProcessStatus, Status
 
 RATE_WINDOW_S = 5.0  # A snapshot's rates are those of this last time.
 
 
-def make_report(name: str, heard: Heard, tables: list[pa.Table]) -> Report:
+def make_report(name: str, run_state: RunState, tables: list[pa.Table]) -> Report:
     """The report of a run that is over."""
-    failures = failures_of(heard)
-    moves = [_move(moved, heard.started_at or 0.0) for moved in heard.moves]
+    failures = failures_of(run_state)
+    moves = [_move(moved, run_state.started_at or 0.0) for moved in run_state.moves]
     return Report(
-        outputs=heard.outputs,
+        outputs=run_state.outputs,
         table=tables[0] if len(tables) == 1 else None,
         tables=tables,
         failures=failures,
         moves=moves,
-        timeline=heard.history.timeline(heard.started_at or 0.0, _events(heard, failures, moves)),
+        timeline=run_state.history.timeline(run_state.started_at or 0.0, _events(run_state, failures, moves)),
         name=name,
-        inputs=heard.history.input_rows,
-        duration_s=_last_output_s(heard),
-        skipped=heard.left_out.skipped,
-        skipped_rows=list(heard.left_out.rows),
-        shed=heard.left_out.shed,
-        late=heard.left_out.late,
+        inputs=run_state.history.input_rows,
+        duration_s=_last_output_s(run_state),
+        skipped=run_state.left_out.skipped,
+        skipped_rows=list(run_state.left_out.rows),
+        shed=run_state.left_out.shed,
+        late=run_state.left_out.late,
     )
 
 
-def _move(moved: Moved, started_at: float) -> dict[str, Any]:
+def _move(moved: StateMove, started_at: float) -> dict[str, Any]:
     return {
         "when_s": moved.at - started_at,
         "step": moved.step,
@@ -52,9 +52,9 @@ def _move(moved: Moved, started_at: float) -> dict[str, Any]:
     }
 
 
-def _events(heard: Heard, failures: list[Failure], moves: list[dict[str, Any]]) -> list[tuple[float, str]]:
+def _events(run_state: RunState, failures: list[Failure], moves: list[dict[str, Any]]) -> list[tuple[float, str]]:
     """What happened when, for the timeline: deaths, recoveries, and which sites came, went and gave to others."""
-    events = [(at - (heard.started_at or 0.0), text) for at, text in heard.changes]
+    events = [(at - (run_state.started_at or 0.0), text) for at, text in run_state.changes]
     for failure in failures:
         events.append((failure.when_s, f"{failure.site} died"))
         if failure.recovered_after_s is not None:
@@ -66,40 +66,40 @@ def _events(heard: Heard, failures: list[Failure], moves: list[dict[str, Any]]) 
     return sorted(events, key=lambda event: event[0])
 
 
-def make_status(name: str, heard: Heard, processes: Processes) -> Status:
+def make_status(name: str, run_state: RunState, processes: Processes) -> Status:
     """What the run is doing now."""
     # The controller may not have noticed yet that a site is gone, and take its copies for live ones.
-    unnoticed = any(process.is_site and process.gone and process.node in heard.copies for process in processes)
-    told = [_process_status(process, heard) for process in processes]
-    return status_of(name, heard, told, heard.whole and not unnoticed, time.monotonic())
+    unnoticed = any(process.is_site and process.gone and process.node in run_state.copies for process in processes)
+    told = [_process_status(process, run_state) for process in processes]
+    return status_of(name, run_state, told, run_state.whole and not unnoticed, time.monotonic())
 
 
-def status_of(name: str, heard: Heard, processes: list[ProcessStatus], whole: bool, now: float) -> Status:
+def status_of(name: str, run_state: RunState, processes: list[ProcessStatus], whole: bool, now: float) -> Status:
     """What has been heard of a run until `now`, with what is known of its processes."""
-    started_at = heard.started_at or now
-    p50_ms, p99_ms = latency_ms(heard.history.inputs, heard.history.outputs, started_at, now)
+    started_at = run_state.started_at or now
+    p50_ms, p99_ms = latency_ms(run_state.history.inputs, run_state.history.outputs, started_at, now)
     return Status(
         name=name,
         t_s=now - started_at,
         processes=processes,
         whole=whole,
-        inputs=heard.history.input_rows,
-        outputs=heard.outputs,
-        input_rate=rate(heard.history.inputs, started_at, now),
-        output_rate=rate(heard.history.outputs, started_at, now),
-        failures=failures_of(heard, now),
-        ended=heard.ended,
+        inputs=run_state.history.input_rows,
+        outputs=run_state.outputs,
+        input_rate=rate(run_state.history.inputs, started_at, now),
+        output_rate=rate(run_state.history.outputs, started_at, now),
+        failures=failures_of(run_state, now),
+        ended=run_state.ended,
         latency_p50_ms=p50_ms,
         latency_p99_ms=p99_ms,
-        building=heard.building,
-        skipped=heard.left_out.skipped,
-        shed=heard.left_out.shed,
-        late=heard.left_out.late,
+        building=run_state.building,
+        skipped=run_state.left_out.skipped,
+        shed=run_state.left_out.shed,
+        late=run_state.left_out.late,
     )
 
 
-def _process_status(process: Process, heard: Heard) -> ProcessStatus:
-    is_declared_dead = process.node in heard.closed_at and not process.drained  # It may be stopped, or cut off.
+def _process_status(process: Process, run_state: RunState) -> ProcessStatus:
+    is_declared_dead = process.node in run_state.closed_at and not process.drained  # It may be stopped, or cut off.
     is_there = not process.gone and not is_declared_dead
     return ProcessStatus(
         name=process.name,
@@ -107,8 +107,8 @@ def _process_status(process: Process, heard: Heard) -> ProcessStatus:
         state="dead" if is_declared_dead else process.state,
         incarnation=process.incarnation,
         cpu_s=process.cpu_s,
-        copies=heard.copies.get(process.node, 0) if is_there else 0,
-        buffered_rows=heard.buffered_rows.get(process.node, 0) if is_there else 0,
+        copies=run_state.copies.get(process.node, 0) if is_there else 0,
+        buffered_rows=run_state.buffered_rows.get(process.node, 0) if is_there else 0,
     )
 
 
@@ -125,14 +125,14 @@ def latency_ms(
     return interval.latency_p50_ms, interval.latency_p99_ms
 
 
-def _last_output_s(heard: Heard) -> float:
-    last_at = heard.history.last_output_at
-    return 0.0 if last_at is None else last_at - (heard.started_at or 0.0)
+def _last_output_s(run_state: RunState) -> float:
+    last_at = run_state.history.last_output_at
+    return 0.0 if last_at is None else last_at - (run_state.started_at or 0.0)
 
 
-def since_start(heard: Heard, log: list[LogEntry]) -> list[LogEntry]:
+def since_start(run_state: RunState, log: list[LogEntry]) -> list[LogEntry]:
     """A log with the times that users see."""
-    started_at = heard.started_at or 0.0
+    started_at = run_state.started_at or 0.0
     return [(when - started_at, upto, rows) for when, upto, rows in log]
 
 

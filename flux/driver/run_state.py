@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ..controller.divergence import Divergence
 from ..plan import Plan
 from ..types.errors import OperatorError
-from .dropped_rows import LeftOut
+from .dropped_rows import DroppedRows
 from .history import History
 from .processes import Process
 
@@ -18,7 +18,7 @@ MOVES_MAX = 10_000  # Of more moves, a report tells the last.
 
 
 @dataclass
-class Moved:
+class StateMove:
     """The state of one partition that went to another site, and for how long it kept both sites from all else."""
 
     version: int  # The copy that was built from it.
@@ -33,7 +33,7 @@ class Moved:
     send_s: float = 0.0  # From the cut until all was on its way.
 
 
-class Whole(NamedTuple):
+class Completeness(NamedTuple):
     """When every partition had all its copies; `versions` of copies had been begun by then, and none was left."""
 
     at: float
@@ -41,7 +41,7 @@ class Whole(NamedTuple):
 
 
 @dataclass
-class Taken:
+class SinkProgress:
     """What one sink has taken: in its own positions up to `upto`; the dataflow had `reached` that then."""
 
     upto: int = 0
@@ -51,28 +51,28 @@ class Taken:
 
 
 @dataclass
-class Heard:
+class RunState:
     """What the program knows of the run. Times are of the monotonic clock."""
 
     outputs: int = 0  # Of all sinks.
     safe_upto: int = 0  # Up to here all sinks have everything.
-    sinks: list[Taken] = field(default_factory=lambda: [Taken()])
+    sinks: list[SinkProgress] = field(default_factory=lambda: [SinkProgress()])
     started_at: float | None = None
     ended: bool = False
     error: BaseException | None = None
     history: History = field(default_factory=History)
     closed_at: dict[str, float] = field(default_factory=dict)  # When the controller noticed that a node is dead.
     seen_at: dict[str, float] = field(default_factory=dict)  # The last sign of life of those that fell silent.
-    wholes: list[Whole] = field(default_factory=list)
+    wholes: list[Completeness] = field(default_factory=list)
     whole: bool = False  # Whether it is so now.
     copies: dict[str, int] = field(default_factory=dict)  # How many copies of partitions each node holds.
     building: int = 0  # Copies that are on their way.
     buffered_rows: dict[str, int] = field(default_factory=dict)  # What each node keeps until it is acknowledged.
     draining: set[str] = field(default_factory=set)  # Sites that the controller is to empty.
-    moved: list[Moved] = field(default_factory=list)  # Those that a death may yet need.
-    moves: deque[Moved] = field(default_factory=lambda: deque(maxlen=MOVES_MAX))
+    moved: list[StateMove] = field(default_factory=list)  # Those that a death may yet need.
+    moves: deque[StateMove] = field(default_factory=lambda: deque(maxlen=MOVES_MAX))
     changes: list[tuple[float, str]] = field(default_factory=list)  # Of which sites there are, as the user wanted.
-    left_out: LeftOut = field(default_factory=LeftOut)
+    left_out: DroppedRows = field(default_factory=DroppedRows)
     byes: set[str] = field(default_factory=set)
     diverged: OperatorError | None = None  # Two copies had emitted different rows when the run ended.
     deaths: list[Process] = field(default_factory=list)  # In the order in which they were noticed.
@@ -100,7 +100,7 @@ class Heard:
 
     def hear_moved(self, donor: str, header: dict[str, Any], plan: Plan, now: float) -> None:
         """A site has sent the state of a partition to another."""
-        moved = Moved(
+        moved = StateMove(
             version=header["version"],
             at=now,
             to=header["to"],

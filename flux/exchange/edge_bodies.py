@@ -14,7 +14,7 @@ from ..model.punctuation import Punctuation
 from .rows import Rows, new_token
 
 
-class Fan:
+class EdgeBodies:
     """The rows of each edge; punctuations are on all of them. Immutable."""
 
     __slots__ = ("parts", "token")
@@ -31,15 +31,15 @@ class Fan:
         return self.parts[edge]
 
 
-Body: TypeAlias = Rows | Fan
+LaneBody: TypeAlias = Rows | EdgeBodies
 
 
-def rows_in(body: Body) -> tuple[Rows, ...]:
+def rows_of_edges(body: LaneBody) -> tuple[Rows, ...]:
     """The rows of all edges, in the order of these."""
     return (body,) if isinstance(body, Rows) else tuple(body.parts.values())
 
 
-def body_of(edges: Sequence[int], rows: Mapping[int, Rows], marks: tuple[Punctuation, ...] = ()) -> Body:
+def make_body(edges: Sequence[int], rows: Mapping[int, Rows], punctuations: tuple[Punctuation, ...] = ()) -> LaneBody:
     """The body for `edges`; those without rows carry the punctuations alone."""
-    parts = {edge: rows[edge] if edge in rows else Rows(None, marks) for edge in edges}
-    return next(iter(parts.values())) if len(parts) == 1 else Fan(parts)
+    parts = {edge: rows[edge] if edge in rows else Rows(None, punctuations) for edge in edges}
+    return next(iter(parts.values())) if len(parts) == 1 else EdgeBodies(parts)

@@ -10,9 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..model.subseq import Subs, padded, to_arrow, words_of
-from ..types.infer import filled_schema, together
-from ..types.normalize import columns_of
+from ..model.subseq import Subseqs, padded, to_arrow, words_of
+from ..types.infer import concat, unify
+from ..types.normalize import describe_columns
 from .rows import PRODUCER, SN, SUB, Rows, gather
 
 
@@ -28,8 +28,8 @@ def merge(parts: Iterable[Rows], edges: Sequence[int] = ()) -> Rows:
     parts = list(parts)
     if len(parts) == 1:
         return parts[0]
-    marks = {mark.sn: mark for part in parts for mark in part.marks}  # Each lane brings the same ones.
-    in_order = tuple(marks[sn] for sn in sorted(marks))
+    punctuations = {mark.sn: mark for part in parts for mark in part.punctuations}  # Each lane brings the same ones.
+    in_order = tuple(punctuations[sn] for sn in sorted(punctuations))
     edges = [edge for edge, part in zip(edges, parts, strict=True) if part.wide is not None] if edges else ()
     filled = [part for part in parts if part.wide is not None]
     if len(filled) <= 1:
@@ -37,12 +37,14 @@ def merge(parts: Iterable[Rows], edges: Sequence[int] = ()) -> Rows:
     batches = _alike(filled)
     schema = batches[0].schema
     for batch in batches:
-        both = filled_schema(schema, batch.schema)
+        both = unify(schema, batch.schema)
         if both is None:
-            first, other = (columns_of(rows.schema.remove_metadata()) for rows in (filled[0].user, Rows(batch).user))
+            first, other = (
+                describe_columns(rows.schema.remove_metadata()) for rows in (filled[0].user, Rows(batch).user)
+            )
             raise SchemaConflict(f"the output has the columns {first} from one site and {other} from another")
         schema = both
-    whole = Rows(together(batches))
+    whole = Rows(concat(batches))
     sn = whole.hidden(SN)
     order = np.argsort(sn, kind="stable")
     in_sn_order = sn[order]
@@ -55,7 +57,7 @@ def merge(parts: Iterable[Rows], edges: Sequence[int] = ()) -> Rows:
     return Rows(gather(whole.wide, order), in_order)
 
 
-def settled(rows: Rows) -> Rows:
+def settle(rows: Rows) -> Rows:
     """The rows in (sn, sub, producer) order, and those that agree in all three by what is in them.
 
     Rows that one punctuation caused in several partitions have the same sn and sub, and so have those of two branches
@@ -77,7 +79,7 @@ def settled(rows: Rows) -> Rows:
         rank = np.zeros(len(sn), np.int64)
         rank[tied] = _ranks(rows.user.take(pa.array(tied)))
         order = np.lexsort((rank, *keys))
-    return Rows(gather(rows.wide, order), rows.marks)
+    return Rows(gather(rows.wide, order), rows.punctuations)
 
 
 def _ranks(rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
@@ -105,7 +107,7 @@ def _alike(parts: Sequence[Rows]) -> list[pa.RecordBatch]:
     ]
 
 
-def _with_sub(batch: pa.RecordBatch, sub: Subs) -> pa.RecordBatch:
+def _with_sub(batch: pa.RecordBatch, sub: Subseqs) -> pa.RecordBatch:
     """The batch with another `sub`, as its last column, where `Rows.of` puts it."""
     place = batch.schema.get_field_index(SUB)
     batch = batch if place < 0 else batch.remove_column(place)

@@ -20,8 +20,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..model.subseq import Subs, words_of
-from ..types.cast import converted
+from ..model.subseq import Subseqs, words_of
+from ..types.cast import cast_values
 from ..types.errors import PlanError
 from ..types.hashing import mix, partition_of
 
@@ -43,7 +43,7 @@ class Route:
     columns: tuple[str, ...] = ()
     boundaries: tuple[Any, ...] = ()
 
-    def partition(self, rows: pa.RecordBatch, sn: npt.NDArray[np.int64], sub: Subs | None) -> npt.NDArray[np.uint16]:
+    def partition(self, rows: pa.RecordBatch, sn: npt.NDArray[np.int64], sub: Subseqs | None) -> npt.NDArray[np.uint16]:
         """The partition of each row.
 
         >>> Route(partitions=3, by="range", columns=("n",), boundaries=(10, 20)).partition(
@@ -59,7 +59,7 @@ class Route:
         return _by_position(sn, sub, self.partitions)
 
 
-def _by_position(sn: npt.NDArray[np.int64], sub: Subs | None, partitions: int) -> npt.NDArray[np.uint16]:
+def _by_position(sn: npt.NDArray[np.int64], sub: Subseqs | None, partitions: int) -> npt.NDArray[np.uint16]:
     mixed = sn.astype(np.uint64)
     for number, word in enumerate(words_of(sub), start=1):
         word = word.copy()
@@ -129,7 +129,7 @@ def checked_boundaries(given: Any, kind: Any, column: str, partitions: int) -> t
     if isinstance(given, Set):
         raise PlanError(f"{expected}; a set has none. Give a list")
     try:
-        values = converted(list(given), kind)
+        values = cast_values(list(given), kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise PlanError(f"{expected}, one less than partitions; got {given!r:.200}: {error}") from error
     bounds = values.to_pylist()

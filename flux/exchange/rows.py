@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..model.punctuation import PUNCTUATIONS, Punctuation
-from ..model.subseq import Subs, from_arrow, is_sub, to_arrow
-from ..types.normalize import HIDDEN, columns_of
-from ..wire.frames import BadFrame, shown
+from ..model.subseq import Subseqs, from_arrow, is_sub, to_arrow
+from ..types.normalize import HIDDEN, describe_columns
+from ..wire.frames import BadFrame, format_value
 from .channel_mask import ChannelMask
 
 SN, SUB, PRODUCER, PARTITION = HIDDEN
@@ -39,11 +39,11 @@ def new_token() -> int:
 class Rows:
     """Tuples of (after, upto] in order, and the punctuations among them. Immutable."""
 
-    __slots__ = ("_encoded", "marks", "spilled", "token", "wide")
+    __slots__ = ("_encoded", "punctuations", "spilled", "token", "wide")
 
-    def __init__(self, wide: pa.RecordBatch | None, marks: tuple[Punctuation, ...] = ()) -> None:
+    def __init__(self, wide: pa.RecordBatch | None, punctuations: tuple[Punctuation, ...] = ()) -> None:
         self.wide = wide if wide is not None and wide.num_rows else None
-        self.marks = marks
+        self.punctuations = punctuations
         self.token = new_token()
         self._encoded: pa.Buffer | None = None
         self.spilled = False
@@ -53,10 +53,10 @@ class Rows:
         cls,
         user: pa.RecordBatch,
         sn: npt.NDArray[np.int64],
-        sub: Subs | None,
+        sub: Subseqs | None,
         producer: npt.NDArray[np.uint16],
         partition: npt.NDArray[np.uint16],
-        marks: tuple[Punctuation, ...] = (),
+        punctuations: tuple[Punctuation, ...] = (),
     ) -> Rows:
         """Put the hidden columns behind the user's."""
         hidden = {SN: pa.array(sn), PRODUCER: pa.array(producer), PARTITION: pa.array(partition)}
@@ -66,26 +66,25 @@ class Rows:
         ours = [pa.field(name, array.type) for name, array in zip(hidden, arrays, strict=True)]
         # The user's fields as they are: they also say what the arrays do not, such as that there are no nulls.
         schema = pa.schema([*user.schema, *ours], user.schema.metadata)
-        return cls(pa.RecordBatch.from_arrays([*user.columns, *arrays], schema=schema), marks)
+        return cls(pa.RecordBatch.from_arrays([*user.columns, *arrays], schema=schema), punctuations)
 
     @classmethod
     def received(cls, wide: pa.RecordBatch | None, plain_marks: Any) -> Rows:
         """Rows that came from a peer; `BadFrame` if they lack what every use of them relies on."""
-        rows = cls(wide, marks_from_plain(plain_marks))
+        rows = cls(wide, punctuations_from_plain(plain_marks))
         if rows.wide is None:
             return rows
         for name, kind in _HIDDEN_TYPES.items():
             found = rows.wide.schema.get_all_field_indices(name)
             column = rows.wide.column(found[0]) if len(found) == 1 else None
             if column is None or column.type != kind or column.null_count:
-                raise BadFrame(
-                    f"rows need one column {name} of {kind} without nulls; these have {columns_of(rows.wide.schema)}"
-                )
+                columns = describe_columns(rows.wide.schema)
+                raise BadFrame(f"rows need one column {name} of {kind} without nulls; these have {columns}")
         found = rows.wide.schema.get_all_field_indices(SUB)
         if len(found) > 1 or not all(is_sub(rows.wide.column(place)) for place in found):
             raise BadFrame(
                 f"rows need one column {SUB} or none, of uint64 or of lists of several that are all as long, without "
-                f"nulls; these have {columns_of(rows.wide.schema)}"
+                f"nulls; these have {describe_columns(rows.wide.schema)}"
             )
         sn = rows.hidden(SN)
         if (sn[1:] < sn[:-1]).any():
@@ -94,7 +93,7 @@ class Rows:
 
     def expect(self, after: int, upto: int, producers: int, partitions: int) -> None:
         """`BadFrame` if there is a row or mark outside (after, upto], or of a partition that does not exist."""
-        positions = [mark.sn for mark in self.marks]
+        positions = [mark.sn for mark in self.punctuations]
         if self.wide is not None:
             sn = self.hidden(SN)
             positions += [int(sn[0]), int(sn[-1])]
@@ -136,7 +135,7 @@ class Rows:
     @property
     def span(self) -> tuple[int, int] | None:
         """The first and the last sequence number of rows and marks; None if there are none."""
-        numbers = [mark.sn for mark in self.marks]
+        numbers = [mark.sn for mark in self.punctuations]
         if self.wide is not None:
             sn = self.hidden(SN)
             numbers += [int(sn[0]), int(sn[-1])]
@@ -144,14 +143,14 @@ class Rows:
 
     def between(self, after: int, upto: int) -> Rows:
         """The part in (after, upto], sharing memory with the whole."""
-        marks = tuple(mark for mark in self.marks if after < mark.sn <= upto)
+        punctuations = tuple(mark for mark in self.punctuations if after < mark.sn <= upto)
         if self.wide is None:
-            return Rows(None, marks)
+            return Rows(None, punctuations)
         sn = self.hidden(SN)
         start, stop = np.searchsorted(sn, (after, upto), side="right")
-        if start == 0 and stop == len(sn) and len(marks) == len(self.marks):
+        if start == 0 and stop == len(sn) and len(punctuations) == len(self.punctuations):
             return self
-        return Rows(self.wide.slice(start, stop - start), marks)
+        return Rows(self.wide.slice(start, stop - start), punctuations)
 
     def select(self, channels: ChannelMask) -> Rows:
         """The rows of these channels; punctuations go to every partition."""
@@ -160,7 +159,7 @@ class Rows:
         chosen = np.flatnonzero(channels.mask(self.hidden(PRODUCER), self.hidden(PARTITION)))
         if len(chosen) == len(self):
             return self
-        return Rows(gather(self.wide, chosen), self.marks)
+        return Rows(gather(self.wide, chosen), self.punctuations)
 
     def encode(self) -> pa.Buffer | None:
         """The record batch as Arrow IPC without its schema; kept, for the lanes that send it whole."""
@@ -176,26 +175,28 @@ class Rows:
         self.spilled = True
 
 
-def marks_to_plain(marks: Iterable[Punctuation]) -> list[list[Any]]:
+def punctuations_to_plain(punctuations: Iterable[Punctuation]) -> list[list[Any]]:
     """Punctuations in msgpack types."""
-    return [[mark.sn, mark.kind, mark.value] for mark in marks]
+    return [[mark.sn, mark.kind, mark.value] for mark in punctuations]
 
 
-def marks_from_plain(plain: Any) -> tuple[Punctuation, ...]:
-    """What `marks_to_plain` was given; `BadFrame` if it was given something else."""
+def punctuations_from_plain(plain: Any) -> tuple[Punctuation, ...]:
+    """What `punctuations_to_plain` was given; `BadFrame` if it was given something else."""
     if not isinstance(plain, list | tuple):
-        raise BadFrame(f"expected a list of punctuations, got {shown(plain)}")
-    marks: list[Punctuation] = []
+        raise BadFrame(f"expected a list of punctuations, got {format_value(plain)}")
+    punctuations: list[Punctuation] = []
     for each in plain:
         if not isinstance(each, list | tuple) or len(each) != 3:
-            raise BadFrame(f"a punctuation is (sn, kind, value), got {shown(each)}")
+            raise BadFrame(f"a punctuation is (sn, kind, value), got {format_value(each)}")
         sn, kind, value = each
         if not _is_int64(sn) or kind not in PUNCTUATIONS or not (value is None or _is_int64(value)):
-            raise BadFrame(f"a punctuation is (integer, one of {PUNCTUATIONS}, integer or None), got {shown(each)}")
-        if marks and marks[-1].sn >= sn:
-            raise BadFrame(f"punctuations are in the order of their numbers; {sn} came behind {marks[-1].sn}")
-        marks.append(Punctuation(sn, kind, value))
-    return tuple(marks)
+            raise BadFrame(
+                f"a punctuation is (integer, one of {PUNCTUATIONS}, integer or None), got {format_value(each)}"
+            )
+        if punctuations and punctuations[-1].sn >= sn:
+            raise BadFrame(f"punctuations are in the order of their numbers; {sn} came behind {punctuations[-1].sn}")
+        punctuations.append(Punctuation(sn, kind, value))
+    return tuple(punctuations)
 
 
 def _is_int64(value: Any) -> bool:

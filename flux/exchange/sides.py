@@ -13,7 +13,7 @@ from ..types.normalize import HIDDEN
 SIDE = "__side"
 
 
-def wide_names(sides: Sequence[pa.Schema]) -> list[str]:
+def widened_names(sides: Sequence[pa.Schema]) -> list[str]:
     """The columns of a widened row: its side, and those of each side behind the side's number.
 
     >>> wide_names([pa.schema({"k": pa.int64()}), pa.schema({"k": pa.int64(), "v": pa.int64()})])
@@ -22,7 +22,7 @@ def wide_names(sides: Sequence[pa.Schema]) -> list[str]:
     return [SIDE, *(f"{side}.{name}" for side, schema in enumerate(sides) for name in schema.names)]
 
 
-def widened(rows: pa.RecordBatch, side: int, sides: Sequence[pa.Schema]) -> pa.RecordBatch:
+def widen(rows: pa.RecordBatch, side: int, sides: Sequence[pa.Schema]) -> pa.RecordBatch:
     """The rows of one side with the columns of all, null where they have none; hidden columns stay as they are.
 
     >>> schemas = [pa.schema({"k": pa.int64()}), pa.schema({"v": pa.int64()})]
@@ -36,4 +36,4 @@ def widened(rows: pa.RecordBatch, side: int, sides: Sequence[pa.Schema]) -> pa.R
         arrays += [rows.column(name) if own else pa.nulls(count, schema.field(name).type) for name in schema.names]
     hidden = [name for name in rows.schema.names if name in HIDDEN]
     arrays += [rows.column(name) for name in hidden]
-    return pa.RecordBatch.from_arrays(arrays, names=[*wide_names(sides), *hidden])
+    return pa.RecordBatch.from_arrays(arrays, names=[*widened_names(sides), *hidden])

@@ -17,11 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 import pyarrow as pa
 
 from ..model.punctuation import Punctuation
-from ..protocols.messages import Block, Consume, Frame
+from ..protocols.messages import Block, Consume, PendingInput
 from .channel_mask import ChannelMask
-from .merge import merge, settled
+from .merge import merge, settle
 from .rows import Rows
-from .sides import widened
+from .sides import widen
 
 
 class StageInput:
@@ -51,24 +51,24 @@ class StageInput:
         if job.ordered and self._unsettled:
             parts, edges = self._settled(parts, edges)
         whole = merge(parts, edges if len(self._edges) > 1 else [])
-        return whole if job.ordered else Rows(whole.wide, self._due(job, whole.marks))
+        return whole if job.ordered else Rows(whole.wide, self._due(job, whole.punctuations))
 
     def _settled(self, parts: list[Rows], edges: list[int]) -> tuple[list[Rows], list[int]]:
         """One part for each edge from a stage that takes rows as they come: such rows are to be put in order here."""
         others = [place for place, edge in enumerate(edges) if edge not in self._unsettled]
         early = sorted(self._unsettled.intersection(edges))
-        own = [settled(merge(part for part, of in zip(parts, edges, strict=True) if of == edge)) for edge in early]
+        own = [settle(merge(part for part, of in zip(parts, edges, strict=True) if of == edge)) for edge in early]
         return [*(parts[place] for place in others), *own], [*(edges[place] for place in others), *early]
 
-    def _part(self, job: Consume, frame: Frame) -> Rows:
+    def _part(self, job: Consume, frame: PendingInput) -> Rows:
         rows: Rows = frame.body.between(job.after, job.upto) if job.ordered else frame.body
         if frame.channels:
             rows = rows.select(self._mask(frame.channels, frame.edge))
         return self._widened(rows, self._edges[frame.edge]) if self._sides else rows
 
-    def _due(self, job: Consume, marks: tuple[Punctuation, ...]) -> tuple[Punctuation, ...]:
+    def _due(self, job: Consume, punctuations: tuple[Punctuation, ...]) -> tuple[Punctuation, ...]:
         """The punctuations that the frontier has passed now; each lane brings the same ones."""
-        self._waiting |= {mark.sn: mark for mark in marks}
+        self._waiting |= {mark.sn: mark for mark in punctuations}
         return tuple(self._waiting[sn] for sn in sorted(self._waiting) if job.after < sn <= job.upto)
 
     def forget(self, consumed: int) -> None:
@@ -77,4 +77,4 @@ class StageInput:
             self._waiting = {sn: mark for sn, mark in self._waiting.items() if sn > consumed}
 
     def _widened(self, rows: Rows, side: int) -> Rows:
-        return rows if rows.wide is None else Rows(widened(rows.wide, side, self._sides), rows.marks)
+        return rows if rows.wide is None else Rows(widen(rows.wide, side, self._sides), rows.punctuations)

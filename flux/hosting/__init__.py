@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ..model.operator import KeyedOperator, Operator, OperatorStep, PooledOperator, asked, check_constructor
+from ..model.operator import KeyedOperator, Operator, OperatorStep, PooledOperator, check_constructor, operator_class
 from ..types.errors import PlanError
-from ..wire.state_types import Vocabulary
+from ..wire.state_types import StateTypes
 from .hosted import ROW_WAS, Hosted
 from .per_key import NAN, PerKey, keys_within
 from .per_partition import PerPartition
@@ -41,7 +41,7 @@ _FORMS = (
 
 def host(step: OperatorStep) -> Hosted:
     """Return what drives the step's operator, by its form."""
-    says = asked(step.factory, step.name)
+    says = operator_class(step.factory, step.name)
     kind, form = _kind_of(says), _form_of(says, step.factory, step.name)
     driving = form.hosted(step, getattr(says, "state_in_memory", True))
     driving.words = _words(kind, step.name)
@@ -49,8 +49,8 @@ def host(step: OperatorStep) -> Hosted:
 
 
 def checked_operator(factory: Any, name: str) -> Any:
-    """Return what tells of an operator, as `asked` does, or raise `PlanError`: what is none is not to reach a site."""
-    says = asked(factory, name)
+    """Return the operator class, as `operator_class` does; `PlanError` if it is not an operator."""
+    says = operator_class(factory, name)
     kind, form = _kind_of(says), _form_of(says, factory, name)
     called = form.method.partition("(")[0]
     if getattr(kind, called) is getattr(form.base, called):
@@ -58,7 +58,7 @@ def checked_operator(factory: Any, name: str) -> Any:
             f"step {name!r}: a flux.{form.base.__name__} is given rows by {form.method}, and {kind.__name__} does not "
             "define it. Define it"
         )
-    if form.base is PooledOperator and hasattr(kind, "process_marked"):
+    if form.base is PooledOperator and hasattr(kind, "process_with_punctuations"):
         _check_hears(kind, name)
     if says is factory:
         check_constructor(factory, name)
@@ -91,11 +91,11 @@ def _form_of(says: Any, factory: Any, name: str) -> _Form:
     )
 
 
-def _words(made: type[Any], name: str) -> Vocabulary:
+def _words(made: type[Any], name: str) -> StateTypes:
     types = getattr(made, "state_types", ())
     if not isinstance(types, tuple | list):
         raise PlanError(
             f"step {name!r}: state_types is a tuple of classes, came {types!r:.100}. Write state_types = "
             f"({getattr(types, '__name__', 'Visit')},)"
         )
-    return Vocabulary.of(made, f"step {name!r}")
+    return StateTypes.of(made, f"step {name!r}")

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from ..model.batch import Batch, punctuated
-from ..model.error_location import columns_hint, place_of
+from ..model.batch import Batch, punctuation_rows
+from ..model.error_location import columns_hint, locate
 from ..model.operator import OperatorStep, Punctuation
 from ..types.arrays import ColumnError, record_batch_of
 from ..types.errors import FluxError, OperatorError
-from ..types.infer import Learning, learned, together
-from ..types.to_python import shown_row
-from ..wire.state_types import PLAIN, Vocabulary
+from ..types.infer import PartialSchema, concat, extend_schema
+from ..types.to_python import format_row
+from ..wire.state_types import PLAIN, StateTypes
 from .key_check import check_key_kept
 
 ROW_WAS = "; the row was "
@@ -30,7 +30,7 @@ class Hosted:
     Abstract: each form of operator has a subclass that defines all of these methods.
     """
 
-    words: Vocabulary = PLAIN  # Of which the state is made.
+    words: StateTypes = PLAIN  # Of which the state is made.
 
     def __init__(self, step: OperatorStep, state_in_memory: bool = True) -> None:
         self.step = step
@@ -41,12 +41,12 @@ class Hosted:
     def open(self, partitions_held: Iterable[int]) -> None:
         raise NotImplementedError
 
-    def work(self, rows: Batch | None, marks: Sequence[Punctuation]) -> Batch | None:
+    def work(self, rows: Batch | None, punctuations: Sequence[Punctuation]) -> Batch | None:
         """Return what comes of rows and of the punctuations among them; they are cut where one is heeded."""
-        if not self.heeds_marks:
-            marks = ()
+        if not self.needs_punctuations:
+            punctuations = ()
         parts: list[Batch | None] = []
-        for mark in marks:
+        for mark in punctuations:
             before, rows = _split(rows, mark.sn)
             parts += [None if before is None else self.process(before), self.punctuate(mark)]
         parts.append(None if rows is None else self.process(rows))
@@ -55,12 +55,12 @@ class Hosted:
         return Batch.concat(made).ordered() if len(made) > 1 else made[0] if made else None
 
     @property
-    def takes_marks(self) -> bool:
+    def takes_punctuations(self) -> bool:
         """Whether the operator takes rows and the punctuations among them together."""
         return False
 
     @property
-    def heeds_marks(self) -> bool:
+    def needs_punctuations(self) -> bool:
         """Whether the operator wants to hear of punctuations."""
         raise NotImplementedError
 
@@ -96,7 +96,7 @@ class Hosted:
 
     @property
     def output(self) -> Any:
-        """What is known of its output: a schema, a `Learning` or None."""
+        """What is known of its output: a schema, a `PartialSchema` or None."""
         return self._output
 
     def learn(self, output: Any) -> None:
@@ -161,14 +161,14 @@ class Hosted:
     ) -> OperatorError:
         # One who wraps another's class says what that is: its file and line are wanted, not the wrapper's.
         function = getattr(getattr(function, "__self__", None), "user_code", function)
-        text = f"{place_of(function, error)} raised {type(error).__name__}: {error}{columns_hint(error)}"
+        text = f"{locate(function, error)} raised {type(error).__name__}: {error}{columns_hint(error)}"
         if rows is None or not len(rows):
             return OperatorError(text, self.step.name, partition)
         reached = rows.reached()
         if reached is None:
             given = f"it was given the rows of sn {rows.sn[0]} to {rows.sn[-1]}"
             return OperatorError(f"{text}; {given}. {_ADVICE}", self.step.name, partition)
-        text = f"{text}{ROW_WAS}{shown_row(rows.arrow, reached):.500}. {_ADVICE}"
+        text = f"{text}{ROW_WAS}{format_row(rows.arrow, reached):.500}. {_ADVICE}"
         return OperatorError(text, self.step.name, int(rows.partition[reached]), int(rows.sn[reached]))
 
     def _checked(self, emitted: Any, rows: Batch, function: Callable[..., Any]) -> Batch | None:
@@ -177,7 +177,7 @@ class Hosted:
             return None
         if not isinstance(emitted, Batch):
             raise OperatorError(
-                f"{place_of(function)} returned {type(emitted).__name__}; expected what batch.emit(...) returns",
+                f"{locate(function)} returned {type(emitted).__name__}; expected what batch.emit(...) returns",
                 self.step.name,
             )
         if emitted is rows:
@@ -189,7 +189,7 @@ class Hosted:
         origin = emitted.origin
         if origin is None or origin[-1] >= len(rows) or not np.array_equal(emitted.sn, rows.sn[origin]):
             raise OperatorError(
-                f"{place_of(function)} returned a batch that was not emitted from the batch it was given. Keep "
+                f"{locate(function)} returned a batch that was not emitted from the batch it was given. Keep "
                 "values, not batches, and emit them from the batch whose row completes them",
                 self.step.name,
             )
@@ -197,8 +197,8 @@ class Hosted:
         return emitted
 
     def _pin(self, schema: Any) -> None:
-        if self._output is None or isinstance(self._output, Learning):
-            self._output = learned(self._output, schema)
+        if self._output is None or isinstance(self._output, PartialSchema):
+            self._output = extend_schema(self._output, schema)
 
     def _caused(self, parts: list[tuple[Any, Any]], p: Punctuation) -> Batch | None:
         """Return the rows a punctuation caused, of (columns, partition of each row)."""
@@ -218,8 +218,8 @@ class Hosted:
                 partitions.append(np.broadcast_to(np.asarray(partition, np.uint16), (arrow.num_rows,)))
         if not arrows:
             return None
-        rows = together(arrows)
-        return punctuated(rows, p.sn, np.concatenate(partitions), self.step.level, self._output, self.step.name)
+        rows = concat(arrows)
+        return punctuation_rows(rows, p.sn, np.concatenate(partitions), self.step.level, self._output, self.step.name)
 
 
 def _split(rows: Batch | None, sn: int) -> tuple[Batch | None, Batch | None]:

@@ -9,14 +9,14 @@ from typing import Any
 import pyarrow as pa
 
 from ..model.batch import Batch
-from ..model.error_location import innermost
-from ..model.gc_control import now_and_then, without_collecting
+from ..model.error_location import innermost_frame
+from ..model.gc_control import collect_periodically, gc_paused
 from ..model.operator import KeyedOperator, OperatorStep, Punctuation
-from ..model.output_rows import NoRow, Outputs
+from ..model.output_rows import NotARow, OutputRows
 from ..model.timers import Timers
-from ..model.zoned_keys import apart
+from ..model.zoned_keys import wrap_zoned
 from ..types.errors import FluxError, OperatorError, PlanError, StateError
-from ..types.to_python import UNHELD, first_unheld, python_of
+from ..types.to_python import UNREPRESENTABLE, first_unrepresentable, to_python
 from .hosted import RAISED, Hosted
 
 NAN = float("nan")
@@ -46,7 +46,7 @@ class PerKey(Hosted):
         self._states = {pid: {} for pid in partitions_held}
 
     @property
-    def heeds_marks(self) -> bool:
+    def needs_punctuations(self) -> bool:
         return self._timers is not None
 
     def process(self, batch: Batch) -> Batch | None:
@@ -56,17 +56,17 @@ class PerKey(Hosted):
         columns = [batch.column(name) for name in self.step.key_columns]
         self._key_schema = pa.schema(zip(self.step.key_columns, (c.type for c in columns), strict=True))
         keys = keys_within(batch, columns)
-        told_apart = apart(keys, columns)
+        told_apart = wrap_zoned(keys, columns)
         on_tuple, states, timers = self._instance.on_tuple, self._states, self._timers
         assert states.keys() >= set(batch.partition.tolist()), f"step {self.step.name!r}: not held here"
-        outputs, origin, place = Outputs(self._output), list[int](), 0
+        outputs, origin, place = OutputRows(self._output), list[int](), 0
 
         def each_row() -> None:
             nonlocal place
             # As `outputs.add` does: to call it for each row would take half as long again.
             taken, take, width = outputs.taken, outputs.take, outputs.width
-            each = zip(batch.untold_rows(), keys, told_apart, batch.partition.tolist(), strict=True)
-            for place, (row, given, key, pid) in enumerate(now_and_then(each, len(batch))):
+            each = zip(batch.iter_rows(), keys, told_apart, batch.partition.tolist(), strict=True)
+            for place, (row, given, key, pid) in enumerate(collect_periodically(each, len(batch))):
                 held = states[pid]
                 if timers is not None:
                     timers.look_at(pid, key)
@@ -87,15 +87,15 @@ class PerKey(Hosted):
                         origin.append(place)
 
         try:
-            with without_collecting():
+            with gc_paused():
                 each_row()
-        except NoRow as error:
+        except NotARow as error:
             where = int(batch.partition[place]), int(batch.sn[place])
             raise OperatorError(error.told_of(on_tuple), self.step.name, *where) from None
         except FluxError:
             raise
         except RAISED as error:
-            if innermost(error) is each_row.__code__:
+            if innermost_frame(error) is each_row.__code__:
                 error = TypeError(f"expected (state, outputs), with an iterable of dicts or None as outputs; {error}")
             raise self._raised(error, on_tuple, None, batch.slice(place, place + 1)) from error
         finally:
@@ -111,7 +111,7 @@ class PerKey(Hosted):
     def punctuate(self, p: Punctuation) -> Batch | None:
         if self._timers is None:
             return None
-        outputs = Outputs(self._output)
+        outputs = OutputRows(self._output)
         where = self._call(None, None, self._timers.fire, p, self._states, self._instance.on_timer, outputs)
         return self._caused([(outputs.columns(), where)] if where else [], p)
 
@@ -151,7 +151,7 @@ class PerKey(Hosted):
                 "Both sites must run the same flow"
             )
         self._key_schema = table.schema
-        keys = apart(keys_of(table.columns), table.columns)
+        keys = wrap_zoned(keys_of(table.columns), table.columns)
         held.update((key, kept) for key, kept in zip(keys, state["states"], strict=True) if kept is not None)
         if self._timers is not None:
             self._timers.install(pid, keys, state["timers"])
@@ -176,7 +176,7 @@ def keys_of(columns: list[Any]) -> list[tuple[Any, ...]]:
     """
     values = []
     for column in columns:
-        cells = python_of(column)
+        cells = to_python(column)
         if pa.types.is_floating(column.type):
             cells = [NAN if cell != cell else 0.0 if cell == 0 else cell for cell in cells]
         values.append(cells)
@@ -187,8 +187,8 @@ def keys_within(batch: Batch, columns: list[Any]) -> list[tuple[Any, ...]]:
     """Return the key of each row that `batch.rows()` yields before it comes to a value that Python cannot hold."""
     try:
         return keys_of(columns)
-    except UNHELD:
-        found = first_unheld(batch.arrow)
+    except UNREPRESENTABLE:
+        found = first_unrepresentable(batch.arrow)
         if found is None:
             raise
         return keys_of([column.slice(0, found[0]) for column in columns])

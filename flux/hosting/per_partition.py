@@ -37,7 +37,7 @@ class PerPartition(Hosted):
         return held
 
     @property
-    def heeds_marks(self) -> bool:
+    def needs_punctuations(self) -> bool:
         return self._heeds_marks
 
     def process(self, batch: Batch) -> Batch | None:

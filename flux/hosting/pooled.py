@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..model.batch import Batch
-from ..model.error_location import place_of
+from ..model.error_location import locate
 from ..model.operator import OperatorStep, PooledOperator, Punctuation
 from ..types.arrays import ColumnError
 from ..types.errors import OperatorError
@@ -29,17 +29,17 @@ class Pooled(Hosted):
         self._call(None, None, self._instance.open, self.step.context())
 
     @property
-    def heeds_marks(self) -> bool:
+    def needs_punctuations(self) -> bool:
         return getattr(self._instance.on_punctuation, "__func__", None) is not PooledOperator.on_punctuation
 
     @property
-    def takes_marks(self) -> bool:
-        return self.heeds_marks and _takes_marks(self._instance)
+    def takes_punctuations(self) -> bool:
+        return self.needs_punctuations and _takes_marks(self._instance)
 
-    def work(self, rows: Batch | None, marks: Sequence[Punctuation]) -> Batch | None:
-        if not self.takes_marks or not marks or rows is None or not len(rows):
-            return super().work(rows, marks)
-        return self._processed(rows, self._instance.process_marked, tuple(marks))
+    def work(self, rows: Batch | None, punctuations: Sequence[Punctuation]) -> Batch | None:
+        if not self.takes_punctuations or not punctuations or rows is None or not len(rows):
+            return super().work(rows, punctuations)
+        return self._processed(rows, self._instance.process_with_punctuations, tuple(punctuations))
 
     def process(self, batch: Batch) -> Batch | None:
         return self._processed(batch, self._instance.process) if len(batch) else None
@@ -56,7 +56,7 @@ class Pooled(Hosted):
         try:
             return self._caused([self._told_apart(caused)], p)
         except ColumnError as error:
-            called = place_of(self._instance.on_punctuation)
+            called = locate(self._instance.on_punctuation)
             raise OperatorError(f"{called} returned {error}; {_EXPECTED}", self.step.name, row=p.sn) from error
 
     def _told_apart(self, caused: Any) -> tuple[Any, Any]:
@@ -97,9 +97,10 @@ class Pooled(Hosted):
 
 
 def _takes_marks(operator: Any) -> bool:
-    """Whether its `process_marked` says what is done; one that derives from it, and does it otherwise, may not know."""
+    """Whether its `process_with_punctuations` says what is done; one that derives from it, and does it otherwise, may
+    not know."""
     for written in (getattr(operator, "__dict__", {}), *map(vars, type(operator).__mro__)):
-        if "process_marked" in written:
+        if "process_with_punctuations" in written:
             return True
         if "process" in written or "on_punctuation" in written:
             return False

@@ -22,18 +22,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ..types.arrays import ColumnError, numpy_of, record_batch_of
+from ..types.array_types import Int64s, Pids
+from ..types.arrays import ColumnError, record_batch_of, to_numpy
 from ..types.errors import OperatorError
-from ..types.infer import together
-from ..types.to_python import UNHELD, first_unheld, python_of
-from .subseq import MAX_OUTPUTS_PER_ROW, Subs, appended, at_level, neighbours, words_of
+from ..types.infer import concat
+from ..types.to_python import UNREPRESENTABLE, first_unrepresentable, to_python
+from .subseq import MAX_OUTPUTS_PER_ROW, Subseqs, appended, at_level, neighbours, words_of
 
-__all__ = ["ROW_MODULE", "Batch", "in_turns", "punctuated", "row_type"]
+__all__ = ["ROW_MODULE", "Batch", "punctuation_rows", "row_type", "turn_order"]
 
 ROW_MODULE = "flux.model.batch.row"  # Tells the rows that are given to operators from other named tuples.
-
-Int64s = npt.NDArray[np.int64]
-Partitions = npt.NDArray[np.uint16]
 
 
 class Batch:
@@ -69,8 +67,8 @@ class Batch:
         self,
         arrow: Any,
         sn: Int64s,
-        sub: Subs | None,
-        partition: Partitions,
+        sub: Subseqs | None,
+        partition: Pids,
         level: int = 0,
         output: Any = None,
         step: str = "",
@@ -100,7 +98,7 @@ class Batch:
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
         values = self._columns.get(name)
         if values is None:
-            values = self._columns[name] = numpy_of(self.column(name))
+            values = self._columns[name] = to_numpy(self.column(name))
         return values
 
     def column(self, name: str) -> Any:
@@ -118,28 +116,28 @@ class Batch:
         A time of nanoseconds is a `datetime` where that holds it, and else a `pandas.Timestamp`, which is one too.
         """
         # `_reached` lets an error name the row that was being looked at.
-        untold = self.untold_rows()
+        untold = self.iter_rows()
         for self._reached, row in enumerate(untold):
             yield row
         self._reached = None
 
-    def untold_rows(self) -> Iterator[Any]:
+    def iter_rows(self) -> Iterator[Any]:
         """As `rows`, for those who know themselves which row they look at."""
         # rename=True: a column called "class" or "my col" becomes _1 rather than an error.
         make = functools.partial(tuple.__new__, row_type(tuple(self.arrow.schema.names)))
         try:
-            return map(make, zip(*map(python_of, self.arrow.columns), strict=True))
-        except UNHELD as error:
+            return map(make, zip(*map(to_python, self.arrow.columns), strict=True))
+        except UNREPRESENTABLE as error:
             return self._rows_before_one_unheld(error)
 
     def _rows_before_one_unheld(self, error: Exception) -> Iterator[Any]:
         """Yield the rows before the first with a value that Python cannot hold, and raise what is to be said of it."""
-        found = first_unheld(self.arrow)
+        found = first_unrepresentable(self.arrow)
         if found is None:
             raise error
         place, told = found
         if place:
-            yield from self.slice(0, place).untold_rows()
+            yield from self.slice(0, place).iter_rows()
         raise self._error(told, place)
 
     # What an operator emits.
@@ -204,7 +202,7 @@ class Batch:
             )
         return where
 
-    def _descendants(self, where: Int64s, index: Int64s | None) -> Subs | None:
+    def _descendants(self, where: Int64s, index: Int64s | None) -> Subseqs | None:
         """Return `sub` of the outputs: that of the row they stem from, with their index at our level."""
         inherited = None if self.sub is None else self.sub.take(where, axis=0)
         if index is None:
@@ -269,7 +267,7 @@ class Batch:
             return batches[0]
         first = batches[0]
         return Batch(
-            together([b.arrow for b in batches]),
+            concat([b.arrow for b in batches]),
             np.concatenate([b.sn for b in batches]),
             appended([(b.sub, len(b)) for b in batches]),
             np.concatenate([b.partition for b in batches]),
@@ -297,7 +295,7 @@ class Batch:
         return self.take(np.lexsort(keys))
 
 
-def punctuated(arrow: Any, sn: int, partition: Partitions, level: int, output: Any = None, step: str = "") -> Batch:
+def punctuation_rows(arrow: Any, sn: int, partition: Pids, level: int, output: Any = None, step: str = "") -> Batch:
     """Return rows that a punctuation caused: they take its sn, and their index in their partition as sub.
 
     The index is per partition, because which partitions share a pooler may differ between copies. Rows beyond the last
@@ -306,7 +304,7 @@ def punctuated(arrow: Any, sn: int, partition: Partitions, level: int, output: A
     """
     index = _turns(partition)
     if index is None:
-        order = in_turns(partition)
+        order = turn_order(partition)
         arrow, partition = arrow.take(pa.array(order)), partition.take(order)
         index = _turns(partition)
         assert index is not None, "now they are in turns"
@@ -317,7 +315,7 @@ def punctuated(arrow: Any, sn: int, partition: Partitions, level: int, output: A
     return rows.ordered() if len(index) and index[-1] == MAX_OUTPUTS_PER_ROW - 1 else rows
 
 
-def in_turns(partition: Partitions) -> Int64s:
+def turn_order(partition: Pids) -> Int64s:
     """Return the order in which partitions take turns: the first row of each, then the second of each, and so on.
 
     Who has yet to gather what a punctuation causes had better do it in this order: it need not be done again.
@@ -333,7 +331,7 @@ def in_turns(partition: Partitions) -> Int64s:
     return grouped.take(np.argsort(narrow, kind="stable"))
 
 
-def _turns(partition: Partitions) -> Int64s | None:
+def _turns(partition: Pids) -> Int64s | None:
     """Return the index of each row in its partition if partitions take turns; None if they do not."""
     if not len(partition):
         return np.zeros(0, np.int64)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["columns_hint", "innermost", "place_of"]
+__all__ = ["columns_hint", "innermost_frame", "locate"]
 
 
 def columns_hint(error: BaseException) -> str:
@@ -24,13 +24,13 @@ def columns_hint(error: BaseException) -> str:
     return "" if fields is None else f"; its columns are {', '.join(fields)}"
 
 
-def innermost(error: BaseException) -> CodeType | None:
+def innermost_frame(error: BaseException) -> CodeType | None:
     """The code in which an error arose."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     return frames[-1].f_code if frames else None
 
 
-def place_of(function: Callable[..., Any], error: BaseException | None = None) -> str:
+def locate(function: Callable[..., Any], error: BaseException | None = None) -> str:
     """Name a callable with its file and line: where it is defined, or where in it the error arose."""
     # A step of a stream is ours; the function that it calls is the user's.
     function = getattr(getattr(function, "__self__", None), "blamed", None) or function

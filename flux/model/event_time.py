@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..types.array_types import Bools
 from ..types.errors import PlanError
 
 __all__ = ["FARTHEST_MS", "EventTime", "in_unit_of", "is_event_time", "milliseconds", "window_type"]
@@ -30,7 +31,6 @@ _DAY_MS = 86_400_000
 _PER_MS = {"us": 1_000, "ns": 1_000_000}
 
 Instants = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-__all__ = ["now_and_then", "without_collecting"]
+__all__ = ["collect_periodically", "gc_paused"]
 
 _UNCOLLECTED_ROWS = 2_048
 
@@ -16,8 +16,8 @@ T = TypeVar("T")
 
 
 @contextlib.contextmanager
-def without_collecting() -> Iterator[None]:
-    """Let Python not look for garbage in cycles meanwhile; what user code leaves in cycles is found `now_and_then`.
+def gc_paused() -> Iterator[None]:
+    """Pause garbage collection; `collect_periodically` finds what user code leaves in cycles.
 
     It looks after so many new objects, and a batch makes some for each row. None of them is in a cycle, and looking
     took up to a third of the time.
@@ -31,7 +31,7 @@ def without_collecting() -> Iterator[None]:
             gc.enable()
 
 
-def now_and_then(rows: Iterable[T], count: int) -> Iterator[T]:
+def collect_periodically(rows: Iterable[T], count: int) -> Iterator[T]:
     """Yield so many rows, and look among new objects for garbage when many have gone by.
 
     A batch may have a hundred thousand rows, and each of them may leave a large object in a cycle.

@@ -31,6 +31,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from ..types.arrays import ColumnError, schema_of
+from ..types.deprecated import warn_renamed
 from ..types.errors import PlanError, StateError
 from .batch import Batch
 from .punctuation import Punctuation
@@ -38,15 +39,15 @@ from .timers import Timers
 
 __all__ = [
     "Context",
-    "Kept",
     "KeyedOperator",
     "Operator",
     "OperatorStep",
     "PooledOperator",
     "Punctuation",
-    "asked",
+    "Retained",
     "check_constructor",
     "name_of",
+    "operator_class",
     "output_of",
 ]
 
@@ -190,9 +191,10 @@ class PooledOperator:
     """An operator that serves all partitions of a site at once; `batch.partition` says which row is whose.
 
     Rows are cut at punctuations if it defines `on_punctuation`. One that emits nothing then, and only learns from them,
-    may be given larger batches by defining ``process_marked(self, batch, marks)`` too: rows, and the punctuations among
-    them, each of which stands behind the rows whose `batch.sn` is not above its own. It must come to the same. A class
-    derived from such a one that defines `process` or `on_punctuation`, and not this, is given rows that are cut.
+    may be given larger batches by defining ``process_with_punctuations(self, batch, punctuations)`` too: rows, and the
+    punctuations among them, each of which stands behind the rows whose `batch.sn` is not above its own. It must come to
+    the same. A class derived from such a one that defines `process` or `on_punctuation`, and not this, is given rows
+    that are cut.
     """
 
     output: ClassVar[Any] = None
@@ -205,6 +207,11 @@ class PooledOperator:
     # Large state is read in a fork of the site, while the site goes on. Say False if a fork cannot do that: because
     # state is in a file, a database or another process, or is read with the help of a thread.
     state_in_memory: ClassVar[bool] = True
+
+    def __init_subclass__(cls) -> None:
+        if "process_marked" in cls.__dict__:
+            warn_renamed(f"{cls.__name__}.process_marked", "process_with_punctuations")
+            cls.process_with_punctuations = cls.__dict__["process_marked"]  # type: ignore[attr-defined]
 
     def open(self, context: Context) -> None:
         """Prepare; called once, before anything else."""
@@ -242,7 +249,7 @@ class PooledOperator:
 
 
 @dataclass(frozen=True)
-class Kept:
+class Retained:
     """That a step keeps its rows until the end of the stream: why, with what to do, and of which sources that may not
     come.
     """
@@ -272,7 +279,7 @@ class OperatorStep:
     # Which field of `sub` is this step's; see flux.model.subseq.
     level: int
     output: Any = None
-    kept: Kept | None = None
+    kept: Retained | None = None
     # How rows came to their partitions, if they are to be asked whether they still belong there; a `Route`.
     route: Any = None
 
@@ -288,7 +295,7 @@ def output_of(factory: Any, parameters: Mapping[str, Any], key_columns: tuple[st
     Such a method is also where an operator refuses parameters, keys and columns that it cannot work with.
     """
     name = name_of(factory)
-    says = asked(factory, name)
+    says = operator_class(factory, name)
     try:
         if hasattr(says, "output_for") and rows is not None:
             made = _made_by(factory, name) if says is factory else says
@@ -298,7 +305,7 @@ def output_of(factory: Any, parameters: Mapping[str, Any], key_columns: tuple[st
         raise PlanError(f"operator {name}: {error}") from error
 
 
-def asked(factory: Any, name: str) -> Any:
+def operator_class(factory: Any, name: str) -> Any:
     """Return what tells of an operator before it runs: its class, or what any other callable makes."""
     return factory if isinstance(factory, type) else _made_by(factory, name)
 

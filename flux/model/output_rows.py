@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from .error_location import place_of
+from .error_location import locate
 
-__all__ = ["NoRow", "Outputs", "keeping"]
+__all__ = ["NotARow", "OutputRows", "keep_rows"]
 
 
-class NoRow(Exception):
+class NotARow(Exception):
     """What was emitted is no row, or one of other columns."""
 
     def __init__(self, made: Any, names: list[str]) -> None:
@@ -31,12 +31,12 @@ class NoRow(Exception):
     def told_of(self, function: Any) -> str:
         """What is to be said of the function that emitted it."""
         return (
-            f"{place_of(function)} emitted {self._made!r:.200}; expected an iterable of dicts with the keys "
+            f"{locate(function)} emitted {self._made!r:.200}; expected an iterable of dicts with the keys "
             f"{', '.join(self._names)}. Return (state, [{{...}}, ...])"
         )
 
 
-class Outputs:
+class OutputRows:
     """Rows of a schema, of what is known of one so far, or of one that the first row tells.
 
     >>> outputs = Outputs(None)
@@ -69,14 +69,14 @@ class Outputs:
         return self.take(made)
 
     def add(self, made: Any) -> None:
-        """Take in a row, or raise `NoRow`."""
+        """Take in a row, or raise `NotARow`."""
         self.check(made)
         self.taken.append(self.take(made))
 
     def check(self, made: Any) -> None:
-        """Raise `NoRow` unless it is a row."""
+        """Raise `NotARow` unless it is a row."""
         if not isinstance(made, Mapping) or (self.width is not None and made.keys() != set(self._names)):
-            raise NoRow(made, self._names) from None
+            raise NotARow(made, self._names) from None
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the rows as columns."""
@@ -85,7 +85,7 @@ class Outputs:
         return {name: list(map(itemgetter(place), self.taken)) for place, name in enumerate(self._names)}
 
 
-def keeping(schema: Any) -> Callable[[Any], Any]:
+def keep_rows(schema: Any) -> Callable[[Any], Any]:
     """What makes a copy of a row of a schema, of what is known of one so far (a `Learning`), or of one not known.
 
     What is no row stays what it is: an error, for whoever looks at it.

@@ -19,7 +19,7 @@ from ..types.arrays import schema_of
 from ..types.errors import OperatorError
 from .batch import Batch
 from .operator import PooledOperator
-from .output_rows import keeping
+from .output_rows import keep_rows
 
 __all__ = ["Filter", "FlatMap", "Map", "Select"]
 
@@ -49,7 +49,7 @@ class Map(_Stateless):
     def process(self, batch: Batch) -> Batch | None:
         if self._by_batch:
             return batch.emit(_columns(self._fn(batch), batch, "a dict of columns"))
-        kept = keeping(batch.output)
+        kept = keep_rows(batch.output)
         rows = [kept(self._fn(row)) for row in batch.rows()]
         return batch.emit(_columns_of(rows, None, batch, "a dict"))
 
@@ -68,7 +68,7 @@ class FlatMap(_Stateless):
                 raise _unexpected(made, batch, "(columns, origin): a dict of columns, and each row's row of the batch")
             columns, origin = made
             return batch.emit(_columns(columns, batch, "(columns, origin)"), origin)
-        kept = keeping(batch.output)
+        kept = keep_rows(batch.output)
         rows: list[Any] = []
         counts: list[int] = []
         for row in batch.rows():
@@ -127,7 +127,7 @@ class Select(PooledOperator):
         pass
 
 
-def selected(
+def select_columns(
     rows: pa.Schema | None, columns: tuple[str, ...], computed: Mapping[str, Any]
 ) -> tuple[dict[str, str | Callable[[Batch], Any]], pa.Schema | None]:
     """What `Select` is to make, and its schema if it is known: a function says its type as `(function, type)`."""

@@ -22,9 +22,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from ..types.array_types import Bools
+
 __all__ = [
     "MAX_OUTPUTS_PER_ROW",
-    "Subs",
+    "Subseqs",
     "appended",
     "at_level",
     "from_arrow",
@@ -39,18 +41,17 @@ MAX_OUTPUTS_PER_ROW = 65_536
 _FIELDS = 4  # Of a word.
 _FIELD_BITS = 16
 
-Subs: TypeAlias = npt.NDArray[np.uint64]
-Bools: TypeAlias = npt.NDArray[np.bool_]
+Subseqs: TypeAlias = npt.NDArray[np.uint64]
 
 
-def words_of(sub: Subs | None) -> list[Subs]:
+def words_of(sub: Subseqs | None) -> list[Subseqs]:
     """The words of all rows, the first ones first; none where all is zero."""
     if sub is None:
         return []
     return [sub] if sub.ndim == 1 else [sub[:, word] for word in range(sub.shape[1])]
 
 
-def padded(sub: Subs | None, rows: int, count: int) -> Subs:
+def padded(sub: Subseqs | None, rows: int, count: int) -> Subseqs:
     """The same with so many words for each row, or with as many as there are, if that is more.
 
     >>> padded(np.array([7], np.uint64), 1, 2).tolist(), padded(None, 2, 1).tolist()
@@ -67,7 +68,7 @@ def padded(sub: Subs | None, rows: int, count: int) -> Subs:
     return wide
 
 
-def at_level(inherited: Subs | None, index: npt.NDArray[np.int64], level: int) -> Subs:
+def at_level(inherited: Subseqs | None, index: npt.NDArray[np.int64], level: int) -> Subseqs:
     """The `sub` of rows with this index among their siblings, made by the step of `level`.
 
     >>> at_level(np.array([1 << 48], np.uint64), np.array([2]), 4).tolist() == [[1 << 48, 2 << 48]]
@@ -85,7 +86,7 @@ def at_level(inherited: Subs | None, index: npt.NDArray[np.int64], level: int) -
     return sub
 
 
-def neighbours(sub: Subs | None, rows: int) -> tuple[Bools, Bools]:
+def neighbours(sub: Subseqs | None, rows: int) -> tuple[Bools, Bools]:
     """Whether each row but the first has a greater `sub` than the one before it; and whether it has the same."""
     greater, same = np.zeros(max(rows - 1, 0), np.bool_), np.ones(max(rows - 1, 0), np.bool_)
     for word in words_of(sub):
@@ -97,19 +98,19 @@ def neighbours(sub: Subs | None, rows: int) -> tuple[Bools, Bools]:
 # As a column of Arrow: of words, or of lists of them that are all as long.
 
 
-def to_arrow(sub: Subs) -> Any:
+def to_arrow(sub: Subseqs) -> Any:
     """The column that goes over the wire."""
     if sub.ndim == 1:
         return pa.array(sub)
     return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(sub).reshape(-1)), sub.shape[1])
 
 
-def from_arrow(column: Any) -> Subs:
+def from_arrow(column: Any) -> Subseqs:
     """What `to_arrow` was given, without a copy."""
     if column.type == pa.uint64():
-        one: Subs = column.to_numpy(zero_copy_only=True)
+        one: Subseqs = column.to_numpy(zero_copy_only=True)
         return one
-    several: Subs = column.flatten().to_numpy(zero_copy_only=True)
+    several: Subseqs = column.flatten().to_numpy(zero_copy_only=True)
     return several.reshape(-1, column.type.list_size)
 
 
@@ -121,7 +122,7 @@ def is_sub(column: Any) -> bool:
     return bool(values.type == pa.uint64() and not values.null_count)
 
 
-def appended(parts: Sequence[tuple[Subs | None, int]]) -> Subs | None:
+def appended(parts: Sequence[tuple[Subseqs | None, int]]) -> Subseqs | None:
     """The `sub` of rows that follow each other, of parts with so many rows each."""
     if all(sub is None for sub, _ in parts):
         return None

@@ -12,16 +12,16 @@ import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ..types.array_types import Key
 from ..types.errors import OperatorError
-from .error_location import place_of
+from .error_location import locate
 from .event_time import FARTHEST_MS
-from .output_rows import NoRow, Outputs
+from .output_rows import NotARow, OutputRows
 from .punctuation import Punctuation
 from .zoned_keys import instant
 
 __all__ = ["Timers", "key_order"]
 
-Key = tuple[Any, ...]
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MS = datetime.timedelta(milliseconds=1)
@@ -100,7 +100,9 @@ class Timers:
         """Let them be about none."""
         self._at = None
 
-    def fire(self, p: Punctuation, states: Mapping[int, dict[Key, Any]], on_timer: Any, outputs: Outputs) -> list[int]:
+    def fire(
+        self, p: Punctuation, states: Mapping[int, dict[Key, Any]], on_timer: Any, outputs: OutputRows
+    ) -> list[int]:
         """Call `on_timer` for all that a punctuation makes due; return the partition of each row that is emitted."""
         partitions: list[int] = []
         for pid in sorted(states if p.partitions is None else p.partitions):
@@ -110,10 +112,10 @@ class Timers:
                     state, emitted = on_timer(tuple(key), time, held.get(key))
                     for made in () if emitted is None else emitted:
                         outputs.add(made)
-                except NoRow as error:
+                except NotARow as error:
                     raise OperatorError(error.told_of(on_timer), None, pid, p.sn) from None
                 except (Exception, SystemExit) as error:
-                    raised = f"{place_of(on_timer, error)} raised {type(error).__name__}: {error}"
+                    raised = f"{locate(on_timer, error)} raised {type(error).__name__}: {error}"
                     message = f"{raised}; it was called for the key {key!r:.200} at {time}"
                     raise OperatorError(message, None, pid) from error
                 partitions += [pid] * (len(outputs.taken) - len(partitions))

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["ZonedKey", "apart", "apart_again", "instant"]
+__all__ = ["ZonedKey", "instant", "rewrap_zoned", "wrap_zoned"]
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
@@ -45,12 +45,12 @@ class ZonedKey(tuple[Any, ...]):
         return hash(self._instants)
 
 
-def apart(keys: list[tuple[Any, ...]], columns: Iterable[Any]) -> list[tuple[Any, ...]]:
+def wrap_zoned(keys: list[tuple[Any, ...]], columns: Iterable[Any]) -> list[tuple[Any, ...]]:
     """Return what tells these keys apart: they themselves, unless there are times of a zone among their columns."""
     is_zoned = any(pa.types.is_timestamp(column.type) and column.type.tz is not None for column in columns)
     return list(map(ZonedKey, keys)) if is_zoned else keys
 
 
-def apart_again(key: tuple[Any, ...]) -> tuple[Any, ...]:
+def rewrap_zoned(key: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return what tells a key apart of which the columns are not at hand."""
     return ZonedKey(key) if any(instant(cell) is not cell for cell in key) else key

@@ -17,15 +17,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..types.array_types import Bools, Float64s, Int64s, Slots
 from .running_values import Stretches
 
 __all__ = ["Accumulator", "Counts", "Extremes", "IntSums", "Moments", "Sums", "exact_floats"]
 
-Slots = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Values = Mapping[str, npt.NDArray[Any]]
+ValueColumns = Mapping[str, npt.NDArray[Any]]
 Running = dict[str, npt.NDArray[Any]]
 
 _LOW_BITS = 32
@@ -41,44 +38,44 @@ class Accumulator:
         self.fields = {f"{name}.{field}": dtype for field, dtype in fields.items()}
         self._names = {field: f"{name}.{field}" for field in fields}
 
-    def of(self, values: Values, field: str) -> npt.NDArray[Any]:
+    def of(self, values: ValueColumns, field: str) -> npt.NDArray[Any]:
         """One of its arrays."""
         return values[self._names[field]]
 
-    def begin(self, values: Values, slots: Slots) -> None:
+    def begin(self, values: ValueColumns, slots: Slots) -> None:
         """Set what is kept of new keys; zeros, if not said otherwise."""
         for name in self.fields:
             values[name][slots] = 0
 
-    def add(self, values: Values, slots: Slots, x: npt.NDArray[Any]) -> None:
+    def add(self, values: ValueColumns, slots: Slots, x: npt.NDArray[Any]) -> None:
         """Add a row's value to each of these slots, in this order; a slot may come several times."""
         raise NotImplementedError
 
-    def merge(self, into: Values, at: Slots, later: Values, slots: Slots) -> None:
+    def merge(self, into: ValueColumns, at: Slots, later: ValueColumns, slots: Slots) -> None:
         """Add to the entries `at`, which all differ, what `later` keeps in these slots."""
         for name in self.fields:
             into[name][at] += later[name].take(slots)
 
-    def running(self, values: Values, stretches: Stretches, x: npt.NDArray[Any], valid: Bools | None) -> Running:
+    def running(self, values: ValueColumns, stretches: Stretches, x: npt.NDArray[Any], valid: Bools | None) -> Running:
         """Add rows that are grouped, and return what is kept behind each of them; only `valid` ones count."""
         raise NotImplementedError
 
-    def installed(self, values: Values, slots: Slots) -> None:
+    def installed(self, values: ValueColumns, slots: Slots) -> None:
         """These slots were set from what another site kept."""
 
-    def make_canonical(self, values: Values) -> None:
+    def make_canonical(self, values: ValueColumns) -> None:
         """Let equal entries be equal bytes: which NaN comes of an operation is up to the processor."""
         for name in self.fields:
             if values[name].dtype.kind == "f":
                 values[name][np.isnan(values[name])] = np.nan
 
-    def _remember(self, values: Values, stretches: Stretches, running: Mapping[str, npt.NDArray[Any]]) -> Running:
+    def _remember(self, values: ValueColumns, stretches: Stretches, running: Mapping[str, npt.NDArray[Any]]) -> Running:
         """Keep what is behind the last row of each group; return all under the arrays' names."""
         for field, array in running.items():
             self.of(values, field)[stretches.slots] = array.take(stretches.last)
         return {self._names[field]: array for field, array in running.items()}
 
-    def _before(self, values: Values, stretches: Stretches, field: str) -> npt.NDArray[Any]:
+    def _before(self, values: ValueColumns, stretches: Stretches, field: str) -> npt.NDArray[Any]:
         return self.of(values, field).take(stretches.slots)
 
 
@@ -88,10 +85,10 @@ class Counts(Accumulator):
     def __init__(self, name: str) -> None:
         super().__init__(name, {"n": np.int64})
 
-    def add(self, values: Values, slots: Slots, x: npt.NDArray[Any]) -> None:
+    def add(self, values: ValueColumns, slots: Slots, x: npt.NDArray[Any]) -> None:
         np.add.at(self.of(values, "n"), slots, 1)
 
-    def running(self, values: Values, stretches: Stretches, x: npt.NDArray[Any], valid: Bools | None) -> Running:
+    def running(self, values: ValueColumns, stretches: Stretches, x: npt.NDArray[Any], valid: Bools | None) -> Running:
         return self._remember(
             values, stretches, {"n": _counted(self._before(values, stretches, "n"), stretches, valid)}
         )
@@ -104,15 +101,15 @@ class Sums(Accumulator):
         super().__init__(name, {"sum": np.float64})
 
     @np.errstate(invalid="ignore", over="ignore")
-    def add(self, values: Values, slots: Slots, x: npt.NDArray[Any]) -> None:
+    def add(self, values: ValueColumns, slots: Slots, x: npt.NDArray[Any]) -> None:
         np.add.at(self.of(values, "sum"), slots, x.astype(np.float64, copy=False))
 
     @np.errstate(invalid="ignore", over="ignore")
-    def merge(self, into: Values, at: Slots, later: Values, slots: Slots) -> None:
+    def merge(self, into: ValueColumns, at: Slots, later: ValueColumns, slots: Slots) -> None:
         super().merge(into, at, later, slots)
 
     @np.errstate(invalid="ignore", over="ignore")
-    def running(self, values: Values, stretches: Stretches, x: npt.NDArray[Any], valid: Bools | None) -> Running:
+    def running(self, values: ValueColumns, stretches: Stretches, x: npt.NDArray[Any], valid: Bools | None) -> Running:
         # A sum that began with 0.0 is never -0.0, so 0.0 changes nothing.
         x = _filled(x.astype(np.float64, copy=False), valid, 0.0)
         before = self._before(values, stretches, "sum")
@@ -130,7 +127,7 @@ class IntSums(Accumulator):
         super().__init__(name, {"high": np.int64, "low": np.int64})
         self._farthest = 0
 
-    def add(self, values: Values, slots: Slots, x: npt.NDArray[Any]) -> None:
+    def add(self, values: ValueColumns, slots: Slots, x: npt.NDArray[Any]) -> None:
         if not len(x):
             return
         high, low, more = self._split(x)
@@ -139,12 +136,12 @@ class IntSums(Accumulator):
         self._make_room(values, more)
         np.add.at(self.of(values, "low"), slots, low)
 
-    def merge(self, into: Values, at: Slots, later: Values, slots: Slots) -> None:
+    def merge(self, into: ValueColumns, at: Slots, later: ValueColumns, slots: Slots) -> None:
         high, low = carried(self.of(later, "high").take(slots), self.of(later, "low").take(slots))
         self.of(into, "high")[at] += high
         self.of(into, "low")[at] += low
 
-    def running(self, values: Values, stretches: Stretches, x: npt.NDArray[Any], valid: Bools | None) -> Running:
+    def running(self, values: ValueColumns, stretches: Stretches, x: npt.NDArray[Any], valid: Bools | None) -> Running:
         x = _filled(x, valid, 0)
         high, x, more = self._split(x)
         self._make_room(values, more)
@@ -155,17 +152,17 @@ class IntSums(Accumulator):
         }
         return self._remember(values, stretches, running)
 
-    def make_canonical(self, values: Values) -> None:
+    def make_canonical(self, values: ValueColumns) -> None:
         high, low = self.of(values, "high"), self.of(values, "low")
         high[:], low[:] = carried(high, low)
 
-    def installed(self, values: Values, slots: Slots) -> None:
+    def installed(self, values: ValueColumns, slots: Slots) -> None:
         low = self.of(values, "low")
         if len(slots):
             self._farthest = max(self._farthest, abs(int(low[slots].max())), abs(int(low[slots].min())))
 
     @staticmethod
-    def _split(x: npt.NDArray[Any]) -> tuple[Ints | None, Ints, int]:
+    def _split(x: npt.NDArray[Any]) -> tuple[Int64s | None, Int64s, int]:
         """Return what is to be added to `high`, if anything, and to `low`, and how far that can move a low part."""
         more = max(abs(int(x.max())), abs(int(x.min()))) * len(x)
         if more < _CARRY_AT:
@@ -173,7 +170,7 @@ class IntSums(Accumulator):
         high, low = _parts(x)
         return high, low, len(x) << _LOW_BITS
 
-    def _make_room(self, values: Values, more: int) -> None:
+    def _make_room(self, values: ValueColumns, more: int) -> None:
         if self._farthest + more >= _CARRY_AT:
             high, low = self.of(values, "high"), self.of(values, "low")
             high[:], low[:] = carried(high, low)
@@ -191,20 +188,20 @@ class Extremes(Accumulator):
         ends = (-np.inf, np.inf) if kind.kind == "f" else (np.iinfo(kind).min, np.iinfo(kind).max)
         self._begin = ends[0] if greatest else ends[1]
 
-    def begin(self, values: Values, slots: Slots) -> None:
+    def begin(self, values: ValueColumns, slots: Slots) -> None:
         self.of(values, "extreme")[slots] = self._begin
 
-    def add(self, values: Values, slots: Slots, x: npt.NDArray[Any]) -> None:
+    def add(self, values: ValueColumns, slots: Slots, x: npt.NDArray[Any]) -> None:
         kept = self.of(values, "extreme")
         with np.errstate(invalid="ignore"):
             self._choose.at(kept, slots, x + kept.dtype.type(0) if kept.dtype.kind == "f" else x)
 
-    def merge(self, into: Values, at: Slots, later: Values, slots: Slots) -> None:
+    def merge(self, into: ValueColumns, at: Slots, later: ValueColumns, slots: Slots) -> None:
         kept = self.of(into, "extreme")
         with np.errstate(invalid="ignore"):
             kept[at] = self._choose(kept.take(at), self.of(later, "extreme").take(slots))
 
-    def running(self, values: Values, stretches: Stretches, x: npt.NDArray[Any], valid: Bools | None) -> Running:
+    def running(self, values: ValueColumns, stretches: Stretches, x: npt.NDArray[Any], valid: Bools | None) -> Running:
         before = self._before(values, stretches, "extreme")
         x = _filled(x, valid, self._begin)
         with np.errstate(invalid="ignore"):
@@ -228,7 +225,7 @@ class Moments(Accumulator):
         super().__init__(name, {"n": np.int64, "first": self._first, "sum": np.float64, "squares": np.float64})
 
     @np.errstate(invalid="ignore", over="ignore")
-    def add(self, values: Values, slots: Slots, x: npt.NDArray[Any]) -> None:
+    def add(self, values: ValueColumns, slots: Slots, x: npt.NDArray[Any]) -> None:
         n, first = self.of(values, "n"), self.of(values, "first")
         x = x.astype(self._first, copy=False)
         begins = np.flatnonzero(n.take(slots) == 0)
@@ -240,7 +237,7 @@ class Moments(Accumulator):
         np.add.at(self.of(values, "squares"), slots, _squared(far, x))
 
     @np.errstate(invalid="ignore", over="ignore")
-    def merge(self, into: Values, at: Slots, later: Values, slots: Slots) -> None:
+    def merge(self, into: ValueColumns, at: Slots, later: ValueColumns, slots: Slots) -> None:
         theirs = {field: self.of(later, field).take(slots) for field in self._names}
         ours = {field: self.of(into, field) for field in self._names}
         ours["first"][at] = np.where(ours["n"].take(at) == 0, theirs["first"], ours["first"].take(at))
@@ -254,7 +251,7 @@ class Moments(Accumulator):
         ours["n"][at] += theirs["n"]
 
     @np.errstate(invalid="ignore", over="ignore")
-    def running(self, values: Values, stretches: Stretches, x: npt.NDArray[Any], valid: Bools | None) -> Running:
+    def running(self, values: ValueColumns, stretches: Stretches, x: npt.NDArray[Any], valid: Bools | None) -> Running:
         before = {field: self._before(values, stretches, field) for field in self._names}
         x = x.astype(self._first, copy=False)
         n = _counted(before["n"], stretches, valid)
@@ -274,13 +271,13 @@ class Moments(Accumulator):
         return self._remember(values, stretches, running)
 
 
-def _distance(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Floats:
+def _distance(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Float64s:
     """Return a - b as floats, rounded once where it fits in 64 bits."""
     if a.dtype.kind == "f":
-        apart: Floats = a - b
+        apart: Float64s = a - b
         return apart
     whole = (a - b).view(np.int64)
-    far: Floats = whole.astype(np.float64)
+    far: Float64s = whole.astype(np.float64)
     # A difference has wrapped around if its sign is wrong.
     wrapped = (whole >= 0) != (a >= b)
     if wrapped.any():
@@ -288,15 +285,15 @@ def _distance(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Floats:
     return far
 
 
-def _squared(far: Floats, x: npt.NDArray[Any]) -> Floats:
+def _squared(far: Float64s, x: npt.NDArray[Any]) -> Float64s:
     """Return the squares of distances; NaN for what is not finite itself."""
-    squared: Floats = far * far
+    squared: Float64s = far * far
     if x.dtype.kind == "f":
         squared[~np.isfinite(x)] = np.nan
     return squared
 
 
-def _counted(before: Ints, stretches: Stretches, valid: Bools | None) -> Ints:
+def _counted(before: Int64s, stretches: Stretches, valid: Bools | None) -> Int64s:
     ones = np.ones(int(stretches.sizes.sum()), np.int64) if valid is None else valid.astype(np.int64)
     return stretches.summed(ones, before)
 
@@ -305,7 +302,7 @@ def _filled(x: npt.NDArray[Any], valid: Bools | None, with_what: Any) -> npt.NDA
     return x if valid is None else np.where(valid, x, x.dtype.type(with_what))
 
 
-def _parts(x: npt.NDArray[Any]) -> tuple[Ints, Ints]:
+def _parts(x: npt.NDArray[Any]) -> tuple[Int64s, Int64s]:
     """Return integers as high * 2**32 + low."""
     if x.dtype == np.uint64:
         return (x >> np.uint64(_LOW_BITS)).astype(np.int64), (x & np.uint64(_LOW_MASK)).astype(np.int64)
@@ -313,12 +310,12 @@ def _parts(x: npt.NDArray[Any]) -> tuple[Ints, Ints]:
     return wide >> _LOW_BITS, wide & _LOW_MASK
 
 
-def carried(high: Ints, low: Ints) -> tuple[Ints, Ints]:
+def carried(high: Int64s, low: Int64s) -> tuple[Int64s, Int64s]:
     """Return the same integers with `low` from 0 to 2**32 - 1."""
     return high + (low >> _LOW_BITS), low & _LOW_MASK
 
 
-def exact_floats(high: Ints, low: Ints) -> Floats:
+def exact_floats(high: Int64s, low: Int64s) -> Float64s:
     """Return whole numbers as floats, each rounded once; `low` is carried."""
     fits = (high >= -(2**31)) & (high < 2**31)
     floats = ((high << _LOW_BITS) + low).astype(np.float64)

@@ -26,12 +26,12 @@ import pyarrow as pa
 
 from ..types.arrays import ColumnError, schema_of
 from ..types.errors import OperatorError
-from ..types.to_python import UNHELD, python_of, shown_value
-from .accumulators import Accumulator, Counts, Extremes, IntSums, Moments, Sums, Values, carried, exact_floats
+from ..types.to_python import UNREPRESENTABLE, format_value, to_python
+from .accumulators import Accumulator, Counts, Extremes, IntSums, Moments, Sums, ValueColumns, carried, exact_floats
 from .row_groups import Groups
 from .running_values import Stretches
 
-__all__ = ["Aggregate", "Kept", "asked_for", "entry_name", "numbers_of"]
+__all__ = ["Aggregate", "KeptValues", "entry_name", "numbers_of", "parse_aggregates"]
 
 _SIMPLE = ("count", "sum", "min", "max", "avg", "variance")
 _FORMS = (
@@ -39,7 +39,7 @@ _FORMS = (
     '(function, "column", "float64")'
 )
 # Of an entry: the key and whatever else tells it from others, its partition, and the row, if it is that of one.
-Whose = Callable[[int], tuple[str, int, int | None]]
+AggregateOwner = Callable[[int], tuple[str, int, int | None]]
 ROWS = "rows"  # The accumulator that counts rows, whatever is in them.
 
 
@@ -81,7 +81,7 @@ class Aggregate:
         return kinds[0] if self.what in ("min", "max") else pa.float64()
 
 
-def asked_for(given: Any, *, values_kept: bool) -> tuple[Aggregate, ...]:
+def parse_aggregates(given: Any, *, values_kept: bool) -> tuple[Aggregate, ...]:
     """Return what a user's `aggregates` ask for; where no values are kept, only what needs none."""
     if not isinstance(given, Mapping) or not given:
         raise ColumnError(f'aggregates is a dict such as {{"total": ("sum", "amount")}}; came {given!r:.100}')
@@ -132,7 +132,7 @@ def numbers_of(column: Any) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] | N
     return column.to_numpy(zero_copy_only=False), valid
 
 
-class Kept:
+class KeptValues:
     """The accumulators that some aggregates need of rows of some schema; several may need the same."""
 
     def __init__(self, aggregates: Iterable[Aggregate], rows: Any, step: str) -> None:
@@ -169,12 +169,12 @@ class Kept:
         """The columns that are looked at."""
         return tuple(dict.fromkeys(column for _, column in self._of))
 
-    def begin(self, values: Values, slots: npt.NDArray[np.int64]) -> None:
+    def begin(self, values: ValueColumns, slots: npt.NDArray[np.int64]) -> None:
         """Begin with new keys."""
         for accumulator in self.all:
             accumulator.begin(values, slots)
 
-    def add(self, values: Values, slots: npt.NDArray[np.int64], columns: Mapping[str, Any]) -> None:
+    def add(self, values: ValueColumns, slots: npt.NDArray[np.int64], columns: Mapping[str, Any]) -> None:
         """Add rows, given as numpy numbers and which rows have one, by column."""
         if self._rows is not None:
             self._rows.add(values, slots, slots)
@@ -182,7 +182,7 @@ class Kept:
             x, valid = columns[column]
             accumulator.add(values, slots if valid is None else slots.compress(valid), x)
 
-    def running(self, values: Values, groups: Groups, columns: Mapping[str, Any]) -> Values:
+    def running(self, values: ValueColumns, groups: Groups, columns: Mapping[str, Any]) -> ValueColumns:
         """Add rows as `add` does; return what is kept behind each row of its key, in the order of the rows."""
         stretches = Stretches(groups)
         back = np.empty(len(groups.row), np.int64)
@@ -197,22 +197,24 @@ class Kept:
             behind |= accumulator.running(values, stretches, x.take(groups.row), valid)
         return {name: array.take(back) for name, array in behind.items()}
 
-    def merge(self, into: Values, at: npt.NDArray[np.int64], later: Values, slots: npt.NDArray[np.int64]) -> None:
+    def merge(
+        self, into: ValueColumns, at: npt.NDArray[np.int64], later: ValueColumns, slots: npt.NDArray[np.int64]
+    ) -> None:
         """Put what is kept in `slots` behind the entries `at`."""
         for accumulator in self.all:
             accumulator.merge(into, at, later, slots)
 
-    def make_canonical(self, values: Values) -> None:
+    def make_canonical(self, values: ValueColumns) -> None:
         """Let what was kept of the same rows be the same bytes, in whatever batches they came."""
         for accumulator in self.all:
             accumulator.make_canonical(values)
 
-    def installed(self, values: Values, slots: npt.NDArray[np.int64]) -> None:
+    def installed(self, values: ValueColumns, slots: npt.NDArray[np.int64]) -> None:
         """These slots came from another site."""
         for accumulator in self.all:
             accumulator.installed(values, slots)
 
-    def told(self, aggregate: Aggregate, values: Values, whose: Whose) -> Any:
+    def result(self, aggregate: Aggregate, values: ValueColumns, whose: AggregateOwner) -> Any:
         """Return an aggregate of all entries of `values`, as an Arrow array; errors say `whose` entry it is."""
         if not aggregate.columns:
             assert self._rows is not None
@@ -228,7 +230,9 @@ class Kept:
             return pa.array(_one_nan(extreme), mask=n == 0).cast(self._kinds[column])
         return self._of_sum(aggregate, column, values, n, whose)
 
-    def _of_sum(self, aggregate: Aggregate, column: str, values: Values, n: npt.NDArray[np.int64], whose: Whose) -> Any:
+    def _of_sum(
+        self, aggregate: Aggregate, column: str, values: ValueColumns, n: npt.NDArray[np.int64], whose: AggregateOwner
+    ) -> Any:
         sums = self._of["sum", column]
         with np.errstate(invalid="ignore", divide="ignore"):
             if isinstance(sums, Sums):
@@ -257,9 +261,9 @@ def entry_name(columns: Mapping[str, Any], names: Iterable[str], at: int) -> str
 
 def _shown(one: Any) -> str:
     try:
-        return repr(python_of(one)[0])
-    except UNHELD:
-        return shown_value(one)
+        return repr(to_python(one)[0])
+    except UNREPRESENTABLE:
+        return format_value(one)
 
 
 def _in_their_rows(x: npt.NDArray[Any], valid: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
@@ -269,7 +273,7 @@ def _in_their_rows(x: npt.NDArray[Any], valid: npt.NDArray[np.bool_]) -> npt.NDA
 
 
 @np.errstate(invalid="ignore", divide="ignore", over="ignore")
-def _variance(moments: Accumulator, values: Values) -> Any:
+def _variance(moments: Accumulator, values: ValueColumns) -> Any:
     n, total, squares = (moments.of(values, field) for field in ("n", "sum", "squares"))
     square = total * total
     # The square of a sum may be more than a float can say where the share of each value in it is not.

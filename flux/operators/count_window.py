@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from ..model.batch import Batch
 from ..model.operator import Context
+from ..types.array_types import Bools, Int64s
 from ..types.arrays import ColumnError
 from ..types.errors import OperatorError, PlanError
 from .keys import KeyTable, KeyTableOperator, check_keys
@@ -31,9 +32,7 @@ _WRAPS_FROM = 2**63
 _MOST = {"history": 1 << 20, "slide": 1 << 62}
 _PARAMETERS = ("history", "slide", "value")
 
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
-Numbers = npt.NDArray[Any]
+AnyNumbers = npt.NDArray[Any]
 
 
 class CountWindow(KeyTableOperator):
@@ -109,7 +108,7 @@ class CountWindow(KeyTableOperator):
         return self._emitted(batch, groups.row.take(due), *told)
 
     def _emitted(
-        self, batch: Batch, row: Ints, greatest: Numbers, mean: Numbers, is_null: Bools | None
+        self, batch: Batch, row: Int64s, greatest: AnyNumbers, mean: AnyNumbers, is_null: Bools | None
     ) -> Batch | None:
         """Emit what was found for these rows, by row and not by group."""
         origin, order = in_row_order(row, len(batch))
@@ -122,7 +121,7 @@ class CountWindow(KeyTableOperator):
         columns[f"avg_{self._value}"] = pa.array(mean.take(order), mask=mask)
         return batch.emit(columns, origin)
 
-    def _numbers(self, batch: Batch) -> tuple[Numbers, Bools | None]:
+    def _numbers(self, batch: Batch) -> tuple[AnyNumbers, Bools | None]:
         """Return the values, 0 for nulls, and which are null; None if none has been so far."""
         column_of(batch, self._value, self._step)
         try:
@@ -135,7 +134,7 @@ class CountWindow(KeyTableOperator):
         value = np.ma.getdata(value)
         return value.astype(np.float64 if value.dtype.kind == "f" else np.int64, copy=False), is_null
 
-    def _note_farthest(self, value: Numbers) -> None:
+    def _note_farthest(self, value: AnyNumbers) -> None:
         if value.dtype.kind == "i" and len(value):
             self._farthest = max(self._farthest, int(value.max()), -int(value.min()))
 
@@ -144,7 +143,7 @@ class CountWindow(KeyTableOperator):
         values = {"count": np.int64, "ring": (value, ring), "is_null": (np.bool_, ring)}
         return KeyTable(self._step, {field.name: field.type for field in keys}, values)
 
-    def _counted(self, groups: Groups) -> tuple[Ints, Ints]:
+    def _counted(self, groups: Groups) -> tuple[Int64s, Int64s]:
         """Return each entry's rank in its group, and the key's count of rows once it has been added."""
         assert self._table is not None
         places = np.arange(len(groups.slot))
@@ -156,7 +155,7 @@ class CountWindow(KeyTableOperator):
         count += 1
         return rank, count
 
-    def _is_due(self, count: Ints) -> Bools:
+    def _is_due(self, count: Int64s) -> Bools:
         full: Bools = count >= self._history
         if self._slide > 1:
             full &= (count - self._history) % self._slide == 0
@@ -164,7 +163,7 @@ class CountWindow(KeyTableOperator):
 
     # Infinities are values like others; what comes of adding them is nobody's mistake here.
     @np.errstate(invalid="ignore", over="ignore")
-    def _aggregate(self, ends: _Ends, grouped: Mapping[str, Any]) -> tuple[Numbers, Numbers, Bools | None]:
+    def _aggregate(self, ends: _Ends, grouped: Mapping[str, Any]) -> tuple[AnyNumbers, AnyNumbers, Bools | None]:
         """Return the greatest value and the mean of the windows that end there, and which have no value at all."""
         dtype = grouped["ring"].dtype
         least = -np.inf if dtype.kind == "f" else np.iinfo(dtype).min
@@ -188,18 +187,18 @@ class CountWindow(KeyTableOperator):
             return greatest, exact / self._history, None
         return greatest, exact / np.maximum(told, 1), told == 0
 
-    def _before(self, ends: _Ends, back: int, name: str, grouped: Mapping[str, Any]) -> Numbers:
+    def _before(self, ends: _Ends, back: int, name: str, grouped: Mapping[str, Any]) -> AnyNumbers:
         """Return what so many rows before the ends of windows have: in this batch as far back as the group reaches,
         and in the ring before that."""
         assert self._table is not None
-        at: Numbers = grouped[name].take(ends.at - back, mode="wrap")
+        at: AnyNumbers = grouped[name].take(ends.at - back, mode="wrap")
         if back:
             older = np.flatnonzero(ends.rank < back)
             place = ends.slot.take(older) * self._history + (ends.count.take(older) - 1 - back) % self._history
             at[older] = self._table.values[name].reshape(-1).take(place)
         return at
 
-    def _remember(self, groups: Groups, grouped: Mapping[str, Any], count: Ints) -> None:
+    def _remember(self, groups: Groups, grouped: Mapping[str, Any], count: Int64s) -> None:
         """Put into the ring what windows to come may need of each group: one value less than `history`."""
         assert self._table is not None
         last = np.flatnonzero(groups.last)
@@ -235,10 +234,10 @@ class CountWindow(KeyTableOperator):
 class _Ends:
     """Entries with which windows end: their places, and of each its slot, its rank in its group and its count."""
 
-    at: Ints
-    slot: Ints
-    rank: Ints
-    count: Ints
+    at: Int64s
+    slot: Int64s
+    rank: Int64s
+    count: Int64s
 
 
 def _check_number(value: Any) -> None:
@@ -251,7 +250,7 @@ def _check_number(value: Any) -> None:
         )
 
 
-def _unwrapped(total: Ints, rough: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _unwrapped(total: Int64s, rough: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Return sums of integers as floats, from the sums modulo 2**64 and from ones that are nearly right."""
     exact = total.astype(np.float64)
     wrapped = np.rint((rough - exact) / 2.0**64)

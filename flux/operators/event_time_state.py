@@ -16,13 +16,12 @@ from ..model.batch import Batch
 from ..model.event_time import EXPECTED, FARTHEST_MS, is_event_time, milliseconds
 from ..model.operator import Context
 from ..model.punctuation import Punctuation
+from ..types.array_types import Bools, Int64s
 from ..types.arrays import ColumnError
 from ..types.errors import OperatorError
 
-__all__ = ["BEFORE_TIME", "END_OF_TIME", "Clock", "Windowed", "check_ms", "check_time_column", "instants_of"]
+__all__ = ["BEFORE_TIME", "END_OF_TIME", "EventClock", "Windowed", "check_ms", "check_time_column", "instants_of"]
 
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 # What is beyond every instant, on both sides; a window's ends can be reckoned from them within 64 bits.
 END_OF_TIME = 2 * FARTHEST_MS
@@ -31,12 +30,12 @@ _LONGEST_MS = FARTHEST_MS // 4
 _ONLY = np.int64(0)  # The window, where there is one without end.
 
 
-class Clock:
+class EventClock:
     """The watermark of each partition, and how many of its rows came too late."""
 
     def __init__(self, partitions: int) -> None:
-        self.watermark: Ints = np.full(partitions, BEFORE_TIME, np.int64)
-        self._late: Ints = np.zeros(partitions, np.int64)
+        self.watermark: Int64s = np.full(partitions, BEFORE_TIME, np.int64)
+        self._late: Int64s = np.zeros(partitions, np.int64)
         self._news: set[int] = set()
 
     def advance(self, p: Punctuation) -> bool:
@@ -88,7 +87,7 @@ def check_time_column(name: str, rows: Any) -> None:
         raise ColumnError(f"column {name!r} is {rows.field(name).type}; {EXPECTED}")
 
 
-def instants_of(batch: Batch, name: str, step: str) -> tuple[Ints, Bools | None]:
+def instants_of(batch: Batch, name: str, step: str) -> tuple[Int64s, Bools | None]:
     """Return the event time of each row in milliseconds, and which have none."""
     try:
         column = batch.column(name)
@@ -108,7 +107,7 @@ class Windowed:
     def __init__(self, context: Context) -> None:
         self._step = context.step
         self.time, self._size_ms = self._settings(context.parameters)
-        self.clock = Clock(context.partitions)
+        self.clock = EventClock(context.partitions)
         self.closed = self._passed()
 
     @staticmethod
@@ -131,7 +130,7 @@ class Windowed:
         if time is not None:
             check_time_column(time, rows)
 
-    def rows_in_time(self, batch: Batch) -> tuple[Ints | None, Ints]:
+    def rows_in_time(self, batch: Batch) -> tuple[Int64s | None, Int64s]:
         """Return the rows that are not late, None for all, and the window of each; late ones are counted."""
         if self.time is None:
             return None, np.broadcast_to(_ONLY, (len(batch),))
@@ -151,7 +150,7 @@ class Windowed:
         """How many columns the window takes in a key: none, if there is only one."""
         return 0 if self.time is None else 1
 
-    def key_part(self, window: Ints) -> list[Ints]:
+    def key_part(self, window: Int64s) -> list[Int64s]:
         """What the window of each row adds to its key."""
         return [window] * self.key_parts
 
@@ -172,9 +171,9 @@ class Windowed:
         self.clock.drop(pid)
         self.closed = self._passed()
 
-    def _passed(self) -> Ints:
+    def _passed(self) -> Int64s:
         if self.time is None:
             # One window, which the end of the stream closes.
             return np.where(self.clock.watermark == END_OF_TIME, 0, -1).astype(np.int64)
-        passed: Ints = self.clock.watermark // self._size_ms - 1
+        passed: Int64s = self.clock.watermark // self._size_ms - 1
         return passed

@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ..model.batch import Batch, in_turns
+from ..model.batch import Batch, turn_order
 from ..model.operator import Context, PooledOperator
 from ..model.punctuation import Punctuation
 from ..types.arrays import ColumnError
 from ..types.errors import OperatorError, PlanError
-from .aggregates import Aggregate, Kept, asked_for, entry_name, numbers_of
+from .aggregates import Aggregate, KeptValues, entry_name, numbers_of, parse_aggregates
 from .key_order import in_order, order_numbers
 from .keys import KeyTable, check_keys
 from .row_groups import emitted_schema, group_by_slot, unknown_parameters
@@ -71,7 +71,7 @@ class GroupBy(PooledOperator):
             raise OperatorError(str(error), self._step) from error
         names = dict.fromkeys([*self._key, *(column for each in self._aggregates for column in each.columns)])
         self._schema = pa.schema([rows.field(name) for name in names])
-        self._kept = Kept(self._aggregates, rows, self._step)
+        self._kept = KeptValues(self._aggregates, rows, self._step)
         keys = {name: rows.field(name).type for name in self._key}
         self._table = KeyTable(self._step, keys, {"changed": np.bool_, **self._kept.fields})
 
@@ -100,7 +100,7 @@ class GroupBy(PooledOperator):
         def whose(at: int) -> tuple[str, int, int | None]:
             return entry_name(keys, self._key, at), int(partition[at]), None if sn is None else int(sn[at])
 
-        return keys | {each.name: self._kept.told(each, behind, whose) for each in self._aggregates}
+        return keys | {each.name: self._kept.result(each, behind, whose) for each in self._aggregates}
 
     def on_punctuation(self, p: Punctuation) -> tuple[Mapping[str, Any], Any] | None:
         if self._schema is None or self._emit == "rows" or p.kind not in ("watermark", "end"):
@@ -116,7 +116,7 @@ class GroupBy(PooledOperator):
         values["changed"][slots] = False
         keys = self._table.keys_of(slots)
         order = in_order([numbers for column in keys for numbers in order_numbers(column)])
-        order = order.take(in_turns(partition.take(order)))
+        order = order.take(turn_order(partition.take(order)))
         columns = {name: key.take(pa.array(order)) for name, key in zip(self._key, keys, strict=True)}
         kept = {name: values[name].take(slots.take(order)) for name in self._kept.fields}
         partition = partition.take(order)
@@ -154,4 +154,4 @@ def _settings(parameters: Mapping[str, Any]) -> tuple[tuple[Aggregate, ...], str
     emit = parameters.get("emit", "rows")
     if emit not in _EMIT:
         raise ColumnError(f"emit is {' or '.join(map(repr, _EMIT))}; came {emit!r}")
-    return asked_for(parameters.get("aggregates"), values_kept=False), emit
+    return parse_aggregates(parameters.get("aggregates"), values_kept=False), emit

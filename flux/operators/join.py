@@ -21,12 +21,13 @@ import pyarrow.compute as pc
 from ..exchange.sides import SIDE
 from ..model.batch import Batch
 from ..model.operator import Context, PooledOperator, Punctuation
+from ..types.array_types import Int64s, Pids
 from ..types.errors import PlanError
 from ..types.hashing import hash_rows
 from .join_spec import Joined, times_of
 from .key_order import in_order
-from .retention import NOTHING, Came, horizon_of
-from .sorted_runs import Rows, Run, Ticks, words_of
+from .retention import NOTHING, Arrived, horizon_of
+from .sorted_runs import SideRows, SortedRun, Ticks, words_of
 
 __all__ = ["TWO_STREAMS", "Join", "Joined"]
 
@@ -35,9 +36,6 @@ _PIECE_ROWS = 16_384  # Of one piece of state.
 _RATIO = 3  # A run is merged with the one before it unless that is more than so many times as long.
 _SAMPLED = 16  # One row in so many tells how many of a run count.
 _WORTH_KEEPING = 0.75  # A run of which less than this part counts is rid of the rest when it is merged.
-
-Ints = npt.NDArray[np.int64]
-Pids = npt.NDArray[np.uint16]
 
 
 class Join(PooledOperator):
@@ -63,7 +61,7 @@ class Join(PooledOperator):
     """
 
     def __init__(self) -> None:
-        self._runs: list[Run] = []  # The oldest first.
+        self._runs: list[SortedRun] = []  # The oldest first.
 
     def open(self, context: Context) -> None:
         joined = context.parameters.get("joined")
@@ -75,26 +73,26 @@ class Join(PooledOperator):
         self._horizon = horizon_of(joined, context.partitions)
 
     def process(self, batch: Batch) -> Batch | None:
-        return self.process_marked(batch, ())
+        return self.process_with_punctuations(batch, ())
 
-    def process_marked(self, batch: Batch, marks: Sequence[Punctuation]) -> Batch | None:
+    def process_with_punctuations(self, batch: Batch, punctuations: Sequence[Punctuation]) -> Batch | None:
         rows, came, has_key = self._taken(batch)
         keyed = came
         if not has_key.all():
             rows = rows[0].filter(pa.array(has_key[: len(rows[0])])), rows[1].filter(pa.array(has_key[len(rows[0]) :]))
             keyed = came.where(has_key)
         if not len(keyed.place):
-            self._move(came, marks)
+            self._move(came, punctuations)
             return None
         new = self._run_of(rows, keyed.when, keyed.partition)
         self._add(new)
-        floors = self._horizon.move(came, marks)
+        floors = self._horizon.move(came, punctuations)
         asking = _Asking(new, keyed.place, None if floors is None else floors[has_key], self._runs[-1])
         found = [self._found(asking, run) for run in self._runs]
         self._forget()
         return self._emitted(batch, asking, [some for some in found if len(some.asking)])
 
-    def _taken(self, batch: Batch) -> tuple[Rows, Came, npt.NDArray[np.bool_]]:
+    def _taken(self, batch: Batch) -> tuple[SideRows, Arrived, npt.NDArray[np.bool_]]:
         """The rows of each side that have a time, when they came, and which have a key: others have no pair."""
         joined, sides = self._joined, batch[SIDE]
         left, right = (_with_times(joined, batch, np.flatnonzero(sides == side), side) for side in (0, 1))
@@ -104,13 +102,13 @@ class Join(PooledOperator):
         else:
             when = np.concatenate([times_of(side.column(joined.column)) for side in rows])
         has_key = np.concatenate([_all_valid(rows[side], joined.keys(side)) for side in (0, 1)])
-        return rows, Came(when, batch.partition.take(place), place, batch.sn), has_key
+        return rows, Arrived(when, batch.partition.take(place), place, batch.sn), has_key
 
     def on_punctuation(self, p: Punctuation) -> None:
         self._move(NOTHING, (p,))
 
-    def _move(self, came: Came, marks: Sequence[Punctuation]) -> None:
-        self._horizon.move(came, marks)
+    def _move(self, came: Arrived, punctuations: Sequence[Punctuation]) -> None:
+        self._horizon.move(came, punctuations)
         self._forget()
 
     def _forget(self) -> None:
@@ -119,11 +117,11 @@ class Join(PooledOperator):
         highest = floor.max()
         self._runs = [r for r in self._runs if r.newest >= highest or r.newest >= floor.take(r.partitions).min()]
 
-    def _run_of(self, rows: Rows, when: npt.NDArray[Any], partition: Pids) -> Run:
+    def _run_of(self, rows: SideRows, when: npt.NDArray[Any], partition: Pids) -> SortedRun:
         ticks = self._ticks_for(when).of(when)
-        return Run.of(words_of(self._hashed(rows), ticks, len(rows[0])), when, partition, rows)
+        return SortedRun.of(words_of(self._hashed(rows), ticks, len(rows[0])), when, partition, rows)
 
-    def _hashed(self, rows: Rows) -> npt.NDArray[np.uint64]:
+    def _hashed(self, rows: SideRows) -> npt.NDArray[np.uint64]:
         """The hash of each row's key, in one go if both sides have keys of one type."""
         sides = [[rows[side].column(name) for name in self._joined.keys(side)] for side in (0, 1)]
         if all(ours.type == theirs.type for ours, theirs in zip(*sides, strict=True)):
@@ -148,7 +146,7 @@ class Join(PooledOperator):
         self._far = sum(ticks.far(run.when) for run in self._runs)
         return ticks
 
-    def _add(self, run: Run) -> None:
+    def _add(self, run: SortedRun) -> None:
         runs = self._runs
         runs.append(run)
         while len(runs) > 1 and len(runs[-2]) <= _RATIO * len(runs[-1]):
@@ -158,13 +156,13 @@ class Join(PooledOperator):
                 before = before.where(self._counts(before))
             runs.append(before.followed_by(last))
 
-    def _counts(self, run: Run, every: int = 1) -> npt.NDArray[np.bool_]:
+    def _counts(self, run: SortedRun, every: int = 1) -> npt.NDArray[np.bool_]:
         """Which rows of a run, or which of some of them, are not to be forgotten."""
         return self._horizon.counts(run.when[::every], run.partition[::every])
 
     # Looking up.
 
-    def _found(self, new: _Asking, run: Run) -> _Found:
+    def _found(self, new: _Asking, run: SortedRun) -> _FoundPairs:
         """The pairs of new rows with rows of a run that came before them, the new rows in it included."""
         assert self._ticks is not None
         asking, asked = run.candidates(new.run.word, self._ticks.reach)
@@ -176,9 +174,9 @@ class Join(PooledOperator):
         if run is new.within:
             near &= asked < new.first_later.take(asking)
         fits = np.flatnonzero(near)
-        return _Found(run, asking.take(fits), asked.take(fits))
+        return _FoundPairs(run, asking.take(fits), asked.take(fits))
 
-    def _emitted(self, batch: Batch, new: _Asking, found: list[_Found]) -> Batch | None:
+    def _emitted(self, batch: Batch, new: _Asking, found: list[_FoundPairs]) -> Batch | None:
         if not found:
             return None
         joined = self._joined
@@ -247,20 +245,20 @@ class _Asking:
     They are the last ones of each side in the run `within`.
     """
 
-    run: Run
-    place: Ints
+    run: SortedRun
+    place: Int64s
     floors: npt.NDArray[Any] | None
-    within: Run
+    within: SortedRun
 
     @cached_property
-    def own(self) -> Ints:
+    def own(self) -> Int64s:
         """Where the new rows are in `within`."""
         place = np.arange(len(self.within) - len(self.run), len(self.within))
         place[: self.run.left] -= len(self.within) - self.within.left - (len(self.run) - self.run.left)
         return place
 
     @cached_property
-    def first_later(self) -> Ints:
+    def first_later(self) -> Int64s:
         """The first row of `within` that is of the other side than a new row, and came after it."""
         left, right = self.place[: self.run.left], self.place[self.run.left :]
         came = np.zeros(int(self.place.max()) + 1, np.int64)
@@ -274,15 +272,15 @@ class _Asking:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _FoundPairs:
     """Pairs of new rows with rows of a run, those that rows of side 0 have found first."""
 
-    run: Run
-    asking: Ints
-    asked: Ints
+    run: SortedRun
+    asking: Int64s
+    asked: Int64s
 
 
-def _with_times(joined: Joined, batch: Batch, place: Ints, side: int) -> tuple[pa.RecordBatch, Ints]:
+def _with_times(joined: Joined, batch: Batch, place: Int64s, side: int) -> tuple[pa.RecordBatch, Int64s]:
     """The rows of a side that have a value in the column, if there is one, and their places in the batch."""
     names = joined.sides[side].names
     rows = pa.RecordBatch.from_arrays([batch.column(f"{side}.{name}") for name in names], names=names)
@@ -311,9 +309,9 @@ def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], names=schema.names)
 
 
-def _rows_of(side: int, new: _Asking, found: Sequence[_Found], order: Ints) -> pa.RecordBatch:
+def _rows_of(side: int, new: _Asking, found: Sequence[_FoundPairs], order: Int64s) -> pa.RecordBatch:
     """The rows of a side in the pairs, in this order of what was found: new rows, and those of runs."""
-    parts: list[tuple[Run, Ints]] = []
+    parts: list[tuple[SortedRun, Int64s]] = []
     for some in found:
         cut = int(np.count_nonzero(some.asking < new.run.left))
         own, kept = new.own.take(some.asking), some.asked

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from ..types.errors import PlanError
 from ..types.hashing import tokens
-from ..types.normalize import columns_of, repeated
+from ..types.normalize import describe_columns, repeated
 
 _FARTHEST_ROWS = 2**62  # No two rows are further apart.
 _FARTHEST = 2**64 - 1  # Nor are two numbers of 64 bits.
@@ -111,7 +111,9 @@ def _keys(left: pa.Schema, right: pa.Schema, on: Any) -> tuple[tuple[str, ...], 
     for ours, theirs in pairs.items():
         for whose, schema, name in (("this", left, ours), ("the other", right, theirs)):
             if name not in schema.names:
-                raise PlanError(f"join(on=...): {whose} stream has no column {name!r}; it has {columns_of(schema)}")
+                raise PlanError(
+                    f"join(on=...): {whose} stream has no column {name!r}; it has {describe_columns(schema)}"
+                )
         kinds = left.field(ours).type, right.field(theirs).type
         if kinds[0] != kinds[1] and not all(pa.types.is_integer(kind) for kind in kinds):
             raise PlanError(
@@ -133,7 +135,9 @@ def _within(left: pa.Schema, right: pa.Schema, within: Any) -> tuple[str | None,
     [(column, bound)] = within.items()
     for whose, schema in (("this", left), ("the other", right)):
         if column not in schema.names:
-            raise PlanError(f"join(within=...): {whose} stream has no column {column!r}; it has {columns_of(schema)}")
+            raise PlanError(
+                f"join(within=...): {whose} stream has no column {column!r}; it has {describe_columns(schema)}"
+            )
     kinds = left.field(column).type, right.field(column).type
     if kinds[0] != kinds[1]:
         raise PlanError(f"join(within=...): {column!r} is {kinds[0]} here and {kinds[1]} there; make them alike")

@@ -15,10 +15,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..types.array_types import Int64s
+
 __all__ = ["begins_of", "by_radix", "in_order", "order_numbers", "rank_within"]
 
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 _WORD_BITS = 64
 _DIGIT_BITS = 16
@@ -26,7 +26,7 @@ _DIGIT = (1 << _DIGIT_BITS) - 1
 _LEAST = np.int64(-(2**63))
 
 
-def order_numbers(column: Any) -> list[Ints]:
+def order_numbers(column: Any) -> list[Int64s]:
     """Return columns of numbers, the most significant first, that stand in the order of an Arrow column's values.
 
     >>> [numbers.tolist() for numbers in order_numbers(pa.array(["b", "a", None]))]
@@ -50,7 +50,7 @@ def order_numbers(column: Any) -> list[Ints]:
     return [rank.take(encoded.indices.to_numpy())]
 
 
-def _ascending(values: npt.NDArray[Any]) -> Ints:
+def _ascending(values: npt.NDArray[Any]) -> Int64s:
     """Return numbers in the order of numbers of any type."""
     if values.dtype == np.uint64:
         return values.view(np.int64) ^ _LEAST
@@ -63,7 +63,7 @@ def _ascending(values: npt.NDArray[Any]) -> Ints:
     return bits ^ ((bits >> np.int64(63)) & np.int64(2**63 - 1))
 
 
-def in_order(columns: Sequence[Ints]) -> Ints:
+def in_order(columns: Sequence[Int64s]) -> Int64s:
     """Return the places of the rows in ascending order by the columns, the first being the most significant.
 
     Rows that agree in all of them keep their order.
@@ -93,7 +93,7 @@ def in_order(columns: Sequence[Ints]) -> Ints:
     return words.view(np.int64)
 
 
-def by_radix(words: npt.NDArray[np.uint64]) -> Ints:
+def by_radix(words: npt.NDArray[np.uint64]) -> Int64s:
     """Return the places of words in ascending order, equal ones in theirs.
 
     Numpy sorts 16 bits by radix if it is to be stable, ten times as fast as it sorts 64: so it goes digit by digit.
@@ -114,7 +114,7 @@ def by_radix(words: npt.NDArray[np.uint64]) -> Ints:
     return np.arange(len(words)) if order is None else order
 
 
-def begins_of(columns: Sequence[npt.NDArray[Any]]) -> Ints:
+def begins_of(columns: Sequence[npt.NDArray[Any]]) -> Int64s:
     """Return where, of rows in order, each run of equal ones begins."""
     if not len(columns[0]):
         return np.zeros(0, np.int64)
@@ -125,7 +125,7 @@ def begins_of(columns: Sequence[npt.NDArray[Any]]) -> Ints:
     return np.flatnonzero(differs)
 
 
-def rank_within(begins: Ints, count: int) -> tuple[Ints, Ints]:
+def rank_within(begins: Int64s, count: int) -> tuple[Int64s, Int64s]:
     """Return the run of each of `count` rows, and its place in it, if runs begin there."""
     sizes = np.diff(begins, append=count)
     run = np.repeat(np.arange(len(begins)), sizes)

@@ -1,4 +1,4 @@
-"""Keys of any type for the operators of the library: columns of rows to slots of a `Table`, and back.
+"""Keys of any type for the operators of the library: columns of rows to slots of a `HashTable`, and back.
 
 A table holds words of fixed width. Numbers, truth values and times are such words; floats so that -0.0 equals 0.0 and
 all NaN are alike. Text, bytes and decimals are *interned*: each value that is seen gets a number, by a dict, once for
@@ -19,15 +19,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..model.operator import PooledOperator
+from ..types.array_types import Bools, Slots
 from ..types.arrays import ColumnError
 from ..types.errors import PlanError
+from .hash_table import HashTable
 from .key_order import in_order, order_numbers
-from .table import Table
 
 __all__ = ["KeyTable", "KeyTableOperator", "check_keys", "piece_slices"]
 
-Slots = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 # Below this it is not worth looking how many interned values are still in use.
 _COMPACT_FROM = 65_536
@@ -47,18 +46,18 @@ class KeyTable:
     """
 
     def __init__(self, step: str, keys: Mapping[str, Any], values: Mapping[str, Any], further: int = 0) -> None:
-        """Make an empty table; `keys` are names and Arrow types, `values` dtypes as `Table` takes them."""
+        """Make an empty table; `keys` are names and Arrow types, `values` dtypes as `HashTable` takes them."""
         self.names = tuple(keys)
         try:
             self._codecs = [_codec_of(kind, name) for name, kind in keys.items()]
         except ColumnError as error:
             raise PlanError(f"step {step!r}: {error}") from error
         self._further = further
-        self._table = Table([*(codec.dtype for codec in self._codecs), *[np.dtype(np.int64)] * further], values)
+        self._table = HashTable([*(codec.dtype for codec in self._codecs), *[np.dtype(np.int64)] * further], values)
         self._has_nulls = False
         self._compact_at = _COMPACT_FROM
 
-    # What a `Table` has.
+    # What a `HashTable` has.
 
     @property
     def values(self) -> dict[str, npt.NDArray[Any]]:
@@ -81,13 +80,13 @@ class KeyTable:
     def find_or_insert(
         self, columns: Sequence[Any], partition: npt.NDArray[np.uint16], *further: npt.NDArray[np.int64]
     ) -> tuple[Slots, Bools]:
-        """Return the slot of each row's key, and whether it is new; see `Table.find_or_insert`."""
+        """Return the slot of each row's key, and whether it is new; see `HashTable.find_or_insert`."""
         assert len(further) == self._further
         self._compact_if_worthwhile()
         return self._table.find_or_insert(self._encoded(columns, further), partition)
 
     def delete(self, slots: Slots, for_good: bool = False) -> None:
-        """Delete the keys of these slots; see `Table.delete`."""
+        """Delete the keys of these slots; see `HashTable.delete`."""
         self._table.delete(slots, for_good)
 
     def slots_of(self, pid: int) -> Slots:

@@ -16,32 +16,30 @@ import pyarrow as pa
 
 from ..model.event_time import in_unit_of
 from ..model.punctuation import Punctuation
-from .event_time_state import BEFORE_TIME, Clock
+from ..types.array_types import Int64s, Pids
+from .event_time_state import BEFORE_TIME, EventClock
 from .join_spec import Joined
 
-__all__ = ["NOTHING", "Came", "Horizon", "horizon_of"]
+__all__ = ["NOTHING", "Arrived", "Horizon", "horizon_of"]
 
 _LEAST, _MOST = -(2**63), 2**63 - 1
 
-Ints = npt.NDArray[np.int64]
-Pids = npt.NDArray[np.uint16]
-
 
 @dataclass(frozen=True)
-class Came:
+class Arrived:
     """Rows that have come: `when` and `partition` of each, and its `place` in a batch with these sequence numbers."""
 
     when: npt.NDArray[Any]
     partition: Pids
-    place: Ints
-    sn: Ints
+    place: Int64s
+    sn: Int64s
 
-    def where(self, mask: npt.NDArray[np.bool_]) -> Came:
+    def where(self, mask: npt.NDArray[np.bool_]) -> Arrived:
         """Those for which it holds."""
-        return Came(self.when[mask], self.partition[mask], self.place[mask], self.sn)
+        return Arrived(self.when[mask], self.partition[mask], self.place[mask], self.sn)
 
 
-NOTHING = Came(np.zeros(0, np.int64), np.zeros(0, np.uint16), np.zeros(0, np.int64), np.zeros(0, np.int64))
+NOTHING = Arrived(np.zeros(0, np.int64), np.zeros(0, np.uint16), np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 def horizon_of(joined: Joined, partitions: int) -> Horizon:
@@ -61,7 +59,7 @@ class Horizon:
         self._least: Any = np.float64(-np.inf) if is_float else np.int64(_LEAST)
         self.floor: npt.NDArray[Any] = np.full(partitions, self._least)
 
-    def move(self, came: Came, marks: Sequence[Punctuation]) -> npt.NDArray[Any] | None:
+    def move(self, came: Arrived, punctuations: Sequence[Punctuation]) -> npt.NDArray[Any] | None:
         """Move the floors behind rows, and punctuations among them; return what they were at each row.
 
         None where rows that are near enough to be partners are above the floor anyway.
@@ -94,7 +92,7 @@ class Horizon:
 class _ByNumber(Horizon):
     """Of a join by sequence number: they only grow, so a row far enough behind the last is out of reach."""
 
-    def move(self, came: Came, marks: Sequence[Punctuation]) -> None:
+    def move(self, came: Arrived, punctuations: Sequence[Punctuation]) -> None:
         np.maximum.at(self.floor, came.partition, came.when - self._joined.bound)
 
 
@@ -108,10 +106,12 @@ class _ByWatermark(Horizon):
 
     def __init__(self, joined: Joined, partitions: int) -> None:
         super().__init__(joined, partitions)
-        self._clock = Clock(partitions)
+        self._clock = EventClock(partitions)
 
-    def move(self, came: Came, marks: Sequence[Punctuation]) -> npt.NDArray[Any]:
-        watermarks = [(mark.sn, mark.value) for mark in marks if mark.kind == "watermark" and mark.value is not None]
+    def move(self, came: Arrived, punctuations: Sequence[Punctuation]) -> npt.NDArray[Any]:
+        watermarks = [
+            (mark.sn, mark.value) for mark in punctuations if mark.kind == "watermark" and mark.value is not None
+        ]
         # A row is behind the watermarks whose numbers are below its own: so many, and so far have these come.
         cuts = np.searchsorted(came.sn, [sn for sn, _ in watermarks], side="right")
         sizes = np.diff(cuts, prepend=0, append=len(came.sn))
@@ -119,14 +119,14 @@ class _ByWatermark(Horizon):
         reached = np.maximum.accumulate([BEFORE_TIME, *(value for _, value in watermarks)])
         self._count_late(came, behind, reached)
         floors = np.maximum(self.floor.take(came.partition), self._floor_at(reached).take(behind))
-        for mark in marks:
+        for mark in punctuations:
             if mark.kind == "watermark":
                 self._clock.advance(mark)
         if watermarks:
             self.floor = self._floor_at(self._clock.watermark)
         return np.asarray(floors)
 
-    def _count_late(self, came: Came, behind: Ints, reached: Ints) -> None:
+    def _count_late(self, came: Arrived, behind: Int64s, reached: Int64s) -> None:
         """Count the rows below the watermark of their partition, or below what those of the batch had reached."""
         highest = np.maximum(reached, self._clock.watermark.max())
         late = np.flatnonzero(came.when < self._in_time_from(highest).take(behind))
@@ -135,10 +135,10 @@ class _ByWatermark(Horizon):
             watermark = np.maximum(self._clock.watermark.take(partition), reached.take(behind.take(late)))
             self._clock.count_late(partition.compress(came.when.take(late) < self._in_time_from(watermark)))
 
-    def _floor_at(self, watermarks: Ints) -> Ints:
+    def _floor_at(self, watermarks: Int64s) -> Int64s:
         return _each(watermarks, lambda value: self._in_unit(value) - self._joined.bound)
 
-    def _in_time_from(self, watermarks: Ints) -> Ints:
+    def _in_time_from(self, watermarks: Int64s) -> Int64s:
         """The first values that are not late; what counts coarser than milliseconds is rounded up."""
         return _each(watermarks, lambda value: max(self._in_unit(value), self._in_unit(value - 1) + 1))
 
@@ -161,7 +161,7 @@ class _ByWatermark(Horizon):
         self._clock.drop(pid)
 
 
-def _each(watermarks: Ints, made: Callable[[int], int]) -> Ints:
+def _each(watermarks: Int64s, made: Callable[[int], int]) -> Int64s:
     """What is made of watermarks, of which few differ, as far as 64 bits can say it; of none, the least there is."""
     values = watermarks.tolist()
     found = {BEFORE_TIME: _LEAST}

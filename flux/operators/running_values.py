@@ -13,29 +13,28 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..types.array_types import Int64s
 from .row_groups import Groups
 
 __all__ = ["Stretches"]
-
-Ints = npt.NDArray[np.int64]
 
 
 class Stretches:
     """Where, of rows that are grouped, each group begins and how long it is."""
 
     def __init__(self, groups: Groups) -> None:
-        self.begins: Ints = np.flatnonzero(groups.first)
-        self.last: Ints = np.flatnonzero(groups.last)
-        self.sizes: Ints = self.last - self.begins + 1
+        self.begins: Int64s = np.flatnonzero(groups.first)
+        self.last: Int64s = np.flatnonzero(groups.last)
+        self.sizes: Int64s = self.last - self.begins + 1
         # The slot of each group.
-        self.slots: Ints = groups.slot.take(self.begins)
+        self.slots: Int64s = groups.slot.take(self.begins)
         self._longest_first = np.argsort(-self.sizes, kind="stable")
 
     def spread(self, of_group: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return for each row what is said of its group."""
         return np.repeat(of_group, self.sizes)
 
-    def summed(self, x: Ints, before: Ints) -> Ints:
+    def summed(self, x: Int64s, before: Int64s) -> Int64s:
         """Return running sums of integers, in each group from what was before it."""
         total = np.cumsum(x)
         total += self.spread(before - total.take(self.begins) + x.take(self.begins))
@@ -62,7 +61,7 @@ class Stretches:
         return out
 
     @staticmethod
-    def _counts(sizes: Ints) -> list[int]:
+    def _counts(sizes: Int64s) -> list[int]:
         """How many of these sizes, which descend, are greater than 0, than 1, and so on."""
         if not len(sizes):
             return []

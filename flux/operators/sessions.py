@@ -32,7 +32,7 @@ _KEY = ("src", "dst")
 _VALUES = {"app": np.int32, "ts": np.int64, "no_ts": np.bool_}
 
 Bytes = npt.NDArray[np.uint8]
-Rows = npt.NDArray[np.int64]
+RowNumbers = npt.NDArray[np.int64]
 Event = Mapping[str, npt.NDArray[Any]]  # What is kept of a start, by the names of `_VALUES`.
 
 
@@ -112,9 +112,9 @@ class Sessions(KeyTableOperator):
         }
         return batch.emit(columns, origin)
 
-    def _lasted(self, batch: Batch, origin: Rows, begun: Event, event: Event) -> Any:
+    def _lasted(self, batch: Batch, origin: RowNumbers, begun: Event, event: Event) -> Any:
         since, ended = begun["ts"], event["ts"].take(origin)
-        lasted: Rows = ended - since
+        lasted: RowNumbers = ended - since
         no_ts = begun["no_ts"] | event["no_ts"].take(origin) if self._has_nulls else None
         # A difference has wrapped around if its sign is neither end's.
         wrapped = np.flatnonzero(((ended ^ since) & (ended ^ lasted)) < 0)
@@ -146,14 +146,16 @@ class Sessions(KeyTableOperator):
             self._table = KeyTable(self._step, dict(zip(_KEY, kinds, strict=True)), _VALUES)
         return self._table
 
-    def _begun_with(self, name: str, values: npt.NDArray[Any], ends: Rows, groups: Groups, row: Rows) -> Any:
+    def _begun_with(
+        self, name: str, values: npt.NDArray[Any], ends: RowNumbers, groups: Groups, row: RowNumbers
+    ) -> Any:
         """Return what the starts had of the sessions that these entries end."""
         assert self._table is not None
         before = values.take(row.take(ends - 1, mode="wrap"))
         kept = self._table.values[name].take(groups.slot.take(ends))
         return np.where(groups.first.take(ends), kept, before)
 
-    def _remember(self, groups: Groups, row: Rows, starts: npt.NDArray[np.bool_], event: Event) -> None:
+    def _remember(self, groups: Groups, row: RowNumbers, starts: npt.NDArray[np.bool_], event: Event) -> None:
         """Keep in the table the sessions whose last event is a start, and only those."""
         assert self._table is not None
         self._table.delete(groups.slot.take(np.flatnonzero(groups.last & ~starts)))

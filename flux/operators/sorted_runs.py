@@ -20,13 +20,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from ..types.array_types import Int64s, Uint64s
 from .key_order import by_radix
 
-__all__ = ["Rows", "Run", "Ticks", "words_of"]
+__all__ = ["SideRows", "SortedRun", "Ticks", "words_of"]
 
-Ints = npt.NDArray[np.int64]
-Words = npt.NDArray[np.uint64]
-Rows = tuple[pa.RecordBatch, pa.RecordBatch]  # Of each side.
+SideRows = tuple[pa.RecordBatch, pa.RecordBatch]  # Of each side.
 
 _SIDE_BIT = np.uint64(1 << 63)
 _TICK_BITS = np.uint64(32)
@@ -74,7 +73,7 @@ class Ticks:
             return 0
         return int(np.count_nonzero((when < self._least) | (when > self._most)))
 
-    def of(self, when: npt.NDArray[Any]) -> Ints:
+    def of(self, when: npt.NDArray[Any]) -> Int64s:
         """The ticks of times."""
         if when.dtype.kind == "f":
             with np.errstate(over="ignore"):
@@ -84,7 +83,7 @@ class Ticks:
         return np.asarray(((near - self._middle) >> self._shift) + _HALF)
 
 
-def words_of(hashed: Words, ticks: Ints, left: int) -> Words:
+def words_of(hashed: Uint64s, ticks: Int64s, left: int) -> Uint64s:
     """The words of rows, of which so many in front are of side 0."""
     words = hashed >> np.uint64(33) << _TICK_BITS
     words |= ticks.view(np.uint64)
@@ -93,18 +92,18 @@ def words_of(hashed: Words, ticks: Ints, left: int) -> Words:
 
 
 @dataclass(frozen=True)
-class Run:
+class SortedRun:
     """Kept rows: `word` in ascending order, and `at`, the row of each word; all else is in the order of the rows.
 
     Rows of side 0 stand before those of side 1 and, in each side, as they came. `when` and `partition` are theirs too,
     and `rows` the columns of each side.
     """
 
-    word: Words
-    at: Ints
+    word: Uint64s
+    at: Int64s
     when: npt.NDArray[Any]
     partition: npt.NDArray[np.uint16]
-    rows: Rows
+    rows: SideRows
 
     def __len__(self) -> int:
         return len(self.word)
@@ -115,11 +114,11 @@ class Run:
         return len(self.rows[0])
 
     @staticmethod
-    def of(words: Words, when: npt.NDArray[Any], partition: npt.NDArray[np.uint16], rows: Rows) -> Run:
+    def of(words: Uint64s, when: npt.NDArray[Any], partition: npt.NDArray[np.uint16], rows: SideRows) -> SortedRun:
         at = by_radix(words)
-        return Run(words.take(at), at, when, partition, rows)
+        return SortedRun(words.take(at), at, when, partition, rows)
 
-    def followed_by(self, newer: Run) -> Run:
+    def followed_by(self, newer: SortedRun) -> SortedRun:
         """One run out of two."""
         word = np.concatenate([self.word, newer.word])
         order = np.argsort(word, kind="stable")  # It only merges two parts that are sorted.
@@ -127,7 +126,7 @@ class Run:
         at[self.left : len(self)] += newer.left
         at[len(self) : len(self) + newer.left] += self.left
         at[len(self) + newer.left :] += len(self)
-        return Run(
+        return SortedRun(
             word.take(order),
             at.take(order),
             self._and(newer, self.when, newer.when),
@@ -135,24 +134,24 @@ class Run:
             (pa.concat_batches([self.rows[0], newer.rows[0]]), pa.concat_batches([self.rows[1], newer.rows[1]])),
         )
 
-    def _and(self, newer: Run, mine: npt.NDArray[Any], its: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _and(self, newer: SortedRun, mine: npt.NDArray[Any], its: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """What the rows of both have, in the order in which one run has them."""
         return np.concatenate([mine[: self.left], its[: newer.left], mine[self.left :], its[newer.left :]])
 
-    def retimed(self, ticks: Ticks) -> Run:
+    def retimed(self, ticks: Ticks) -> SortedRun:
         """The same rows by other ticks."""
         words = np.empty_like(self.word)
         words[self.at] = self.word >> _TICK_BITS << _TICK_BITS
         words |= ticks.of(self.when).view(np.uint64)
-        return Run.of(words, self.when, self.partition, self.rows)
+        return SortedRun.of(words, self.when, self.partition, self.rows)
 
-    def where(self, mask: npt.NDArray[np.bool_]) -> Run:
+    def where(self, mask: npt.NDArray[np.bool_]) -> SortedRun:
         """The rows that the mask has."""
         if mask.all():
             return self
         entries, rows = np.flatnonzero(mask.take(self.at)), np.flatnonzero(mask)
         place = np.cumsum(mask) - 1
-        return Run(
+        return SortedRun(
             self.word.take(entries),
             place.take(self.at.take(entries)),
             self.when.take(rows),
@@ -160,7 +159,7 @@ class Run:
             (self.rows[0].filter(pa.array(mask[: self.left])), self.rows[1].filter(pa.array(mask[self.left :]))),
         )
 
-    def candidates(self, asking: Words, reach: int) -> tuple[Ints, Ints]:
+    def candidates(self, asking: Uint64s, reach: int) -> tuple[Int64s, Int64s]:
         """Pairs of an asking word and a row of the other side that may have its key, and be near.
 
         The pairs of one word are side by side, and the words are in their order.
@@ -185,7 +184,7 @@ class Run:
         near = np.flatnonzero(apart <= np.uint64(2 * reach))
         return words.take(near), self.at.take(entries.take(near))
 
-    def _stretch(self, wanted: Words, reach: int) -> tuple[Ints, Ints]:
+    def _stretch(self, wanted: Uint64s, reach: int) -> tuple[Int64s, Int64s]:
         """Where the entries begin that have a word's code and are within its reach, and how many there are."""
         code, tick = wanted >> _TICK_BITS << _TICK_BITS, (wanted & np.uint64(_TICKS - 1)).view(np.int64)
         lowest, highest = (np.clip(tick + far, 0, _TICKS - 1).view(np.uint64) for far in (-reach, reach))
@@ -198,12 +197,12 @@ class Run:
         return self.when.max()
 
     @cached_property
-    def partitions(self) -> Ints:
+    def partitions(self) -> Int64s:
         """The partitions of which there are rows."""
         return np.flatnonzero(np.bincount(self.partition))
 
     @cached_property
-    def _directory(self) -> tuple[Ints, np.uint64]:
+    def _directory(self) -> tuple[Int64s, np.uint64]:
         """Where the entries begin whose words begin with each number, and how far words are shifted to give it."""
         bits = min(len(self).bit_length() + 1, _MOST_DIRECTORY_BITS)
         shift = np.uint64(64 - bits)

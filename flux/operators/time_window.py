@@ -21,14 +21,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ..model.batch import Batch, in_turns
+from ..model.batch import Batch, turn_order
 from ..model.event_time import milliseconds, window_type
 from ..model.operator import Context, PooledOperator
 from ..model.punctuation import Punctuation
+from ..types.array_types import Int64s
 from ..types.arrays import ColumnError
 from ..types.errors import OperatorError, PlanError
-from .aggregates import Aggregate, Kept, asked_for, entry_name, numbers_of
-from .event_time_state import Clock, check_ms, check_time_column, instants_of
+from .aggregates import Aggregate, KeptValues, entry_name, numbers_of, parse_aggregates
+from .event_time_state import EventClock, check_ms, check_time_column, instants_of
 from .key_order import begins_of, in_order, order_numbers, rank_within
 from .keys import KeyTable, check_keys
 from .row_groups import emitted_schema, unknown_parameters
@@ -38,8 +39,6 @@ __all__ = ["TimeWindow"]
 
 _PARAMETERS = ("time", "size_ms", "slide_ms", "aggregates")
 _WAIT_ROWS = 65_536  # So many rows are added at once, if they may wait.
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -63,18 +62,18 @@ class _Settings:
         slide = size if slide is None else slide
         if slide > size:
             raise ColumnError(f"slide_ms={slide} is longer than size_ms={size}: rows in between would be in no window")
-        return cls(time, size, slide, asked_for(parameters.get("aggregates"), values_kept=True))
+        return cls(time, size, slide, parse_aggregates(parameters.get("aggregates"), values_kept=True))
 
     @property
     def pane_ms(self) -> int:
         return math.gcd(self.size_ms, self.slide_ms)
 
-    def last_passed(self, watermark: Ints) -> Ints:
+    def last_passed(self, watermark: Int64s) -> Int64s:
         """The last window that ends at or before the watermark."""
-        passed: Ints = (watermark - self.size_ms) // self.slide_ms
+        passed: Int64s = (watermark - self.size_ms) // self.slide_ms
         return passed
 
-    def windows_of(self, pane: Ints) -> tuple[Ints, Ints]:
+    def windows_of(self, pane: Int64s) -> tuple[Int64s, Int64s]:
         """The first and the last window that a pane is in."""
         if self.pane_ms == self.size_ms:
             return pane, pane
@@ -141,7 +140,7 @@ class TimeWindow(PooledOperator):
         # The columns that are looked at; the others need not be kept.
         looked_at = (column for each in self._settings.aggregates for column in each.columns)
         self._needed = list(dict.fromkeys([*self._key, self._settings.time, *looked_at]))
-        self._clock = Clock(context.partitions)
+        self._clock = EventClock(context.partitions)
         self._closed = self._settings.last_passed(self._clock.watermark)
         self._schema: pa.Schema | None = None
         self._waiting: list[pa.RecordBatch] = []
@@ -170,7 +169,7 @@ class TimeWindow(PooledOperator):
         except ColumnError as error:
             raise OperatorError(str(error), self._step) from error
         self._schema = schema
-        self._kept = Kept(aggregates, schema, self._step)
+        self._kept = KeptValues(aggregates, schema, self._step)
         keys = {name: schema.field(name).type for name in self._key}
         self._table = KeyTable(self._step, keys, {"pane": np.int64, **self._kept.fields}, further=1)
         logged = dict.fromkeys(column for each in aggregates if each.needs_values for column in each.columns)
@@ -218,9 +217,9 @@ class TimeWindow(PooledOperator):
             return None
         self._add_waiting()
         self._closed = after
-        return None if self._schema is None else self._tell(before, after)
+        return None if self._schema is None else self.emit_closed(before, after)
 
-    def _tell(self, before: Ints, after: Ints) -> tuple[Mapping[str, Any], Any] | None:
+    def emit_closed(self, before: Int64s, after: Int64s) -> tuple[Mapping[str, Any], Any] | None:
         """Return the windows that `after` closes and `before` did not, by window and key; forget what they need."""
         live = self._table.live
         values, pid = self._table.values, self._table.partition.take(live)
@@ -238,12 +237,12 @@ class TimeWindow(PooledOperator):
             self._log.keep(is_kept)
         return told
 
-    def _told(self, slots: Ints, begin: Ints, windows: Ints) -> tuple[Mapping[str, Any], Any]:
+    def _told(self, slots: Int64s, begin: Int64s, windows: Int64s) -> tuple[Mapping[str, Any], Any]:
         """Return the windows `begin` to ``begin + windows - 1`` of each of these slots, by window and key."""
         numbers = [each for column in self._table.keys_of(slots) for each in order_numbers(column)]
         if self._settings.pane_ms == self._settings.size_ms:
             order = in_order([begin, *numbers])
-            order = order.take(in_turns(self._table.partition.take(slots.take(order))))
+            order = order.take(turn_order(self._table.partition.take(slots.take(order))))
             slots, group = slots.take(order), np.arange(len(order))
             values = {name: self._table.values[name].take(slots) for name in self._kept.fields}
             columns = self._columns(slots, begin.take(order), values, slots, group)
@@ -251,7 +250,7 @@ class TimeWindow(PooledOperator):
         return self._put_together(slots, begin, windows, numbers)
 
     def _put_together(
-        self, slots: Ints, begin: Ints, windows: Ints, numbers: list[Ints]
+        self, slots: Int64s, begin: Int64s, windows: Int64s, numbers: list[Int64s]
     ) -> tuple[Mapping[str, Any], Any]:
         """Return the same of windows that are made of several panes; `numbers` put the keys of the slots in order."""
         entry = np.repeat(np.arange(len(slots)), windows)
@@ -267,7 +266,7 @@ class TimeWindow(PooledOperator):
         columns = self._columns(first, window.take(order).take(begins), merged, slots.take(entry), group)
         return columns, self._table.partition.take(first)
 
-    def _merged(self, slots: Ints, group: Ints, rank: Ints) -> Mapping[str, npt.NDArray[Any]]:
+    def _merged(self, slots: Int64s, group: Int64s, rank: Int64s) -> Mapping[str, npt.NDArray[Any]]:
         """Return what the panes of each group keep, put together in their order; `rank` is a pane's place in it."""
         values = self._table.values
         is_first = rank == 0
@@ -277,7 +276,7 @@ class TimeWindow(PooledOperator):
             self._kept.merge(merged, group.compress(chosen), values, slots.compress(chosen))
         return merged
 
-    def _columns(self, first: Ints, window: Ints, merged: Mapping[str, Any], slots: Ints, group: Ints) -> Any:
+    def _columns(self, first: Int64s, window: Int64s, merged: Mapping[str, Any], slots: Int64s, group: Int64s) -> Any:
         assert self._schema is not None
         settings = self._settings
         kind = window_type(self._schema.field(settings.time).type)
@@ -297,7 +296,7 @@ class TimeWindow(PooledOperator):
             elif callable(each.what):
                 columns[each.name] = made_by_user(each, logged, columns, told_by)
             else:
-                columns[each.name] = self._kept.told(each, merged, whose)
+                columns[each.name] = self._kept.result(each, merged, whose)
         return columns
 
     def take_late(self) -> dict[int, int]:

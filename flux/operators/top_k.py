@@ -20,6 +20,7 @@ import pyarrow as pa
 from ..model.batch import Batch
 from ..model.operator import Context, PooledOperator
 from ..model.punctuation import Punctuation
+from ..types.array_types import Bools, Int64s
 from ..types.arrays import ColumnError
 from ..types.errors import OperatorError, PlanError
 from .event_time_state import Windowed
@@ -32,9 +33,6 @@ __all__ = ["TopK"]
 _PARAMETERS = ("k", "by", "largest", "time", "size_ms")
 _RANK = "rank"
 _PRUNE_FROM_ROWS = 16_384
-
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 
 class TopK(PooledOperator):
@@ -108,7 +106,7 @@ class TopK(PooledOperator):
             self._add(arrow, partition, window, best)
         return None
 
-    def _ranked(self, column: Any) -> tuple[Ints, Bools | None]:
+    def _ranked(self, column: Any) -> tuple[Int64s, Bools | None]:
         """Return numbers by which rows are ranked, less being better, and which rows have a rank; None if all have."""
         ranked: Bools | None = None
         if column.null_count:
@@ -120,7 +118,7 @@ class TopK(PooledOperator):
         best = order_numbers(column)[-1]
         return ~best if self._largest else best, ranked
 
-    def _add(self, rows: pa.RecordBatch, partition: npt.NDArray[np.uint16], window: Ints, best: Ints) -> None:
+    def _add(self, rows: pa.RecordBatch, partition: npt.NDArray[np.uint16], window: Int64s, best: Int64s) -> None:
         keys = [rows.column(name) for name in self._key]
         slots, new = self._table.find_or_insert(keys, partition, *self._windowed.key_part(window))
         values = self._table.values
@@ -175,7 +173,7 @@ class TopK(PooledOperator):
     def _tell_news(self, p: Punctuation) -> tuple[Mapping[str, Any], Any] | None:
         """Return the first rows of the keys of which they have not been told as they are now."""
         partition = self._table.partition
-        news = self._held.slots.compress(~self._held.told)
+        news = self._held.slots.compress(~self._held.result)
         if p.partitions is not None:
             news = news.compress(np.isin(partition.take(news), list(p.partitions)))
         if not len(news):
@@ -184,14 +182,14 @@ class TopK(PooledOperator):
         is_news = np.zeros(len(partition), np.bool_)
         is_news[news] = True
         # A row that has been thrown out again is none.
-        still = self._held.slots.compress(~self._held.told & is_news.take(self._held.slots))
+        still = self._held.slots.compress(~self._held.result & is_news.take(self._held.slots))
         is_news[:] = False
         is_news[still] = True
         rows = np.flatnonzero(is_news.take(self._held.slots))
-        self._held.told[rows] = True
+        self._held.result[rows] = True
         return self._told(rows) if len(rows) else None
 
-    def _told(self, rows: Ints) -> tuple[Mapping[str, Any], Any]:
+    def _told(self, rows: Int64s) -> tuple[Mapping[str, Any], Any]:
         """Return these rows, which are all first ones of their keys, by window, key and rank."""
         slots, best = self._held.slots.take(rows), self._held.best.take(rows)
         numbers = [each for column in self._table.keys_of(slots) for each in order_numbers(column)]
@@ -217,7 +215,7 @@ class TopK(PooledOperator):
         is_here = np.zeros(len(self._table.partition), np.bool_)
         is_here[self._table.slots_of(pid)] = True
         for part in self._held.pieces(np.flatnonzero(is_here.take(self._held.slots))):
-            piece = {**self._table.rows_piece(part.slots), "best": part.best, "told": part.told}
+            piece = {**self._table.rows_piece(part.slots), "best": part.best, "told": part.result}
             yield {**piece, "held": pa.Table.from_batches([part.rows])}
 
     def install_partition_state(self, pid: int, state: Any) -> None:
@@ -244,23 +242,23 @@ class TopK(PooledOperator):
 
 
 class _Held:
-    """Rows that may be among the first, in the order in which they came; `told` are those that have been emitted."""
+    """Rows that may be among the first, in the order in which they came; `result` are those that have been emitted."""
 
     def __init__(self, schema: pa.Schema) -> None:
-        self._parts: list[tuple[Ints, Ints, Bools, pa.RecordBatch]] = []
+        self._parts: list[tuple[Int64s, Int64s, Bools, pa.RecordBatch]] = []
         self._rows = 0
         self._schema = schema
 
     def __len__(self) -> int:
         return self._rows
 
-    def add(self, slots: Ints, best: Ints, told: Bools, rows: pa.RecordBatch) -> None:
+    def add(self, slots: Int64s, best: Int64s, told: Bools, rows: pa.RecordBatch) -> None:
         """Hold further rows."""
         if len(slots):
             self._parts.append((slots, best, told, rows))
             self._rows += len(slots)
 
-    def _whole(self) -> tuple[Ints, Ints, Bools, pa.RecordBatch]:
+    def _whole(self) -> tuple[Int64s, Int64s, Bools, pa.RecordBatch]:
         if not self._parts:
             none = np.zeros(0, np.int64)
             return none, none, np.zeros(0, np.bool_), pa.RecordBatch.from_pylist([], self._schema)
@@ -271,27 +269,27 @@ class _Held:
         return self._parts[0]
 
     @property
-    def slots(self) -> Ints:
+    def slots(self) -> Int64s:
         return self._whole()[0]
 
     @property
-    def best(self) -> Ints:
+    def best(self) -> Int64s:
         return self._whole()[1]
 
     @property
-    def told(self) -> Bools:
+    def result(self) -> Bools:
         return self._whole()[2]
 
     @property
     def rows(self) -> pa.RecordBatch:
         return self._whole()[3]
 
-    def keep(self, places: Ints) -> None:
+    def keep(self, places: Int64s) -> None:
         """Forget all rows but those at these places, which ascend."""
         if len(places) < self._rows:
             self._parts, self._rows = [self._at(places)], len(places)
 
-    def pieces(self, places: Ints) -> Iterator[_Held]:
+    def pieces(self, places: Int64s) -> Iterator[_Held]:
         """Yield the rows at these places, some at a time."""
         bytes_each = 24 + self.rows.nbytes // max(1, self._rows)
         for some in piece_slices(len(places), bytes_each):
@@ -299,7 +297,7 @@ class _Held:
             part.add(*self._at(places[some]))
             yield part
 
-    def _at(self, places: Ints) -> tuple[Ints, Ints, Bools, pa.RecordBatch]:
+    def _at(self, places: Int64s) -> tuple[Int64s, Int64s, Bools, pa.RecordBatch]:
         slots, best, told, rows = self._whole()
         return slots.take(places), best.take(places), told.take(places), rows.take(pa.array(places))
 

@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ..model.error_location import place_of
-from ..types.arrays import ColumnError, arrow_of, numpy_of
+from ..model.error_location import locate
+from ..types.array_types import Int64s
+from ..types.arrays import ColumnError, to_arrow_array, to_numpy
 from ..types.errors import FluxError, OperatorError
 from .aggregates import Aggregate, entry_name, numbers_of
 from .key_order import in_order
@@ -22,7 +23,6 @@ from .keys import piece_slices
 
 __all__ = ["Grouped", "ValueLog", "made_by_user"]
 
-Ints = npt.NDArray[np.int64]
 
 _LARGE_GROUP = 24  # From so many values on, to sort each group by itself is faster than to sort all together.
 
@@ -32,17 +32,17 @@ class ValueLog:
 
     def __init__(self, columns: Sequence[str]) -> None:
         self._names = tuple(columns)
-        self._slots: list[Ints] = []
+        self._slots: list[Int64s] = []
         self._chunks: dict[str, list[Any]] = {name: [] for name in columns}
 
-    def add(self, slots: Ints, columns: Mapping[str, Any]) -> None:
+    def add(self, slots: Int64s, columns: Mapping[str, Any]) -> None:
         """Keep further rows; `columns` are Arrow arrays."""
         if self._names and len(slots):
             self._slots.append(slots)
             for name in self._names:
                 self._chunks[name].append(columns[name])
 
-    def _whole(self) -> tuple[Ints, dict[str, Any]]:
+    def _whole(self) -> tuple[Int64s, dict[str, Any]]:
         """All rows as one column each."""
         if len(self._slots) > 1:
             self._slots = [np.concatenate(self._slots)]
@@ -51,7 +51,7 @@ class ValueLog:
             return np.zeros(0, np.int64), {}
         return self._slots[0], {name: chunks[0] for name, chunks in self._chunks.items()}
 
-    def grouped(self, slots: Ints, groups: Ints, count: int) -> Grouped:
+    def grouped(self, slots: Int64s, groups: Int64s, count: int) -> Grouped:
         """Return the rows of `count` groups; slots[i] is of groups[i], and a slot may be of several groups."""
         logged, columns = self._whole()
         if not columns:
@@ -73,7 +73,7 @@ class ValueLog:
             self._slots = [logged.compress(chosen)]
             self._chunks = {name: [column.take(places)] for name, column in columns.items()}
 
-    def pieces(self, slots: Ints) -> Iterator[tuple[Ints, Any]]:
+    def pieces(self, slots: Int64s) -> Iterator[tuple[Int64s, Any]]:
         """Yield the rows of these slots, some at a time: the slot of each, and a table of their values."""
         logged, columns = self._whole()
         chosen = np.flatnonzero(np.isin(logged, slots))
@@ -86,7 +86,9 @@ class ValueLog:
             yield logged.take(places), pa.table(taken)
 
 
-def _sorted_within(values: npt.NDArray[np.float64], group: Ints, begins: Ints, sizes: Ints) -> npt.NDArray[np.float64]:
+def _sorted_within(
+    values: npt.NDArray[np.float64], group: Int64s, begins: Int64s, sizes: Int64s
+) -> npt.NDArray[np.float64]:
     """Return the values of each group in ascending order, NaN last; equal ones are all the same, once -0.0 is 0.0."""
     if len(values) < _LARGE_GROUP * len(sizes):
         by_value = np.argsort(values)
@@ -96,7 +98,7 @@ def _sorted_within(values: npt.NDArray[np.float64], group: Ints, begins: Ints, s
     return values
 
 
-def _rows_and_groups(logged: Ints, slots: Ints, groups: Ints) -> tuple[Ints, Ints]:
+def _rows_and_groups(logged: Int64s, slots: Int64s, groups: Int64s) -> tuple[Int64s, Int64s]:
     """Return the rows whose slots are among these, as often as they are, and the group of each; rows ascend."""
     times_of = np.zeros(int(max(logged.max(), slots.max())) + 1, np.int64)
     np.add.at(times_of, slots, 1)
@@ -116,14 +118,14 @@ def _rows_and_groups(logged: Ints, slots: Ints, groups: Ints) -> tuple[Ints, Int
 class Grouped:
     """Rows by group: those of group i are from begins[i] to begins[i + 1], in the order in which they came."""
 
-    def __init__(self, columns: Mapping[str, Any], group: Ints, begins: Ints) -> None:
+    def __init__(self, columns: Mapping[str, Any], group: Int64s, begins: Int64s) -> None:
         self._columns, self._group, self._begins = columns, group, begins
 
     def apply(self, function: Any, names: Sequence[str]) -> Iterator[Any]:
         """Yield what a function makes of each group's columns, as numpy arrays; what numpy calls masked is None."""
         columns = [self._columns[name] for name in names]
         for start, stop in pairwise(self._begins.tolist()):
-            made = function(*(numpy_of(column.slice(start, stop - start)) for column in columns))
+            made = function(*(to_numpy(column.slice(start, stop - start)) for column in columns))
             yield None if made is np.ma.masked else made
 
     @np.errstate(invalid="ignore", over="ignore")
@@ -159,7 +161,7 @@ class Grouped:
 def made_by_user(aggregate: Aggregate, logged: Grouped, told: Mapping[str, Any], key: Sequence[str]) -> Any:
     """Return what the user's function makes of each group; what goes wrong names it and the group.
 
-    `key` are the columns of `told` that say which group it is.
+    `key` are the columns of `result` that say which group it is.
     """
     assert callable(aggregate.what)
     function, field = aggregate.what, pa.field(aggregate.name, aggregate.detail)
@@ -175,18 +177,18 @@ def made_by_user(aggregate: Aggregate, logged: Grouped, told: Mapping[str, Any],
     except FluxError:
         raise
     except (Exception, SystemExit) as error:  # A library that calls sys.exit() must not end a site.
-        raise failed(f"{place_of(function, error)} raised {type(error).__name__}: {error}", len(found)) from error
+        raise failed(f"{locate(function, error)} raised {type(error).__name__}: {error}", len(found)) from error
     try:
-        return arrow_of(found, field)
+        return to_arrow_array(found, field)
     except ColumnError as error:
         at = next((i for i, made in enumerate(found) if not _fits(made, field)), None)
         came = "" if at is None else f" {found[at]!r:.100}"
-        raise failed(f"{place_of(function)} returned{came}, and {field.type} was declared: {error}", at) from error
+        raise failed(f"{locate(function)} returned{came}, and {field.type} was declared: {error}", at) from error
 
 
 def _fits(made: Any, field: Any) -> bool:
     try:
-        arrow_of([made], field)
+        to_arrow_array([made], field)
     except ColumnError:
         return False
     return True

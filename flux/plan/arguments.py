@@ -17,7 +17,7 @@ from ..types.normalize import ColumnError
 PARTITIONS_MAX = 65_535  # A partition's number is a 16-bit column.
 
 
-def declared(kind: str, fn: Any, output: Any) -> pa.Schema | None:
+def declared_schema(kind: str, fn: Any, output: Any) -> pa.Schema | None:
     """The columns that a function is said to make; None if nothing is said."""
     try:
         return schema_of(output)

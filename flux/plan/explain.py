@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..types.normalize import columns_of
+from ..types.normalize import describe_columns
 from .plan import EGRESS, INGRESS, INPUT, Edge, Plan, Segment
 
 _PLACES_SHOWN = 8
 
 
-def explained(plan: Plan, sources: Sequence[str], sinks: Sequence[str]) -> str:
+def explain_plan(plan: Plan, sources: Sequence[str], sinks: Sequence[str]) -> str:
     """The plan as text; `sources` say what they are and give, `sinks` what they are.
 
     >>> from flux.plan import Plan, Segment
@@ -89,7 +89,7 @@ def place_name(segment: Segment, place: int, is_ingress: bool) -> str:
 
 def _steps(segment: Segment, is_ingress: bool = False) -> Iterator[str]:
     for number, (step, parent) in enumerate(zip(segment.steps, segment.parents, strict=True)):
-        emits = "what it emits is not declared" if step.output is None else columns_of(step.output)
+        emits = "what it emits is not declared" if step.output is None else describe_columns(step.output)
         yield f"  {place_name(segment, parent, is_ingress)} -> {place_name(segment, number, is_ingress)}: {emits}"
         if step.kept is not None:
             yield f"    keeps its rows until the end of the stream: {step.kept.why}"

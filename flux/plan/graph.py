@@ -37,7 +37,7 @@ class StepNode:
     """An operator, or a step without state, on what `parent` gives; in the same segment."""
 
     number: int
-    parent: Node
+    parent: FlowNode
     step: OperatorStep
 
 
@@ -45,7 +45,7 @@ class StepNode:
 class Input:
     """Rows of `tail` go to an exchange by `route`; in a join to one of its two sides."""
 
-    tail: Node
+    tail: FlowNode
     route: Route
     side: int = 0
 
@@ -70,19 +70,19 @@ class ExchangeNode:
         return f"{'join' if self.sides else 'exchange'}({', '.join(said)})"
 
 
-Node: TypeAlias = SourceNode | StepNode | ExchangeNode
+FlowNode: TypeAlias = SourceNode | StepNode | ExchangeNode
 
 
-def root_of(node: Node) -> SourceNode | ExchangeNode:
+def root_of(node: FlowNode) -> SourceNode | ExchangeNode:
     """Where the segment of a node begins: at a source, in the ingress, or behind an exchange."""
     while isinstance(node, StepNode):
         node = node.parent
     return node
 
 
-def before(tails: Iterable[Node]) -> set[Node]:
+def upstream_of(tails: Iterable[FlowNode]) -> set[FlowNode]:
     """Every node from which rows come to these, and they themselves."""
-    waiting, found = list(tails), set[Node]()
+    waiting, found = list(tails), set[FlowNode]()
     while waiting:
         node = waiting.pop()
         if node in found:

@@ -18,14 +18,14 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from ..model.operator import asked
+from ..model.operator import operator_class
 from ..model.stateless import Filter, Select
-from .graph import ExchangeNode, Node, SourceNode, StepNode, before
+from .graph import ExchangeNode, FlowNode, SourceNode, StepNode, upstream_of
 
-__all__ = ["sources_of", "traced", "why_not_event_time"]
+__all__ = ["sources_of", "trace_columns", "why_not_event_time"]
 
 
-def traced(tail: Node, column: str) -> tuple[Node, str | None]:
+def trace_columns(tail: FlowNode, column: str) -> tuple[FlowNode, str | None]:
     """Follow a column of `tail` back: return how far it can be followed, and its name there.
 
     The name is None if a function of a `select` made the column.
@@ -45,12 +45,12 @@ def traced(tail: Node, column: str) -> tuple[Node, str | None]:
     return node, name
 
 
-def why_not_event_time(tail: Node, column: str, told: Mapping[int, str | None]) -> str | None:
+def why_not_event_time(tail: FlowNode, column: str, told: Mapping[int, str | None]) -> str | None:
     """Return why the plan does not know that a column of `tail` tells event time, and what to do; None if it does.
 
     `told` is, for each source by its number, the column that tells its event time.
     """
-    node, name = traced(tail, column)
+    node, name = trace_columns(tail, column)
     if name is None:
         assert isinstance(node, StepNode)
         return f"a function of {node.step.name} makes it: make it with map(..., event_time={column!r})"
@@ -61,7 +61,7 @@ def why_not_event_time(tail: Node, column: str, told: Mapping[int, str | None]) 
     if isinstance(node, ExchangeNode):
         found = (why_not_event_time(given.tail, name, told) for given in node.inputs)
         return next((why for why in found if why is not None), None)
-    says = asked(node.step.factory, node.step.name)
+    says = operator_class(node.step.factory, node.step.name)
     if getattr(says, "event_time", None) == name:
         return None
     if getattr(says, "passes_rows_on", False):
@@ -71,6 +71,6 @@ def why_not_event_time(tail: Node, column: str, told: Mapping[int, str | None]) 
     return f"{node.step.name} makes it: let it say `event_time = {name!r}`, if watermarks hold for what it emits"
 
 
-def sources_of(tails: Iterable[Node]) -> set[int]:
+def sources_of(tails: Iterable[FlowNode]) -> set[int]:
     """The numbers of the sources from which rows come to these nodes."""
-    return {node.number for node in before(tails) if isinstance(node, SourceNode)}
+    return {node.number for node in upstream_of(tails) if isinstance(node, SourceNode)}

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from ..model.operator import asked
+from ..model.operator import operator_class
 from ..sinks import Sink
 from ..sources import Source
 from ..types.errors import PlanError
@@ -74,11 +74,11 @@ class LogicalFlow:
 def _check_time_sources(plan: Plan, sources: list[Source]) -> None:
     """Raise if a step waits for a clock or a watermark that no source emits: it would wait for ever, silently."""
     emitted = {
-        "clock": any(source.tells_time is not False for source in sources),
-        "watermark": any(source.tells_time is not False or source.event_time is not None for source in sources),
+        "clock": any(source.emits_time is not False for source in sources),
+        "watermark": any(source.emits_time is not False or source.event_time is not None for source in sources),
     }
     for step in (step for segment in (plan.first, *plan.segments) for step in segment.steps):
-        time = getattr(asked(step.factory, step.name), "told_time_by", None)
+        time = getattr(operator_class(step.factory, step.name), "notified_by", None)
         if time is not None and not emitted[time]:
             raise PlanError(
                 f"step {step.name!r}: its notify_at asks to be notified by the {time}, and no source of the flow emits "

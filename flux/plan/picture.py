@@ -25,7 +25,7 @@ _COLOURS = {"end": ("#f6f8fa", "#57606a"), "site": ("#eef4ff", "#1f6feb")}
 _INK, _MUTED = "#1f2328", "#57606a"
 
 
-def drawn(plan: Plan, sources: Sequence[str], sinks: Sequence[str], path: Path) -> None:
+def draw_plan(plan: Plan, sources: Sequence[str], sinks: Sequence[str], path: Path) -> None:
     """Draw the plan to `path`, a .png, .svg or .pdf file."""
     try:
         # Not pyplot: it keeps every figure alive and looks for a screen.

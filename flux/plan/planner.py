@@ -8,7 +8,7 @@ from typing import Any
 
 from ..exchange.routes import Route
 from ..types.errors import PlanError
-from .graph import ExchangeNode, Input, Node, Order, SourceNode, StepNode, before, root_of
+from .graph import ExchangeNode, FlowNode, Input, Order, SourceNode, StepNode, root_of, upstream_of
 from .plan import INPUT, Availability, Edge, Plan, Segment
 
 
@@ -16,7 +16,7 @@ from .plan import INPUT, Availability, Edge, Plan, Segment
 class Ending:
     """A sink, and the tails whose rows it takes."""
 
-    tails: tuple[Node, ...]
+    tails: tuple[FlowNode, ...]
     order: Order
     name: str
 
@@ -49,11 +49,11 @@ class Logical:
             **settings,
         )
 
-    def _check_all_is_reached(self, reached: Sequence[Node]) -> None:
+    def _check_all_is_reached(self, reached: Sequence[FlowNode]) -> None:
         for missing, nodes in (("source", self.sources), ("sink", self.endings)):
             if not nodes:
                 raise PlanError(f"dataflow {self.name!r} has no {missing}: call .{missing}(...) before running it")
-        made: tuple[Node, ...] = (*self.sources, *self.nodes)
+        made: tuple[FlowNode, ...] = (*self.sources, *self.nodes)
         found = set(reached)
         for node in made:
             if node not in found:
@@ -67,23 +67,23 @@ class Logical:
 class _Layout:
     """Which stage, and which place in it, each node has."""
 
-    def __init__(self, reached: Sequence[Node]) -> None:
+    def __init__(self, reached: Sequence[FlowNode]) -> None:
         exchanges = [node for node in reached if isinstance(node, ExchangeNode)]
         self.exchanges = list(enumerate(exchanges, start=1))
-        self._stage: dict[Node, int] = {node: stage for stage, node in self.exchanges}
+        self._stage: dict[FlowNode, int] = {node: stage for stage, node in self.exchanges}
         self._steps: dict[int, list[StepNode]] = {}
-        self._place: dict[Node, int] = {}
+        self._place: dict[FlowNode, int] = {}
         for node in reached:
             if isinstance(node, StepNode):
                 steps = self._steps.setdefault(self.stage(node), [])
                 self._place[node] = len(steps)
                 steps.append(node)
 
-    def stage(self, node: Node) -> int:
+    def stage(self, node: FlowNode) -> int:
         """The stage of a node; sources are in the ingress."""
         return self._stage.get(root_of(node), 0)
 
-    def place(self, node: Node) -> int:
+    def place(self, node: FlowNode) -> int:
         """Where in its segment's tree the output of a node is."""
         if isinstance(node, SourceNode):
             return INPUT - node.number
@@ -115,8 +115,8 @@ class _Layout:
         return Edge(producer=producer, tap=tap, consumer=consumer, route=given.route, side=given.side)
 
 
-def _reached(endings: Iterable[Ending]) -> list[Node]:
+def _reached(endings: Iterable[Ending]) -> list[FlowNode]:
     """Every node that some sink gets rows of, in the order in which they were made: those before it first."""
-    found = before(tail for ending in endings for tail in ending.tails)
+    found = upstream_of(tail for ending in endings for tail in ending.tails)
     # Sources have numbers of their own; they come before everything.
     return sorted(found, key=lambda node: (not isinstance(node, SourceNode), node.number))

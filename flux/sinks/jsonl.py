@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from ..storage.disk import append, disk_error, replace_file, sync_directory
 from ..types.errors import FluxError, PlanError
-from ..types.to_python import shown_value
+from ..types.to_python import format_value
 from .claim import foreign_output, run_token
 from .sink import Sink
 
@@ -122,7 +122,7 @@ def _values(name: str, column: pa.Array, whose: str) -> list[Any]:
         values: list[Any] = column.to_pylist()
     except (OverflowError, ValueError) as error:
         row = next(row for row in range(len(column)) if not _has_form(column[row]))
-        shown = shown_value(column[row : row + 1])
+        shown = format_value(column[row : row + 1])
         raise FluxError(
             f"{_WHO} cannot write the column {name!r}: it is {shown} in row {row + 1} of {whose}. Times go from the "
             f"years 1 to 9999 ({error}). Leave such rows out with filter, change them with map, or use "

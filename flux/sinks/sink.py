@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from ..types.errors import OperatorError
-from ..types.infer import filled_schema
-from ..types.normalize import columns_of
+from ..types.infer import unify
+from ..types.normalize import describe_columns
 
 
 class Sink:
@@ -60,11 +60,11 @@ def check_alike(first: pa.Schema | None, now: pa.Schema) -> pa.Schema:
 
     Only an output that nobody declared can do that: each site takes it from the first rows it sees.
     """
-    whole = now if first is None else filled_schema(first, now)
+    whole = now if first is None else unify(first, now)
     if whole is None:
         assert first is not None
         raise OperatorError(
-            f"the output came with the columns {columns_of(first)} at first and then with {columns_of(now)}. "
-            "Declare `output` with the operator before the sink"
+            f"the output came with the columns {describe_columns(first)} at first and then with "
+            f"{describe_columns(now)}. Declare `output` with the operator before the sink"
         )
     return whole

@@ -14,7 +14,7 @@ LEASE_S = 600.0  # Longer than a network is down while somebody mends it: a site
 
 
 @dataclass(frozen=True, kw_only=True)
-class Surroundings:
+class ProcessConfig:
     """What a process is told about its run when it starts."""
 
     plan: Plan

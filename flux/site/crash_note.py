@@ -67,7 +67,7 @@ def shared_note() -> mmap.mmap:
     return mmap.mmap(-1, _NOTE_BYTES)
 
 
-class AtWork:
+class CrashNote:
     """What the operator of a site is busy with, written to a note."""
 
     def __init__(self, note: mmap.mmap) -> None:

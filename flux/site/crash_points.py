@@ -31,7 +31,7 @@ from ..protocols.fh_cons import FhCons
 from ..protocols.fh_prod import FhProd
 from ..protocols.ingress import Ingress
 from ..protocols.machine import Machine
-from ..protocols.messages import Connected, Consume, Effect, Message, PeerMessage, Publish, Send, Tell
+from ..protocols.messages import Connected, Consume, Effect, Message, PeerMessage, Publish, Send, SendToController
 from ..protocols.node import Node
 from ..protocols.pooler import Pooler
 from ..protocols.state_mover import StateMover
@@ -83,8 +83,8 @@ def _carried(kind: str, effect: type[Any]) -> list[type[Any] | None]:
     if effect is Send:
         taken = {rule.on for machine in _TAKERS[kind] for rule in machine.RULES}
         return [message for message in get_args(PeerMessage) if message in taken]
-    if effect is Tell:
-        return [message for message in get_args(get_type_hints(Tell)["message"]) if _names(kind, message)]
+    if effect is SendToController:
+        return [message for message in get_args(get_type_hints(SendToController)["message"]) if _names(kind, message)]
     return [None]
 
 
@@ -186,7 +186,7 @@ def _taken(armed: Path) -> bool:
 
 
 def _text(effect: Effect) -> str:
-    if isinstance(effect, Send | Tell):
+    if isinstance(effect, Send | SendToController):
         return f"{_dashed(type(effect))}-{_dashed(type(effect.message))}"
     return _dashed(type(effect))
 

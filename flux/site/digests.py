@@ -28,9 +28,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..exchange.edge_bodies import Body, rows_in
+from ..exchange.edge_bodies import LaneBody, rows_of_edges
 from ..exchange.rows import PRODUCER, SN, SUB, Rows
 from ..model.subseq import words_of
+from ..types.array_types import Uint64s
 from ..types.hashing import mix, tokens
 
 EVERY = 1 << 16  # Sequence numbers.
@@ -46,8 +47,7 @@ _OF_SN, _OF_SUB = 0, 1
 _PARTS = 8  # Of a column, at most: the words of a decimal, and which values are null.
 _OF_NULLS = 7
 
-Words = npt.NDArray[np.uint64]
-Part = tuple[int, npt.NDArray[Any]]
+DigestPart = tuple[int, npt.NDArray[Any]]
 Skips = Sequence[tuple[int, int]]  # Partition and sequence number of each row.
 
 
@@ -55,13 +55,13 @@ class Digests:
     """The digests of one stage with so many partitions."""
 
     def __init__(self, partitions: int) -> None:
-        self._sums: Words = np.zeros(partitions, dtype=np.uint64)
+        self._sums: Uint64s = np.zeros(partitions, dtype=np.uint64)
         # Of what is in the sums, what lies behind an agreed position that not all have come to.
-        self._beyond: dict[int, Words] = {}
-        self._words: Words = np.empty(_BLOCK_ROWS, dtype=np.uint64)
-        self._scratch: Words = np.empty(_BLOCK_ROWS, dtype=np.uint64)
+        self._beyond: dict[int, Uint64s] = {}
+        self._words: Uint64s = np.empty(_BLOCK_ROWS, dtype=np.uint64)
+        self._scratch: Uint64s = np.empty(_BLOCK_ROWS, dtype=np.uint64)
 
-    def add(self, body: Body, after: int, upto: int, skipped: Skips = ()) -> list[tuple[int, Words]]:
+    def add(self, body: LaneBody, after: int, upto: int, skipped: Skips = ()) -> list[tuple[int, Uint64s]]:
         """Take in what was emitted for (after, upto]; return the digests of all partitions at agreed positions.
 
         Of rows that were `skipped` nothing is emitted; that they were has to be the same in all copies all the same.
@@ -73,7 +73,7 @@ class Digests:
             taken.append((cut, self._sums.copy() if beyond is None else self._sums - beyond))
             after = cut
         self._take_in(body, skipped, after, _LAST, self._sums)
-        last = max([upto, *(rows.last_sn for rows in rows_in(body) if len(rows)), *(sn for _, sn in skipped)])
+        last = max([upto, *(rows.last_sn for rows in rows_of_edges(body) if len(rows)), *(sn for _, sn in skipped)])
         for cut in range((upto // EVERY + 1) * EVERY, last + 1, EVERY):
             beyond = self._beyond.setdefault(cut, np.zeros_like(self._sums))
             self._take_in(body, skipped, cut, _LAST, beyond)
@@ -101,9 +101,9 @@ class Digests:
         for cut, word in beyond:
             self._beyond.setdefault(cut, np.zeros_like(self._sums))[partition] = word
 
-    def _take_in(self, body: Body, skipped: Skips, after: int, upto: int, into: Words) -> None:
+    def _take_in(self, body: LaneBody, skipped: Skips, after: int, upto: int, into: Uint64s) -> None:
         """Add what was emitted, and left out, for (after, upto]."""
-        for number, rows in enumerate(rows_in(body)):
+        for number, rows in enumerate(rows_of_edges(body)):
             self._take_in_rows(number, rows.between(after, upto), into)
         here = [(partition, sn) for partition, sn in skipped if after < sn <= upto]
         if here:
@@ -111,14 +111,14 @@ class Digests:
             # Twice mixed: no row that is emitted has such a word.
             np.add.at(into, partitions, mix(mix(sns.astype(np.uint64))))
 
-    def _take_in_rows(self, edge: int, rows: Rows, into: Words) -> None:
+    def _take_in_rows(self, edge: int, rows: Rows, into: Uint64s) -> None:
         if not len(rows):
             return
         user, producer = rows.user, rows.hidden(PRODUCER)
         sn = rows.hidden(SN)
         # What a batch lacks, as words of `sub` that are zero everywhere or the nulls of a column that has none, counts
         # nothing.
-        whole: list[Part] = [(_OF_SN, sn.view(np.uint64))]
+        whole: list[DigestPart] = [(_OF_SN, sn.view(np.uint64))]
         whole += [(_OF_SUB + (number << 32), word) for number, word in enumerate(words_of(rows.hidden(SUB)))]
         for place, column in enumerate(user.columns, start=1):
             whole += [(_PARTS * place + part, values) for part, values in _fixed(column)]
@@ -129,7 +129,7 @@ class Digests:
         if texts:
             _sample(edge, texts, sn, producer, into)
 
-    def _mixed(self, edge: int, parts: Sequence[Part]) -> Words:
+    def _mixed(self, edge: int, parts: Sequence[DigestPart]) -> Uint64s:
         """A word for each row, in memory that the next call uses again."""
         rows = len(parts[0][1])
         words, scratch = self._words[:rows], self._scratch[:rows]
@@ -149,7 +149,7 @@ class Digests:
 
 
 def _sample(
-    edge: int, columns: Mapping[int, Any], sn: npt.NDArray[np.int64], producer: npt.NDArray[np.uint16], into: Words
+    edge: int, columns: Mapping[int, Any], sn: npt.NDArray[np.int64], producer: npt.NDArray[np.uint16], into: Uint64s
 ) -> None:
     """Take in what is in some of the rows."""
     chosen = np.flatnonzero(mix(sn.astype(np.uint64)) >> _SAMPLE_SHIFT == 0)
@@ -170,7 +170,7 @@ def _multiplier(number: int) -> np.uint64:
     return np.uint64(word | np.uint64(1))
 
 
-def _fixed(column: Any) -> Iterator[Part]:
+def _fixed(column: Any) -> Iterator[DigestPart]:
     """What every row has of a column, as floats or without a sign. Nested values have no hash: they do not count.
 
     A null counts the same whatever the type: of a column that nobody declared, one copy may not know it yet.

@@ -27,9 +27,9 @@ from ..types.errors import AuthError, FluxError
 from ..wire import frames
 from ..wire.codec import from_plain
 from ..wire.connections import keep_dialling, let_in
-from ..wire.handshake import Refused
+from ..wire.handshake import HandshakeRefused
 from ..wire.link import Link, LinkClosed
-from .config import Surroundings
+from .config import ProcessConfig
 
 CUT_PATIENCE_S = 2.0  # A connection that broke and was not made anew, and nobody is dead: the controller is told.
 
@@ -44,12 +44,12 @@ _UNREADABLE_MAX = 3  # As often a peer may send what cannot be read, without any
 class Peers:
     """The other nodes, as the process `name` knows them."""
 
-    def __init__(self, surroundings: Surroundings, name: str) -> None:
-        self.surroundings = surroundings
+    def __init__(self, config: ProcessConfig, name: str) -> None:
+        self.config = config
         self.name = name
         self.links: dict[str, Link] = {}
         self.controller = Link(CONTROLLER)
-        self._own = surroundings.identity(name)
+        self._own = config.identity(name)
         self._view: View | None = None
         self._distrusted = ""
         self._viewed = trio.Event()  # Set, and made anew, with each view.
@@ -59,12 +59,12 @@ class Peers:
 
     _nursery: trio.Nursery
 
-    def tell(self, message: Message) -> None:
+    def enqueue(self, message: Message) -> None:
         """Put a message into the machine's inbox."""
         raise NotImplementedError
 
     def take_chunk(self, link: Link, header: dict[str, Any], body: Any) -> None:
-        """A chunk of the state of a copy that is on its way here; `tell` the machine `State` when all is here."""
+        """A chunk of the state of a copy that is on its way here; `enqueue` the machine `State` when all is here."""
         raise frames.BadFrame(f"{self.name} holds no partitions and was sent state")
 
     def forget_chunks(self, peer: str) -> None:
@@ -145,7 +145,7 @@ class Peers:
         self._viewed = trio.Event()
 
     def _route(self, peer: str, where: str) -> str:
-        route = self.surroundings.route
+        route = self.config.route
         return where if route is None else route(self.name, peer, where)
 
     async def _keep_peer(self, link: Link, dial: str | None) -> None:
@@ -177,14 +177,14 @@ class Peers:
             self.take_chunk(link, header, body)
         elif header["kind"] != "ping":
             try:
-                self.tell(_decoded(link, header, body))
+                self.enqueue(_decoded(link, header, body))
             except frames.BadValues as error:
                 self.fail(FluxError(f"{self.name} cannot take rows of {self._maker(header)} from {link.peer}: {error}"))
                 self.give_up(link)
 
     def _maker(self, header: dict[str, Any]) -> str:
         """Who made the rows of a message."""
-        plan, message = self.surroundings.plan, from_plain(header.get("m"), lambda _: ())
+        plan, message = self.config.plan, from_plain(header.get("m"), lambda _: ())
         if not isinstance(message, Data) or not 0 <= message.edge < len(plan.edges):
             raise frames.BadFrame(f"expected rows of an edge, got {message!r:.200}")
         edge = plan.edges[message.edge]
@@ -207,7 +207,7 @@ class Peers:
         while True:
             try:
                 return await keep_dialling(where, self._own, peer, self._note)
-            except Refused as refused:
+            except HandshakeRefused as refused:
                 self.end_as_dead(str(refused))
             except (AuthError, frames.BadFrame) as error:
                 if self._distrusted != str(error):
@@ -240,9 +240,9 @@ class Peers:
                     link.drop()
             if was_kept or not self._is_cut_off():
                 reached_at = now
-            elif now - reached_at > self.surroundings.lease_s:
+            elif now - reached_at > self.config.lease_s:
                 self.end_as_dead(
-                    f"it has reached neither the controller nor any other process for {self.surroundings.lease_s:g} s, "
+                    f"it has reached neither the controller nor any other process for {self.config.lease_s:g} s, "
                     "and the others may go on without it"
                 )
 
@@ -253,8 +253,8 @@ class Peers:
 
 
 def _decoded(link: Link, header: dict[str, Any], body: Any) -> PeerMessage:
-    marks = tuple(Punctuation(*mark) for mark in header.get("marks", ()))
-    rows = Rows(link.decode_batch(header, body), marks)
+    punctuations = tuple(Punctuation(*mark) for mark in header.get("marks", ()))
+    rows = Rows(link.decode_batch(header, body), punctuations)
     message = from_plain(header.get("m"), lambda _: (rows,))
     if not isinstance(message, PeerMessage) or isinstance(message, State) or message.sender != link.peer:
         raise frames.BadFrame(f"expected a message of {link.peer}, got {message!r:.200}")

@@ -100,8 +100,8 @@ def _parameters(stage: int, part: Ingress | Pooler | Egress) -> tuple[Any, ...]:
         return stage, part.cons.acked, [to_plain(taken, _token) for taken in part.ahead]
     buffer = part.prod.buffer
     if isinstance(part, Ingress):
-        return buffer.bound_rows, part.released, buffer.coming_rows
-    return stage, buffer.bound_rows, buffer.coming_rows, part.cons.step_most
+        return buffer.bound_rows, part.released, buffer.transfer_rows_max
+    return stage, buffer.bound_rows, buffer.transfer_rows_max, part.cons.step_most
 
 
 def _build(described: Any) -> Machine:

@@ -6,13 +6,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..wire.link import Body, Link
+from ..wire.link import FrameBody, Link
 
 # Each says totals, so the next one says all that the last did.
 _TOTALS = ("rows", "inputs", "shed", "load")
 
 
-class Reports(Link):
+class ReportLink(Link):
     """A link for reports; its first frame says so, because a controller may take the program's part.
 
     `again` if it takes the place of another that has broken: rows flow on while nobody leads the run, maybe for hours.
@@ -24,11 +24,11 @@ class Reports(Link):
         self._again_until_connected = again
         self.send({"kind": "up"})
 
-    def send(self, header: dict[str, Any], body: Body = None, bulk: bool = False) -> None:
+    def send(self, header: dict[str, Any], body: FrameBody = None, bulk: bool = False) -> None:
         if self._is_kept(header):
             super().send(header, body, bulk)
 
-    def send_batch(self, header: dict[str, Any], batch: pa.RecordBatch | None, encoded: Body = None) -> None:
+    def send_batch(self, header: dict[str, Any], batch: pa.RecordBatch | None, encoded: FrameBody = None) -> None:
         if self._is_kept(header):
             super().send_batch(header, batch, encoded)
 

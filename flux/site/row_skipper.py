@@ -26,7 +26,7 @@ from ..hosting import ROW_WAS, Hosted
 from ..model.batch import Batch
 from ..model.punctuation import Punctuation
 from ..types.errors import OperatorError, StateError
-from ..types.to_python import shown_row
+from ..types.to_python import format_row
 from ..wire.state_codec import decode, encode
 
 KEPT_MIN_BYTES = 4 << 20  # Input that is kept, before the state is saved again, however small it is.
@@ -37,7 +37,7 @@ _ERROR_MAX_CHARS = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Skipped:
+class SkippedInput:
     """A row that was left out: the `nth` of its partition. `shown` is its content and the error, if they are told."""
 
     partition: int
@@ -54,7 +54,7 @@ class _Saved:
     behind: int
 
 
-class Skipping(Hosted):
+class RowSkipper(Hosted):
     """The operator that `inner` drives; rows for which it raises are in `skipped` until they are taken."""
 
     def __init__(self, inner: Hosted) -> None:
@@ -67,7 +67,7 @@ class Skipping(Hosted):
         self._kept: list[Batch | Punctuation] = []
         self._kept_bytes = 0
         self._shown = 0
-        self._skipped: list[Skipped] = []
+        self._skipped: list[SkippedInput] = []
         self._arrived: set[int] = set()
 
     def open(self, partitions_held: Iterable[int]) -> None:
@@ -76,8 +76,8 @@ class Skipping(Hosted):
         self._counts = dict.fromkeys(held, 0)
 
     @property
-    def heeds_marks(self) -> bool:
-        return self._inner.heeds_marks
+    def needs_punctuations(self) -> bool:
+        return self._inner.needs_punctuations
 
     def process(self, batch: Batch) -> Batch | None:
         partitions = np.unique(batch.partition).tolist()
@@ -113,7 +113,7 @@ class Skipping(Hosted):
 
     # What was left out, for those who count.
 
-    def take_skipped(self) -> tuple[dict[int, int], list[Skipped]]:
+    def take_skipped(self) -> tuple[dict[int, int], list[SkippedInput]]:
         """How many rows were left out of the partitions of which that is news, and which of them just now."""
         skipped, self._skipped = self._skipped, []
         news = {row.partition for row in skipped} | self._arrived
@@ -176,10 +176,10 @@ class Skipping(Hosted):
         shown = None
         if self._shown < SHOWN_MAX:
             self._shown += 1
-            values = shown_row(row.arrow, 0)[:_VALUES_MAX_CHARS]
+            values = format_row(row.arrow, 0)[:_VALUES_MAX_CHARS]
             raised, _, _ = str(error.args[0]).partition(ROW_WAS)
             shown = (values, raised[:_ERROR_MAX_CHARS])
-        self._skipped.append(Skipped(partition=pid, nth=self._counts[pid], sn=int(row.sn[0]), shown=shown))
+        self._skipped.append(SkippedInput(partition=pid, nth=self._counts[pid], sn=int(row.sn[0]), shown=shown))
 
     # Saved states, and the input behind them.
 

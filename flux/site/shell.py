@@ -32,16 +32,16 @@ from ..protocols.egress import Egress
 from ..protocols.machine import Fenced, Refused
 from ..protocols.messages import (
     Block,
-    Complain,
     Connected,
     Consume,
     Data,
     Effect,
     Message,
     PeerMessage,
+    ReportRefused,
     Send,
+    SendToController,
     State,
-    Tell,
     View,
 )
 from ..protocols.node import Node
@@ -51,12 +51,12 @@ from ..wire import address, frames
 from ..wire.codec import from_plain, to_plain
 from ..wire.link import Link, accept_loop
 from . import crash_points
-from .config import Surroundings
+from .config import ProcessConfig
 from .heartbeat import Heartbeat
 from .peers import Peers
 from .recording import SUFFIX, Recorder
-from .report_link import Reports
-from .spill import Spilling
+from .report_link import ReportLink
+from .spill import Spill
 
 FENCED = 3  # The exit status of a process that was taken for dead.
 _ERROR_MAX_CHARS = 100_000
@@ -67,20 +67,20 @@ _TABLES_MAX = 256
 class Shell(Peers):
     """A process with the machine `node`."""
 
-    def __init__(self, surroundings: Surroundings, node: Node) -> None:
-        super().__init__(surroundings, node.name)
-        self.plan = surroundings.plan
+    def __init__(self, config: ProcessConfig, node: Node) -> None:
+        super().__init__(config, node.name)
+        self.plan = config.plan
         self.node = node
         self.inbox: deque[Message] = deque()
         self.jobs: deque[Consume] = deque()
-        self.program = Reports()
+        self.reports = ReportLink()
         self._working = trio.CancelScope()
         self._wake = trio.Event()
         self._channels: dict[tuple[int, int], ChannelMask] = {}
         self._recorder: Recorder | None = None
         self._crashes = crash_points.watch(self.name, self._flush)
         self._failed: dict[str, Any] | None = None
-        self._spilling = Spilling(surroundings.directory, partial(self.log, level=logging.WARNING))
+        self._spilling = Spill(config.directory, partial(self.log, level=logging.WARNING))
 
     # What a particular process does.
 
@@ -95,7 +95,7 @@ class Shell(Peers):
         return True
 
     def perform(self, job: Consume) -> None:
-        """Do the work of a `Consume`; `tell` the machine when it is done. Abstract: an ingress has none to do."""
+        """Do the work of a `Consume`; `enqueue` the machine when it is done. Abstract: an ingress has none to do."""
         raise NotImplementedError
 
     def carry_out(self, effect: Effect) -> None:
@@ -114,20 +114,20 @@ class Shell(Peers):
 
     # The loop.
 
-    def tell(self, message: Message) -> None:
+    def enqueue(self, message: Message) -> None:
         self.inbox.append(message)
         self._wake.set()
 
     async def run(self) -> None:
         """Live until the program says stop."""
-        listener = address.listen(self.surroundings.address(self.name))
+        listener = address.listen(self.config.address(self.name))
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            self.program.connect(await self._find(self.program.peer, self.surroundings.leader))
-            nursery.start_soon(self.program.write)
+            self.reports.connect(await self._find(self.reports.peer, self.config.leader))
+            nursery.start_soon(self.reports.write)
             await self.prepare()
-            if self.surroundings.record is not None:
-                self._recorder = Recorder(self.surroundings.record / f"{self.name}{SUFFIX}", self.node)
+            if self.config.record is not None:
+                self._recorder = Recorder(self.config.record / f"{self.name}{SUFFIX}", self.node)
             nursery.start_soon(self._read_program)
             nursery.start_soon(self._keep_controller, address.bound(listener))
             nursery.start_soon(accept_loop, listener, self.accepted)
@@ -148,7 +148,7 @@ class Shell(Peers):
     def fail(self, error: BaseException) -> None:
         """Tell the program why this run cannot go on; it ends the run, this process waits for that."""
         self._failed = {"kind": "error", "node": self.name, "error": _document(error)}
-        self.program.send(self._failed)
+        self.reports.send(self._failed)
 
     async def _loop(self) -> None:
         while not self._working.cancel_called:  # Its operators are closed then.
@@ -198,9 +198,9 @@ class Shell(Peers):
                 self._send(effect)
             elif isinstance(effect, Consume):
                 self.jobs.append(effect)
-            elif isinstance(effect, Complain):
+            elif isinstance(effect, ReportRefused):
                 self.fail(FluxError(effect.text))
-            elif isinstance(effect, Tell):
+            elif isinstance(effect, SendToController):
                 # If there is no controller now, the next one will ask.
                 self.controller.send({"kind": "tell", "m": to_plain(effect.message, _left_out)})
             else:
@@ -236,11 +236,11 @@ class Shell(Peers):
 
     def _frame(self, message: Data, channels: tuple[tuple[Block, ...], ...]) -> tuple[dict[str, Any], Any, Any]:
         rows = self._rows_of(message, channels)
-        marks = [(mark.sn, mark.kind, mark.value) for mark in rows.marks]
-        return {"kind": "peer", "m": to_plain(message, _left_out), "marks": marks}, rows.wide, rows.encode()
+        punctuations = [(mark.sn, mark.kind, mark.value) for mark in rows.punctuations]
+        return {"kind": "peer", "m": to_plain(message, _left_out), "marks": punctuations}, rows.wide, rows.encode()
 
     def _flush(self) -> None:
-        for link in (self.program, self.controller, *self.links.values()):
+        for link in (self.reports, self.controller, *self.links.values()):
             link.flush()
 
     def send_state(self, to: str, message: State) -> None:
@@ -267,14 +267,14 @@ class Shell(Peers):
 
     async def _keep_controller(self, here: str) -> None:
         """Be connected to the controller, or to the next one that is started in its place."""
-        Heartbeat(self.surroundings.address(CONTROLLER), self._own).start()
+        Heartbeat(self.config.address(CONTROLLER), self._own).start()
         while True:
             link = Link(CONTROLLER, await self._find(CONTROLLER, CONTROLLER))
             self.controller = link
             link.send({"kind": "here", "address": here})
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(link.write)
-                self.tell(Connected())
+                self.enqueue(Connected())
                 try:
                     await self._read_controller(link)
                 except (frames.BadFrame, ValueError, TypeError, KeyError) as error:
@@ -283,7 +283,7 @@ class Shell(Peers):
                 link.close()
 
     async def _find(self, who: str, name: str) -> socket.socket:
-        return await self.connect(self.surroundings.address(who), name)
+        return await self.connect(self.config.address(who), name)
 
     async def _read_controller(self, link: Link) -> None:
         while (frame := await link.receive()) is not None:
@@ -294,7 +294,7 @@ class Shell(Peers):
             if not isinstance(view, View):
                 raise frames.BadFrame(f"expected a view, got {view!r:.200}")
             self.link_up(view, header["addresses"])
-            self.tell(view)
+            self.enqueue(view)
             # It is in the inbox before the next greeting: no controller will be asked for it again (rule 33).
             link.send({"kind": "seen", "number": view.number})
 
@@ -304,28 +304,28 @@ class Shell(Peers):
 
     async def _read_program(self) -> None:
         while True:
-            while (frame := await self.program.receive()) is not None:
+            while (frame := await self.reports.receive()) is not None:
                 header, _ = frame
                 if header["kind"] == "stop":
                     self._working.cancel()
-                    self.program.send({"kind": "bye", **self.last_words()})
-                    await self.program.drain()
+                    self.reports.send({"kind": "bye", **self.last_words()})
+                    await self.reports.drain()
                     leave(header.get("status", 0))
                 if header["kind"] == "kill":  # It may be on another machine than whoever wants that.
                     os.kill(os.getpid(), signal.SIGKILL)
                 self.hear_program(header)
-            if not self.surroundings.outlives_program:
+            if not self.config.outlives_program:
                 leave(0)
             await self._find_program()
 
     async def _find_program(self) -> None:
         """Connect to the program that is started in the place of the last; what must be said meanwhile waits for it."""
-        self.program.close()
-        self.program = Reports(again=True)
-        self._nursery.start_soon(self.program.write)
-        self.program.connect(await self._find(self.program.peer, self.surroundings.leader))
+        self.reports.close()
+        self.reports = ReportLink(again=True)
+        self._nursery.start_soon(self.reports.write)
+        self.reports.connect(await self._find(self.reports.peer, self.config.leader))
         if self._failed is not None:
-            self.program.send(self._failed)
+            self.reports.send(self._failed)
         self.repeat_report()
 
     async def _tell_load(self) -> None:
@@ -335,12 +335,12 @@ class Shell(Peers):
             machines = [machine for machine in self.node.machines.values() if not isinstance(machine, Egress)]
             rows = sum(machine.prod.buffer.rows for machine in machines)
             if rows != told:
-                self.program.send({"kind": "load", "buffered_rows": rows})
+                self.reports.send({"kind": "load", "buffered_rows": rows})
                 told = rows
             await trio.sleep(_LOAD_EVERY_S)
 
     def log(self, text: str, level: int = logging.INFO) -> None:
-        self.program.send({"kind": "log", "node": self.name, "level": level, "text": text})
+        self.reports.send({"kind": "log", "node": self.name, "level": level, "text": text})
 
 
 def leave(code: int) -> NoReturn:

@@ -19,25 +19,25 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..exchange.edge_bodies import rows_in
+from ..exchange.edge_bodies import rows_of_edges
 from ..exchange.rows import Rows
 from ..protocols.buffer import Buffer
-from ..protocols.messages import Frame, Run
+from ..protocols.messages import OutputRun, PendingInput
 
-COMING_TIMES = 64  # As many pools of rows may be kept for a site to which a copy is on its way.
+TRANSFER_POOLS_MAX = 64  # As many pools of rows may be kept for a site to which a copy is on its way.
 _SPILLED_MIN_BYTES = 64 << 10  # A file for less than that is not worth it.
 _AT_ONCE_BYTES = 4 << 20  # To write takes time, in which nothing else is done.
 
 
-def spare(buffer: Buffer) -> list[Run]:
+def spillable_runs(buffer: Buffer) -> list[OutputRun]:
     """Runs that nobody needs but those to whom a copy comes, or who catch up: they are not wanted soon."""
-    if not buffer.allowed:
+    if not buffer.quota_rows:
         return []
-    needed = min([floor for dest, floor in buffer.floors.items() if dest not in buffer.allowed], default=0)
+    needed = min([floor for dest, floor in buffer.floors.items() if dest not in buffer.quota_rows], default=0)
     return [run for run in buffer.runs if run.upto <= needed]
 
 
-class Spilling:
+class Spill:
     """Rows that are not wanted soon and are more than a pool: in files in `directory`."""
 
     def __init__(self, directory: Path, warn: Callable[[str], None]) -> None:
@@ -47,13 +47,15 @@ class Spilling:
 
     def relieve(self, buffer: Buffer) -> None:
         """Write what is kept for a copy that is on its way, or catches up, and for nobody else."""
-        if not buffer.allowed:
+        if not buffer.quota_rows:
             self._is_full = False
         elif buffer.rows > buffer.bound_rows:
-            kept = sum(len(rows) for run in buffer.runs for rows in rows_in(run.body) if not rows.spilled)
-            self._write([rows for run in spare(buffer) for rows in rows_in(run.body)], kept - buffer.bound_rows)
+            kept = sum(len(rows) for run in buffer.runs for rows in rows_of_edges(run.body) if not rows.spilled)
+            self._write(
+                [rows for run in spillable_runs(buffer) for rows in rows_of_edges(run.body)], kept - buffer.bound_rows
+            )
 
-    def relieve_frames(self, pending: Iterable[Sequence[Frame]], pool_rows: int) -> None:
+    def relieve_frames(self, pending: Iterable[Sequence[PendingInput]], pool_rows: int) -> None:
         """Write what has come for a copy that catches up, but for what it takes next."""
         for waiting in pending:
             kept = sum(len(frame.body) for frame in waiting)
@@ -81,7 +83,7 @@ class Spilling:
             self._is_full = True
             self._warn(
                 f"rows that wait for a copy on its way cannot be written to {self._directory}: {error}. They stay in "
-                f"memory; make room there. When {COMING_TIMES} pools of rows are kept, the source waits"
+                f"memory; make room there. When {TRANSFER_POOLS_MAX} pools of rows are kept, the source waits"
             )
 
 

@@ -14,9 +14,9 @@ from ..model.batch import Batch
 from ..model.punctuation import Punctuation
 from ..plan import Plan
 from ..plan.plan import INPUT
-from .row_skipper import Skipping
+from .row_skipper import RowSkipper
 
-Taps = dict[int, Batch]  # What came out, by place.
+StepOutputs = dict[int, Batch]  # What came out, by place.
 
 
 class Steps:
@@ -29,7 +29,7 @@ class Steps:
         self._taps = frozenset(plan.edges[edge].tap for edge in plan.outputs(stage))
         self.hosted: list[Hosted] = [host(step) for step in segment.steps]
         if plan.policy.on_error == "skip":
-            self.hosted = [Skipping(step) for step in self.hosted]
+            self.hosted = [RowSkipper(step) for step in self.hosted]
 
     def __iter__(self) -> Iterator[Hosted]:
         return iter(self.hosted)
@@ -40,14 +40,14 @@ class Steps:
         for step in self.hosted:
             step.open(held)
 
-    def process(self, rows: Batch | None, marks: Sequence[Punctuation] = (), place: int = INPUT) -> Taps:
+    def process(self, rows: Batch | None, punctuations: Sequence[Punctuation] = (), place: int = INPUT) -> StepOutputs:
         """What comes of the rows of an input, and of the punctuations among them.
 
         A punctuation passes each step behind the output that it caused in the step before.
         """
-        found: Taps = {} if rows is None else {place: rows}
+        found: StepOutputs = {} if rows is None else {place: rows}
         for number, (step, parent) in enumerate(zip(self.hosted, self._parents, strict=True)):
-            made = step.work(found.get(parent), marks)
+            made = step.work(found.get(parent), punctuations)
             if made is not None:
                 found[number] = made
         return {place: made for place, made in found.items() if place in self._taps}
@@ -55,7 +55,7 @@ class Steps:
     def skipped(self) -> Iterator[tuple[dict[str, Any], list[tuple[int, int]]]]:
         """What the program is to be told of rows that were left out; and partition and number of those just now."""
         for number, step in enumerate(self.hosted):
-            if not isinstance(step, Skipping):
+            if not isinstance(step, RowSkipper):
                 continue
             totals, skipped = step.take_skipped()
             rows = [[row.partition, row.nth, row.sn, *row.shown] for row in skipped if row.shown is not None]

@@ -19,7 +19,7 @@ import pyarrow as pa
 import trio
 
 from ..exchange.channel_mask import ChannelMask
-from ..exchange.edge_bodies import Body, body_of, rows_in
+from ..exchange.edge_bodies import LaneBody, make_body, rows_of_edges
 from ..exchange.rows import PARTITION, SN, SUB, Rows
 from ..model.batch import Batch
 from ..model.punctuation import Punctuation
@@ -29,16 +29,16 @@ from ..protocols.pooler import Pooler
 from ..types.errors import FluxError, StateError
 from ..wire import frames
 from ..wire.link import Link
-from ..wire.state_types import Vocabulary
-from ..wire.transfer import Arrival, Whose
-from .config import Surroundings
-from .crash_note import SUFFIX, AtWork, Job, note_in
+from ..wire.state_types import StateTypes
+from ..wire.transfer import Arrival, StateOwner
+from .config import ProcessConfig
+from .crash_note import SUFFIX, CrashNote, Job, note_in
 from .digests import Digests, Skips
 from .shell import Shell
-from .spill import COMING_TIMES
-from .state_transfer.partition_copy import Installing, Receiving, moving, read
-from .state_transfer.snapshot import Cut, Snapshots
-from .steps import Steps, Taps
+from .spill import TRANSFER_POOLS_MAX
+from .state_transfer.partition_copy import CopyInstaller, CopyReceiver, copy_values, read_copy
+from .state_transfer.snapshot import Snapshot, Snapshotter
+from .steps import StepOutputs, Steps
 
 _READ_AT_ONCE_BYTES = 1 << 20
 _STEP_MIN = 4_096  # Positions that an operator takes in one step, however small the pools are.
@@ -47,18 +47,18 @@ _STEP_MIN = 4_096  # Positions that an operator takes in one step, however small
 class Worker(Shell):
     """The process of site `name`; `note` is where it notes what it works on, its own file unless given."""
 
-    def __init__(self, surroundings: Surroundings, name: str, note: mmap.mmap | None = None) -> None:
-        plan = surroundings.plan
+    def __init__(self, config: ProcessConfig, name: str, note: mmap.mmap | None = None) -> None:
+        plan = config.plan
         stages = plan.stages
-        super().__init__(surroundings, Node(name, [_pooler(name, stage, plan.pool_rows) for stage in stages]))
+        super().__init__(config, Node(name, [_pooler(name, stage, plan.pool_rows) for stage in stages]))
         self._segments: dict[int, Steps] = {}
-        self._words: dict[tuple[int, int], Vocabulary] = {}  # Of which their states are made, by stage and step.
+        self._words: dict[tuple[int, int], StateTypes] = {}  # Of which their states are made, by stage and step.
         self._inputs = {stage: self.input_of(stage) for stage in stages}
         self._digests = {stage: Digests(plan.partitions(stage)) for stage in stages}
-        self._at_work = AtWork(note or note_in(surroundings.directory / f"{name}{SUFFIX}"))
-        self._snapshots = {stage: Snapshots() for stage in stages}
-        self._installing = Installing()
-        self._receiving = Receiving()
+        self._at_work = CrashNote(note or note_in(config.directory / f"{name}{SUFFIX}"))
+        self._snapshots = {stage: Snapshotter() for stage in stages}
+        self._installing = CopyInstaller()
+        self._receiving = CopyReceiver()
         self._edges = [plan.outputs(stage) for stage in range(plan.sink_stages.stop)]
 
     def start(self, nursery: trio.Nursery) -> None:
@@ -92,14 +92,14 @@ class Worker(Shell):
         whole = inputs.merged(job)
         first, last = _span(job, whole)
         self._at_work.begin(Job(stage=job.stage, after=first, upto=last, partitions=job.partitions))
-        marks = [replace(mark, partitions=job.partitions) for mark in whole.marks]
-        taps = self._segments[job.stage].process(_batch(whole), marks)
+        punctuations = [replace(mark, partitions=job.partitions) for mark in whole.punctuations]
+        taps = self._segments[job.stage].process(_batch(whole), punctuations)
         self._at_work.end()
-        body = self._partitioned(job.stage, taps, whole.marks)
+        body = self._partitioned(job.stage, taps, whole.punctuations)
         self._compare(job, body, self._tell_skipped(job.stage))
         self._tell_late(job.stage)
         reached = job.upto if job.ordered else max([job.upto, *_last_of(body)])
-        self.tell(
+        self.enqueue(
             Consumed(stage=job.stage, cohort=job.cohort, upto=job.upto, rows=len(body), emitted_upto=reached, body=body)
         )
 
@@ -109,7 +109,7 @@ class Worker(Shell):
         for told, skipped in self._segments[stage].skipped():
             places += skipped
             if told:
-                self.program.send(told)
+                self.reports.send(told)
         return places
 
     def _tell_late(self, stage: int) -> None:
@@ -117,9 +117,9 @@ class Worker(Shell):
         for number, step in enumerate(self._segments[stage]):
             if totals := step.take_late():
                 place = {"step": step.step.name, "place": [stage, number]}
-                self.program.send({"kind": "late", **place, "totals": list(totals.items())})
+                self.reports.send({"kind": "late", **place, "totals": list(totals.items())})
 
-    def _compare(self, job: Consume, body: Body, skipped: Skips) -> None:
+    def _compare(self, job: Consume, body: LaneBody, skipped: Skips) -> None:
         """Have what was emitted compared with what the other copies emit."""
         partitions = sorted(job.partitions)
         for position, sums in self._digests[job.stage].add(body, job.after, job.upto, skipped):
@@ -154,11 +154,11 @@ class Worker(Shell):
         place = (effect.stage, effect.partition, self.name)
         [version] = [s.version for s in self.node.view.standby if (s.stage, s.partition, s.node) == place]
 
-        def tell(took_s: float) -> None:
-            self.program.send({"kind": "installed", "version": version, "install_s": took_s})
+        def report(took_s: float) -> None:
+            self.reports.send({"kind": "installed", "version": version, "install_s": took_s})
             self._tell_skipped(effect.stage)  # Who had skipped rows may have died before it told.
 
-        return tell
+        return report
 
     def may_begin(self, job: Consume) -> bool:
         return not self._installing.install_one(job)
@@ -176,8 +176,8 @@ class Worker(Shell):
         own = {edge: self._channels_of(partition, edge) for edge in self.plan.outputs(message.stage)}
         steps, digest = self._segments[message.stage].hosted, self._digests[message.stage].moving(partition)
         place = f"stage {message.stage}, partition {partition}, on {self.name}"
-        whose = Whose(place, tuple(step.step.name for step in steps))
-        values = partial(moving, message, partition, own, steps, digest)
+        whose = StateOwner(place, tuple(step.step.name for step in steps))
+        values = partial(copy_values, message, partition, own, steps, digest)
         for step in steps:
             step.init_trans(partition)
         cut = self._snapshots[message.stage].take(values, whose, all(step.state_in_memory for step in steps))
@@ -194,14 +194,14 @@ class Worker(Shell):
         block = Block(producers=(partition,), consumers=consumers)
         return ChannelMask((block,), self.plan.partitions(ends.producer), len(consumers))
 
-    async def _send_chunks(self, cut: Cut, link: Link, moved: dict[str, Any], began: float) -> None:
+    async def _send_chunks(self, cut: Snapshot, link: Link, moved: dict[str, Any], began: float) -> None:
         """Pass a copy on as the link has room for it; if its site has died meanwhile, nobody wants it."""
         try:
             version, size_bytes = moved["version"], 0
             while await link.bulk_room() and (chunk := await cut.read()) is not None:
                 link.send({"kind": "chunk", "version": version}, pa.py_buffer(chunk), bulk=True)
                 size_bytes += len(chunk)
-            self.program.send({"kind": "moved", **moved, "bytes": size_bytes, "send_s": time.monotonic() - began})
+            self.reports.send({"kind": "moved", **moved, "bytes": size_bytes, "send_s": time.monotonic() - began})
             link.send({"kind": "chunk", "version": version, "last": True}, bulk=True)
         except FluxError as error:
             self.fail(error)
@@ -211,7 +211,7 @@ class Worker(Shell):
     def take_chunk(self, link: Link, header: dict[str, Any], body: Any) -> None:
         version, is_last = header.get("version"), header.get("last", False)
         if type(version) is not int:
-            raise frames.BadFrame(f"expected a chunk of a copy, got {frames.shown(header)}")
+            raise frames.BadFrame(f"expected a chunk of a copy, got {frames.format_value(header)}")
         if self._standby(version, link.peer) is None:
             self._receiving.forget(link.peer, version)  # A later view does not want it any more.
             return
@@ -232,9 +232,9 @@ class Worker(Shell):
         """Read a copy that has come, beside the loop if it is large; the machine is told when that is done."""
         try:
             if arrival.size_bytes < _READ_AT_ONCE_BYTES:
-                message = read(arrival, self._edges, self._words)
+                message = read_copy(arrival, self._edges, self._words)
             else:
-                message = await trio.to_thread.run_sync(read, arrival, self._edges, self._words)
+                message = await trio.to_thread.run_sync(read_copy, arrival, self._edges, self._words)
             if message.sender != link.peer:
                 raise frames.BadFrame(f"expected the state of a partition of {link.peer}, got {message!r:.200}")
         except frames.BadFrame as error:
@@ -245,7 +245,7 @@ class Worker(Shell):
             self.fail(error)
             return
         if not link.closed:
-            self.tell(message)
+            self.enqueue(message)
 
     def _cannot_use(self, link: Link, error: frames.BadFrame) -> None:
         """A copy cannot be read, and its chunks do not come again: another pair of sites must do it."""
@@ -259,7 +259,7 @@ class Worker(Shell):
         standby = self.node.view.standby if self.node.view is not None else ()
         return next((s for s in standby if s.version == version and donor in (None, s.donor)), None)
 
-    def _partitioned(self, stage: int, taps: Taps, marks: tuple[Punctuation, ...]) -> Body:
+    def _partitioned(self, stage: int, taps: StepOutputs, punctuations: tuple[Punctuation, ...]) -> LaneBody:
         """The output as rows of the edges out of the stage, each to the partitions of its consumer."""
         edges = self.plan.outputs(stage)
         rows: dict[int, Rows] = {}
@@ -268,13 +268,13 @@ class Worker(Shell):
             output = taps.get(ends.tap)
             if output is not None:
                 partition = ends.route.partition(output.arrow, output.sn, output.sub)
-                rows[edge] = Rows.of(output.arrow, output.sn, output.sub, output.partition, partition, marks)
-        return body_of(edges, rows, marks)
+                rows[edge] = Rows.of(output.arrow, output.sn, output.sub, output.partition, partition, punctuations)
+        return make_body(edges, rows, punctuations)
 
 
 def _pooler(name: str, stage: int, pool_rows: int) -> Pooler:
     # A full pool is worked on in two steps: who catches up with more than that lets others have their turn.
-    return Pooler(name, stage, pool_rows, COMING_TIMES * pool_rows, max(_STEP_MIN, pool_rows // 2))
+    return Pooler(name, stage, pool_rows, TRANSFER_POOLS_MAX * pool_rows, max(_STEP_MIN, pool_rows // 2))
 
 
 def _span(job: Consume, rows: Rows) -> tuple[int, int]:
@@ -284,8 +284,8 @@ def _span(job: Consume, rows: Rows) -> tuple[int, int]:
     return min(job.after, int(rows.hidden(SN)[0]) - 1), max(job.upto, rows.last_sn)
 
 
-def _last_of(body: Body) -> list[int]:
-    return [rows.last_sn for rows in rows_in(body) if len(rows)]
+def _last_of(body: LaneBody) -> list[int]:
+    return [rows.last_sn for rows in rows_of_edges(body) if len(rows)]
 
 
 def _batch(rows: Rows) -> Batch | None:

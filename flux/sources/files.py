@@ -52,7 +52,7 @@ class Files(Source):
     """
 
     replays = True
-    tells_time = False
+    emits_time = False
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class Files(Source):
             return
         segment = segments.present
         if segment is None or segment.path != str(path):
-            segment = _Segment(segments.next_number, str(path), begin, None)
+            segment = _FileSegment(segments.next_number, str(path), begin, None)
         async with contextlib.aclosing(self._read(segments, segment, begin, end, not self.follow, 0)) as pieces:
             async for batch, place in pieces:
                 if segments.present is not segment:
@@ -129,7 +129,7 @@ class Files(Source):
             places[str(path)] = end
 
     async def _read(
-        self, segments: _Segments, segment: _Segment, begin: int, upto: int, last: bool, skip: int
+        self, segments: _Segments, segment: _FileSegment, begin: int, upto: int, last: bool, skip: int
     ) -> AsyncGenerator[tuple[SourceBatch, int], None]:
         """The rows of a piece of a file, without the first `skip`; with each batch the place that is read up to."""
         path = Path(segment.path)
@@ -208,7 +208,7 @@ class Files(Source):
 
 
 @dataclass(frozen=True, slots=True)
-class _Segment:
+class _FileSegment:
     """A piece of a file that was read at once; `end` is not known while it is the last."""
 
     number: int
@@ -222,7 +222,7 @@ class _Segments:
 
     def __init__(self, path: Path) -> None:
         self._journal, records = Journal.open(path)
-        self._known: deque[_Segment] = deque()
+        self._known: deque[_FileSegment] = deque()
         self._ends: dict[str, int] = {}  # How far files were read in segments that are not known any more.
         self._shorten_at = SHORTEN_AT_BYTES
         self._released = 0  # Segments before this one are never read again.
@@ -233,14 +233,14 @@ class _Segments:
                 self._ends, self.next_number = content
             else:
                 ended_at, name, start = content
-                self._add(ended_at, _Segment(self.next_number, name, start, None))
+                self._add(ended_at, _FileSegment(self.next_number, name, start, None))
 
     @property
-    def present(self) -> _Segment | None:
+    def present(self) -> _FileSegment | None:
         """The one that is being read."""
         return self._known[-1] if self._known else None
 
-    def behind(self, number: int) -> list[_Segment]:
+    def behind(self, number: int) -> list[_FileSegment]:
         """Those from `number` on."""
         return [segment for segment in self._known if segment.number >= number]
 
@@ -270,7 +270,7 @@ class _Segments:
         self._journal.shorten(records, self._journal.size)
         self._shorten_at = max(SHORTEN_AT_BYTES, 2 * self._journal.size)
 
-    def begin(self, segment: _Segment, ended_at: int | None) -> None:
+    def begin(self, segment: _FileSegment, ended_at: int | None) -> None:
         """Write down, before its rows are given, that another file is read, and where the last one was left."""
         self._journal.append(msgpack.packb([ended_at, segment.path, segment.start]))
         self._add(ended_at, segment)
@@ -279,10 +279,10 @@ class _Segments:
         """Let go of the file."""
         self._journal.close()
 
-    def _add(self, ended_at: int | None, segment: _Segment) -> None:
+    def _add(self, ended_at: int | None, segment: _FileSegment) -> None:
         if self._known:
             last = self._known[-1]
-            self._known[-1] = _Segment(last.number, last.path, last.start, ended_at)
+            self._known[-1] = _FileSegment(last.number, last.path, last.start, ended_at)
         self._known.append(segment)
         self.next_number = segment.number + 1
 

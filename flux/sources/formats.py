@@ -18,7 +18,7 @@ import pyarrow.json
 import pyarrow.parquet as pq
 
 from ..types.errors import FluxError
-from ..types.normalize import columns_of, plain_batch, plain_schema
+from ..types.normalize import describe_columns, normalize_batch, normalize_schema
 
 CHUNK_BYTES = 1 << 20
 RECORD_MAX_BYTES = 64 << 20
@@ -43,7 +43,7 @@ class Format(Protocol):
         """Yield the records in [place, upto); what is behind the last end of a line is one only if `last` is set."""
 
 
-class Parquet:
+class ParquetFormat:
     """Parquet files: whole ones, that do not grow."""
 
     suffixes: tuple[str, ...] = (".parquet", ".pq")
@@ -57,7 +57,7 @@ class Parquet:
 
     def read(self, path: Path, schema: pa.Schema, place: int, upto: int, last: bool) -> Iterator[Placed]:
         with pq.ParquetFile(path) as file:
-            found = plain_schema(file.schema_arrow)
+            found = normalize_schema(file.schema_arrow)
             if not found.equals(schema):
                 raise other_columns(path, found, schema)
             groups, position = _groups_behind(file.metadata, place)
@@ -65,14 +65,15 @@ class Parquet:
                 start, stop = max(0, place - position), min(batch.num_rows, upto - position)
                 position += batch.num_rows
                 if start < stop:
-                    yield _under(schema, plain_batch(batch.slice(start, stop - start))), min(position, upto)
+                    yield _under(schema, normalize_batch(batch.slice(start, stop - start))), min(position, upto)
             if position < upto:
                 raise _shorter(path)
 
 
-class Text:
+class TextFormat:
     """What CSV and lines of JSON have in common: records that end with a line."""
 
+    title: str
     grows = True
 
     def end(self, path: Path) -> int:
@@ -117,8 +118,8 @@ class Text:
             table = self.table(chunk, schema)
         except pa.ArrowException as error:
             raise FluxError(
-                f"Files: {path} cannot be read as {type(self).__name__.lower()} with the columns {columns_of(schema)}, "
-                f"between bytes {place:,} and {place + len(chunk):,}: {error}. Correct the file, or give schema=..."
+                f"Files: {path} cannot be read as {self.title} with the columns {describe_columns(schema)}, between "
+                f"bytes {place:,} and {place + len(chunk):,}: {error}. Correct the file, or give schema=..."
             ) from error
         batches = table.combine_chunks().to_batches()
         return _under(schema, batches[0]) if batches else None
@@ -134,9 +135,10 @@ class Text:
             return chunk if len(chunk) < CHUNK_BYTES else chunk[: self.whole(chunk)]
 
 
-class Csv(Text):
+class CsvFormat(TextFormat):
     """Comma-separated values with a line of names; a quoted value may hold line breaks."""
 
+    title = "csv"
     suffixes: tuple[str, ...] = (".csv",)
 
     def schema(self, path: Path) -> pa.Schema:
@@ -179,9 +181,10 @@ class Csv(Text):
         )
 
 
-class Jsonl(Text):
+class JsonlFormat(TextFormat):
     """One JSON object in each line."""
 
+    title = "jsonl"
     suffixes: tuple[str, ...] = (".jsonl", ".ndjson", ".json")
 
     def schema(self, path: Path) -> pa.Schema:
@@ -196,14 +199,14 @@ class Jsonl(Text):
         )
 
 
-FORMATS: dict[str, Format] = {"parquet": Parquet(), "csv": Csv(), "jsonl": Jsonl()}
+FORMATS: dict[str, Format] = {"parquet": ParquetFormat(), "csv": CsvFormat(), "jsonl": JsonlFormat()}
 
 
 def other_columns(path: Path, found: pa.Schema, expected: pa.Schema) -> FluxError:
     """What to raise for a file that does not fit the first."""
     return FluxError(
-        f"Files: {path} has the columns {columns_of(found)}; the first file had {columns_of(expected)}. Files that are "
-        "read together have the same columns"
+        f"Files: {path} has the columns {describe_columns(found)}; the first file had {describe_columns(expected)}. "
+        "Files that are read together have the same columns"
     )
 
 

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import trio
 
-from ..types.cast import converted
+from ..types.cast import cast_values
 from ..types.errors import FluxError, PlanError
-from ..types.normalize import columns_of
+from ..types.normalize import describe_columns
 from .pieces import (
     Pace,
     arriving,
@@ -52,7 +52,7 @@ class Generator(Source):
     """
 
     replays = True
-    tells_time = False
+    emits_time = False
 
     def __init__(
         self,
@@ -166,7 +166,7 @@ def _column(values: Any) -> Any:
     if isinstance(values, list):
         return column_of(values)
     # An array of numpy's may be used again for the next rows: it is copied.
-    return converted(values) if isinstance(values, np.ndarray) else pa.array(values)
+    return cast_values(values) if isinstance(values, np.ndarray) else pa.array(values)
 
 
 def _rows(made: Any, schema: pa.Schema, where: str) -> pa.RecordBatch:
@@ -176,14 +176,14 @@ def _rows(made: Any, schema: pa.Schema, where: str) -> pa.RecordBatch:
     table = _table(made, where)
     if set(table.schema.names) != set(schema.names):
         raise FluxError(
-            f"Generator: {where} gave the columns {columns_of(table.schema)}; expected {columns_of(schema)}"
+            f"Generator: {where} gave the columns {describe_columns(table.schema)}; expected {describe_columns(schema)}"
         )
     try:
         cast = table.select(schema.names).cast(schema)
     except (pa.ArrowException, ValueError) as error:
         raise FluxError(
-            f"Generator: {where} gave the columns {columns_of(table.schema)}, which do not fit {columns_of(schema)}: "
-            f"{error}. Say with schema=... which types are meant"
+            f"Generator: {where} gave the columns {describe_columns(table.schema)}, which do not fit "
+            f"{describe_columns(schema)}: {error}. Say with schema=... which types are meant"
         ) from error
     batches = cast.combine_chunks().to_batches()
     return together(batches) if batches else pa.RecordBatch.from_pylist([], schema=schema)

@@ -35,7 +35,7 @@ class Lines(Source):
 
     schema = pa.schema({"line": pa.string()})
     replays = False
-    tells_time = False
+    emits_time = False
 
     def __init__(self, host: str, port: int, reconnect: bool = True) -> None:
         if not isinstance(host, str) or not host:

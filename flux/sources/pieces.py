@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 import trio
 
-from ..types.cast import converted
+from ..types.cast import cast_values
 from ..types.errors import FluxError, PlanError
-from ..types.infer import told
-from ..types.normalize import ColumnError, columns_of, plain_batch, plain_schema
+from ..types.infer import infer_type
+from ..types.normalize import ColumnError, describe_columns, normalize_batch, normalize_schema
 
 # Large enough that the cost of a batch is lost in that of its rows, small enough to stay in the cache.
 DEFAULT_BATCH_ROWS = 32 * 1024
@@ -152,7 +152,7 @@ def checked_schema(who: str, schema: pa.Schema) -> pa.Schema:
     if not schema.names:
         raise PlanError(f"{who}: data has no columns")
     try:
-        return plain_schema(schema)
+        return normalize_schema(schema)
     except ColumnError as error:
         raise PlanError(f"{who}: {error}") from error
 
@@ -184,11 +184,11 @@ def column_of(values: list[Any]) -> Any:
     """Values as an array of the type that all of them have; numbers may be of several."""
     kinds = set(map(type, values)) - {type(None)}
     if len(kinds) <= 1:
-        return converted(values, exact=Decimal not in kinds)
+        return cast_values(values, exact=Decimal not in kinds)
     if all(issubclass(each, int | float | np.integer | np.floating) and each is not bool for each in kinds):
         are_whole = all(issubclass(each, int | np.integer) for each in kinds)
-        return converted(values, pa.int64() if are_whole else pa.float64())
-    return converted(values, told(values), exact=True)
+        return cast_values(values, pa.int64() if are_whole else pa.float64())
+    return cast_values(values, infer_type(values), exact=True)
 
 
 def checked_batches(who: str, pieces: Iterable[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -200,13 +200,13 @@ def checked_batches(who: str, pieces: Iterable[Any], schema: pa.Schema) -> Itera
             )
         if not checked_schema(who, piece.schema).equals(schema):
             raise PlanError(
-                f"{who}: item {index} of data has columns {columns_of(piece.schema)}; the first had "
-                f"{columns_of(schema)}. Cast it before handing it over"
+                f"{who}: item {index} of data has columns {describe_columns(piece.schema)}; the first had "
+                f"{describe_columns(schema)}. Cast it before handing it over"
             )
         for batch in piece.to_batches() if isinstance(piece, pa.Table) else (piece,):
             if batch.num_rows:
                 # Metadata is no part of the rows; with it alike, the schema of all batches is the very same.
-                yield pa.RecordBatch.from_arrays(plain_batch(batch).columns, schema=schema)
+                yield pa.RecordBatch.from_arrays(normalize_batch(batch).columns, schema=schema)
 
 
 def _blaming_data(who: str, pieces: Iterable[Any]) -> Iterator[Any]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from ..model.event_time import EventTime
+from ..types.deprecated import warn_renamed
 from ..types.errors import FluxError
-from ..types.normalize import ColumnError, plain_batch
+from ..types.normalize import ColumnError, normalize_batch
 from ..types.validate import check_rows
 
 
@@ -21,19 +22,25 @@ class SourceBatch:
 
     `offset` says where the source stands behind them, as a small value of msgpack types.
 
-    A batch without rows may have `marks`: punctuations, as (kind, value), that stand in the stream where it comes. It
-    has an offset of its own, so that an ingress which dies behind the rows before it gives them once it is back. It may
-    give all but the last of them twice.
+    A batch without rows may have `punctuations`: punctuations, as (kind, value), that stand in the stream where it
+    comes. It has an offset of its own, so that an ingress which dies behind the rows before it gives them once it is
+    back. It may give all but the last of them twice.
     """
 
     rows: pa.RecordBatch
     received: Callable[[], None] | None = None
     offset: Any = None
-    marks: tuple[tuple[str, int | None], ...] = ()
+    punctuations: tuple[tuple[str, int | None], ...] = ()
+    marks: InitVar[tuple[tuple[str, int | None], ...] | None] = None
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "rows", plain_batch(self.rows))
-        assert not (self.marks and self.rows.num_rows), "marks come in a batch of their own, behind the rows"
+    def __post_init__(self, marks: tuple[tuple[str, int | None], ...] | None) -> None:
+        if marks is not None:
+            warn_renamed("SourceBatch(marks=...)", "SourceBatch(punctuations=...)")
+            object.__setattr__(self, "punctuations", marks)
+        object.__setattr__(self, "rows", normalize_batch(self.rows))
+        assert not (self.punctuations and self.rows.num_rows), (
+            "punctuations come in a batch of their own, after the rows"
+        )
 
 
 @dataclass(frozen=True)
@@ -56,12 +63,17 @@ class Source:
 
     schema: pa.Schema
     replays: bool | None = None
-    # Whether its `marks` tell the time, by clocks or watermarks; None if it does not say.
-    tells_time: bool | None = None
+    # Whether its `punctuations` tell the time, by clocks or watermarks; None if it does not say.
+    emits_time: bool | None = None
     # Whether its stream may go on without end: then it is warned of what would be kept until the end.
     is_endless: bool = True
     # Which column tells event time; `flow.source(..., event_time=...)` sets it.
     event_time: EventTime | None = None
+
+    def __init_subclass__(cls) -> None:
+        if "tells_time" in cls.__dict__:
+            warn_renamed(f"{cls.__name__}.tells_time", "emits_time")
+            cls.emits_time = cls.__dict__["tells_time"]
 
     def sample(self, rows: int) -> pa.RecordBatch | pa.Table | None:
         """At most so many rows, from all over the data, if they can be had without reading the source; else None.

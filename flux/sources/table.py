@@ -47,7 +47,7 @@ class Table(Source):
     """
 
     replays = True
-    tells_time = False
+    emits_time = False
 
     def __init__(self, data: Any, rate: float | None = None, batch_rows: int | None = None) -> None:
         self.rate = checked_rate("Table", rate)

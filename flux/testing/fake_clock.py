@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from .hidden_state import Held, held_by, is_the_programs
 
-__all__ = ["LATER_S", "NOW_S", "PACES", "STEADY", "UNEVEN", "Clock"]
+__all__ = ["LATER_S", "NOW_S", "PACES", "STEADY", "UNEVEN", "FakeClock"]
 
 NOW_S = 1_700_000_000.0
 LATER_S = NOW_S + 98_765_432.125  # Years, hours, seconds and their fractions differ.
@@ -40,10 +40,10 @@ _DAY_S = 100_000.0  # And a little more, so that the hour is another one too.
 _GOES_ON_S = (0.001, 0.02, 0.3, 5.0, 90.0, 1_500.0, 5_000.0, _DAY_S)
 
 
-class Clock:
+class FakeClock:
     """The clocks of this program, made to tell what is asked for; `roots` are what may hold some besides modules."""
 
-    running: ClassVar[Clock | None] = None
+    running: ClassVar[FakeClock | None] = None
 
     def __init__(self, roots: Iterable[Any] = ()) -> None:
         pa.array([])  # Arrow imports pandas when it is first given a list: not while the clock is ours.
@@ -60,7 +60,7 @@ class Clock:
         self._now_s, self._steps_s = now_s, _steps_s(pace)
         self.read_at.clear()
         try:
-            Clock.running = self
+            FakeClock.running = self
             for held, fake in self._places:
                 held.put(fake)
             _put_methods(_METHODS)
@@ -69,7 +69,7 @@ class Clock:
             _put_methods(_REAL_METHODS)
             for held, _ in self._places:
                 held.put(held.value)
-            Clock.running = None
+            FakeClock.running = None
             if len(sys.modules) != len(self._modules):
                 self._put_back()
 
@@ -125,7 +125,7 @@ class _Fake:
         self.__name__, self.__doc__ = what.rpartition(".")[2], real.__doc__
 
     def __call__(self, *values: Any, **named: Any) -> Any:
-        clock = Clock.running
+        clock = FakeClock.running
         if clock is None:
             return self.real(*values, **named)
         return self._told(partial(clock.read, self.what), *values, **named)
@@ -199,7 +199,7 @@ _TELLING: tuple[tuple[type[Any], str, Callable[..., Any]], ...] = (
 
 def _method(name: str, told: Callable[..., Any]) -> Any:
     def reading(cls: type[Any], *values: Any, **named: Any) -> Any:
-        clock = Clock.running
+        clock = FakeClock.running
         assert clock is not None, "methods are put back before a clock ends"
         return told(cls, partial(clock.read, f"{cls.__name__}.{name}"), *values, **named)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..model.operator import KeyedOperator, PooledOperator
 from ..model.punctuation import Punctuation
-from .harness import Given, Output, Way
+from .harness import GivenInput, Output, Way
 
 __all__ = ["ADVICE", "Fault", "Story", "described", "first_difference", "form_of", "is_rounding"]
 
@@ -101,7 +101,7 @@ def form_of(says: Any) -> str:
         return "KeyedOperator"
     if issubclass(kind, PooledOperator):
         return "PooledOperator"
-    return "bytewax" if hasattr(kind, "told_time_by") else "Operator"
+    return "bytewax" if hasattr(kind, "notified_by") else "Operator"
 
 
 class Fault(AssertionError):
@@ -110,7 +110,7 @@ class Fault(AssertionError):
     def __init__(self, story: Story) -> None:
         super().__init__(story.text())
         self.claim = story.claim
-        self.size = len(story.given.sn) + len(story.given.marks)  # Of the example.
+        self.size = len(story.given.sn) + len(story.given.punctuations)  # Of the example.
         self.story = story
 
     def is_like(self, other: Fault) -> bool:
@@ -124,7 +124,7 @@ class Story:
 
     name: str
     claim: str
-    given: Given
+    given: GivenInput
     ways: tuple[str, ...]
     outputs: tuple[Sequence[Output], Sequence[Output]] | None = None
     error: BaseException | None = None  # That it raised, or that was made of what it did.
@@ -179,15 +179,15 @@ def _close(a: Any, b: Any) -> bool:
     return repr(a) == repr(b)
 
 
-def described(given: Given, way: Way) -> str:
+def described(given: GivenInput, way: Way) -> str:
     """A way in words: the batches by the numbers in them, and the moves between them."""
-    marks = {mark.sn: mark for mark in given.marks}
+    punctuations = {mark.sn: mark for mark in given.punctuations}
     moves = {number for number, _ in way.moves}
     parts: list[str] = []
     batch: list[int] = []
-    for number in sorted([*given.sn.tolist(), *marks]):
-        if number in marks:
-            parts += [*_batch(batch), marks[number].kind]
+    for number in sorted([*given.sn.tolist(), *punctuations]):
+        if number in punctuations:
+            parts += [*_batch(batch), punctuations[number].kind]
             batch = []
         else:
             batch.append(number)
@@ -214,8 +214,8 @@ def _batch(numbers: list[int]) -> list[str]:
     return [f"[{numbers[0]} to {numbers[-1]}]"]
 
 
-def _events(given: Given) -> list[str]:
-    events: dict[int, str] = {mark.sn: _mark(mark) for mark in given.marks}
+def _events(given: GivenInput) -> list[str]:
+    events: dict[int, str] = {mark.sn: _mark(mark) for mark in given.punctuations}
     events |= dict(zip(given.sn.tolist(), (repr(row) for row in given.rows.to_pylist()), strict=True))
     lines = [f"{number:6}  {text:.{_SHOWN_CHARS}}" for number, text in sorted(events.items())]
     left = len(lines) - _LISTED

@@ -17,20 +17,20 @@ from hypothesis.errors import Flaky
 
 from ..types.errors import PlanError
 from .fault_report import Fault
-from .fault_shrinker import Found, shrunk
+from .fault_shrinker import Found, shrink
 from .strategies import Example
 
-__all__ = ["SLOW_TRIES", "TRIES", "Claim", "search"]
+__all__ = ["SLOW_TRIES", "TRIES", "Property", "search"]
 
 _AGAIN = 5  # So often is a fault looked at again.
 # So often may hypothesis try to make an example smaller, and then `shrinking`; fewer where other processes are asked.
 TRIES, SLOW_TRIES = 400, 40
 _FEW_EVENTS, _OTHERS = 3, 4
 
-Claim = Callable[[Example], None]
+Property = Callable[[Example], None]
 
 
-def search(claim: Claim, cases: st.SearchStrategy[Example], examples: int, tries: int = TRIES) -> None:
+def search(claim: Property, cases: st.SearchStrategy[Example], examples: int, tries: int = TRIES) -> None:
     """Try a claim on many examples; raise the smallest fault that was found, with `tries` to make it smaller."""
     found: list[Found] = []
     shrinks_left = tries
@@ -68,7 +68,7 @@ def search(claim: Claim, cases: st.SearchStrategy[Example], examples: int, tries
         raise _seen_again(claim, _smallest(claim, found, tries)) from None
 
 
-def _seen(claim: Claim, found: Found) -> Found:
+def _seen(claim: Property, found: Found) -> Found:
     """What the claim has to say of the same example, if it says anything."""
     try:
         claim(found.example)
@@ -77,16 +77,16 @@ def _seen(claim: Claim, found: Found) -> Found:
     return found
 
 
-def _smallest(claim: Claim, found: list[Found], tries: int) -> Found:
+def _smallest(claim: Property, found: list[Found], tries: int) -> Found:
     """The last has the smallest values. If more than a few rows remain of it, others may become smaller.
 
     If their fault does not show itself each time, one that is shorter as it is may have been seen.
     """
-    shortest = shrunk(claim, found[-1], tries)
+    shortest = shrink(claim, found[-1], tries)
     for other in found[-2 :: -max(1, len(found) // _OTHERS)]:
         if shortest.fault.size <= _FEW_EVENTS:
             return shortest
-        shortest = min(shortest, shrunk(claim, other, tries // _OTHERS), key=lambda each: each.fault.size)
+        shortest = min(shortest, shrink(claim, other, tries // _OTHERS), key=lambda each: each.fault.size)
     return min(shortest, *reversed(found), key=lambda each: each.fault.size)
 
 
@@ -100,7 +100,7 @@ def _of_the_rows(error: BaseException) -> PlanError:
     )
 
 
-def _seen_again(claim: Claim, found: Found) -> Fault:
+def _seen_again(claim: Property, found: Found) -> Fault:
     """The fault, anew; and if it does not show itself each time, that this is what is wrong."""
     seen = [_seen(claim, found).fault for _ in range(_AGAIN)]
     times = sum(fault is not found.fault and fault.is_like(found.fault) for fault in seen)

@@ -14,7 +14,7 @@ from .fake_clock import STEADY
 from .fault_report import Fault
 from .strategies import Example
 
-__all__ = ["Found", "shrunk"]
+__all__ = ["Found", "shrink"]
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Found:
     example: Example
 
 
-def shrunk(claim: Callable[[Example], None], found: Found, tries: int) -> Found:
+def shrink(claim: Callable[[Example], None], found: Found, tries: int) -> Found:
     """Return the smallest example that shows the same fault, or a small one if that takes too many tries."""
     return _Shrinking(claim, found, tries).run()
 

@@ -26,9 +26,9 @@ from ..spec.walk import shrink, steps, story
 from ..spec.world import Choice, World
 from ..types.errors import FluxError, PlanError
 from ..wire.frames import BadFrame
-from .fake_clock import LATER_S, NOW_S, UNEVEN, Clock
+from .fake_clock import LATER_S, NOW_S, UNEVEN, FakeClock
 from .flow_world import FlowScenario, first_difference, plain_outputs
-from .source_prefix import Beginning, beginnings, pulls
+from .source_prefix import SourcePrefix, pulls, source_prefixes
 
 __all__ = ["Simulated", "simulate"]
 
@@ -80,9 +80,9 @@ def simulate(
         raise PlanError(f"simulate: partitions is at least 1; came {partitions}")
     allowed, chosen = _allowed(faults), _chosen(seeds)
     plan = planned(flow, sites, standby, partitions)
-    found = beginnings(flow._logical.sources, rows, flow.name)
+    found = source_prefixes(flow._logical.sources, rows, flow.name)
     events = lost = outputs = 0
-    clock = Clock(
+    clock = FakeClock(
         [root for segment in plan.segments for step in segment.steps for root in (step.factory, step.parameters)]
     )
     for seed in chosen:
@@ -135,7 +135,7 @@ def _smaller(plan: Plan, partitions: int) -> Plan:
     return replace(plan, segments=segments, edges=edges)
 
 
-def _scenario(plan: Plan, found: Sequence[Beginning], faults: Mapping[str, int], seed: int) -> FlowScenario:
+def _scenario(plan: Plan, found: Sequence[SourcePrefix], faults: Mapping[str, int], seed: int) -> FlowScenario:
     rng = random.Random(f"scenario {seed}")
     numbered = pulls(found, rng)
     view = plan.view()
@@ -178,7 +178,7 @@ class _Walked:
     outputs: int
 
 
-def _walked(scenario: FlowScenario, seed: int, name: str, tell: bool, clock: Clock) -> _Walked:
+def _walked(scenario: FlowScenario, seed: int, name: str, tell: bool, clock: FakeClock) -> _Walked:
     """Walk a world to its end, at another time than that of the plain run."""
     rng = random.Random(seed)
     done: list[Choice] = []
@@ -207,7 +207,7 @@ def _walked(scenario: FlowScenario, seed: int, name: str, tell: bool, clock: Clo
 
 
 def _failure(
-    scenario: FlowScenario, seed: int, name: str, done: list[Choice], violation: Violated, clock: Clock
+    scenario: FlowScenario, seed: int, name: str, done: list[Choice], violation: Violated, clock: FakeClock
 ) -> str:
     differing = list(_differing(scenario))  # Before it is overwritten by what happens when this is made shorter.
     shortest = shrink(scenario, done, tries_max=_SHRINKING_TRIES)

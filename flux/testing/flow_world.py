@@ -19,20 +19,20 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from ..exchange.sides import widened
+from ..exchange.sides import widen
 from ..model.batch import Batch
 from ..model.punctuation import Punctuation
-from ..model.subseq import Subs, at_level, padded, words_of
+from ..model.subseq import Subseqs, at_level, padded, words_of
 from ..plan import Plan
 from ..plan.plan import INPUT
-from ..site.steps import Steps, Taps
+from ..site.steps import StepOutputs, Steps
 from ..spec.dataflow import END, OperatorState, Row, Scenario
 from ..wire.state_codec import decode, encode
-from .source_prefix import Pull
+from .source_prefix import PrefixPull
 
-__all__ = ["Cells", "Consumed", "FlowScenario", "Kept", "first_difference", "plain_outputs"]
+__all__ = ["Cells", "ConsumedRows", "FlowScenario", "KeptOutput", "first_difference", "plain_outputs"]
 
-Position = tuple[int, int, int, int, int]  # Of a row: all but its value.
+FlowPosition = tuple[int, int, int, int, int]  # Of a row: all but its value.
 
 _WORD = 2**64 - 1
 _NO_PLAN = Plan(name="none", segments=(), sites=1, standby=0, pool_rows=1)
@@ -70,7 +70,7 @@ class Cells:
         return self.text
 
 
-class Kept(OperatorState):
+class KeptOutput(OperatorState):
     """What a copy keeps: the states of its operators as bytes. Equal to another that has seen as much.
 
     The bytes are not compared, because equal states may be written in different ways, such as those of sets: what
@@ -81,14 +81,16 @@ class Kept(OperatorState):
     waiting: tuple[Punctuation, ...] = ()  # Those that came before the frontier has passed them.
 
     @classmethod
-    def of(cls, seen: int, ends: int, packed: tuple[bytes, ...] | None, waiting: tuple[Punctuation, ...] = ()) -> Kept:
+    def of(
+        cls, seen: int, ends: int, packed: tuple[bytes, ...] | None, waiting: tuple[Punctuation, ...] = ()
+    ) -> KeptOutput:
         kept = cls(seen, ends)
         kept.packed, kept.waiting = packed, waiting
         return kept
 
 
 @dataclass(frozen=True)
-class Consumed:
+class ConsumedRows:
     """The rows that a partition was given, with which it is through (after..upto]."""
 
     stage: int
@@ -103,7 +105,7 @@ class FlowScenario(Scenario):
     """A scenario whose rows and operators are those of a plan."""
 
     plan_of_flow: Plan = _NO_PLAN
-    pulls: tuple[Pull, ...] = ()
+    pulls: tuple[PrefixPull, ...] = ()
 
     knows_states: ClassVar[bool] = False
 
@@ -117,11 +119,11 @@ class FlowScenario(Scenario):
         bodies = [tuple(sorted(self._given(first, pull))) for pull in self.pulls]
         return (*filter(None, bodies), tuple(self.ended(0, 0, self.last_sn)))
 
-    def _given(self, first: Steps, pull: Pull) -> Iterator[Row]:
+    def _given(self, first: Steps, pull: PrefixPull) -> Iterator[Row]:
         if len(pull.rows):
             batch = Batch(pull.rows, pull.sn, None, np.zeros(len(pull.rows), np.uint16))
             yield from self._sent(0, 0, first.process(batch, place=INPUT - pull.source), Counter())
-        for mark in pull.marks:
+        for mark in pull.punctuations:
             yield from self._passed_on(0, 0, mark)
 
     @cached_property
@@ -130,12 +132,12 @@ class FlowScenario(Scenario):
         return {}
 
     @cached_property
-    def consumed(self) -> dict[str, Consumed]:
+    def consumed(self) -> dict[str, ConsumedRows]:
         """What was consumed at last, under "last"."""
         return {}
 
     def first_state(self) -> OperatorState:
-        return Kept.of(0, 0, ())
+        return KeptOutput.of(0, 0, ())
 
     def operate(
         self,
@@ -148,27 +150,27 @@ class FlowScenario(Scenario):
         trail: list[OperatorState] | None = None,
     ) -> tuple[OperatorState, list[Row]]:
         """Run the operators of a segment for one partition, from its state to the next."""
-        assert isinstance(state, Kept)
+        assert isinstance(state, KeptOutput)
         given = list(rows)
-        self.consumed["last"] = Consumed(stage, partition, after, upto, given)
+        self.consumed["last"] = ConsumedRows(stage, partition, after, upto, given)
         seen, ends = state.digest, state.ends
         for row in given:
             ends += row.value == END
             seen += 1
             if trail is not None:
-                trail.append(Kept.of(seen, ends, None))
+                trail.append(KeptOutput.of(seen, ends, None))
         if stage > self.stages or state.packed is None:
-            return Kept.of(seen, ends, None), []
-        here = _Segment(self, stage, partition, state.packed)
-        marks = {mark.sn: mark for mark in (*state.waiting, *_marks(given))}
-        due = [marks[sn] for sn in sorted(marks) if after < sn <= upto]
+            return KeptOutput.of(seen, ends, None), []
+        here = _FlowSegment(self, stage, partition, state.packed)
+        punctuations = {mark.sn: mark for mark in (*state.waiting, *_marks(given))}
+        due = [punctuations[sn] for sn in sorted(punctuations) if after < sn <= upto]
         if ends == self.producers[stage] and after < self.last_sn <= upto:
             due.append(Punctuation(self.last_sn, "end"))
         out = list(here.run([row for row in given if isinstance(row.value, Cells)], due))
-        waiting = tuple(marks[sn] for sn in sorted(marks) if sn > upto)
-        return Kept.of(seen, ends, here.closed(), waiting), sorted(out)
+        waiting = tuple(punctuations[sn] for sn in sorted(punctuations) if sn > upto)
+        return KeptOutput.of(seen, ends, here.closed(), waiting), sorted(out)
 
-    def _sent(self, stage: int, partition: int, taps: Taps, ties: Counter[Position]) -> Iterator[Row]:
+    def _sent(self, stage: int, partition: int, taps: StepOutputs, ties: Counter[FlowPosition]) -> Iterator[Row]:
         """What came out of a stage, as rows on their way to the consumers of all its edges; `ties` counts them."""
         for number in self.plan_of_flow.outputs(stage):
             edge = self.plan_of_flow.edges[number]
@@ -189,14 +191,14 @@ class FlowScenario(Scenario):
         steps = [step for segment in (plan.first, *plan.segments) for step in segment.steps]
         return max((len(words_of(at_level(None, np.zeros(1, np.int64), step.level))) for step in steps), default=1)
 
-    def _numbers(self, sub: Subs | None, rows: int) -> list[int]:
+    def _numbers(self, sub: Subseqs | None, rows: int) -> list[int]:
         """Each row's `sub` as one number: they have the same order."""
         found = [0] * rows
         for word in words_of(padded(sub, rows, self._words)):
             found = [number << 64 | int(own) for number, own in zip(found, word, strict=True)]
         return found
 
-    def sub_of(self, numbers: Sequence[int]) -> Subs | None:
+    def sub_of(self, numbers: Sequence[int]) -> Subseqs | None:
         """What `_numbers` was given."""
         if not any(numbers):
             return None
@@ -214,13 +216,13 @@ class FlowScenario(Scenario):
                 yield Row(mark.sn, 0, edge, partition, consumer, mark)
 
 
-class _Segment:
+class _FlowSegment:
     """The operators of one partition of a stage, made of their states, for one step."""
 
     def __init__(self, scenario: FlowScenario, stage: int, partition: int, packed: tuple[bytes, ...]) -> None:
         self._scenario, self._stage, self._partition = scenario, stage, partition
         self._plan = scenario.plan_of_flow
-        self._ties: Counter[Position] = Counter()  # Rows of one sequence number come in one step, all of them.
+        self._ties: Counter[FlowPosition] = Counter()  # Rows of one sequence number come in one step, all of them.
         self._steps = Steps(self._plan, stage)
         self._steps.open([] if packed else [partition])
         for number, step in enumerate(self._steps):
@@ -233,15 +235,15 @@ class _Segment:
                     step.install_partition_state(partition, piece)
                 step.end_trans(partition)
 
-    def run(self, rows: list[Row], marks: Iterable[Punctuation]) -> Iterator[Row]:
+    def run(self, rows: list[Row], punctuations: Iterable[Punctuation]) -> Iterator[Row]:
         """What comes of rows, which are in order, and of the punctuations among them, as a site's worker has it."""
-        marks = list(marks)
-        own = [replace(mark, partitions=frozenset({self._partition})) for mark in marks]
+        punctuations = list(punctuations)
+        own = [replace(mark, partitions=frozenset({self._partition})) for mark in punctuations]
         yield from self._sent(self._steps.process(self._batch(rows) if rows else None, own))
-        for mark in marks:
+        for mark in punctuations:
             yield from self._scenario._passed_on(self._stage, self._partition, mark)
 
-    def _sent(self, taps: Taps) -> Iterator[Row]:
+    def _sent(self, taps: StepOutputs) -> Iterator[Row]:
         return self._scenario._sent(self._stage, self._partition, taps, self._ties)
 
     def _batch(self, rows: list[Row]) -> Batch:
@@ -249,7 +251,7 @@ class _Segment:
         parts = [row.value.arrow for row in rows]
         if sides:
             edges = self._plan.edges
-            parts = [widened(part, edges[row.edge].side, sides) for part, row in zip(parts, rows, strict=True)]
+            parts = [widen(part, edges[row.edge].side, sides) for part, row in zip(parts, rows, strict=True)]
         sub = self._scenario.sub_of([row.sub for row in rows])
         sn = np.array([row.sn for row in rows], np.int64)
         where = np.full(len(rows), self._partition, np.uint16)
@@ -276,7 +278,7 @@ def plain_outputs(scenario: FlowScenario) -> list[list[Row]]:
     return [[row for row in rows if isinstance(row.value, Cells)] for rows in given]
 
 
-def first_difference(scenario: FlowScenario) -> tuple[Consumed, Row | None, Row | None] | None:
+def first_difference(scenario: FlowScenario) -> tuple[ConsumedRows, Row | None, Row | None] | None:
     """Of what was consumed at last: the first row that a plain run has there, and that which came; None if none."""
     last = scenario.consumed.get("last")
     if last is None:

@@ -24,21 +24,21 @@ from ..hosting import Hosted, host
 from ..model.batch import Batch
 from ..model.operator import OperatorStep, output_of
 from ..model.punctuation import Punctuation
-from ..types.arrays import numpy_of
+from ..types.arrays import to_numpy
 from ..types.errors import FluxError, PlanError, StateError
 from ..types.hashing import partition_of
-from ..types.normalize import plain_batch
+from ..types.normalize import normalize_batch
 from ..wire.frames import BadFrame
-from ..wire.state_types import Spoken
+from ..wire.state_types import TypedState
 from ..wire.transfer import Arrival, items
 
-__all__ = ["Begun", "Given", "Mutated", "Output", "Subject", "Way", "play", "play_and_take", "ship"]
+__all__ = ["Begun", "GivenInput", "InputMutated", "Output", "Subject", "Way", "play", "play_and_take", "ship"]
 
 _CHUNK_BYTES = 1_000  # Small, so that what moves is cut everywhere.
 _PLACE = (1, 0)  # The stage and step that the operator would be in a flow.
 
 
-class Mutated(FluxError):
+class InputMutated(FluxError):
     """An operator wrote to what is not its own."""
 
 
@@ -60,20 +60,20 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Given:
+class GivenInput:
     """The input: rows and punctuations, each with the number of its place."""
 
     rows: pa.RecordBatch
     sn: npt.NDArray[np.int64]
-    marks: tuple[Punctuation, ...]
+    punctuations: tuple[Punctuation, ...]
 
     @classmethod
-    def of(cls, events: Sequence[Any], schema: Any = None) -> Given:
+    def of(cls, events: Sequence[Any], schema: Any = None) -> GivenInput:
         """Dicts, which are rows, and punctuations, in order; they are numbered from 1."""
         rows = [event for event in events if not isinstance(event, Punctuation)]
         numbers = [i for i, event in enumerate(events, 1) if not isinstance(event, Punctuation)]
-        marks = [replace(e, sn=i) for i, e in enumerate(events, 1) if isinstance(e, Punctuation)]
-        return cls(plain_batch(_batch_of(rows, schema)), np.array(numbers, np.int64), tuple(marks))
+        punctuations = [replace(e, sn=i) for i, e in enumerate(events, 1) if isinstance(e, Punctuation)]
+        return cls(normalize_batch(_batch_of(rows, schema)), np.array(numbers, np.int64), tuple(punctuations))
 
     def partition(self, key: tuple[str, ...], partitions: int) -> npt.NDArray[np.uint16]:
         if not len(self.sn):
@@ -141,12 +141,12 @@ class Begun:
     states: dict[int, bytes]
 
 
-def play(subject: Subject, given: Given, way: Way, begun: Begun | None = None) -> list[Output]:
+def play(subject: Subject, given: GivenInput, way: Way, begun: Begun | None = None) -> list[Output]:
     """Run the operator over the input in one way; everything that it emits, in order. Or go on with what was begun."""
     return _Player(subject, given, way, begun).play()
 
 
-def play_and_take(subject: Subject, given: Given, number: int) -> tuple[list[Output], Begun]:
+def play_and_take(subject: Subject, given: GivenInput, number: int) -> tuple[list[Output], Begun]:
     """The same, in as large batches as can be, and the states as they are behind a number."""
     player = _Player(subject, given, Way(cuts=frozenset({number})))
     return player.play(number), player.taken
@@ -155,10 +155,10 @@ def play_and_take(subject: Subject, given: Given, number: int) -> tuple[list[Out
 class _Player:
     taken = Begun(0, {})
 
-    def __init__(self, subject: Subject, given: Given, way: Way, begun: Begun | None = None) -> None:
+    def __init__(self, subject: Subject, given: GivenInput, way: Way, begun: Begun | None = None) -> None:
         self._given, self._way = given, way
         step = subject.step(given.rows.schema)
-        self._taken_in: list[_Watched] = []
+        self._taken_in: list[_WatchedBatch] = []
         self._sites = [_watched(host(step), self._taken_in) for _ in range(2)]
         self._at = {pid: pid % way.sites for pid in range(subject.partitions)}
         self._partition = given.partition(subject.key, subject.partitions)
@@ -168,10 +168,10 @@ class _Player:
     def play(self, taken_behind: int | None = None) -> list[Output]:
         """Everything that comes out; the states of all partitions behind a number are kept in `taken`."""
         self._open()
-        last = int(max([*self._given.sn[-1:], *(mark.sn for mark in self._given.marks)], default=0))
+        last = int(max([*self._given.sn[-1:], *(mark.sn for mark in self._given.punctuations)], default=0))
         ends = {*self._way.cuts, *(number for number, _ in self._way.moves), last}
-        if not self._sites[0].takes_marks:
-            ends |= {end for mark in self._given.marks for end in (mark.sn - 1, mark.sn)}
+        if not self._sites[0].takes_punctuations:
+            ends |= {end for mark in self._given.punctuations for end in (mark.sn - 1, mark.sn)}
         after = 0 if self._begun is None else self._begun.number
         for upto in sorted(ends):
             if upto <= after:
@@ -195,7 +195,7 @@ class _Player:
             _install(self._sites[self._at[pid]], pid, state)
 
     def _work(self, after: int, upto: int) -> None:
-        marks = [mark for mark in self._given.marks if after < mark.sn <= upto]
+        punctuations = [mark for mark in self._given.punctuations if after < mark.sn <= upto]
         start, stop = np.searchsorted(self._given.sn, (after, upto), side="right")
         held = np.array([self._at[int(pid)] for pid in self._partition[start:stop]], np.int64)
         for number, site in enumerate(self._sites):
@@ -206,7 +206,7 @@ class _Player:
                 rows = Batch(arrow, self._given.sn[chosen], None, self._partition[chosen])
             here = frozenset(pid for pid, at in self._at.items() if at == number)
             if here:
-                self._keep(site.work(rows, [replace(mark, partitions=here) for mark in marks]))
+                self._keep(site.work(rows, [replace(mark, partitions=here) for mark in punctuations]))
 
     def _move(self, pid: int) -> None:
         old = self._at[pid]
@@ -226,7 +226,7 @@ class _Player:
             given.check(f"the input of row {given.rows.sn[0]} was kept, and written to when it had been processed")
         for emitted, as_it_was in self._emitted:
             if _bytes_of(emitted.arrow) != as_it_was:
-                raise Mutated(
+                raise InputMutated(
                     f"what was emitted for row {emitted.sn[0]} was written to afterwards, when it was on its way: it "
                     f"now says {emitted.arrow.to_pylist()[:3]}. Emit a copy of an array that you go on writing to"
                 )
@@ -271,7 +271,7 @@ def _state(donor: Hosted, pid: int) -> bytes:
     donor.init_trans(pid)
     state = donor.get_partition_state(pid)
     pieces: Iterable[Any] = state if isinstance(state, GeneratorType) else [state]
-    spoken = (Spoken(*_PLACE, piece, donor.words) for piece in pieces)
+    spoken = (TypedState(*_PLACE, piece, donor.words) for piece in pieces)
     whole = b"".join(bytes(part) for parts in items(spoken, f"step {donor.step.name!r}") for part in parts)
     donor.end_trans(pid)
     return whole
@@ -296,7 +296,7 @@ def _install(receiver: Hosted, pid: int, state: bytes) -> None:
 # --- who writes to his input --------------------------------------------------------------------------------
 
 
-class _Watched:
+class _WatchedBatch:
     """Rows that an operator was given, and what they were then."""
 
     def __init__(self, rows: Batch) -> None:
@@ -309,15 +309,15 @@ class _Watched:
     def check(self, who: str) -> None:
         """It is an error if they are something else now."""
         rows = self.rows
-        columns = [name for name, values in rows._columns.items() if _differ(values, numpy_of(rows.column(name)))]
+        columns = [name for name, values in rows._columns.items() if _differ(values, to_numpy(rows.column(name)))]
         if columns or self._now() != self._as_they_were:
-            raise Mutated(
+            raise InputMutated(
                 f"{who}{f', column {columns[0]!r}' if columns else ''}: other copies may still need it. Copy a column "
                 "before you change it, or keep it to change it later: values = batch['column'].copy()"
             )
 
 
-def _watched(site: Hosted, given: list[_Watched]) -> Hosted:
+def _watched(site: Hosted, given: list[_WatchedBatch]) -> Hosted:
     """The same, and it is an error if the operator writes to rows it is given; they are added to `given`.
 
     The operator's class is left as it is, for it may ask for that; and errors name the methods that raised them. A
@@ -328,7 +328,7 @@ def _watched(site: Hosted, given: list[_Watched]) -> Hosted:
     def watching(partition: int | None, rows: Batch | None, function: Callable[..., Any], *args: Any) -> Any:
         if rows is None:
             return call(partition, rows, function, *args)
-        watched = _Watched(rows)
+        watched = _WatchedBatch(rows)
         emitted = call(partition, rows, function, *args)
         watched.check("process wrote to its input")
         given.append(watched)

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Held", "Outside", "held_by", "is_the_programs"]
+__all__ = ["Held", "HiddenState", "held_by", "is_the_programs"]
 
 _OURS = ("flux", "hypothesis", "_hypothesis_", "pytest", "_pytest", "numpy", "pyarrow", "msgpack", "trio", "pluggy")
 _ITEMS_MAX = 1_000  # Of a container that is looked into.
@@ -62,7 +62,7 @@ def held_by(roots: Iterable[Any], named: str = "") -> Iterator[Held]:
         waiting += [(other, name) for other in _behind(thing) if _is_looked_into(other)]
 
 
-class Outside:
+class HiddenState:
     """What an operator has outside of its instances, and may write to."""
 
     def __init__(self, factory: Any, parameters: dict[str, Any]) -> None:

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from ..hosting import checked_operator
 from ..types.arrays import ColumnError, schema_of
 from ..types.errors import PlanError
-from .fake_clock import Clock
+from .fake_clock import FakeClock
 from .fault_report import Fault, form_of
-from .fault_search import SLOW_TRIES, Claim, search
+from .fault_search import SLOW_TRIES, Property, search
 from .harness import Subject
-from .properties import Claims
-from .properties_subprocess import ClaimsElsewhere
-from .strategies import PARTITIONS, Drawn
+from .properties import Properties
+from .properties_subprocess import SubprocessProperties
+from .strategies import PARTITIONS, Inputs
 from .subprocess_run import name_of
 
 __all__ = ["Checked", "check_operator"]
@@ -70,8 +70,8 @@ def check_operator(
     if examples < 1:
         raise PlanError(f"check_operator: examples is how many inputs are tried, at least 1; came {examples}")
     subject = _subject(factory, key, parameters or {})
-    drawn = Drawn(rows, _schema(schema), event_time, punctuations)
-    here, elsewhere = Claims(subject, Clock([factory, subject.parameters])), _elsewhere(subject)
+    drawn = Inputs(rows, _schema(schema), event_time, punctuations)
+    here, elsewhere = Properties(subject, FakeClock([factory, subject.parameters])), _elsewhere(subject)
     try:
         claims = _tried(here, drawn, examples)
         if isinstance(elsewhere, str):
@@ -85,9 +85,9 @@ def check_operator(
             elsewhere.close()
 
 
-def _tried(here: Claims, drawn: Drawn, examples: int) -> tuple[str, ...]:
+def _tried(here: Properties, drawn: Inputs, examples: int) -> tuple[str, ...]:
     """Try the claims that can be tried in this process; return their names."""
-    claims: dict[str, Claim] = {
+    claims: dict[str, Property] = {
         "repeats": here.repeats,
         "clock": here.at_any_time,
         "batching": here.batching,
@@ -121,7 +121,7 @@ def _schema(declared: Any) -> Any:
         raise PlanError(f"check_operator: schema: {error}") from error
 
 
-def _search_long(claims: Claims, drawn: Drawn, examples: int) -> None:
+def _search_long(claims: Properties, drawn: Inputs, examples: int) -> None:
     """Try long examples, a few. If one shows that batches matter, look harder for a short one to tell."""
     try:
         search(claims.batching_of_many, drawn.long(), max(3, examples // _LONG_SHARE))
@@ -130,7 +130,7 @@ def _search_long(claims: Claims, drawn: Drawn, examples: int) -> None:
         raise
 
 
-def _elsewhere(subject: Subject) -> ClaimsElsewhere | str:
+def _elsewhere(subject: Subject) -> SubprocessProperties | str:
     """The claims that need other processes; or why there can be none."""
     named = name_of(subject.factory)
     if named is None:
@@ -139,4 +139,4 @@ def _elsewhere(subject: Subject) -> ClaimsElsewhere | str:
         msgpack.packb(subject.parameters)
     except TypeError as error:
         return f"the parameters cannot be given to another process: {error}"
-    return ClaimsElsewhere(subject, named)
+    return SubprocessProperties(subject, named)

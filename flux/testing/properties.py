@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..types.errors import FluxError, PlanError
-from .fake_clock import LATER_S, NOW_S, PACES, Clock
+from .fake_clock import LATER_S, NOW_S, PACES, FakeClock
 from .fault_report import Fault, Story, described, first_difference, is_rounding
-from .harness import Given, Mutated, Output, Subject, Way, play
-from .hidden_state import Outside
+from .harness import GivenInput, InputMutated, Output, Subject, Way, play
+from .hidden_state import HiddenState
 from .strategies import Example
 
-__all__ = ["Claims", "blamed", "changed", "with_key"]
+__all__ = ["Properties", "blamed", "changed", "with_key"]
 
 _FEW_EVENTS = 6  # At most, of an example that is cut in each place in turn, or moved there.
 
@@ -31,19 +31,19 @@ Moves = tuple[tuple[int, int], ...]
 
 
 @contextmanager
-def blamed(subject: Subject, given: Given, way: str) -> Iterator[None]:
+def blamed(subject: Subject, given: GivenInput, way: str) -> Iterator[None]:
     """What the operator raises is told with the input that made it; what is wrong with the plan has no such input."""
     try:
         yield
     except PlanError:
         raise
-    except Mutated as error:
+    except InputMutated as error:
         raise Fault(Story(subject.name, "input", given, (way,), error=error)) from None
     except FluxError as error:
         raise Fault(Story(subject.name, "raises", given, (way,), error=error)) from error
 
 
-def with_key(subject: Subject, given: Given) -> Subject:
+def with_key(subject: Subject, given: GivenInput) -> Subject:
     """By default the key is the one column there is."""
     names = given.rows.schema.names
     key = subject.key or tuple(names) or ("row",)
@@ -62,11 +62,11 @@ def changed(places: list[str]) -> str:
 
 
 @dataclass(frozen=True)
-class Claims:
+class Properties:
     """Of one operator, in this process."""
 
     subject: Subject
-    clock: Clock
+    clock: FakeClock
 
     def repeats(self, example: Example) -> None:
         """The same input gives the same output each time."""
@@ -81,7 +81,7 @@ class Claims:
             other = run()
         if first_difference(one, other) is None:
             return
-        outside = Outside(self.subject.factory, self.subject.parameters)
+        outside = HiddenState(self.subject.factory, self.subject.parameters)
         places = outside.changed_by(run)
         claim, more = "repeats", _drawn_by(run)
         if places and _repeats_without(outside, run):
@@ -187,7 +187,7 @@ def _chance(seed: int, switch_s: float | None = None) -> Iterator[None]:
         np.random.set_state(state_of_numpy)
 
 
-def _repeats_without(outside: Outside, run: Callable[[], list[Output]]) -> bool:
+def _repeats_without(outside: HiddenState, run: Callable[[], list[Output]]) -> bool:
     """Whether it gives the same each time if nothing remains outside of its instances from one run to the next."""
     outputs = []
     for _ in range(2):

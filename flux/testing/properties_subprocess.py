@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 
 from ..types.errors import FluxError
 from .fault_report import Fault, Story, described, first_difference
-from .harness import Given, Output, Subject, Way
+from .harness import GivenInput, Output, Subject, Way
 from .properties import blamed, changed, with_key
 from .strategies import Example
-from .subprocess_run import Elsewhere
+from .subprocess_run import SubprocessRun
 
-__all__ = ["ClaimsElsewhere"]
+__all__ = ["SubprocessProperties"]
 
 _ENOUGH_S = 20.0  # An operator that takes long to begin in a new process is tried less often.
 _LEFT_OVER = (
@@ -26,12 +26,12 @@ _LEFT_OVER = (
 
 
 @dataclass
-class ClaimsElsewhere:
+class SubprocessProperties:
     """Of one operator, which can be imported as `named`. Processes are started when there is something to ask."""
 
     subject: Subject
     named: tuple[str, str]
-    _processes: dict[tuple[str, ...], Elsewhere] = field(default_factory=dict)
+    _processes: dict[tuple[str, ...], SubprocessRun] = field(default_factory=dict)
     _until_s: float | None = None
 
     def holds_everywhere(self, example: Example) -> None:
@@ -79,7 +79,7 @@ class ClaimsElsewhere:
             return self._left_over(fault, processes)
         return fault
 
-    def _left_over(self, fault: Fault, processes: Elsewhere) -> Fault:
+    def _left_over(self, fault: Fault, processes: SubprocessRun) -> Fault:
         """What was taken for chance may be what one run leaves to the next: then new processes agree, at first."""
         given = fault.story.given
         firsts, seconds = processes.again(given), processes.twice(given)
@@ -90,10 +90,10 @@ class ClaimsElsewhere:
             return Fault(replace(fault.story, claim="shared", more=changed(processes.changed(given))))
         return Fault(replace(fault.story, more=f"{fault.story.more} {_LEFT_OVER}".strip()))
 
-    def _those_of(self, given: Given) -> tuple[Subject, Elsewhere]:
+    def _those_of(self, given: GivenInput) -> tuple[Subject, SubprocessRun]:
         chosen = with_key(self.subject, given)
         if chosen.key not in self._processes:
-            self._processes[chosen.key] = Elsewhere(chosen, self.named)
+            self._processes[chosen.key] = SubprocessRun(chosen, self.named)
         return chosen, self._processes[chosen.key]
 
     def _is_enough(self) -> bool:

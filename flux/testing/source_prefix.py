@@ -19,41 +19,41 @@ import pyarrow as pa
 import trio
 
 from ..model.punctuation import Punctuation
-from ..site.ingress.watermarks import Watermarks, numbered
+from ..site.ingress.watermarks import Watermarks, number_watermarks
 from ..sources.source import Source, SourceContext, check_given
 from ..types.errors import PlanError
-from ..types.normalize import plain_schema
+from ..types.normalize import normalize_schema
 
-__all__ = ["Beginning", "Pull", "beginnings", "pulls"]
+__all__ = ["PrefixPull", "SourcePrefix", "pulls", "source_prefixes"]
 
 PATIENCE_S = 20.0  # So long a source may take for its next rows.
 _CUTS_MAX = 8
 
 
 @dataclass(frozen=True)
-class Beginning:
+class SourcePrefix:
     """The first rows of a source, and the punctuations that it set among them: behind how many rows, kind, value."""
 
     source: Source
     rows: pa.RecordBatch
-    marks: tuple[tuple[int, str, int | None], ...] = ()
+    punctuations: tuple[tuple[int, str, int | None], ...] = ()
 
 
 @dataclass(frozen=True)
-class Pull:
+class PrefixPull:
     """What the ingress numbers at once: rows of one source with their numbers, and the marks among or behind them."""
 
     source: int
     rows: pa.RecordBatch
     sn: npt.NDArray[Any]
-    marks: tuple[Punctuation, ...]
+    punctuations: tuple[Punctuation, ...]
     upto: int
 
 
 # --- reading -------------------------------------------------------------------------------------------------
 
 
-def beginnings(sources: Sequence[Source], count: int, flow: str) -> list[Beginning]:
+def source_prefixes(sources: Sequence[Source], count: int, flow: str) -> list[SourcePrefix]:
     """The first `count` rows of each source, read here; `PlanError` if they cannot be had."""
     if count < 1:
         raise PlanError(f"simulate: rows counts rows of each source and is at least 1, got {count!r}")
@@ -70,7 +70,7 @@ def beginnings(sources: Sequence[Source], count: int, flow: str) -> list[Beginni
     return found
 
 
-def _beginning(source: Source, count: int) -> Beginning:
+def _beginning(source: Source, count: int) -> SourcePrefix:
     with TemporaryDirectory() as folder:
         directory = Path(folder)
         source.bind(directory)
@@ -80,9 +80,9 @@ def _beginning(source: Source, count: int) -> Beginning:
             source.stop()
 
 
-async def _read(source: Source, count: int, directory: Path) -> Beginning:
+async def _read(source: Source, count: int, directory: Path) -> SourcePrefix:
     found: list[pa.RecordBatch] = []
-    marks: list[tuple[int, str, int | None]] = []
+    punctuations: list[tuple[int, str, int | None]] = []
     came = 0
     batches = source.batches(SourceContext(directory))
     try:
@@ -96,13 +96,13 @@ async def _read(source: Source, count: int, directory: Path) -> Beginning:
             found.append(batch.rows.slice(0, count - came))
             check_given(source, found[-1])
             came += len(found[-1])
-            marks += [(came, kind, value) for kind, value in batch.marks]
+            punctuations += [(came, kind, value) for kind, value in batch.punctuations]
     finally:
         if isinstance(batches, AsyncGenerator):
             await batches.aclose()
     rows = [batch for batch in found if len(batch)]
-    nothing = pa.RecordBatch.from_pylist([], plain_schema(source.schema))
-    return Beginning(source, pa.concat_batches(rows) if rows else nothing, tuple(marks))
+    nothing = pa.RecordBatch.from_pylist([], normalize_schema(source.schema))
+    return SourcePrefix(source, pa.concat_batches(rows) if rows else nothing, tuple(punctuations))
 
 
 def _is_slow(source: Source, came: int, count: int) -> PlanError:
@@ -116,12 +116,12 @@ def _is_slow(source: Source, came: int, count: int) -> PlanError:
 # --- numbering -----------------------------------------------------------------------------------------------
 
 
-def pulls(found: Sequence[Beginning], rng: random.Random) -> tuple[Pull, ...]:
+def pulls(found: Sequence[SourcePrefix], rng: random.Random) -> tuple[PrefixPull, ...]:
     """All rows and marks of all sources, in one of the orders in which an ingress may number them."""
     told = {n: each.source.event_time for n, each in enumerate(found) if each.source.event_time is not None}
     watermarks = Watermarks(told, {})
     waiting = [deque(_pieces(beginning, rng)) for beginning in found]
-    numbered_so_far: list[Pull] = []
+    numbered_so_far: list[PrefixPull] = []
     upto = 0
     while any(waiting):
         number = rng.choice([n for n, pieces in enumerate(waiting) if pieces])
@@ -141,27 +141,29 @@ class _Piece:
     is_end: bool = False
 
 
-def _pieces(beginning: Beginning, rng: random.Random) -> Iterator[_Piece]:
+def _pieces(beginning: SourcePrefix, rng: random.Random) -> Iterator[_Piece]:
     """Rows, cut at random and at the source's own marks, these marks, and the end."""
-    rows, marks = beginning.rows, beginning.marks
+    rows, punctuations = beginning.rows, beginning.punctuations
     nothing = rows.slice(0, 0)
     some = (rng.randint(0, len(rows)) for _ in range(rng.randint(0, _CUTS_MAX)))
     before = 0
-    for place in sorted({0, len(rows), *some, *(place for place, _, _ in marks)}):
+    for place in sorted({0, len(rows), *some, *(place for place, _, _ in punctuations)}):
         if place > before:
             yield _Piece(rows.slice(before, place - before))
-        yield from (_Piece(nothing, (kind, value)) for at, kind, value in marks if at == place)
+        yield from (_Piece(nothing, (kind, value)) for at, kind, value in punctuations if at == place)
         before = place
     yield _Piece(nothing, is_end=True)
 
 
-def _pull(number: int, piece: _Piece, after: int, watermarks: Watermarks) -> Pull:
+def _pull(number: int, piece: _Piece, after: int, watermarks: Watermarks) -> PrefixPull:
     """What a piece is when it is numbered behind `after`: as the ingress does it."""
     count = len(piece.rows)
-    marks: tuple[tuple[int, int], ...] = watermarks.behind(number, piece.rows, after) if count else ()
-    among = tuple(Punctuation(sn, "watermark", value) for sn, value in marks)
+    punctuations: tuple[tuple[int, int], ...] = watermarks.behind(number, piece.rows, after) if count else ()
+    among = tuple(Punctuation(sn, "watermark", value) for sn, value in punctuations)
     if piece.mark is not None:
         among = (Punctuation(after + 1, *piece.mark),)
     elif piece.is_end and (value := watermarks.end(number)) is not None:
         among = (Punctuation(after + 1, "watermark", value),)
-    return Pull(number, piece.rows, numbered(after, count, marks), among, after + count + len(among))
+    return PrefixPull(
+        number, piece.rows, number_watermarks(after, count, punctuations), among, after + count + len(among)
+    )

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from ..model.punctuation import Punctuation
 from ..types.errors import PlanError
 from .fake_clock import PACES, STEADY
-from .harness import Given
+from .harness import GivenInput
 
-__all__ = ["Drawn", "Example"]
+__all__ = ["Example", "Inputs"]
 
 PARTITIONS = 4
 _MARKS_MAX, _CUTS_MAX, _MOVES_MAX = 3, 6, 4
@@ -42,8 +42,8 @@ class Example:
     pace: int = STEADY  # Of the clock.
 
     @cached_property
-    def given(self) -> Given:
-        return Given.of([*self.events, Punctuation(0, "end")], self.schema)
+    def given(self) -> GivenInput:
+        return GivenInput.of([*self.events, Punctuation(0, "end")], self.schema)
 
     @property
     def each_row(self) -> frozenset[int]:
@@ -85,7 +85,7 @@ class Example:
 
 
 @dataclass
-class Drawn:
+class Inputs:
     """The inputs for a check, of the user's `rows`; `PlanError` if that draws something else than rows."""
 
     rows: st.SearchStrategy[Any]
@@ -107,9 +107,9 @@ class Drawn:
         @st.composite
         def examples(draw: Callable[[Any], Any]) -> Example:
             rows = self._some(draw)
-            marks = draw(_marks(len(rows), _instants(rows, self.event_time))) if self.punctuations else []
+            punctuations = draw(_marks(len(rows), _instants(rows, self.event_time))) if self.punctuations else []
             events: list[Any] = list(rows)
-            for place, mark in reversed(marks):
+            for place, mark in reversed(punctuations):
                 events.insert(place, mark)
             numbers = st.integers(1, len(events) + 1)
             cuts = draw(st.frozensets(numbers, max_size=_CUTS_MAX))
@@ -158,8 +158,8 @@ def _marks(draw: Callable[[Any], Any], rows: int, instants: list[int]) -> list[t
     places = sorted(draw(st.lists(st.integers(0, rows), min_size=len(kinds), max_size=len(kinds))))
     near = st.sampled_from(instants).flatmap(lambda instant: st.integers(instant - 5, instant + 5))
     values = sorted(draw(st.lists(near, min_size=len(kinds), max_size=len(kinds))))
-    marks = zip(places, kinds, values, strict=True)
-    return [(place, Punctuation(0, kind, None if kind == "batch" else value)) for place, kind, value in marks]
+    punctuations = zip(places, kinds, values, strict=True)
+    return [(place, Punctuation(0, kind, None if kind == "batch" else value)) for place, kind, value in punctuations]
 
 
 def _instants(rows: list[dict[str, Any]], event_time: str | None) -> list[int]:

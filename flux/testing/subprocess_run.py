@@ -31,10 +31,10 @@ from ..model.operator import Operator
 from ..model.punctuation import Punctuation
 from ..types.errors import FluxError, from_dict
 from ..wire.batches import batch_bytes
-from .harness import Begun, Given, Output, Subject, Way, play, play_and_take
-from .hidden_state import Outside
+from .harness import Begun, GivenInput, Output, Subject, Way, play, play_and_take
+from .hidden_state import HiddenState
 
-__all__ = ["Elsewhere", "name_of"]
+__all__ = ["SubprocessRun", "name_of"]
 
 SEEDS = ("1", "2")
 _AGAIN = 3
@@ -68,7 +68,7 @@ def _found(module: str, name: str) -> Any:
 
 
 @dataclass
-class Elsewhere:
+class SubprocessRun:
     """Processes that have the operator of `subject`, which can be imported as `named`."""
 
     subject: Subject
@@ -97,44 +97,48 @@ class Elsewhere:
         _say(process.stdin, msgpack.packb(plain))
         return process
 
-    def play(self, given: Given, number: int) -> tuple[list[Output], list[Output], list[Output] | None]:
+    def play(self, given: GivenInput, number: int) -> tuple[list[Output], list[Output], list[Output] | None]:
         """What the first gives, what the second, and what a third gives behind `number` with the first's states."""
         first, second = map(self._process, SEEDS)
         for process in (first, second):
             self._ask(process, given, number)
         # All that was asked is heard before any of it is looked at, for what it says may be an error.
         (one, begun), (other, _) = map(_outputs, [self._said(process) for process in (first, second)])
-        if not 0 < number < len(given.sn) + len(given.marks):
+        if not 0 < number < len(given.sn) + len(given.punctuations):
             return one, other, None
         self._ask(second, given, number, begun)
         return one, other, _outputs(self._said(second))[0]
 
-    def again(self, given: Given) -> list[list[Output]]:
+    def again(self, given: GivenInput) -> list[list[Output]]:
         """What processes with the same hashes give. Several: two may agree by chance, as in odd numbers."""
         return [self._asked_afresh(given, 0) for _ in range(_AGAIN)]
 
-    def twice(self, given: Given, put_back: bool = False) -> list[list[Output]]:
+    def twice(self, given: GivenInput, put_back: bool = False) -> list[list[Output]]:
         """What these give when they are given it once more; what is outside of instances may be put back between."""
         return [self._asked_afresh(given, _PUT_BACK if put_back else _TWICE) for _ in range(_AGAIN)]
 
-    def changed(self, given: Given) -> list[str]:
+    def changed(self, given: GivenInput) -> list[str]:
         """Which places outside of its instances the operator writes to, where nobody has written to them before."""
         second = self._process(SEEDS[1])
         self._ask(second, given, _CHANGED)
         places: list[str] = _document(self._said(second))["changed"]
         return places
 
-    def _asked_afresh(self, given: Given, number: int) -> list[Output]:
+    def _asked_afresh(self, given: GivenInput, number: int) -> list[Output]:
         second = self._process(SEEDS[1])
         self._ask(second, given, number)
         return _outputs(self._said(second))[0]
 
-    def _ask(self, process: subprocess.Popen[bytes], given: Given, number: int, begun: Begun | None = None) -> None:
-        marks = [[mark.sn, mark.kind, mark.value] for mark in given.marks]
+    def _ask(
+        self, process: subprocess.Popen[bytes], given: GivenInput, number: int, begun: Begun | None = None
+    ) -> None:
+        punctuations = [[mark.sn, mark.kind, mark.value] for mark in given.punctuations]
         states = None if begun is None else list(begun.states.items())
         assert process.stdin is not None
         with suppress(BrokenPipeError):  # That it has ended is said where it is listened to.
-            _say(process.stdin, msgpack.packb([batch_bytes(given.rows), given.sn.tolist(), marks, number, states]))
+            _say(
+                process.stdin, msgpack.packb([batch_bytes(given.rows), given.sn.tolist(), punctuations, number, states])
+            )
 
     def _said(self, process: subprocess.Popen[bytes]) -> bytes:
         assert process.stdout is not None
@@ -197,7 +201,7 @@ class _Nothing(Operator):
 
 def _warm_up() -> None:
     """What is loaded at the first run of any operator is loaded here, and not in each who answers."""
-    given = Given.of([{"k": 0}, Punctuation(0, "end")])
+    given = GivenInput.of([{"k": 0}, Punctuation(0, "end")])
     play_and_take(Subject(_Nothing, ("k",), {}, 1, "nothing"), given, 1)
 
 
@@ -232,10 +236,12 @@ def _answered(subject: Subject, asked: bytes) -> bytes:
     return packed
 
 
-def _answer(subject: Subject, rows: bytes, sn: list[int], marks: Any, number: int, states: Any) -> dict[str, Any]:
+def _answer(
+    subject: Subject, rows: bytes, sn: list[int], punctuations: Any, number: int, states: Any
+) -> dict[str, Any]:
     batch = pa.ipc.open_stream(pa.py_buffer(rows)).read_next_batch()
-    given = Given(batch, np.array(sn, np.int64), tuple(Punctuation(*mark) for mark in marks))
-    outside = Outside(subject.factory, subject.parameters)
+    given = GivenInput(batch, np.array(sn, np.int64), tuple(Punctuation(*mark) for mark in punctuations))
+    outside = HiddenState(subject.factory, subject.parameters)
     if number == _CHANGED:
         return {"changed": outside.changed_by(lambda: play(subject, given, Way()))}
     if number in (_TWICE, _PUT_BACK):

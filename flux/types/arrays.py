@@ -1,7 +1,7 @@
 """Columns between Arrow, which moves them, and numpy, in which operators work.
 
-`numpy_of` never copies what can be looked at in place and never lets an operator write to it: the same
-memory may still be needed by the other copy's buffer. `arrow_of` takes what users naturally hold (numpy,
+`to_numpy` never copies what can be looked at in place and never lets an operator write to it: the same
+memory may still be needed by the other copy's buffer. `to_arrow_array` takes what users naturally hold (numpy,
 masked, Arrow, lists) and casts it safely (`casting`): a value that does not fit is an error and never
 another value; only floats may be rounded.
 """
@@ -16,19 +16,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .cast import converted
-from .infer import told
-from .normalize import ColumnError, check_names, plain_type
+from .cast import cast_values
+from .infer import infer_type
+from .normalize import ColumnError, check_names, normalize_type
 from .validate import check_values
 
-__all__ = ["ColumnError", "arrow_of", "numpy_of", "record_batch_of", "schema_of"]
+__all__ = ["ColumnError", "record_batch_of", "schema_of", "to_arrow_array", "to_numpy"]
 
 _UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
 # What has a type of its own, other than the values in it.
 _ARRAYS = pa.Array | pa.ChunkedArray | np.ndarray
 
 
-def numpy_of(column: Any) -> npt.NDArray[Any]:
+def to_numpy(column: Any) -> npt.NDArray[Any]:
     """Return an Arrow column as a read-only numpy array, masked if there are nulls.
 
     Strings, binary and nested values are Python objects; fixed_size_binary(w) is uint8 of shape (rows, w).
@@ -82,7 +82,7 @@ def _read_only(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return values
 
 
-def arrow_of(values: Any, field: Any = None, known: Any = None) -> Any:
+def to_arrow_array(values: Any, field: Any = None, known: Any = None) -> Any:
     """Return `values` as an Arrow array of the field's type, or else of the type they tell; `known` is known of it."""
     kind = None if field is None else field.type
     if not isinstance(values, _ARRAYS | str | bytes) and hasattr(values, "__iter__"):
@@ -90,8 +90,8 @@ def arrow_of(values: Any, field: Any = None, known: Any = None) -> Any:
     exact = field is None
     try:
         if exact:
-            kind = told(values, known)
-        array = converted(values, kind, exact)
+            kind = infer_type(values, known)
+        array = cast_values(values, kind, exact)
     except _UNFIT as error:
         expected = kind if kind is not None else "values of one type"
         place = _first_unfit(values, kind, exact)
@@ -113,7 +113,7 @@ def _first_unfit(values: Any, kind: Any, exact: bool) -> int | None:
     for place in range(len(values) if isinstance(values, _ARRAYS | list) else 0):
         try:
             one = values[place : place + 1]
-            converted(one, told(one) if kind is None else kind, exact)
+            cast_values(one, infer_type(one) if kind is None else kind, exact)
         except _UNFIT:
             return place
     return None
@@ -159,9 +159,9 @@ def _column_of(name: str, values: Any, output: Any) -> tuple[Any, Any]:
     """Return a column and its field."""
     if isinstance(output, pa.Schema):
         field = output.field(name)
-        return arrow_of(values, field), field
+        return to_arrow_array(values, field), field
     field = pa.field(name, pa.null()) if output is None else output.schema.field(name)
-    array = arrow_of(values, known=field.type)
+    array = to_arrow_array(values, known=field.type)
     _check_nulls(array, field)
     return array, field.with_type(array.type)
 
@@ -208,7 +208,7 @@ def _checked_output(schema: Any) -> Any:
         raise ColumnError("output has no column. Name one at least; leave `output` out if the first rows are to tell")
     check_names(schema.names)
     for field in schema:
-        plain = plain_type(field.type)
+        plain = normalize_type(field.type)
         if plain != field.type:
             raise ColumnError(
                 f"output column {field.name!r}: expected a type whose values can be sent one by one, came "

@@ -29,9 +29,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .normalize import inner_arrays, is_list, plain_array
+from .normalize import inner_arrays, is_list, normalize_array
 
-__all__ = ["converted"]
+__all__ = ["cast_values"]
 
 # Up to which integer these have all.
 _EXACT_UPTO = {pa.float16(): 1 << 11, pa.float32(): 1 << 24}
@@ -41,7 +41,7 @@ _TEXTS = (str, bytes, bytearray, memoryview)
 _PLAIN_TIMES = ({datetime.datetime, _NONE}, {datetime.date, _NONE}, {datetime.timedelta, _NONE})
 
 
-def converted(values: Any, kind: Any = None, exact: bool = False) -> Any:
+def cast_values(values: Any, kind: Any = None, exact: bool = False) -> Any:
     """Return `values` as an Arrow array of `kind`, or of the type that they have; raise if they do not fit.
 
     If `exact`, values of another type do not fit: True and 1.0 are no int64, text no bytes, a date no time.
@@ -51,7 +51,7 @@ def converted(values: Any, kind: Any = None, exact: bool = False) -> Any:
     >>> converted([1.0, None], pa.int8()).to_pylist()
     [1, None]
     """
-    array = plain_array(_as_arrow(values, kind, exact))
+    array = normalize_array(_as_arrow(values, kind, exact))
     if kind is not None and array.type != kind:
         return _cast(array, kind, exact)
     return _apart(array, values) if isinstance(values, np.ndarray) else array
@@ -140,7 +140,7 @@ def _of_several_types(values: list[Any], kind: Any, exact: bool, error: Exceptio
         raise error
     if places.keys() <= {int, _NONE}:
         return pa.array(values, kind)  # They need more than 64 bits, or all of them.
-    parts = [converted([values[place] for place in some], kind, exact) for some in places.values()]
+    parts = [cast_values([values[place] for place in some], kind, exact) for some in places.values()]
     order = np.argsort(np.fromiter(itertools.chain.from_iterable(places.values()), np.int64, len(values)))
     return pa.concat_arrays(parts).take(pa.array(order))
 
@@ -213,7 +213,7 @@ def _structs(values: list[Any], missing: Any, kind: Any, exact: bool) -> Any:
         elif value is not None:
             raise TypeError(f"{value!r:.100} is no {kind}: a dict, or a tuple of {len(names)}, is")
         rows.append(value or {})
-    children = [converted([row.get(field.name) for row in rows], field.type, exact) for field in kind]
+    children = [cast_values([row.get(field.name) for row in rows], field.type, exact) for field in kind]
     return pa.StructArray.from_arrays(children, fields=list(kind), mask=missing)
 
 
@@ -225,7 +225,7 @@ def _maps(values: list[Any], missing: Any, kind: Any, exact: bool) -> Any:
     keys, items = ([entry[part] for entry in entries] for part in (0, 1))
     if None in keys:
         raise TypeError(f"None is no key of {kind}")
-    children = converted(keys, kind.key_type, exact), converted(items, kind.item_type, exact)
+    children = cast_values(keys, kind.key_type, exact), cast_values(items, kind.item_type, exact)
     return pa.MapArray.from_arrays(pa.array(offsets), *children, type=kind, mask=missing)
 
 
@@ -237,14 +237,14 @@ def _fixed_lists(values: list[Any], missing: Any, kind: Any, exact: bool) -> Any
     lengths = np.diff(offsets)
     if (lengths != size).any():
         raise TypeError(f"lists of {size} values are expected, one of {lengths[lengths != size][0]} came")
-    return pa.FixedSizeListArray.from_arrays(converted(entries, kind.value_type, exact), type=kind, mask=missing)
+    return pa.FixedSizeListArray.from_arrays(cast_values(entries, kind.value_type, exact), type=kind, mask=missing)
 
 
 def _lists(values: list[Any], missing: Any, kind: Any, exact: bool) -> Any:
     is_large = pa.types.is_large_list(kind)
     offsets, entries = _laid_out(values, kind, np.int64 if is_large else np.int32, exact)
     whole = pa.LargeListArray if is_large else pa.ListArray
-    return whole.from_arrays(pa.array(offsets), converted(entries, kind.value_type, exact), type=kind, mask=missing)
+    return whole.from_arrays(pa.array(offsets), cast_values(entries, kind.value_type, exact), type=kind, mask=missing)
 
 
 def _laid_out(values: list[Any], kind: Any, width: Any, exact: bool) -> tuple[npt.NDArray[Any], Any]:

@@ -22,9 +22,9 @@ __all__ = [
     "PlanError",
     "SourceEnded",
     "StateError",
-    "alone",
-    "blamed",
     "from_dict",
+    "unwrap_group",
+    "with_location",
 ]
 
 # A message lists this many partitions before it says "and N more": a run may lose thousands at once.
@@ -137,7 +137,7 @@ class SourceEnded(FluxError):
     """The source ended before what was waited for came: there will be no more output."""
 
 
-def blamed(who: str, error: BaseException, doing: str, advice: str) -> FluxError:
+def with_location(who: str, error: BaseException, doing: str, advice: str) -> FluxError:
     """What to raise when code of the user's, in a source or a sink, raised: whose it was, when, and where in it.
 
     >>> print(blamed("sink Orders", ValueError("too large"), "took the rows 1 to 9", "Mend it"))
@@ -150,7 +150,7 @@ def blamed(who: str, error: BaseException, doing: str, advice: str) -> FluxError
     return FluxError(f"{text}\n{where}" if where else text)
 
 
-def alone(error: BaseException) -> BaseException:
+def unwrap_group(error: BaseException) -> BaseException:
     """The error itself, out of the groups that trio makes; of several the first."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

@@ -42,11 +42,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from .array_types import Uint64s
 from .errors import PlanError
 
 __all__ = ["MAX_PARTITIONS", "hash_rows", "mix", "partition_of", "tokens"]
 
-Words = npt.NDArray[np.uint64]
 
 # The hidden partition column is 16 bits wide.
 MAX_PARTITIONS = 65_536
@@ -84,12 +84,12 @@ def partition_of(columns: Sequence[Any], partitions: int) -> npt.NDArray[np.uint
     return hashed.astype(np.uint16)
 
 
-def hash_rows(columns: Sequence[Any]) -> Words:
+def hash_rows(columns: Sequence[Any]) -> Uint64s:
     """Return the 64-bit hash of each row of `columns` (Arrow arrays of one length, in key order)."""
     if not columns:
         raise PlanError("an exchange by hash needs at least one column to hash; none was given")
-    hashed: Words | None = None
-    scratch: Words | None = None
+    hashed: Uint64s | None = None
+    scratch: Uint64s | None = None
     for column in columns:
         words = tokens(column)
         if hashed is None:
@@ -103,7 +103,7 @@ def hash_rows(columns: Sequence[Any]) -> Words:
     return hashed
 
 
-def mix(words: Words, scratch: Words | None = None) -> Words:
+def mix(words: Uint64s, scratch: Uint64s | None = None) -> Uint64s:
     """Mix `words` in place and return them; `scratch` is an array of the same shape to work in."""
     if scratch is None:
         scratch = np.empty_like(words)
@@ -118,7 +118,7 @@ def mix(words: Words, scratch: Words | None = None) -> Words:
     return words
 
 
-def tokens(column: Any) -> Words:
+def tokens(column: Any) -> Uint64s:
     """Return the token of each value of an Arrow array, in a fresh array."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
@@ -128,7 +128,7 @@ def tokens(column: Any) -> Words:
     return words
 
 
-def _tokens_of_values(column: Any) -> Words:
+def _tokens_of_values(column: Any) -> Uint64s:
     """Return tokens in which those of nulls are arbitrary."""
     kind = column.type
     if pa.types.is_null(kind):
@@ -171,7 +171,7 @@ def _raw(column: Any, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     return np.frombuffer(buffer, dtype, count=len(column), offset=column.offset * width)
 
 
-def _integers(column: Any) -> Words:
+def _integers(column: Any) -> Uint64s:
     values = _raw(column, column.type.to_pandas_dtype())
     # Widened with its sign, then read as unsigned: -1 is the same word from every width.
     wide = np.uint64 if values.dtype.kind == "u" else np.int64
@@ -180,7 +180,7 @@ def _integers(column: Any) -> Words:
 
 # Signalling NaNs are values like others here, and no reason to warn.
 @np.errstate(invalid="ignore")
-def _floats(column: Any) -> Words:
+def _floats(column: Any) -> Uint64s:
     values = _raw(column, column.type.to_pandas_dtype()).astype(np.float64)
     words = values.view(np.uint64).copy()
     words[np.isnan(values)] = _NAN
@@ -192,7 +192,7 @@ def _floats(column: Any) -> Words:
     return words
 
 
-def _instants(column: Any) -> Words:
+def _instants(column: Any) -> Uint64s:
     """Nanoseconds modulo 2**64: equal instants agree even where their nanoseconds overflow."""
     kind = column.type
     if pa.types.is_interval(kind):
@@ -205,7 +205,7 @@ def _instants(column: Any) -> Words:
     return np.multiply(stored.astype(np.int64).view(np.uint64), np.uint64(unit))
 
 
-def _decimals(column: Any) -> Words:
+def _decimals(column: Any) -> Uint64s:
     """Bring all scales to one, so that 1.5 and 1.50 agree."""
     kind = column.type
     if kind.scale > _DIGITS or kind.precision - kind.scale > _DIGITS:
@@ -227,28 +227,28 @@ def _decimals(column: Any) -> Words:
     return words
 
 
-def _quarters(column: Any) -> Words:
+def _quarters(column: Any) -> Uint64s:
     """Return the four words of each value of a decimal256 column, lowest first."""
-    found: Words = np.frombuffer(column.buffers()[1] or b"", "<u8", count=4 * len(column), offset=32 * column.offset)
+    found: Uint64s = np.frombuffer(column.buffers()[1] or b"", "<u8", count=4 * len(column), offset=32 * column.offset)
     return found.reshape(-1, 4)
 
 
-def _dictionary(column: Any) -> Words:
+def _dictionary(column: Any) -> Uint64s:
     values = tokens(column.dictionary)
     indices = column.indices.fill_null(0).to_numpy(zero_copy_only=False)
     if len(values) == 0:
         return np.full(len(column), _NULL, np.uint64)
-    found: Words = values[indices]
+    found: Uint64s = values[indices]
     return found
 
 
-def _variable(column: Any) -> Words:
+def _variable(column: Any) -> Uint64s:
     offsets = np.frombuffer(column.buffers()[1] or bytes(8), np.int64)
     data = np.frombuffer(column.buffers()[2] or b"", np.uint8)
     return _bytes(data, offsets[column.offset : column.offset + len(column) + 1])
 
 
-def _bytes(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -> Words:
+def _bytes(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -> Uint64s:
     """Return the tokens of the byte strings of `data` between consecutive `offsets`.
 
     The words of all strings are mixed in one flat array, and summed per string: a sum of words that are
@@ -269,8 +269,8 @@ def _bytes(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -> Words
     begin, end = int(offsets[0]), int(offsets[-1])
     padded = np.zeros(end - begin + 7, np.uint8)
     padded[: end - begin] = data[begin:end]
-    word_at: Words = np.ndarray((end - begin,), "<u8", padded, strides=(1,))
-    words: Words = word_at[starts[owner] - begin + 8 * place].astype(np.uint64, copy=False)
+    word_at: Uint64s = np.ndarray((end - begin,), "<u8", padded, strides=(1,))
+    words: Uint64s = word_at[starts[owner] - begin + 8 * place].astype(np.uint64, copy=False)
 
     # What the last word read beyond its string belongs to the next one.
     beyond = (8 * counts - lengths) * 8

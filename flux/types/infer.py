@@ -21,14 +21,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from .cast import converted
+from .cast import cast_values
 from .normalize import is_list, of_inner
 
-__all__ = ["Learning", "filled_schema", "learned", "together", "told"]
+__all__ = ["PartialSchema", "concat", "extend_schema", "infer_type", "unify"]
 
 
 @dataclass(frozen=True)
-class Learning:
+class PartialSchema:
     """The schema of an undeclared output as far as it is known: some of its types may be open."""
 
     schema: Any
@@ -38,16 +38,16 @@ class Learning:
         return list(self.schema.names)
 
 
-def learned(known: Learning | None, schema: Any) -> Learning:
+def extend_schema(known: PartialSchema | None, schema: Any) -> PartialSchema:
     """Return what is known of an output after rows of `schema`."""
     if known is not None and known.schema == schema:
         return known
-    whole = schema if known is None else filled_schema(known.schema, schema)
+    whole = schema if known is None else unify(known.schema, schema)
     assert whole is not None, "what is emitted fits what is known"
-    return Learning(whole)
+    return PartialSchema(whole)
 
 
-def told(values: Any, known: Any = None) -> Any:
+def infer_type(values: Any, known: Any = None) -> Any:
     """Return the type that values tell, of which `known` is known.
 
     >>> told([None, 1, "a"]), told([None]), told([[], [1]]), told([1.5], known=pa.int8())
@@ -59,7 +59,7 @@ def told(values: Any, known: Any = None) -> Any:
     if isinstance(values, np.ndarray) and values.dtype == object and values.ndim == 1:
         values = values.tolist()
     if not isinstance(values, list):
-        return _further(kind, converted(values).type)
+        return _further(kind, cast_values(values).type)
     for value in values:
         if value is not None:
             kind = _further(kind, _type_of(value))
@@ -73,19 +73,19 @@ def _type_of(value: Any) -> Any:
     if isinstance(value, Mapping):
         if not all(isinstance(name, str) for name in value):
             raise TypeError(f"{value!r:.100} has keys that are no text, and fields have names")
-        return pa.struct({name: told([inner]) for name, inner in value.items()})
+        return pa.struct({name: infer_type([inner]) for name, inner in value.items()})
     if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype != object:
-        return pa.list_(converted(value).type)
+        return pa.list_(cast_values(value).type)
     if isinstance(value, Sequence | np.ndarray | deque) and not isinstance(value, str | bytes | bytearray | memoryview):
-        return pa.list_(told(list(value)))
+        return pa.list_(infer_type(list(value)))
     if isinstance(value, Set):
         raise TypeError("a set has no order. Emit a list: sorted(...)")
-    return converted([value], exact=True).type
+    return cast_values([value], exact=True).type
 
 
 def _further(kind: Any, other: Any) -> Any:
     """Return what is known of a type when another value has told `other`; what does not fit is left to the cast."""
-    whole = filled(kind, other)
+    whole = unify_types(kind, other)
     if whole is None:
         return kind
     if _has_empty_struct(whole):
@@ -97,7 +97,7 @@ def _has_empty_struct(kind: Any) -> bool:
     return bool((pa.types.is_struct(kind) and not kind.num_fields) or any(map(_has_empty_struct, _inner(kind))))
 
 
-def filled(kind: Any, other: Any) -> Any:
+def unify_types(kind: Any, other: Any) -> Any:
     """Return the type that both are, where what is open in one may be told in the other; None if they differ.
 
     >>> filled(pa.list_(pa.null()), pa.list_(pa.int8())), filled(pa.int8(), pa.int16())
@@ -110,14 +110,14 @@ def filled(kind: Any, other: Any) -> Any:
     inner = _inner(kind)
     if not inner or type(kind) is not type(other) or len(inner) != len(_inner(other)):
         return None
-    made = [filled(ours, theirs) for ours, theirs in zip(inner, _inner(other), strict=True)]
+    made = [unify_types(ours, theirs) for ours, theirs in zip(inner, _inner(other), strict=True)]
     if any(each is None for each in made):
         return None
     whole = _with_inner(kind, made)
     return whole if whole == _with_inner(other, made) else None  # They may have other names or sizes.
 
 
-def filled_schema(schema: Any, other: Any) -> Any:
+def unify(schema: Any, other: Any) -> Any:
     """Return the schema that both are, where what is open in one may be told in the other; None if they differ."""
     if schema == other:
         return schema
@@ -125,20 +125,20 @@ def filled_schema(schema: Any, other: Any) -> Any:
         return None
     fields = []
     for ours, theirs in zip(schema, other, strict=True):
-        kind = filled(ours.type, theirs.type)
+        kind = unify_types(ours.type, theirs.type)
         if kind is None or ours.nullable != theirs.nullable:
             return None
         fields.append(ours.with_type(kind))
     return pa.schema(fields, schema.metadata)
 
 
-def together(batches: Sequence[Any]) -> Any:
+def concat(batches: Sequence[Any]) -> Any:
     """Return the rows of record batches, one after the other, under one schema."""
     if len(batches) == 1:
         return batches[0]
     whole = batches[0].schema
     for batch in batches:
-        whole = filled_schema(whole, batch.schema)
+        whole = unify(whole, batch.schema)
         assert whole is not None, "they are of one step, and fit what is known of it"
     return pa.concat_batches([batch if batch.schema == whole else batch.cast(whole) for batch in batches])
 

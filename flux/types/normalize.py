@@ -18,14 +18,14 @@ __all__ = [
     "HIDDEN",
     "ColumnError",
     "check_names",
-    "columns_of",
+    "describe_columns",
     "inner_arrays",
     "is_list",
+    "normalize_array",
+    "normalize_batch",
+    "normalize_schema",
+    "normalize_type",
     "of_inner",
-    "plain_array",
-    "plain_batch",
-    "plain_schema",
-    "plain_type",
 ]
 
 # The columns that Flux puts beside the user's on the wire: position, order among descendants, producing
@@ -41,7 +41,7 @@ class ColumnError(ValueError):
         self.place = place
 
 
-def columns_of(schema: Any) -> str:
+def describe_columns(schema: Any) -> str:
     """Say in one line which columns a schema has."""
     return ", ".join(f"{field.name} {field.type}" for field in schema)
 
@@ -68,7 +68,7 @@ def check_names(names: list[str]) -> None:
         raise ColumnError(f"column names must differ; {', '.join(map(repr, twice))} stands more than once")
 
 
-def plain_schema(schema: Any) -> Any:
+def normalize_schema(schema: Any) -> Any:
     """Return the schema under which rows of `schema` travel; raise if they cannot.
 
     >>> plain_schema(pa.schema({"app": pa.dictionary(pa.int8(), pa.string())}))
@@ -78,62 +78,62 @@ def plain_schema(schema: Any) -> Any:
     fields = []
     for field in schema:
         try:
-            fields.append(field.with_type(plain_type(field.type)))
+            fields.append(field.with_type(normalize_type(field.type)))
         except ColumnError as error:
             raise ColumnError(f"column {field.name!r}: {error}") from error
     return pa.schema(fields, schema.metadata)
 
 
-def plain_batch(rows: Any) -> Any:
+def normalize_batch(rows: Any) -> Any:
     """Return a record batch with its columns decoded; itself if they are plain."""
     if all(_is_plain(field.type) for field in rows.schema):
         return rows
-    arrays = [plain_array(column) for column in rows.columns]
-    return pa.RecordBatch.from_arrays(arrays, schema=plain_schema(rows.schema))
+    arrays = [normalize_array(column) for column in rows.columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=normalize_schema(rows.schema))
 
 
-def plain_array(array: Any) -> Any:
+def normalize_array(array: Any) -> Any:
     """Return an array with its values decoded; itself if its type is plain."""
     kind = array.type
     if _is_plain(kind):
         return array
     if pa.types.is_dictionary(kind):
-        return plain_array(array.dictionary_decode())
+        return normalize_array(array.dictionary_decode())
     if pa.types.is_run_end_encoded(kind):
-        return plain_array(pc.run_end_decode(array))
+        return normalize_array(pc.run_end_decode(array))
     if pa.types.is_struct(kind):
-        children = [plain_array(child) for child in array.flatten()]
-        return pa.StructArray.from_arrays(children, fields=list(plain_type(kind)), mask=array.is_null())
+        children = [normalize_array(child) for child in array.flatten()]
+        return pa.StructArray.from_arrays(children, fields=list(normalize_type(kind)), mask=array.is_null())
     if is_list(kind):
         return _plain_list(array)
-    return array.cast(plain_type(kind))
+    return array.cast(normalize_type(kind))
 
 
 def _plain_list(array: Any) -> Any:
     """Lists are laid end to end anew: Arrow's own casts of views leave offsets out."""
-    kind = plain_type(array.type)
+    kind = normalize_type(array.type)
     lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
     offsets = np.zeros(len(array) + 1, np.int64 if pa.types.is_large_list(kind) else np.int32)
     np.cumsum(lengths, out=offsets[1:])
     whole = pa.LargeListArray if pa.types.is_large_list(kind) else pa.ListArray
-    return whole.from_arrays(pa.array(offsets), plain_array(array.flatten()), type=kind, mask=array.is_null())
+    return whole.from_arrays(pa.array(offsets), normalize_array(array.flatten()), type=kind, mask=array.is_null())
 
 
 def _is_plain(kind: Any) -> bool:
     # Most columns are of types that hold no other: not asking further is what makes asking cheap.
-    return bool(pa.types.is_primitive(kind) or plain_type(kind) == kind)
+    return bool(pa.types.is_primitive(kind) or normalize_type(kind) == kind)
 
 
-def plain_type(kind: Any) -> Any:
+def normalize_type(kind: Any) -> Any:
     """Return the type whose values are those of `kind`, decoded; raise if there is none."""
     if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
-        return plain_type(kind.value_type)
+        return normalize_type(kind.value_type)
     if pa.types.is_string_view(kind):
         return pa.string()
     if pa.types.is_binary_view(kind):
         return pa.binary()
     if pa.types.is_struct(kind) or is_list(kind) or pa.types.is_map(kind):
-        return of_inner(kind, plain_type)
+        return of_inner(kind, normalize_type)
     if not all(_is_plain(inner) for inner in _inside(kind)):
         raise ColumnError(f"rows with values of type {kind} cannot be sent one by one. Convert the column")
     return kind

@@ -5,8 +5,8 @@ three microseconds. Numpy makes the same values of a whole column in a tenth of 
 it can say them.
 
 Arrow also holds values that Python has no objects for: times beyond the year 9999, times of day in nanoseconds. Columns
-are converted as a whole, so the error names no row. `first_unheld` finds the first row with such a value: what an
-operator meets must not depend on how rows are cut into batches.
+are converted as a whole, so the error names no row. `first_unrepresentable` finds the first row with such a value: what
+an operator meets must not depend on how rows are cut into batches.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 
 from .normalize import ColumnError, of_inner
 
-__all__ = ["UNHELD", "first_unheld", "python_of", "shown_row", "shown_value"]
+__all__ = ["UNREPRESENTABLE", "first_unrepresentable", "format_row", "format_value", "to_python"]
 
-UNHELD = (ValueError, OverflowError)  # What `python_of` raises for a value that Python has no object for.
+UNREPRESENTABLE = (ValueError, OverflowError)  # What `to_python` raises for a value that Python has no object for.
 
 _EPOCH = datetime.datetime(1970, 1, 1)
 _MICROSECOND = datetime.timedelta(microseconds=1)
@@ -31,7 +31,7 @@ _LEAST_DAY, _MOST_DAY = ((end - _EPOCH.date()).days for end in (datetime.date.mi
 _NO_TIME = -(2**63)  # To numpy this number is none.
 
 
-def python_of(column: Any) -> list[Any]:
+def to_python(column: Any) -> list[Any]:
     """Return an Arrow column as Python values; null is None.
 
     A time or span of nanoseconds is a datetime or timedelta where that holds it, and else a Timestamp or Timedelta of
@@ -42,7 +42,7 @@ def python_of(column: Any) -> list[Any]:
     """
     if pa.types.is_dictionary(column.type):
         chunks = getattr(column, "chunks", [column])
-        return [value for chunk in chunks for value in python_of(chunk.dictionary_decode())]
+        return [value for chunk in chunks for value in to_python(chunk.dictionary_decode())]
     coarser = _in_microseconds(column.type)
     try:
         return _listed(column if coarser == column.type else column.cast(coarser, safe=True))
@@ -133,7 +133,7 @@ def _without_pandas(time: Any) -> datetime.datetime:
     return zone.fromutc(time.tz_convert("UTC").to_pydatetime().replace(tzinfo=zone))  # type: ignore[no-any-return]
 
 
-def first_unheld(rows: Any) -> tuple[int, str] | None:
+def first_unrepresentable(rows: Any) -> tuple[int, str] | None:
     """Return the first row of a record batch that has such a value, and what to say of it; None if none has.
 
     >>> first_unheld(pa.record_batch({"day": pa.array([0, 3_663_382], pa.date32())}))[1][:59]
@@ -145,7 +145,7 @@ def first_unheld(rows: Any) -> tuple[int, str] | None:
     place, i = min(places)
     value = rows.column(i).slice(place, 1)
     return place, (
-        f"column {rows.schema.names[i]!r}: Python has no value for {shown_value(value)}, a {value.type} "
+        f"column {rows.schema.names[i]!r}: Python has no value for {format_value(value)}, a {value.type} "
         f"({_why_not(value)}). Leave the column out with select before, or work on batch.arrow; or let "
         'on_error="skip" leave out and count such rows'
     )
@@ -163,20 +163,20 @@ def _first(column: Any) -> int | None:
 
 def _why_not(column: Any) -> str | None:
     try:
-        python_of(column)
-    except UNHELD as error:
+        to_python(column)
+    except UNREPRESENTABLE as error:
         return str(error)
     return None
 
 
-def shown_row(rows: Any, place: int) -> str:
+def format_row(rows: Any, place: int) -> str:
     """Return a row of a record batch as text, whatever is in it."""
     row = rows.slice(place, 1)
-    values = [shown_value(value) if _why_not(value) is not None else python_of(value)[0] for value in row.columns]
+    values = [format_value(value) if _why_not(value) is not None else to_python(value)[0] for value in row.columns]
     return repr(dict(zip(row.schema.names, values, strict=True)))
 
 
-def shown_value(one: Any) -> str:
+def format_value(one: Any) -> str:
     """Return the value of an array of one, as Arrow tells it."""
     try:
         return str(one.cast(pa.string())[0])

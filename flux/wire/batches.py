@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from ..types.normalize import ColumnError
 from ..types.validate import check_rows, raw_schema
-from .frames import BadFrame, BadValues, blame, shown
+from .frames import BadFrame, BadValues, format_value, protocol_error
 
 _SCHEMAS_MAX = 4_096  # Of one peer. A dataflow has a handful for each of its exchanges.
 _ROWS_MAX_OF_NOTHING = 1 << 20  # Columns of nulls take no space; any other takes at least a bit for each row.
@@ -54,22 +54,22 @@ class Batches:
         known = len(self._schemas)
         if number != known or known == _SCHEMAS_MAX or not isinstance(packed, bytes):
             raise BadFrame(
-                f"expected schema number {known} of at most {_SCHEMAS_MAX:,}, as bytes; got number {shown(number)} "
-                f"as {type(packed).__name__}"
+                f"expected schema number {known} of at most {_SCHEMAS_MAX:,}, as bytes; got number "
+                f"{format_value(number)} as {type(packed).__name__}"
             )
         try:
             schema = pa.ipc.read_schema(pa.py_buffer(packed))
             _check_names(schema)
             self._schemas[number] = schema, _with_text_as_bytes(schema)
         except Exception as error:
-            raise BadFrame(f"what was sent as a schema is none: {blame(error)}") from error
+            raise BadFrame(f"what was sent as a schema is none: {protocol_error(error)}") from error
 
     def read(self, number: Any, body: Any) -> pa.RecordBatch:
         """The batch in `body`, in the body's own memory."""
         try:
             schema, checkable = self._schemas[number]
         except (KeyError, TypeError):
-            raise BadFrame(f"expected a schema that was sent before, got number {shown(number)}") from None
+            raise BadFrame(f"expected a schema that was sent before, got number {format_value(number)}") from None
         try:
             message = pa.ipc.read_message(body)
             _refuse_compressed(message)
@@ -78,7 +78,7 @@ class Batches:
         except BadFrame:
             raise
         except Exception as error:
-            raise BadFrame(f"what was sent as a record batch is none: {blame(error)}") from error
+            raise BadFrame(f"what was sent as a record batch is none: {protocol_error(error)}") from error
         if batch.num_rows > max(8 * body.size, _ROWS_MAX_OF_NOTHING):
             raise BadFrame(f"{body.size:,} bytes cannot hold the {batch.num_rows:,} rows that they claim to")
         return batch

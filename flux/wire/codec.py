@@ -14,7 +14,7 @@ from types import UnionType
 from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
 
 from ..protocols import messages
-from .frames import BadFrame, shown
+from .frames import BadFrame, format_value
 
 BodyOf: TypeAlias = Callable[[Any], Any]
 _Reader: TypeAlias = Callable[[Any, BodyOf], Any]
@@ -54,13 +54,13 @@ def from_plain(plain: Any, body: BodyOf) -> Any:
 def _message_reader(names: frozenset[str]) -> _Reader:
     def read(plain: Any, body: BodyOf) -> Any:
         if not isinstance(plain, dict):
-            raise BadFrame(f"expected a message, got {shown(plain)}")
+            raise BadFrame(f"expected a message, got {format_value(plain)}")
         name = plain.get("$")
         if not isinstance(name, str) or name not in names:
-            raise BadFrame(f"no message is called {shown(name)} here")
+            raise BadFrame(f"no message is called {format_value(name)} here")
         readers = _READERS[name]
         if len(plain) != len(readers) + 1 or not all(field in plain for field in readers):
-            raise BadFrame(f"{name} has the fields {', '.join(readers)}; got {shown(list(plain))}")
+            raise BadFrame(f"{name} has the fields {', '.join(readers)}; got {format_value(list(plain))}")
         values = {}
         for field, reader in readers.items():
             try:
@@ -78,19 +78,19 @@ def _read_body(plain: Any, body: BodyOf) -> Any:
 
 def _read_int(plain: Any, body: BodyOf) -> int:
     if type(plain) is not int or not -_INT_MAX <= plain <= _INT_MAX:
-        raise BadFrame(f"expected an integer of 64 bits, got {shown(plain)}")
+        raise BadFrame(f"expected an integer of 64 bits, got {format_value(plain)}")
     return plain
 
 
 def _read_bool(plain: Any, body: BodyOf) -> bool:
     if type(plain) is not bool:
-        raise BadFrame(f"expected true or false, got {shown(plain)}")
+        raise BadFrame(f"expected true or false, got {format_value(plain)}")
     return plain
 
 
 def _read_str(plain: Any, body: BodyOf) -> str:
     if type(plain) is not str:
-        raise BadFrame(f"expected text, got {shown(plain)}")
+        raise BadFrame(f"expected text, got {format_value(plain)}")
     return plain
 
 
@@ -104,7 +104,7 @@ def _tuple_reader(item: _Reader) -> _Reader:
 def _fixed_tuple_reader(items: tuple[_Reader, ...]) -> _Reader:
     def read(plain: Any, body: BodyOf) -> tuple[Any, ...]:
         if len(_listed(plain)) != len(items):
-            raise BadFrame(f"expected {len(items)} values, got {shown(plain)}")
+            raise BadFrame(f"expected {len(items)} values, got {format_value(plain)}")
         return tuple([item(each, body) for item, each in zip(items, plain, strict=True)])
 
     return read
@@ -113,7 +113,7 @@ def _fixed_tuple_reader(items: tuple[_Reader, ...]) -> _Reader:
 def _set_reader(item: _Reader) -> _Reader:
     def read(plain: Any, body: BodyOf) -> frozenset[Any]:
         if not isinstance(plain, dict) or list(plain) != ["set"]:
-            raise BadFrame(f"expected a set, got {shown(plain)}")
+            raise BadFrame(f"expected a set, got {format_value(plain)}")
         return frozenset([item(each, body) for each in _listed(plain["set"])])
 
     return read
@@ -121,7 +121,7 @@ def _set_reader(item: _Reader) -> _Reader:
 
 def _listed(plain: Any) -> Any:
     if not isinstance(plain, list | tuple):
-        raise BadFrame(f"expected a list, got {shown(plain)}")
+        raise BadFrame(f"expected a list, got {format_value(plain)}")
     return plain
 
 

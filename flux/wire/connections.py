@@ -60,7 +60,7 @@ async def dial(where: str, own: Identity, expected: str | None = None) -> socket
     sock = await address.connect(where)
     if own.tls is not None:
         sock = await secure(sock, own.tls, listening=False)
-    peer = await handshake.greet(sock, name=own.name, secret=own.secret, run=own.run)
+    peer = await handshake.dial_handshake(sock, name=own.name, secret=own.secret, run=own.run)
     if expected is not None and peer != expected:
         sock.close()
         raise BadFrame(f"expected {expected!r} at {where}, and {peer!r} answered")
@@ -110,7 +110,7 @@ async def let_in(
         await _refuse_the_other_way(sock, first, own.tls)
         if own.tls is not None:
             sock = await secure(sock, own.tls, listening=True)
-        peer = await handshake.answer(sock, name=own.name, secret=own.secret, run=own.run, refuse=refuse)
+        peer = await handshake.answer_handshake(sock, name=own.name, secret=own.secret, run=own.run, refuse=refuse)
     except (FluxError, BadFrame, OSError) as error:
         broke = isinstance(error, OSError) and not isinstance(error, TimeoutError)
         log(logging.INFO if broke else logging.WARNING, f"closed a connection from {where}: {error}")

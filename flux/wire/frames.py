@@ -39,12 +39,12 @@ class BadValues(BadFrame):
     """A frame that is whole, of rows in which a value is none: it would be the same to whoever is sent it."""
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """What came from a peer, for an error: a little of it, however large or deep it is."""
     return reprlib.repr(value)
 
 
-def blame(error: BaseException) -> str:
+def protocol_error(error: BaseException) -> str:
     """An error that what came from a peer has caused; one line. Its `repr` may hold all that came."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:200]
 
@@ -57,7 +57,7 @@ def field(header: dict[str, Any], name: str, kind: type[T]) -> T:
     """
     value = header.get(name)
     if not isinstance(value, kind):
-        raise BadFrame(f"expected {header['kind']!r} with {name} as {kind.__name__}, got {shown(value)}")
+        raise BadFrame(f"expected {header['kind']!r} with {name} as {kind.__name__}, got {format_value(value)}")
     return value
 
 
@@ -65,7 +65,7 @@ def numbers(header: dict[str, Any], name: str) -> tuple[int, ...]:
     """The whole numbers that a header has under `name`."""
     values = field(header, name, tuple)
     if not all(isinstance(value, int) for value in values):
-        raise BadFrame(f"expected {header['kind']!r} with {name} as whole numbers, got {shown(values)}")
+        raise BadFrame(f"expected {header['kind']!r} with {name} as whole numbers, got {format_value(values)}")
     return values
 
 
@@ -103,7 +103,7 @@ def decode_header(packed: bytes | bytearray | memoryview) -> dict[str, Any]:
     try:
         header = msgpack.unpackb(packed, use_list=False, strict_map_key=True)
     except Exception as error:
-        raise BadFrame(f"the frame's header is not msgpack: {blame(error)}") from error
+        raise BadFrame(f"the frame's header is not msgpack: {protocol_error(error)}") from error
     if not isinstance(header, dict) or not isinstance(header.get("kind"), str):
-        raise BadFrame(f"a frame's header is a map with a kind, got {shown(header)}")
+        raise BadFrame(f"a frame's header is a map with a kind, got {format_value(header)}")
     return header

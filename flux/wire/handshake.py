@@ -16,7 +16,8 @@ A command that was only given an address does not know what the run there is cal
 What follows on the connection is not signed: where others can write to the network, use TLS (`tls`). Until it has
 proved who it is, a peer may send `frames.STRANGER_MAX_BYTES` at a time and nothing after `DEADLINE_S`.
 
-`Dialler` and `Listener` are the conversation without a connection; `greet` and `answer` hold it over one.
+`Dialler` and `Listener` are the conversation without a connection; `dial_handshake` and `answer_handshake` hold it over
+one.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _WELCOME = ""  # The reason of who is not refused.
 Refuse = Callable[[str], str | None]  # Why a peer of this name is not let in; None if it is.
 
 
-class Refused(FluxError):
+class HandshakeRefused(FluxError):
     """The other end knows us and will not talk to us, for a reason: we were declared dead. Or we refused it so."""
 
     def __init__(self, reason: str, who: str = "") -> None:
@@ -93,7 +94,7 @@ class Dialler:
         if verdict["kind"] == "refused" and "proof" in verdict:
             reason = _text(verdict, "reason", _REASON_MAX_CHARS)
             self._check(verdict, reason)
-            raise Refused(reason, f"{self._listener!r} refused this process, {self._own['name']!r}")
+            raise HandshakeRefused(reason, f"{self._listener!r} refused this process, {self._own['name']!r}")
         _raise_refusal(verdict, _called(self._run))
         _expect(verdict, "welcome")
         self._check(verdict, _WELCOME)
@@ -119,21 +120,21 @@ class Listener:
         self._peer = ""
         self._transcript: list[Any] = []
 
-    def challenge(self, greet: dict[str, Any]) -> dict[str, Any]:
+    def challenge(self, greeting: dict[str, Any]) -> dict[str, Any]:
         """What to say to who greets."""
-        _expect(greet, "greet")
-        if not _is_our_protocol(greet):
+        _expect(greeting, "greet")
+        if not _is_our_protocol(greeting):
             self.parting = {"kind": "refused", "why": "protocol", "protocol": VERSION}
-            raise _other_protocol(greet, f"who calls itself {frames.shown(greet.get('name'))}")
-        self._peer = _name(greet, "name")
-        run = _name(greet, "run")
+            raise _other_protocol(greeting, f"who calls itself {frames.format_value(greeting.get('name'))}")
+        self._peer = _name(greeting, "name")
+        run = _name(greeting, "run")
         if run not in (self._run, ANY_RUN):
             self.parting = {"kind": "refused", "why": "run"}
             raise AuthError(
                 f"{self._peer!r} greeted for run {run!r}, and this is run {self._run!r}; give it this run's name, or "
                 "the address of its own run"
             )
-        self._transcript = [VERSION, run, self._peer, self._name, _nonce(greet), self._nonce]
+        self._transcript = [VERSION, run, self._peer, self._name, _nonce(greeting), self._nonce]
         return {"kind": "challenge", "protocol": VERSION, "name": self._name, "nonce": self._nonce}
 
     def judge(self, proof: dict[str, Any], refuse: Refuse = everyone) -> tuple[str, dict[str, Any]]:
@@ -150,18 +151,20 @@ class Listener:
         if reason is not None:
             reason = reason[:_REASON_MAX_CHARS] or "no reason was given"
             self.parting = {"kind": "refused", "reason": reason, "proof": self._prove(reason)}
-            raise Refused(reason, f"{self._peer!r} was refused")
+            raise HandshakeRefused(reason, f"{self._peer!r} was refused")
         return self._peer, {"kind": "welcome", "proof": self._prove(_WELCOME)}
 
     def _prove(self, reason: str) -> bytes:
         return _proof(self._secret, "listener", self._transcript, reason)
 
 
-async def greet(sock: socket.socket, *, name: str, secret: bytes, run: str, deadline_s: float = DEADLINE_S) -> str:
+async def dial_handshake(
+    sock: socket.socket, *, name: str, secret: bytes, run: str, deadline_s: float = DEADLINE_S
+) -> str:
     """Greet over a connection that this process made; return the listener's name.
 
-    `AuthError` and `Refused` are final; an `OSError`, such as that time is up, is worth another try. When anything is
-    raised the connection is closed.
+    `AuthError` and `HandshakeRefused` are final; an `OSError`, such as a timeout, is worth another try. When anything
+    is raised the connection is closed.
     """
     dialler, reader = Dialler(name, secret, run), Reader(sock)
     with _closed_unless_greeted(sock, deadline_s):
@@ -170,7 +173,7 @@ async def greet(sock: socket.socket, *, name: str, secret: bytes, run: str, dead
         return dialler.conclude(await _hear(reader))
 
 
-async def answer(
+async def answer_handshake(
     sock: socket.socket,
     *,
     name: str,
@@ -182,7 +185,7 @@ async def answer(
     """Answer a greeting on a connection that was accepted; return the dialler's name.
 
     `refuse` is asked about one that has proved to be of the run: a reason sends it away. When anything is raised
-    (`AuthError`, `Refused`, `BadFrame`, `OSError`) the connection is closed.
+    (`AuthError`, `HandshakeRefused`, `BadFrame`, `OSError`) the connection is closed.
     """
     listener, reader = Listener(name, secret, run), Reader(sock)
     with _closed_unless_greeted(sock, deadline_s):
@@ -267,7 +270,7 @@ def _raise_refusal(header: dict[str, Any], run: str) -> None:
             "the other end talks over TLS only, and this process was given no certificate: start it with "
             f"{TLS_OPTIONS}, as the other one was"
         )
-    raise frames.BadFrame(f"refused, for no reason that this release knows: {frames.shown(why)}")
+    raise frames.BadFrame(f"refused, for no reason that this release knows: {frames.format_value(why)}")
 
 
 def _is_our_protocol(header: dict[str, Any]) -> bool:
@@ -277,14 +280,14 @@ def _is_our_protocol(header: dict[str, Any]) -> bool:
 
 def _other_protocol(header: dict[str, Any], who: str) -> AuthError:
     return AuthError(
-        f"{who} speaks protocol version {frames.shown(header.get('protocol'))}, this process {VERSION}; run one "
+        f"{who} speaks protocol version {frames.format_value(header.get('protocol'))}, this process {VERSION}; run one "
         "release everywhere"
     )
 
 
 def _expect(header: dict[str, Any], kind: str) -> None:
     if header["kind"] != kind:
-        raise frames.BadFrame(f"expected a {kind}, got {frames.shown(header['kind'])}")
+        raise frames.BadFrame(f"expected a {kind}, got {frames.format_value(header['kind'])}")
 
 
 def _name(header: dict[str, Any], field: str) -> str:
@@ -297,12 +300,14 @@ def _name(header: dict[str, Any], field: str) -> str:
 def _text(header: dict[str, Any], field: str, max_chars: int) -> str:
     text = header.get(field)
     if not isinstance(text, str) or len(text) > max_chars:
-        raise frames.BadFrame(f"expected {field} as text of at most {max_chars} characters, got {frames.shown(text)}")
+        raise frames.BadFrame(
+            f"expected {field} as text of at most {max_chars} characters, got {frames.format_value(text)}"
+        )
     return text
 
 
 def _nonce(header: dict[str, Any]) -> bytes:
     nonce = header.get("nonce")
     if not isinstance(nonce, bytes) or len(nonce) != _NONCE_BYTES:
-        raise frames.BadFrame(f"expected a nonce of {_NONCE_BYTES} bytes, got {frames.shown(nonce)}")
+        raise frames.BadFrame(f"expected a nonce of {_NONCE_BYTES} bytes, got {frames.format_value(nonce)}")
     return nonce

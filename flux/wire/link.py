@@ -58,7 +58,7 @@ _NO_FILES_LEFT_PAUSE_S = 0.1
 _OWN_KINDS = ("resume", "got", "closed")
 _CLOSED = memoryview(frames.encode({"kind": "closed"}))
 
-Body: TypeAlias = Any  # A pa.Buffer, or None for a frame without one.
+FrameBody: TypeAlias = Any  # A pa.Buffer, or None for a frame without one.
 
 
 class _Frame(NamedTuple):
@@ -67,7 +67,7 @@ class _Frame(NamedTuple):
 
 
 # A frame that is made when it is begun: its header, batch and encoded batch.
-Later: TypeAlias = Callable[[], tuple[dict[str, Any], pa.RecordBatch | None, Body]]
+Later: TypeAlias = Callable[[], tuple[dict[str, Any], pa.RecordBatch | None, FrameBody]]
 
 
 class LinkClosed(Exception):
@@ -173,7 +173,9 @@ class Link:
             if self._newest is not sock:
                 raise ConnectionAbortedError(f"a newer connection to {self.peer} took the place of this one")
             if header["kind"] != "resume":
-                raise frames.BadFrame(f"expected that {self.peer} resumes its link, got {frames.shown(header['kind'])}")
+                raise frames.BadFrame(
+                    f"expected that {self.peer} resumes its link, got {frames.format_value(header['kind'])}"
+                )
             self._forget(header.get("n"))
         except BaseException:
             _shut(sock)
@@ -242,7 +244,7 @@ class Link:
 
     # Frames out.
 
-    def send(self, header: dict[str, Any], body: Body = None, bulk: bool = False) -> None:
+    def send(self, header: dict[str, Any], body: FrameBody = None, bulk: bool = False) -> None:
         """Queue one frame; it never blocks. What is `bulk` lets other frames pass, and keeps its own order."""
         assert header["kind"] not in _OWN_KINDS, f"a frame of kind {header['kind']!r} is the link's own"
         if self.closed:
@@ -260,7 +262,7 @@ class Link:
             await self._bulk_moved.wait()
         return not self.closed
 
-    def send_batch(self, header: dict[str, Any], batch: pa.RecordBatch | None, encoded: Body = None) -> None:
+    def send_batch(self, header: dict[str, Any], batch: pa.RecordBatch | None, encoded: FrameBody = None) -> None:
         """Queue a frame whose body is a record batch; its schema travels once per link."""
         if self._later:  # Schemas are numbered in the order in which frames go, and those before may have new ones.
             self.send_batch_later(lambda: (header, batch, encoded))
@@ -275,7 +277,7 @@ class Link:
             self._waiting.append(make)
             self._wake.set()
 
-    def _batch_frame(self, header: dict[str, Any], batch: pa.RecordBatch | None, encoded: Body) -> _Frame:
+    def _batch_frame(self, header: dict[str, Any], batch: pa.RecordBatch | None, encoded: FrameBody) -> _Frame:
         if batch is None:
             return _frame(header, None)
         # By its bytes: to Arrow, schemas that differ in metadata alone are equal.
@@ -378,7 +380,7 @@ class Link:
 
     # Frames in.
 
-    async def receive(self) -> tuple[dict[str, Any], Body] | None:
+    async def receive(self) -> tuple[dict[str, Any], FrameBody] | None:
         """The next frame; None when none can come on this connection, because it broke or the link is closed."""
         self._read_last = False
         self._tell_if_due()
@@ -407,7 +409,7 @@ class Link:
                 return header, body
         return None
 
-    def decode_batch(self, header: dict[str, Any], body: Body) -> pa.RecordBatch | None:
+    def decode_batch(self, header: dict[str, Any], body: FrameBody) -> pa.RecordBatch | None:
         """The record batch of a frame sent with `send_batch`, in the frame's own memory. In the order received."""
         if "of" not in header:
             return None
@@ -431,8 +433,8 @@ class Link:
         last = self._told + len(self._kept)
         if type(n) is not int or not self._told <= n <= last:
             raise frames.BadFrame(
-                f"{self.peer} says that {frames.shown(n)} frames have come to it; it was sent {last:,}, and has told "
-                f"of {self._told:,} before. It is not the process that this link was made with"
+                f"{self.peer} acknowledges {frames.format_value(n)} frames; it was sent {last:,}, and has acknowledged "
+                f"{self._told:,} before. It is not the process that this link was made with"
             )
         for _ in range(n - self._told):
             self._bulk_bytes -= self._kept.popleft().bulk_bytes
@@ -441,7 +443,7 @@ class Link:
             self._wake.set()  # It may have waited for this.
 
 
-def _frame(header: dict[str, Any], body: Body) -> _Frame:
+def _frame(header: dict[str, Any], body: FrameBody) -> _Frame:
     size = 0 if body is None else body.size
     head = memoryview(frames.encode(header, size))
     return _Frame((head, memoryview(body).cast("B")) if size else (head,))

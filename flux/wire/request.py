@@ -19,7 +19,7 @@ from .sockets import Reader, write_all
 from .tls import Tls
 
 COMMAND = "command"
-Document: TypeAlias = dict[str, Any]
+Answer: TypeAlias = dict[str, Any]
 
 _CONNECT_TIMEOUT_S = 10.0
 
@@ -28,7 +28,7 @@ class Unanswered(FluxError):
     """Nobody is there, or who was there went away without an answer."""
 
 
-class Late(Unanswered):
+class RequestTimeout(Unanswered):
     """Somebody may be there: no answer came in the time for it."""
 
 
@@ -37,7 +37,7 @@ def command(secret: bytes, tls: Tls | None = None) -> Identity:
     return Identity(name=COMMAND, run=ANY_RUN, secret=secret, tls=tls)
 
 
-def ask(where: str, own: Identity, what: str, timeout_s: float, **details: Any) -> Document:
+def ask(where: str, own: Identity, what: str, timeout_s: float, **details: Any) -> Answer:
     """The answer of whoever listens at `where`; raises the error it answers with, or `Unanswered`.
 
     `AuthError` says that it is not trusted, or does not trust this process.
@@ -48,16 +48,14 @@ def ask(where: str, own: Identity, what: str, timeout_s: float, **details: Any) 
     return answer
 
 
-async def _asked(
-    where: str, own: Identity, question: dict[str, Any], timeout_s: float
-) -> tuple[Document, Document | None]:
+async def _asked(where: str, own: Identity, question: dict[str, Any], timeout_s: float) -> tuple[Answer, Answer | None]:
     what = question["what"]
     try:
         with trio.fail_after(_CONNECT_TIMEOUT_S):
             sock = await dial(where, own)
     except (TimeoutError, trio.TooSlowError) as error:
         why = str(error) or f"no connection within {_CONNECT_TIMEOUT_S:g} s"
-        raise Late(f"nobody answers at {where}: {why}") from error
+        raise RequestTimeout(f"nobody answers at {where}: {why}") from error
     except OSError as error:
         raise Unanswered(f"nobody answers at {where}: {error.strerror or error}") from error
     except frames.BadFrame as error:
@@ -71,7 +69,7 @@ async def _asked(
                     return {}, frames.field(header, "error", dict)
                 return frames.field(header, "answer", dict), None
         except trio.TooSlowError as error:
-            raise Late(f"no answer to {what!r} came from {where} within {timeout_s:g} s") from error
+            raise RequestTimeout(f"no answer to {what!r} came from {where} within {timeout_s:g} s") from error
         except (OSError, frames.BadFrame) as error:
             raise Unanswered(f"the connection to {where} broke before the answer to {what!r} came: {error}") from error
 

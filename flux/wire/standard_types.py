@@ -20,7 +20,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pyarrow as pa
 
-from .frames import BadFrame, shown
+from .frames import BadFrame, format_value
 
 FACTORIES: dict[str, Callable[[], Any]] = {
     kind.__name__: kind
@@ -91,19 +91,19 @@ def _to_time(plain: Any) -> time:
 
 def whole(value: Any) -> int:
     if type(value) is not int:
-        raise TypeError(f"expected a whole number, got {shown(value)}")
+        raise TypeError(f"expected a whole number, got {format_value(value)}")
     return value
 
 
 def text(value: Any) -> str:
     if type(value) is not str:
-        raise TypeError(f"expected text, got {shown(value)}")
+        raise TypeError(f"expected text, got {format_value(value)}")
     return value
 
 
 def _bytes(value: Any) -> bytes:
     if type(value) is not bytes:
-        raise TypeError(f"expected bytes, got {shown(value)}")
+        raise TypeError(f"expected bytes, got {format_value(value)}")
     return value
 
 
@@ -181,7 +181,7 @@ def _to_timestamp(plain: Any, pandas: Any) -> Any:
 
 def _numpy(value: Any, kind: type[Any]) -> Any:
     if type(value) is not kind:
-        raise TypeError(f"expected a {kind.__name__}, got {shown(value)}")
+        raise TypeError(f"expected a {kind.__name__}, got {format_value(value)}")
     return value
 
 

@@ -26,9 +26,9 @@ from ..types.errors import StateError
 from ..types.normalize import ColumnError
 from ..types.validate import check_rows
 from .batches import read_batch, read_table
-from .frames import BadFrame, blame, shown
+from .frames import BadFrame, format_value, protocol_error
 from .standard_types import Unknown
-from .state_types import PLAIN, Spoken, Vocabulary, Words, cannot_move
+from .state_types import PLAIN, StateTypes, TypedState, TypesByStep, cannot_move
 
 _ARRAY, _TABLE, _BATCH, _TUPLE, _ARRAY_OUTSIDE, _TABLE_OUTSIDE, _BATCH_OUTSIDE, _LIST, _DICT = range(1, 10)
 _WORD, _SPOKEN = 10, 11
@@ -52,12 +52,12 @@ _LOOKED_ENTRIES_MAX = 64
 # What `dtype.str` says of arrays without objects and fields. Other texts would be read as descriptions of types.
 _DTYPE = re.compile(r"[<>|](?:[biufcSUV][0-9]{1,9}|[mM]8(?:\[[0-9]{0,9}[a-zA-Z]{1,7}\])?)")
 _tokens = itertools.count(1)
-_NO_STEPS: Words = {}
+_NO_STEPS: TypesByStep = {}
 
 Parts: TypeAlias = list[memoryview]  # Of one buffer, in this order; views of what the operator holds.
 
 
-class Outside:
+class ForeignValue:
     """Where `encode` puts what is large; `note` is told of the size of each buffer, and may raise to make an end."""
 
     def __init__(self, note: Callable[[int], None]) -> None:
@@ -86,7 +86,7 @@ class Parcel:
         self.token = next(_tokens)  # Stands for it in a recording.
 
 
-def encode(state: Any, whose: str, outside: Outside | None = None, words: Vocabulary = PLAIN) -> bytes:
+def encode(state: Any, whose: str, outside: ForeignValue | None = None, words: StateTypes = PLAIN) -> bytes:
     """`state` as bytes, and what is large put `outside`, if that is given: it is not copied.
 
     `whose` says in an error which operator's it is, `words` what may be in it.
@@ -97,14 +97,14 @@ def encode(state: Any, whose: str, outside: Outside | None = None, words: Vocabu
         raise cannot_move(unknown, state, whose) from None
 
 
-def _encode(state: Any, whose: str, outside: Outside | None, words: Vocabulary, depth: int) -> bytes:
+def _encode(state: Any, whose: str, outside: ForeignValue | None, words: StateTypes, depth: int) -> bytes:
     """As `encode`, within `depth` tuples or values of a class."""
 
-    def within(value: Any, words: Vocabulary = words) -> bytes:
+    def within(value: Any, words: StateTypes = words) -> bytes:
         return _encode(value, whose, outside, words, depth + 1)
 
     def extend(value: Any) -> msgpack.ExtType:
-        if depth == _TUPLES_DEEP_MAX and type(value) is not Spoken:
+        if depth == _TUPLES_DEEP_MAX and type(value) is not TypedState:
             raise Unknown(value, _TOO_DEEP, "Keep lists and dicts, or HOOKS")
         if type(value) in _TEXTS_OF_NUMPY:
             return word(value)
@@ -118,7 +118,7 @@ def _encode(state: Any, whose: str, outside: Outside | None, words: Vocabulary, 
             return _extended_arrow(value, outside)
         if type(value) is tuple:
             return msgpack.ExtType(_TUPLE, within(list(value)))
-        if type(value) is Spoken:
+        if type(value) is TypedState:
             place = msgpack.packb([value.stage, value.step])
             return msgpack.ExtType(_SPOKEN, place + within(value.state, value.words))
         return word(value)
@@ -201,7 +201,7 @@ def _replaced(value: Any, extend: Callable[[Any], Any]) -> Any:
     return {key: _replaced(each, extend) for key, each in value.items()} if type(value) is dict else value
 
 
-def decode(packed: Any, outside: Sequence[Any] = (), words: Vocabulary = PLAIN, steps: Words = _NO_STEPS) -> Any:
+def decode(packed: Any, outside: Sequence[Any] = (), words: StateTypes = PLAIN, steps: TypesByStep = _NO_STEPS) -> Any:
     """What `encode` was given; numpy scalars and empty shapes come back as they were.
 
     `outside` are the buffers of what is large, writable arrays of bytes: what is made of them keeps them. What is in
@@ -210,11 +210,11 @@ def decode(packed: Any, outside: Sequence[Any] = (), words: Vocabulary = PLAIN, 
     return _decode(packed, outside, words, steps, 0)
 
 
-def _decode(packed: Any, outside: Sequence[Any], words: Vocabulary, steps: Words, depth: int) -> Any:
+def _decode(packed: Any, outside: Sequence[Any], words: StateTypes, steps: TypesByStep, depth: int) -> Any:
     if depth > _TUPLES_DEEP_MAX:
         raise BadFrame(f"state with tuples or values of classes nested more than {_TUPLES_DEEP_MAX} deep")
 
-    def within(data: Any, words: Vocabulary = words) -> Any:
+    def within(data: Any, words: StateTypes = words) -> Any:
         return _decode(data, outside, words, steps, depth + 1)
 
     def extended(code: int, data: bytes) -> Any:
@@ -247,21 +247,21 @@ def _decode(packed: Any, outside: Sequence[Any], words: Vocabulary, steps: Words
         raise
     except Exception as error:
         raise BadFrame(
-            f"what came is not the state of a partition: {blame(error)}; run one release everywhere"
+            f"what came is not the state of a partition: {protocol_error(error)}; run one release everywhere"
         ) from error
 
 
-def _spoken(data: bytes, steps: Words, within: Callable[[Any, Vocabulary], Any]) -> Any:
+def _spoken(data: bytes, steps: TypesByStep, within: Callable[[Any, StateTypes], Any]) -> Any:
     """State of a step, in the words of the operator that this process has there."""
     unpacker = msgpack.Unpacker()
     unpacker.feed(data[:64])
     place = tuple(unpacker.unpack())
     if place not in steps:
-        raise BadFrame(f"state of step {shown(place)}, of which nobody here knows what its state is made of")
+        raise BadFrame(f"state of step {format_value(place)}, of which nobody here knows what its state is made of")
     return within(memoryview(data)[unpacker.tell() :], steps[place])
 
 
-def _extended_array(value: Any, outside: Outside | None) -> msgpack.ExtType:
+def _extended_array(value: Any, outside: ForeignValue | None) -> msgpack.ExtType:
     value, layout = _in_layout(value)
     head = [value.dtype.str, list(value.shape), *layout]
     if outside is None or value.nbytes < _OUTSIDE_MIN_BYTES:
@@ -282,7 +282,7 @@ def _in_layout(value: Any) -> tuple[Any, list[list[int]]]:
     return (value, []) if axes == list(range(value.ndim)) else (value.transpose(axes), [axes])
 
 
-def _extended_arrow(value: Any, outside: Outside | None) -> msgpack.ExtType:
+def _extended_arrow(value: Any, outside: ForeignValue | None) -> msgpack.ExtType:
     is_table = isinstance(value, pa.Table)
     try:
         for rows in value.to_batches() if is_table else (value,):
@@ -325,7 +325,7 @@ def _array(data: bytes) -> Any:
 def _view(data: Any, dtype: Any) -> Any:
     """Bytes as a flat array of what they claim to be."""
     if not isinstance(dtype, str) or not _DTYPE.fullmatch(dtype):
-        raise BadFrame(f"state with an array of the unknown type {shown(dtype)}")
+        raise BadFrame(f"state with an array of the unknown type {format_value(dtype)}")
     flat = data.view(np.dtype(dtype))
     # To numpy every pattern of bits is a value of these, and whoever looks at one that is none comes to harm.
     if flat.dtype.kind == "b" and (flat.view(np.uint8) > 1).any():

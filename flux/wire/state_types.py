@@ -3,7 +3,7 @@
 Some types travel as they are: sets, dates and times, decimals and the like, arrays of Arrow (`standard`). Classes of
 the user's travel if the operator names them (`state_types`): dataclasses, named tuples, enums, and classes whose
 instances are their attributes. For everything else an operator may have `encode_state` and `decode_state`. All three
-together are its `Vocabulary`, and bytes that came from a peer make nothing that is not in it.
+together are its `StateTypes`, and bytes that came from a peer make nothing that is not in it.
 
 What is in two places of a state becomes two, as in JSON: who changes one of them would not change the other any more.
 
@@ -22,7 +22,7 @@ from typing import Any
 
 from ..model.batch import ROW_MODULE, row_type
 from ..types.errors import PlanError, StateError
-from .frames import BadFrame, shown
+from .frames import BadFrame, format_value
 from .standard_types import FACTORIES, Unknown, from_standard, is_standard, text, to_standard, whole
 
 _HEAP_TYPE = 1 << 9  # Of a class that was made by a `class` statement.
@@ -80,7 +80,7 @@ class _Class:
             return {text(name): value for name, value in plain.items()}
         if type(plain) is not list or self.fields is None or len(plain) != len(self.fields):
             fields = "attributes" if self.fields is None else f"the fields {', '.join(self.fields)}"
-            raise BadFrame(f"{self.kind.__qualname__} has {fields}; {shown(plain)} came")
+            raise BadFrame(f"{self.kind.__qualname__} has {fields}; {format_value(plain)} came")
         return dict(zip(self.fields, plain, strict=True))
 
 
@@ -112,7 +112,7 @@ def _class_of(kind: Any, whose: str) -> _Class:
     )
 
 
-class Vocabulary:
+class StateTypes:
     """What the state of one operator may be made of, beside plain values, arrays and tables."""
 
     def __init__(
@@ -131,7 +131,7 @@ class Vocabulary:
             )
 
     @classmethod
-    def of(cls, operator: type[Any], whose: str) -> Vocabulary:
+    def of(cls, operator: type[Any], whose: str) -> StateTypes:
         """What an operator says of its state: `state_types`, `encode_state` and `decode_state`."""
         types = tuple(getattr(operator, "state_types", ()))
         hooks = [_hook(operator, name, whose) for name in ("encode_state", "decode_state")]
@@ -197,7 +197,7 @@ class Vocabulary:
     def _named(self, word: Any) -> _Class:
         named = self._names.get(word[1:]) if isinstance(word, str) and word.startswith(".") else None
         if named is None:
-            raise BadFrame(f"state with a {shown(word)}, which the operator here does not name in state_types")
+            raise BadFrame(f"state with a {format_value(word)}, which the operator here does not name in state_types")
         return named
 
     def _factory(self, value: defaultdict[Any, Any]) -> str | None:
@@ -220,20 +220,20 @@ class Vocabulary:
         return FACTORIES[word] if word in FACTORIES else self._named(word).kind
 
 
-PLAIN = Vocabulary()
+PLAIN = StateTypes()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Spoken:
+class TypedState:
     """State of one step, in the words of its operator."""
 
     stage: int
     step: int
     state: Any
-    words: Vocabulary
+    words: StateTypes
 
 
-Words = Mapping[tuple[int, int], Vocabulary]  # By stage and step.
+TypesByStep = Mapping[tuple[int, int], StateTypes]  # By stage and step.
 
 
 def _hook(operator: type[Any], name: str, whose: str) -> Callable[[Any], Any] | None:
@@ -289,7 +289,7 @@ def _place_of(wanted: Any, state: Any) -> str:
 
 
 def _parts(value: Any, place: str) -> list[tuple[Any, str]]:
-    if isinstance(value, Spoken):
+    if isinstance(value, TypedState):
         return [(value.state, place)]
     if isinstance(value, dict) and "states" in value and hasattr(value.get("keys"), "to_pylist"):
         # A piece of what a `KeyedOperator` keeps: one state for each row of a table of keys.

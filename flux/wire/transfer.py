@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from .frames import BadFrame
-from .state_codec import Outside, decode, encode
-from .state_types import Words
+from .state_codec import ForeignValue, decode, encode
+from .state_types import TypesByStep
 
 # Data that was sent behind a chunk waits for it: half a millisecond on a link that carries a gigabyte per second.
 CHUNK_BYTES = 512 << 10
@@ -31,7 +31,7 @@ _BUFFERS_MAX = 1 << 20  # Of one value; each has at least 64 KiB, or 8,192 entri
 
 
 @dataclass(frozen=True)
-class Whose:
+class StateOwner:
     """Whose state it is, for errors: a place, and the steps of which each has some of the values."""
 
     place: str
@@ -47,14 +47,14 @@ class Whose:
 
 
 def items(
-    values: Iterable[Any], whose: str | Whose, note: Callable[[int], None] = lambda size: None
+    values: Iterable[Any], whose: str | StateOwner, note: Callable[[int], None] = lambda size: None
 ) -> Iterator[list[memoryview]]:
     """The stream of `values`: the parts of each are views of the memory that it is in, until one asks for the next.
 
     `note` is told of the size of what is in it as it is found, and may raise to make an end.
     """
     for value in values:
-        outside = Outside(note)
+        outside = ForeignValue(note)
         packed = encode(value, whose if isinstance(whose, str) else whose.of(value), outside)
         note(len(packed))
         stream: list[memoryview] = []
@@ -63,7 +63,7 @@ def items(
         yield [*stream, memoryview(_ITEM.pack(_VALUE, len(packed))), memoryview(packed)]
 
 
-def chunks(stream: bytes | bytearray) -> Iterator[memoryview]:
+def state_chunks(stream: bytes | bytearray) -> Iterator[memoryview]:
     """A stream that is at hand, cut."""
     for start in range(0, len(stream), CHUNK_BYTES):
         yield memoryview(stream)[start : start + CHUNK_BYTES]
@@ -100,7 +100,7 @@ class Arrival:
             if self._item is not None and self._filled == len(self._item):
                 self._finish()
 
-    def values(self, steps: Words = MappingProxyType({})) -> Iterator[Any]:
+    def values(self, steps: TypesByStep = MappingProxyType({})) -> Iterator[Any]:
         """What was sent, read as one asks for it, in the words of these steps; once, when the last chunk is here."""
         if self._item is not None or self._head or self._buffers:
             raise BadFrame("the state of a partition ended in the middle of a value")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ...protocols.buffer import Buffer
 from ...protocols.fh_cons import FhCons
 from ...protocols.fh_prod import FhProd
-from ...protocols.messages import Ack, Done, Drop, Effect, Failed, Send, State, Tell, Want
+from ...protocols.messages import Ack, CopyFailed, CopyReady, Drop, Effect, RequestState, Send, SendToController, State
 from ...protocols.pooler import Pooler
 from ...protocols.state_mover import StateMover
 from .patch import Patch, sending
@@ -43,7 +43,7 @@ def say_that_it_is_done_when_it_is_asked_for(patch: Patch) -> None:
 
     def want(mover: StateMover, version: int, consumed: int) -> Iterator[Effect]:
         yield from own(mover, version, consumed)
-        yield Tell(message=Done(node=mover.name, version=version))
+        yield SendToController(message=CopyReady(node=mover.name, version=version))
 
     patch.put(StateMover, "_want", want)
 
@@ -57,7 +57,7 @@ def cut_under_the_operator(patch: Patch) -> None:
     """The state is read while the operator is at work on it."""
     own = Pooler._cut
 
-    def cut(pooler: Pooler, want: Want) -> Iterator[Effect]:
+    def cut(pooler: Pooler, want: RequestState) -> Iterator[Effect]:
         cohorts = dict(pooler.cons.cohorts)
         pooler.cons.cohorts.update({k: c._replace(working_upto=None) for k, c in cohorts.items()})
         effects = list(own(pooler, want))
@@ -96,7 +96,7 @@ def say_nothing_of_a_dead_donor(patch: Patch) -> None:
 
     def ask(mover: StateMover, installed: Container[int], consumed: int) -> Iterator[Effect]:
         for effect in own(mover, installed, consumed):
-            if not (isinstance(effect, Tell) and isinstance(effect.message, Failed)):
+            if not (isinstance(effect, SendToController) and isinstance(effect.message, CopyFailed)):
                 yield effect
 
     patch.put(StateMover, "ask", ask)
@@ -119,15 +119,15 @@ def step_over_a_cohort(patch: Patch) -> None:
 
 def fuse_a_cohort_at_work(patch: Patch) -> None:
     """Two cohorts become one when they have come equally far, also while the operator is busy with the younger."""
-    own = FhCons.meeting
+    own = FhCons.cohorts_to_fuse
 
-    def meeting(cons: FhCons) -> tuple[int, int] | None:
+    def cohorts_to_fuse(cons: FhCons) -> tuple[int, int] | None:
         twin = cons.clone()
         oldest = min(cons.cohorts, default=0)
         twin.cohorts = {k: c if k == oldest else c._replace(working_upto=None) for k, c in cons.cohorts.items()}
         return own(twin)
 
-    patch.put(FhCons, "meeting", meeting)
+    patch.put(FhCons, "cohorts_to_fuse", cohorts_to_fuse)
 
 
 def acknowledge_later_when_a_copy_is_here(patch: Patch) -> None:
@@ -155,7 +155,11 @@ def report_a_dead_donor_once(patch: Patch) -> None:
     own = StateMover.report
 
     def report(mover: StateMover, installed: Container[int]) -> Iterator[Effect]:
-        return (told for told in own(mover, installed) if isinstance(told, Tell) and isinstance(told.message, Done))
+        return (
+            told
+            for told in own(mover, installed)
+            if isinstance(told, SendToController) and isinstance(told.message, CopyReady)
+        )
 
     patch.put(StateMover, "report", report)
 
@@ -176,7 +180,7 @@ def hold_who_is_behind_in_a_full_pool(patch: Patch) -> None:
 def fuse_cohorts_at_different_positions(patch: Patch) -> None:
     """Partitions are consumed in one step wherever they are."""
 
-    def meeting(cons: FhCons) -> tuple[int, int] | None:
+    def cohorts_to_fuse(cons: FhCons) -> tuple[int, int] | None:
         oldest, *younger = sorted(cons.cohorts) or [0]
         return (younger[0], oldest) if younger else None
 
@@ -184,21 +188,21 @@ def fuse_cohorts_at_different_positions(patch: Patch) -> None:
         prod.cohorts[into] |= prod.cohorts.pop(cohort)
         del prod.produced[cohort]
 
-    patch.put(FhCons, "meeting", meeting)
+    patch.put(FhCons, "cohorts_to_fuse", cohorts_to_fuse)
     patch.put(FhProd, "fuse", fuse)
 
 
 def fuse_cohorts_at_work(patch: Patch) -> None:
     """Two cohorts become one while the operator is busy with one of them."""
 
-    def meeting(cons: FhCons) -> tuple[int, int] | None:
+    def cohorts_to_fuse(cons: FhCons) -> tuple[int, int] | None:
         oldest = min(cons.cohorts, default=0)
         for cohort, own in cons.cohorts.items():
             if cohort != oldest and own.consumed == cons.cohorts[oldest].consumed:
                 return cohort, oldest
         return None
 
-    patch.put(FhCons, "meeting", meeting)
+    patch.put(FhCons, "cohorts_to_fuse", cohorts_to_fuse)
 
 
 def lose_what_was_pending_when_cohorts_fuse(patch: Patch) -> None:

@@ -38,7 +38,7 @@ def begin_the_egress_at_its_position(patch: Patch) -> None:
 
 def keep_lanes_of_one_sender_apart(patch: Patch) -> None:
     """What one sender feeds a new copy from several places on is never made one lane."""
-    patch.put(FhCons, "found", sending(Merge, lambda merge: None, FhCons.found))
+    patch.put(FhCons, "found", sending(Merge, lambda merge: None, FhCons.add_cohort))
 
 
 def acknowledge_what_was_taken_early(patch: Patch) -> None:

@@ -10,7 +10,7 @@ from ...protocols.buffer import Buffer
 from ...protocols.egress import Egress
 from ...protocols.fh_cons import NOBODY, FhCons
 from ...protocols.fh_prod import FhProd, LaneName, LaneOut
-from ...protocols.messages import Ack, Attach, Data, Effect, Frame, Send, Stop, View
+from ...protocols.messages import Ack, Attach, Data, Effect, PendingInput, Send, Stop, View
 from ...protocols.pooler import Pooler
 from .patch import Patch, sending
 
@@ -126,7 +126,7 @@ def drop_what_one_has_acknowledged(patch: Patch) -> None:
 
 def keep_nothing_for_copies_on_their_way(patch: Patch) -> None:
     """Only finished copies are entitled."""
-    patch.put(View, "entitled", lambda view, stage: view.holders(stage) or view.copies[stage][0])
+    patch.put(View, "must_ack", lambda view, stage: view.holders(stage) or view.copies[stage][0])
 
 
 def take_silence_for_an_ack(patch: Patch) -> None:
@@ -143,7 +143,7 @@ def wait_for_copies_on_their_way(patch: Patch) -> None:
 
 def keep_as_much_for_who_has_caught_up(patch: Patch) -> None:
     """For a site to which a copy has come as much may be kept for ever as on its way."""
-    patch.put(Buffer, "_press", lambda buffer, dest, rows: None)
+    patch.put(Buffer, "_shrink_quota", lambda buffer, dest, rows: None)
 
 
 def wait_for_all_that_a_copy_has_to_take(patch: Patch) -> None:
@@ -166,7 +166,7 @@ def keep_floors_by_place(patch: Patch) -> None:
     def adopt(prod: FhProd, view: View) -> Iterator[Effect]:
         floors = prod.buffer.floors
         for edge in view.outputs(prod.stage):
-            now = view.entitled(view.edges[edge][1])
+            now = view.must_ack(view.edges[edge][1])
             left = [floor for (e, node), floor in floors.items() if e == edge and node not in now]
             for node in now if left else ():
                 floors.setdefault((edge, node), max(left))
@@ -177,7 +177,7 @@ def keep_floors_by_place(patch: Patch) -> None:
 
 def keep_nothing_for_a_dead_egress(patch: Patch) -> None:
     """While an egress is dead and not replaced, nobody is entitled in its place."""
-    patch.put(View, "entitled", View.members)
+    patch.put(View, "must_ack", View.members)
 
 
 # --- the frontier -----------------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ def feed_from_where_the_producer_is(patch: Patch) -> None:
     """A producer copy that has produced less than an attach asks for begins at once, where it is."""
 
     def open_lane(prod: FhProd, message: Attach) -> Iterator[Effect]:
-        lane = (message.edge, message.sender, message.stint)
+        lane = (message.edge, message.sender, message.lane_id)
         produced = min(prod.produced.values(), default=0)
         prod.lanes[lane] = LaneOut(channels=message.channels, cursor=min(message.position, produced))
         yield from prod._feed(lane)
@@ -259,9 +259,11 @@ def take_what_was_stopped(patch: Patch) -> None:
     """Frames that were sent before the stop was known count in full."""
 
     def receive(cons: FhCons, message: Data) -> Iterator[Effect]:
-        lane = cons.lanes[message.stint]
-        cons.lanes[message.stint] = lane._replace(upto=message.upto)
-        frame = Frame(edge=lane.edge, after=message.after, upto=message.upto, channels=(), body=message.bodies[0])
+        lane = cons.lanes[message.lane_id]
+        cons.lanes[message.lane_id] = lane._replace(upto=message.upto)
+        frame = PendingInput(
+            edge=lane.edge, after=message.after, upto=message.upto, channels=(), body=message.bodies[0]
+        )
         cons.pending[lane.cohort] = (*cons.pending.get(lane.cohort, ()), frame)
         yield from ()
 
@@ -276,11 +278,11 @@ def take_frames_of_an_old_stint(patch: Patch) -> None:
 
 
 def _of_this_stint(cons: FhCons, message: Any) -> Any:
-    if message.stint in cons.lanes or not isinstance(message, Data):
+    if message.lane_id in cons.lanes or not isinstance(message, Data):
         return message
-    for stint, lane in cons.lanes.items():
+    for lane_id, lane in cons.lanes.items():
         if (lane.edge, lane.sender, lane.upto) == (message.edge, message.sender, message.after):
-            return replace(message, stint=stint)
+            return replace(message, lane_id=lane_id)
     return message
 
 

@@ -12,7 +12,7 @@ from ...protocols.controller import Controller
 from ...protocols.egress import Egress
 from ...protocols.messages import Effect, Hello, PeerMessage, Publish, Resend, View
 from ...protocols.node import Node
-from ...protocols.view_retention import Seen
+from ...protocols.view_retention import ViewRetention
 from .. import world as world_module
 from ..invariants import Checker, FencedIsMute, all_checkers
 from ..process import CONTROLLER, Watch
@@ -229,18 +229,18 @@ def do_not_send_views_again(patch: Patch) -> None:
 
 def keep_the_last_view_only(patch: Patch) -> None:
     """The journal has no view but the last one."""
-    patch.put(Seen, "by_all", property(lambda seen: max(seen.upto.values(), default=0)))
+    patch.put(ViewRetention, "by_all", property(lambda seen: max(seen.upto.values(), default=0)))
 
 
 def take_silence_for_having_seen(patch: Patch) -> None:
     """Who has not been heard by a controller that was started again has seen all views."""
-    own = Seen.__init__
+    own = ViewRetention.__init__
 
-    def begin(seen: Seen, last: View | None) -> None:
+    def begin(seen: ViewRetention, last: View | None) -> None:
         own(seen, last)
         seen.upto = {}
 
-    patch.put(Seen, "__init__", begin)
+    patch.put(ViewRetention, "__init__", begin)
 
 
 def let_any_process_serve_an_end(patch: Patch) -> None:

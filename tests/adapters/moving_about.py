@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flux.model.punctuation import Punctuation
-from flux.testing.harness import Given, Subject, Way, play
+from flux.testing.harness import GivenInput, Subject, Way, play
 
 PARTITIONS = 3
 
@@ -20,7 +20,7 @@ def emitted(
     **parameters: Any,
 ) -> list[dict[str, Any]]:
     """The rows that come out; behind each event in `moves`, counted from 0, all partitions go to the other site."""
-    given = Given.of([*events, *([Punctuation(0, "end")] if ends else [])])
+    given = GivenInput.of([*events, *([Punctuation(0, "end")] if ends else [])])
     way = Way(moves=tuple((number + 1, pid) for number in moves for pid in range(PARTITIONS)))
     subject = Subject(operator, key, parameters, PARTITIONS, operator.__name__)
     return [output.values for output in play(subject, given, way)]

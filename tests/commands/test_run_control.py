@@ -20,7 +20,7 @@ from flux.commands.top import screen, watch
 from flux.driver.local import registry
 from flux.types.errors import AuthError, FluxError
 from flux.wire import address
-from flux.wire.request import Late, Unanswered, ask, command
+from flux.wire.request import RequestTimeout, Unanswered, ask, command
 from tests.runtime import fakes
 from tests.runtime.waiting import wait_until
 
@@ -183,7 +183,7 @@ def test_the_entry_of_a_killed_program_is_removed(runs: Path, capsys: pytest.Cap
 
 
 def test_an_entry_whose_number_another_process_has_is_removed(runs: Path) -> None:
-    registry.enter(registry.Entry(name="old", pid=os.getpid(), address=f"unix:{runs}/gone", secret="00"), "old")
+    registry.enter(registry.RunEntry(name="old", pid=os.getpid(), address=f"unix:{runs}/gone", secret="00"), "old")
     assert registry.entries() == []
     assert list(runs.iterdir()) == []
 
@@ -233,7 +233,7 @@ def test_top_draws_until_the_run_has_ended(run: flux.Run, monkeypatch: pytest.Mo
 
 def test_top_goes_on_when_an_answer_is_late(run: flux.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     document = run.status().to_dict()
-    looks: list[Any] = [document, Late("no answer came within 10 s"), document, Unanswered("gone")]
+    looks: list[Any] = [document, RequestTimeout("no answer came within 10 s"), document, Unanswered("gone")]
 
     def look() -> dict[str, Any]:
         answer = looks.pop(0)
@@ -253,7 +253,7 @@ def test_who_takes_too_long_to_answer_is_late_not_gone(run: flux.Run, monkeypatc
     [entry] = registry.entries()
     asked, own = threading.Event(), command(bytes.fromhex(entry.secret))
     monkeypatch.setattr(run, "status", asked.wait)
-    with pytest.raises(Late, match=r"no answer to 'status' came from .* within 0\.2 s"):
+    with pytest.raises(RequestTimeout, match=r"no answer to 'status' came from .* within 0\.2 s"):
         ask(entry.address, own, "status", 0.2)
     asked.set()
 
@@ -261,7 +261,7 @@ def test_who_takes_too_long_to_answer_is_late_not_gone(run: flux.Run, monkeypatc
 def test_who_does_not_greet_in_time_is_late_not_gone(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flux.wire.request._CONNECT_TIMEOUT_S", 0.1)
     where = f"unix:{runs.parent / 'silent'}"
-    with address.listen(where), pytest.raises(Late, match=r"nobody answers at .*: no connection within"):
+    with address.listen(where), pytest.raises(RequestTimeout, match=r"nobody answers at .*: no connection within"):
         ask(where, command(b"a secret"), "status", 30.0)
 
 

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from flux.controller.failure_detector import LATE_MAX_S, LOOK_EVERY_S, MISSED_MAX, Pulse
-from flux.controller.link_suspicions import Doubts
+from flux.controller.failure_detector import LATE_MAX_S, LOOK_EVERY_S, MISSED_MAX, FailureDetector
+from flux.controller.link_suspicions import LinkSuspicions
 from flux.controller.os_process import is_stopped, pid_of
 from flux.site.heartbeat import BEAT_EVERY_S
 from flux.site.peers import CUT_PATIENCE_S
@@ -26,7 +26,7 @@ class Beating:
 
     def __init__(self, pid: int | None = None, stopped: bool = False) -> None:
         self.now = 100.0
-        self.pulse = Pulse(is_stopped=lambda asked: stopped and asked == pid)
+        self.pulse = FailureDetector(is_stopped=lambda asked: stopped and asked == pid)
         self._pid = pid
 
     def go_on(self, seconds: float, beating: tuple[str, ...] = NODES, every_s: float = BEAT_EVERY_S) -> list[str]:
@@ -137,7 +137,7 @@ def test_a_controller_that_was_late_itself_takes_nobody_for_dead() -> None:
 
 
 def test_who_was_heard_lately_beats() -> None:
-    pulse = Pulse()
+    pulse = FailureDetector()
     assert not pulse.beats("site-1", 1.0)
     pulse.beat("site-1", 1.0)
     assert pulse.beats("site-1", 1.0 + LATE_MAX_S)
@@ -180,7 +180,7 @@ class Saying:
 
     def __init__(self, turn_s: float = BEAT_EVERY_S) -> None:
         self.now = 100.0
-        self._doubts = Doubts()
+        self._doubts = LinkSuspicions()
         self._turn_s = turn_s
 
     def say(self, *pairs: tuple[str, str], times: int = 1) -> bool:

@@ -14,7 +14,7 @@ import msgpack
 import pytest
 
 from flux.controller import view_journal as module
-from flux.controller.view_journal import Views
+from flux.controller.view_journal import ViewJournal
 from flux.protocols.messages import View
 from flux.storage.journal import Journal
 from flux.types.errors import FluxError
@@ -29,8 +29,8 @@ JOINED = replace(FIRST, number=2, nodes=(*FIRST.nodes, "site-3"))
 DIED = replace(JOINED, number=3, dead=frozenset({"site-2"}))
 
 
-def written(path: Path) -> Views:
-    views = Views(path)
+def written(path: Path) -> ViewJournal:
+    views = ViewJournal(path)
     for node in JOINED.nodes:
         views.addresses[node] = f"unix:{node}"
     for view in (FIRST, JOINED, DIED):
@@ -38,14 +38,14 @@ def written(path: Path) -> Views:
     return views
 
 
-def again(path: Path) -> Views:
+def again(path: Path) -> ViewJournal:
     """As a controller finds it that is started in the place of the one that wrote it, which would hold the lock."""
     written(path)
-    return Views(Path(shutil.copy(path, f"{path}.found")))
+    return ViewJournal(Path(shutil.copy(path, f"{path}.found")))
 
 
 def test_a_new_journal_has_no_view(tmp_path: Path) -> None:
-    views = Views(tmp_path / "journal")
+    views = ViewJournal(tmp_path / "journal")
     assert views.last is None
     assert views.behind(0, "site-1") == []
 
@@ -79,9 +79,9 @@ def numbered(number: int) -> View:
     return replace(DIED, number=number, nodes=("ingress", "site-1", "site-2", "egress"))
 
 
-def grown(path: Path, upto: int = 100, slow: str = "", slow_seen: int = 0) -> Views:
+def grown(path: Path, upto: int = 100, slow: str = "", slow_seen: int = 0) -> ViewJournal:
     """A journal of so many views that all have seen, but for a `slow` node; it is shortened when it is a few long."""
-    views = Views(path)
+    views = ViewJournal(path)
     for number in range(1, upto + 1):
         views.append(numbered(number))
         for node in LIVING:
@@ -96,8 +96,8 @@ def short(monkeypatch: pytest.MonkeyPatch) -> int:
     return 1_000
 
 
-def found(path: Path) -> Views:
-    return Views(Path(shutil.copy(path, f"{path}.found")))
+def found(path: Path) -> ViewJournal:
+    return ViewJournal(Path(shutil.copy(path, f"{path}.found")))
 
 
 def test_a_journal_stays_short(tmp_path: Path, short: int) -> None:
@@ -177,7 +177,7 @@ def survived(path: Path, arm: Callable[[], None]) -> bool:
     pid = os.fork()
     if pid == 0:
         try:
-            views = Views(path)
+            views = ViewJournal(path)
             for node in LIVING:
                 views.took(node, 49)
             arm()
@@ -192,7 +192,7 @@ def test_a_process_that_dies_while_it_shortens_leaves_a_whole_journal(tmp_path: 
     for point in count():
         path = Path(shutil.copy(tmp_path / "before", tmp_path / f"journal-{point}"))
         ended = survived(path, dies_at(point))
-        views = Views(path)
+        views = ViewJournal(path)
         assert views.last in ([numbered(51)] if ended else [numbered(50), numbered(51)])
         assert views.last is not None
         needed = [view.number for view in views.behind(49, "site-1")]
@@ -209,4 +209,4 @@ def test_a_journal_of_another_release_is_said_to_be(tmp_path: Path) -> None:
     journal.append(msgpack.packb([{"$": "View", "number": 1}, {}]))
     journal.close()
     with pytest.raises(FluxError, match="of another release of Flux: View has the fields"):
-        Views(tmp_path / "journal")
+        ViewJournal(tmp_path / "journal")

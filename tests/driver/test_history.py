@@ -11,7 +11,7 @@ from flux.driver.history import INTERVAL_S, RECENT_S, SETTLED_MAX, History
 from flux.driver.processes import Process, Processes
 from flux.driver.report import LogEntry, build_timeline
 from flux.driver.report_builder import make_report, make_status
-from flux.driver.run_state import MOVES_MAX, Heard, Moved, Whole
+from flux.driver.run_state import MOVES_MAX, Completeness, RunState, StateMove
 from flux.plan import Policy
 from tests.runtime.fakes import flow
 
@@ -57,8 +57,8 @@ def test_what_was_settled_is_told_as_if_every_entry_were_still_there(every_s: fl
         assert interval.latency_p99_ms == pytest.approx(wanted.latency_p99_ms)
 
 
-def moved(when_s: float, size_bytes: int, version: int = 1) -> Moved:
-    return Moved(version=version, at=STARTED_AT + when_s, to="site-3", size_bytes=size_bytes, cut_s=0.0)
+def moved(when_s: float, size_bytes: int, version: int = 1) -> StateMove:
+    return StateMove(version=version, at=STARTED_AT + when_s, to="site-3", size_bytes=size_bytes, cut_s=0.0)
 
 
 def test_of_a_very_long_run_the_memory_is_bounded_and_every_row_is_told() -> None:
@@ -110,28 +110,28 @@ def test_an_ingress_that_was_started_again_is_not_counted_twice_and_what_none_to
 def test_the_output_gap_of_a_death_long_ago_is_still_known() -> None:
     numbered, taken = logs(RECENT_S, every_s=0.25)
     taken = [entry for entry in taken if not 10.0 < entry[0] < 11.0]
-    heard = Heard(started_at=STARTED_AT)
+    run_state = RunState(started_at=STARTED_AT)
     site = Process("site-1", killed_at=STARTED_AT + 10.0, gone_at=STARTED_AT + 10.0)
-    heard.deaths.append(site)
+    run_state.deaths.append(site)
     entries = [(STARTED_AT + t_s, upto, rows) for t_s, upto, rows in numbered]
-    heard.history.add_inputs(entries, sum(rows for *_, rows in numbered))
+    run_state.history.add_inputs(entries, sum(rows for *_, rows in numbered))
     for t_s, upto, rows in taken:
-        heard.history.add_output((STARTED_AT + t_s, upto, rows))
-    [before] = failures_of(heard)
+        run_state.history.add_output((STARTED_AT + t_s, upto, rows))
+    [before] = failures_of(run_state)
     assert before.output_gap_s > 1.0
-    settle_failures(heard, STARTED_AT + 3 * RECENT_S)
-    heard.history.settle(STARTED_AT, STARTED_AT + 3 * RECENT_S)
-    assert heard.history.outputs == []
-    assert failures_of(heard) == [before]
+    settle_failures(run_state, STARTED_AT + 3 * RECENT_S)
+    run_state.history.settle(STARTED_AT, STARTED_AT + 3 * RECENT_S)
+    assert run_state.history.outputs == []
+    assert failures_of(run_state) == [before]
 
 
-def heard_of(output_s: list[float], died_s: float = 10.0) -> Heard:
+def heard_of(output_s: list[float], died_s: float = 10.0) -> RunState:
     """A run with a row of output at each of these seconds, whose site-1 was killed."""
-    heard = Heard(started_at=STARTED_AT)
-    heard.deaths.append(Process("site-1", killed_at=STARTED_AT + died_s, gone_at=STARTED_AT + died_s))
+    run_state = RunState(started_at=STARTED_AT)
+    run_state.deaths.append(Process("site-1", killed_at=STARTED_AT + died_s, gone_at=STARTED_AT + died_s))
     for number, t_s in enumerate(output_s, start=1):
-        heard.history.add_output((STARTED_AT + t_s, number, 1))
-    return heard
+        run_state.history.add_output((STARTED_AT + t_s, number, 1))
+    return run_state
 
 
 def test_an_outage_longer_than_the_time_in_which_it_has_to_begin_is_told_whole() -> None:
@@ -145,51 +145,51 @@ def test_a_pause_that_began_long_after_the_death_is_not_its_cost() -> None:
 
 
 def test_an_outage_that_goes_on_lasts_until_now_and_one_at_the_end_of_the_stream_is_none() -> None:
-    heard = heard_of([9.5, 10.25])
-    assert failures_of(heard, STARTED_AT + 17.25)[0].output_gap_s == 7.0
-    heard.ended = True
-    assert failures_of(heard, STARTED_AT + 17.25)[0].output_gap_s == 0.25
-    assert failures_of(heard)[0].output_gap_s == 0.25
+    run_state = heard_of([9.5, 10.25])
+    assert failures_of(run_state, STARTED_AT + 17.25)[0].output_gap_s == 7.0
+    run_state.ended = True
+    assert failures_of(run_state, STARTED_AT + 17.25)[0].output_gap_s == 0.25
+    assert failures_of(run_state)[0].output_gap_s == 0.25
 
 
 def test_an_outage_that_lasts_longer_than_the_history_is_told_whole() -> None:
-    heard = heard_of([9.5, 10.5])
+    run_state = heard_of([9.5, 10.5])
     for minute in range(2, 20, 2):
         now = STARTED_AT + minute * 60
-        settle_failures(heard, now)
-        heard.history.settle(STARTED_AT, now)
-    assert heard.history.outputs == []
-    assert failures_of(heard, STARTED_AT + 1_200)[0].output_gap_s == 1_189.5
-    heard.history.add_output((STARTED_AT + 1_210.5, 3, 1))
-    settle_failures(heard, STARTED_AT + 1_220)
-    heard.history.settle(STARTED_AT, STARTED_AT + 2_000)
-    heard.history.add_output((STARTED_AT + 5_000, 4, 1))
-    assert failures_of(heard, STARTED_AT + 5_001)[0].output_gap_s == 1_200.0
+        settle_failures(run_state, now)
+        run_state.history.settle(STARTED_AT, now)
+    assert run_state.history.outputs == []
+    assert failures_of(run_state, STARTED_AT + 1_200)[0].output_gap_s == 1_189.5
+    run_state.history.add_output((STARTED_AT + 1_210.5, 3, 1))
+    settle_failures(run_state, STARTED_AT + 1_220)
+    run_state.history.settle(STARTED_AT, STARTED_AT + 2_000)
+    run_state.history.add_output((STARTED_AT + 5_000, 4, 1))
+    assert failures_of(run_state, STARTED_AT + 5_001)[0].output_gap_s == 1_200.0
 
 
 def test_a_site_that_fell_silent_died_at_its_last_sign_of_life() -> None:
-    heard = heard_of([9.0, 14.0])
-    heard.deaths = []
+    run_state = heard_of([9.0, 14.0])
+    run_state.deaths = []
     stopped = Process("site-2")  # It is still there.
-    heard.declared.append(stopped)
-    heard.hear_gone({"node": "site-2", "at": STARTED_AT + 13.0, "seen_at": STARTED_AT + 10.0})
-    heard.hear_gone({"node": "site-2", "at": STARTED_AT + 15.0, "seen_at": None})
-    [failure] = failures_of(heard)
+    run_state.declared.append(stopped)
+    run_state.hear_gone({"node": "site-2", "at": STARTED_AT + 13.0, "seen_at": STARTED_AT + 10.0})
+    run_state.hear_gone({"node": "site-2", "at": STARTED_AT + 15.0, "seen_at": None})
+    [failure] = failures_of(run_state)
     assert (failure.when_s, failure.detected_after_s, failure.output_gap_s) == (10.0, 3.0, 4.0)
     stopped.gone_at = STARTED_AT + 20.0
-    heard.deaths.append(stopped)
-    assert failures_of(heard) == [failure]
+    run_state.deaths.append(stopped)
+    assert failures_of(run_state) == [failure]
 
 
 def test_of_very_many_moves_the_last_are_kept() -> None:
-    heard, plan = Heard(started_at=STARTED_AT), flow()._logical.plan(2, 1, "pairs", 1_000, Policy())
+    run_state, plan = RunState(started_at=STARTED_AT), flow()._logical.plan(2, 1, "pairs", 1_000, Policy())
     header = {"stage": 1, "partition": 0, "to": "site-3", "bytes": 7, "cut_s": 0.0, "send_s": 0.5}
     for version in range(MOVES_MAX + 3):
-        heard.hear_moved("site-1", {**header, "version": version}, plan, STARTED_AT + version)
-    heard.hear_installed({"version": MOVES_MAX + 2, "install_s": 0.25})
-    settle_failures(heard, STARTED_AT + 2 * MOVES_MAX)
-    report = make_report("a flow", heard, [])
-    assert heard.moved == [] and len(report.moves) == MOVES_MAX
+        run_state.hear_moved("site-1", {**header, "version": version}, plan, STARTED_AT + version)
+    run_state.hear_installed({"version": MOVES_MAX + 2, "install_s": 0.25})
+    settle_failures(run_state, STARTED_AT + 2 * MOVES_MAX)
+    report = make_report("a flow", run_state, [])
+    assert run_state.moved == [] and len(report.moves) == MOVES_MAX
     assert report.moves[-1] == {
         "when_s": MOVES_MAX + 2.0,
         "step": "Passing",
@@ -203,46 +203,46 @@ def test_of_very_many_moves_the_last_are_kept() -> None:
 
 
 def test_what_only_settled_deaths_needed_is_forgotten_and_they_are_told_all_the_same() -> None:
-    heard = Heard(started_at=STARTED_AT)
+    run_state = RunState(started_at=STARTED_AT)
     recovered = Process("site-1", killed_at=STARTED_AT + 10.0, gone_at=STARTED_AT + 10.0)
-    heard.deaths.append(recovered)
-    heard.wholes = [Whole(STARTED_AT + second, second) for second in range(100)]
-    heard.moved = [moved(10.25 + 0.25 * n, 7, version=8 + n) for n in range(100)]
-    [before] = failures_of(heard)
+    run_state.deaths.append(recovered)
+    run_state.wholes = [Completeness(STARTED_AT + second, second) for second in range(100)]
+    run_state.moved = [moved(10.25 + 0.25 * n, 7, version=8 + n) for n in range(100)]
+    [before] = failures_of(run_state)
     assert (before.recovered_after_s, before.bytes_moved) == (1.0, 4 * 7)
-    settle_failures(heard, STARTED_AT + 1_000)
-    assert heard.wholes == [] and heard.moved == []
-    [after] = failures_of(heard)
+    settle_failures(run_state, STARTED_AT + 1_000)
+    assert run_state.wholes == [] and run_state.moved == []
+    [after] = failures_of(run_state)
     assert (after.recovered_after_s, after.bytes_moved) == (1.0, 4 * 7)
 
 
 def test_what_was_moved_counts_for_a_recovery_though_it_is_told_after_its_end() -> None:
-    heard = Heard(started_at=STARTED_AT)
-    heard.deaths.append(Process("site-1", killed_at=STARTED_AT + 10.0, gone_at=STARTED_AT + 10.0))
-    heard.wholes = [Whole(STARTED_AT + 11.0, 1)]
-    settle_failures(heard, STARTED_AT + 11.1)
-    heard.moved = [moved(11.5, 7), moved(12.0, 100, version=2)]
-    [failure] = failures_of(heard)
+    run_state = RunState(started_at=STARTED_AT)
+    run_state.deaths.append(Process("site-1", killed_at=STARTED_AT + 10.0, gone_at=STARTED_AT + 10.0))
+    run_state.wholes = [Completeness(STARTED_AT + 11.0, 1)]
+    settle_failures(run_state, STARTED_AT + 11.1)
+    run_state.moved = [moved(11.5, 7), moved(12.0, 100, version=2)]
+    [failure] = failures_of(run_state)
     assert (failure.recovered_after_s, failure.bytes_moved) == (1.0, 7)
 
 
 def test_what_a_death_needs_that_is_not_settled_is_kept() -> None:
-    heard = Heard(started_at=STARTED_AT)
-    heard.deaths.append(Process("site-1", killed_at=STARTED_AT + 10.0, gone_at=STARTED_AT + 10.0))
-    heard.wholes = [Whole(STARTED_AT + 5.0, 0)]
-    heard.moved = [moved(5.0, 1), moved(11.0, 7)]
-    settle_failures(heard, STARTED_AT + 1_000)
-    assert heard.wholes == [] and heard.moved == [moved(11.0, 7)]
-    heard.wholes.append(Whole(STARTED_AT + 1_001, 1))
-    [failure] = failures_of(heard)
+    run_state = RunState(started_at=STARTED_AT)
+    run_state.deaths.append(Process("site-1", killed_at=STARTED_AT + 10.0, gone_at=STARTED_AT + 10.0))
+    run_state.wholes = [Completeness(STARTED_AT + 5.0, 0)]
+    run_state.moved = [moved(5.0, 1), moved(11.0, 7)]
+    settle_failures(run_state, STARTED_AT + 1_000)
+    assert run_state.wholes == [] and run_state.moved == [moved(11.0, 7)]
+    run_state.wholes.append(Completeness(STARTED_AT + 1_001, 1))
+    [failure] = failures_of(run_state)
     assert (failure.recovered_after_s, failure.bytes_moved) == (991.0, 7)
 
 
 def test_pairs_are_not_whole_while_nobody_knows_that_a_site_is_gone() -> None:
-    heard, processes = Heard(started_at=STARTED_AT, whole=True, copies={"site-1": 8, "site-2": 8}), Processes()
+    run_state, processes = RunState(started_at=STARTED_AT, whole=True, copies={"site-1": 8, "site-2": 8}), Processes()
     processes.begin("site-1")
-    assert make_status("a flow", heard, processes).whole
+    assert make_status("a flow", run_state, processes).whole
     processes.live("site-1").gone_at = STARTED_AT + 1.0
-    assert not make_status("a flow", heard, processes).whole
-    heard.copies = {"site-2": 8, "site-3": 8}  # What the controller says when it knows, and has mended it.
-    assert make_status("a flow", heard, processes).whole
+    assert not make_status("a flow", run_state, processes).whole
+    run_state.copies = {"site-2": 8, "site-3": 8}  # What the controller says when it knows, and has mended it.
+    assert make_status("a flow", run_state, processes).whole

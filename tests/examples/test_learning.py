@@ -14,7 +14,7 @@ from river import evaluate, metrics
 from experiments.examples import learning
 from flux.testing import check_operator
 from flux.wire.state_codec import decode, encode
-from flux.wire.state_types import Vocabulary
+from flux.wire.state_types import StateTypes
 
 from .shapes import SHAPES, run_through_kills, with_columns
 
@@ -73,7 +73,7 @@ def test_the_output_is_that_of_river_to_the_bit_though_every_first_copy_dies(sha
 
 
 def test_a_model_comes_back_from_its_bytes_with_the_same_floats() -> None:
-    words = Vocabulary.of(learning.Forecasts, "Forecasts")
+    words = StateTypes.of(learning.Forecasts, "Forecasts")
     here, there = learning.new_model(), learning.new_model()
     for row in learning.hours(400).to_pylist():
         x, rides = told(row, "degrees", "wind", "is_rush"), row["rides"] or 0.0

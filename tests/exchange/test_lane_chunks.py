@@ -14,23 +14,23 @@ from flux.exchange.lane_chunks import CHUNK_ROWS, chunks
 from flux.exchange.rows import SN, Rows
 from flux.model.punctuation import Punctuation
 from flux.protocols.buffer import Buffer
-from flux.protocols.messages import Block, Data, Frame, Run
+from flux.protocols.messages import Block, Data, OutputRun, PendingInput
 from flux.site import spill
-from flux.site.spill import Spilling, spare
+from flux.site.spill import Spill, spillable_runs
 
 DONOR, STANDBY = (0, "site-1"), (0, "site-3")
 EVERYTHING = ((Block(producers=(0,), consumers=(0,)),),)
 POOL_ROWS = 40_000
 
 
-def rows(after: int, upto: int, every: int = 1, marks: tuple[Punctuation, ...] = ()) -> Rows:
+def rows(after: int, upto: int, every: int = 1, punctuations: tuple[Punctuation, ...] = ()) -> Rows:
     sn = np.arange(after + 1, upto + 1, every, dtype=np.int64)
     none = np.zeros(len(sn), np.uint16)
-    return Rows.of(pa.record_batch({"value": pa.array(sn * 3)}), sn, None, none, none, marks)
+    return Rows.of(pa.record_batch({"value": pa.array(sn * 3)}), sn, None, none, none, punctuations)
 
 
 def sent(bodies: list[Rows], after: int, upto: int) -> Data:
-    return Data(sender="ingress", view=1, edge=0, stint=1, after=after, upto=upto, bodies=tuple(bodies))
+    return Data(sender="ingress", view=1, edge=0, lane_id=1, after=after, upto=upto, bodies=tuple(bodies))
 
 
 def numbers(parts: list[Data]) -> list[int]:
@@ -74,9 +74,11 @@ def test_a_punctuation_goes_with_the_piece_in_whose_range_it_is() -> None:
     mark = Punctuation(2 * CHUNK_ROWS + 1, "end")
     bodies = [rows(0, CHUNK_ROWS), rows(CHUNK_ROWS, 2 * CHUNK_ROWS), Rows(None, (mark,))]
     parts = [part for part, _ in chunks(sent(bodies, 0, 2 * CHUNK_ROWS + 1), EVERYTHING * 3)]
-    marks = [[m for body in part.bodies for m in body.between(part.after, part.upto).marks] for part in parts]
-    assert marks[-1] == [mark]
-    assert not any(marks[:-1])
+    punctuations = [
+        [m for body in part.bodies for m in body.between(part.after, part.upto).punctuations] for part in parts
+    ]
+    assert punctuations[-1] == [mark]
+    assert not any(punctuations[:-1])
 
 
 def test_what_is_kept_in_many_bodies_is_cut_in_one_pass() -> None:
@@ -105,7 +107,7 @@ def kept(runs: int, rows_each: int = 10_000) -> Buffer:
     buffer.expect(frozenset({STANDBY}))
     for number in range(runs):
         after, upto = number * rows_each, (number + 1) * rows_each
-        buffer.put(Run(after=after, upto=upto, rows=rows_each, body=rows(after, upto)))
+        buffer.put(OutputRun(after=after, upto=upto, rows=rows_each, body=rows(after, upto)))
     buffer.ack(DONOR, (runs - 1) * rows_each)
     return buffer
 
@@ -121,7 +123,7 @@ def values(body: Any) -> list[list[int]]:
 def test_what_is_more_than_a_pool_is_kept_on_disk_and_is_the_same_there(tmp_path: Path) -> None:
     buffer = kept(10)
     before = [values(run.body) for run in buffer.runs]
-    Spilling(tmp_path, pytest.fail).relieve(buffer)
+    Spill(tmp_path, pytest.fail).relieve(buffer)
     assert in_memory(buffer) == [6, 7, 8, 9]
     assert [values(run.body) for run in buffer.runs] == before
     assert list(tmp_path.iterdir()) == [], "a file with a name may stay behind"
@@ -130,29 +132,29 @@ def test_what_is_more_than_a_pool_is_kept_on_disk_and_is_the_same_there(tmp_path
 def test_what_others_need_too_stays_in_memory(tmp_path: Path) -> None:
     buffer = kept(10)
     buffer.floors[DONOR] = 20_000
-    Spilling(tmp_path, pytest.fail).relieve(buffer)
+    Spill(tmp_path, pytest.fail).relieve(buffer)
     assert in_memory(buffer) == list(range(2, 10))
 
 
 def test_a_pool_without_a_copy_on_its_way_stays_in_memory(tmp_path: Path) -> None:
     buffer = kept(10)
-    buffer.allowed.clear()
-    Spilling(tmp_path, pytest.fail).relieve(buffer)
+    buffer.quota_rows.clear()
+    Spill(tmp_path, pytest.fail).relieve(buffer)
     assert in_memory(buffer) == list(range(10))
 
 
 def test_what_is_kept_of_a_full_pool_stays_in_memory(tmp_path: Path) -> None:
     buffer = kept(4)
-    Spilling(tmp_path, pytest.fail).relieve(buffer)
+    Spill(tmp_path, pytest.fail).relieve(buffer)
     assert in_memory(buffer) == list(range(4))
 
 
 def test_what_has_come_for_a_copy_that_catches_up_waits_on_disk_but_for_what_it_takes_next(tmp_path: Path) -> None:
     waiting = tuple(
-        Frame(edge=0, after=start, upto=start + 10_000, channels=(), body=rows(start, start + 10_000))
+        PendingInput(edge=0, after=start, upto=start + 10_000, channels=(), body=rows(start, start + 10_000))
         for start in range(0, 100_000, 10_000)
     )
-    spilling = Spilling(tmp_path, pytest.fail)
+    spilling = Spill(tmp_path, pytest.fail)
     for _ in range(2):
         spilling.relieve_frames([waiting], POOL_ROWS)
         assert [frame.body.spilled for frame in waiting] == [False] * 4 + [True] * 6
@@ -164,7 +166,7 @@ def test_a_full_disk_is_told_once_and_rows_stay_in_memory(monkeypatch: pytest.Mo
         raise OSError(errno.ENOSPC, "No space left on device")
 
     told: list[str] = []
-    spilling = Spilling(tmp_path, told.append)
+    spilling = Spill(tmp_path, told.append)
     monkeypatch.setattr(spill, "_mapped", full)
     buffer = kept(10)
     for _ in range(3):
@@ -179,15 +181,15 @@ def test_a_full_disk_is_told_once_and_rows_stay_in_memory(monkeypatch: pytest.Mo
 
 
 def test_runs_that_only_a_copy_on_its_way_needs_are_spare() -> None:
-    buffer = Buffer(bound_rows=2, coming_rows=8)
+    buffer = Buffer(bound_rows=2, transfer_rows_max=8)
     buffer.entitle(DONOR)
-    assert spare(buffer) == []
+    assert spillable_runs(buffer) == []
     buffer.entitle(STANDBY)
     buffer.expect(frozenset({STANDBY}))
-    runs = [Run(after=sn, upto=sn + 1, rows=1, body=None) for sn in range(4)]
+    runs = [OutputRun(after=sn, upto=sn + 1, rows=1, body=None) for sn in range(4)]
     for run in runs:
         buffer.put(run)
     buffer.ack(DONOR, 3)
-    assert spare(buffer) == runs[:3]
+    assert spillable_runs(buffer) == runs[:3]
     buffer.ack_all(DONOR)
-    assert spare(buffer) == []  # Nobody else is there to say that he has them.
+    assert spillable_runs(buffer) == []  # Nobody else is there to say that he has them.

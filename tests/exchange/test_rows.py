@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from flux.exchange import rows as rows_module
 from flux.exchange.channel_mask import ChannelMask
-from flux.exchange.edge_bodies import body_of
-from flux.exchange.merge import merge, settled
+from flux.exchange.edge_bodies import make_body
+from flux.exchange.merge import merge, settle
 from flux.exchange.rows import PARTITION, PRODUCER, SN, SUB, Rows
 from flux.model.punctuation import Punctuation
 from flux.protocols.messages import Block
@@ -33,7 +33,7 @@ tuples = st.lists(
 ).map(sorted)
 
 
-def rows_of(model: list[Tuple], marks: tuple[int, ...] = ()) -> Rows:
+def rows_of(model: list[Tuple], punctuations: tuple[int, ...] = ()) -> Rows:
     sn, sub, producer, partition = (list(c) for c in zip(*model, strict=True)) if model else ([], [], [], [])
     return Rows.of(
         pa.record_batch({"value": pa.array([_value(row) for row in model], pa.int64())}),
@@ -41,7 +41,7 @@ def rows_of(model: list[Tuple], marks: tuple[int, ...] = ()) -> Rows:
         np.array(sub, dtype=np.uint64) if any(sub) else None,
         np.array(producer, dtype=np.uint16),
         np.array(partition, dtype=np.uint16),
-        tuple(Punctuation(mark, "clock") for mark in marks),
+        tuple(Punctuation(mark, "clock") for mark in punctuations),
     )
 
 
@@ -61,7 +61,7 @@ def test_between_keeps_the_rows_and_marks_of_the_range(model: list[Tuple], one: 
     after, upto = sorted((one, other))
     part = rows_of(model, (3, 7)).between(after, upto)
     assert model_of(part) == [row for row in model if after < row[0] <= upto]
-    assert [mark.sn for mark in part.marks] == [mark for mark in (3, 7) if after < mark <= upto]
+    assert [mark.sn for mark in part.punctuations] == [mark for mark in (3, 7) if after < mark <= upto]
 
 
 @given(tuples, st.sets(st.integers(0, PRODUCERS - 1)), st.sets(st.integers(0, CONSUMERS - 1)))
@@ -133,10 +133,13 @@ def test_lanes_whose_columns_differ_are_an_operator_error_that_names_both() -> N
 
 @given(tuples, st.lists(st.integers(0, 3), min_size=30, max_size=30))
 def test_merge_of_lanes_is_in_order_whatever_lane_a_row_came_by(model: list[Tuple], lanes: list[int]) -> None:
-    parts = [rows_of([row for row, lane in zip(model, lanes, strict=False) if lane == n], marks=(5,)) for n in range(4)]
+    parts = [
+        rows_of([row for row, lane in zip(model, lanes, strict=False) if lane == n], punctuations=(5,))
+        for n in range(4)
+    ]
     whole = merge(parts)
     assert model_of(whole) == model
-    assert [mark.sn for mark in whole.marks] == [5], "each lane brings the same punctuation; it counts once"
+    assert [mark.sn for mark in whole.punctuations] == [5], "each lane brings the same punctuation; it counts once"
 
 
 @given(tuples)
@@ -158,15 +161,15 @@ def _value(row: Tuple) -> int:
 
 def test_a_body_for_several_edges_has_its_marks_on_all_of_them() -> None:
     rows = rows_of([(1, 0, 0, 1), (2, 0, 1, 0)], (3,))
-    body = body_of((4, 7), {7: rows}, rows.marks)
+    body = make_body((4, 7), {7: rows}, rows.punctuations)
     assert body.on(7) is rows
-    assert (len(body.on(4)), body.on(4).marks) == (0, rows.marks)
+    assert (len(body.on(4)), body.on(4).punctuations) == (0, rows.punctuations)
     assert len(body) == 2
 
 
 def test_a_body_for_one_edge_is_its_rows() -> None:
     rows = rows_of([(1, 0, 0, 1)])
-    assert body_of((4,), {4: rows}) is rows
+    assert make_body((4,), {4: rows}) is rows
     assert rows.on(4) is rows
 
 
@@ -186,7 +189,7 @@ def test_lanes_of_several_edges_are_merged_by_number_sub_edge_and_producer(
     order = data.draw(st.permutations(range(len(parts))))
     whole = merge([parts[i] for i in order], [numbers[i] for i in order])
     assert model_of(whole) == sorted(model, key=lambda row: (row[0], row[1], row[3], row[2]))
-    assert [mark.sn for mark in whole.marks] == [5]
+    assert [mark.sn for mark in whole.punctuations] == [5]
 
 
 CELLS: dict[str, Callable[[int], Any]] = {"number": int, "list": lambda v: [v], "struct": lambda v: {"x": v}}
@@ -196,8 +199,8 @@ def settled_rows(given: list[Tuple], kind: str) -> Rows:
     """Rows of these numbers, subs, producers and values, in the order in which they came."""
     sn, sub, producer, values = (list(column) for column in zip(*given, strict=True))
     user, where = pa.record_batch({"v": [CELLS[kind](value) for value in values]}), np.array(producer, np.uint16)
-    rows = settled(Rows.of(user, np.array(sn), np.array(sub, np.uint64), where, where, (Punctuation(1, "clock", 5),)))
-    assert rows.marks == (Punctuation(1, "clock", 5),)
+    rows = settle(Rows.of(user, np.array(sn), np.array(sub, np.uint64), where, where, (Punctuation(1, "clock", 5),)))
+    assert rows.punctuations == (Punctuation(1, "clock", 5),)
     return rows
 
 
@@ -219,5 +222,5 @@ def test_settled_rows_do_not_depend_on_which_came_first(kind: str, model: list[T
 def test_rows_that_are_in_order_are_settled() -> None:
     user, where = pa.record_batch({"v": [3, 1]}), np.zeros(2, np.uint16)
     rows = Rows.of(user, np.array([1, 2]), None, where, where)
-    assert settled(rows) is rows
-    assert settled(empty := Rows(None)) is empty
+    assert settle(rows) is rows
+    assert settle(empty := Rows(None)) is empty

@@ -31,8 +31,8 @@ class Hearing(Sized):
 
 
 class Gathering(Hearing):
-    def process_marked(self, batch: Any, marks: Any) -> Any:
-        return batch.emit({"rows": [len(batch) + 100 * len(marks)] * len(batch)})
+    def process_with_punctuations(self, batch: Any, punctuations: Any) -> Any:
+        return batch.emit({"rows": [len(batch) + 100 * len(punctuations)] * len(batch)})
 
 
 class OfItsOwn(Gathering):
@@ -56,7 +56,7 @@ class Standing(Hearing):
 
 
 class Deaf(Sized):
-    process_marked = Gathering.process_marked
+    process_with_punctuations = Gathering.process_with_punctuations
 
 
 class SizedByPartition(flux.Operator):
@@ -86,8 +86,8 @@ class HearingByPartition(SizedByPartition):
 )
 def test_rows_are_cut_only_at_punctuations_that_an_operator_heeds_one_by_one(operator: Any, told: list[int]) -> None:
     rows = batch_of([(0, 1)] * 4, SCHEMA, [0] * 4)
-    marks = [Punctuation(int(rows.sn[place]), "watermark", 5, frozenset({0})) for place in (0, 2)]
-    out = opened(step_of(operator, SCHEMA, ("k",)), [0]).work(rows, marks)
+    punctuations = [Punctuation(int(rows.sn[place]), "watermark", 5, frozenset({0})) for place in (0, 2)]
+    out = opened(step_of(operator, SCHEMA, ("k",)), [0]).work(rows, punctuations)
     assert out is not None and [row[0] for row in tuples(out)] == told
 
 

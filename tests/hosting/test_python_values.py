@@ -17,7 +17,7 @@ import flux
 from flux.hosting import host
 from flux.model.batch import Batch
 from flux.model.operator import KeyedOperator, Operator, Punctuation
-from flux.site.row_skipper import Skipping
+from flux.site.row_skipper import RowSkipper
 from flux.testing.harness import ship
 from flux.types.errors import OperatorError
 from tests.operators.feeding import opened, step_of
@@ -184,7 +184,7 @@ def test_a_value_that_python_cannot_hold_is_told_with_its_row(form: str, which: 
 @pytest.mark.parametrize("form", OPERATORS)
 def test_the_row_of_a_value_that_python_cannot_hold_is_skipped_alone(form: str, key: str, which: str) -> None:
     batch = batch_of(with_far(which), 100)
-    skipping = Skipping(host(step_of(OPERATORS[form], batch.arrow.schema, (key,))))
+    skipping = RowSkipper(host(step_of(OPERATORS[form], batch.arrow.schema, (key,))))
     skipping.open([0])
     assert found(skipping.process(batch)) == [(1,), (3,), (11,)]
     counts, [row] = skipping.take_skipped()

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 from flux.model.operator import KeyedOperator, Operator, PooledOperator, Punctuation
-from flux.types.arrays import ColumnError, arrow_of
+from flux.types.arrays import ColumnError, to_arrow_array
 from flux.types.errors import OperatorError
 from tests.operators.feeding import batch_of, opened, step_of
 
@@ -160,7 +160,7 @@ def test_scalars_of_numpy_that_arrow_cannot_stand_beside_each_other_are_refused(
     deadly = [np.datetime64("2024-01-01T00:00:01"), np.int8(3)]
     for values in (deadly, [deadly], [1, *deadly]):
         with pytest.raises(ColumnError):
-            arrow_of(values, None if kind is None else pa.field("v", kind))
+            to_arrow_array(values, None if kind is None else pa.field("v", kind))
 
 
 @pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("us"), pa.duration("us")])
@@ -169,12 +169,12 @@ def test_a_number_beside_times_becomes_no_other_time_than_by_itself(kind: Any) -
     field = pa.field("v", kind)
     for number in (1, 1.5, Decimal("1.5")):
         try:
-            [alone] = arrow_of([number], field).to_pylist()
+            [alone] = to_arrow_array([number], field).to_pylist()
         except ColumnError:
             with pytest.raises(ColumnError):
-                arrow_of([time, number], field)
+                to_arrow_array([time, number], field)
         else:
-            assert arrow_of([time, number], field).to_pylist() == [time, alone]
+            assert to_arrow_array([time, number], field).to_pylist() == [time, alone]
 
 
 def test_an_error_names_the_row_whatever_the_form_of_the_operator() -> None:

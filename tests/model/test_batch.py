@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flux.model.batch import Batch, punctuated
+from flux.model.batch import Batch, punctuation_rows
 from flux.types.arrays import ColumnError, record_batch_of
 from flux.types.errors import OperatorError
 
@@ -343,7 +343,7 @@ def test_ordered_is_a_stable_sort_by_sn_sub_and_partition(rows: list[tuple[int, 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=12))
 def test_rows_of_a_punctuation_are_numbered_within_their_partition(partition: list[int]) -> None:
     arrow = pa.RecordBatch.from_pydict({"place": list(range(len(partition)))})
-    out = punctuated(arrow, 7, np.array(partition, np.uint16), level=1)
+    out = punctuation_rows(arrow, 7, np.array(partition, np.uint16), level=1)
     index = [partition[:i].count(pid) for i, pid in enumerate(partition)]
     expected = sorted(range(len(partition)), key=lambda i: (index[i], partition[i]))
     assert out.sub is not None
@@ -361,7 +361,7 @@ def test_concat_keeps_rows_and_their_places() -> None:
 def test_a_punctuation_may_cause_any_number_of_rows_and_each_partition_keeps_its_order() -> None:
     count = 70_000
     arrow = pa.record_batch({"n": np.arange(2 * count)})
-    out = punctuated(arrow, 7, np.repeat(np.array([3, 1], np.uint16), count), level=0)
+    out = punctuation_rows(arrow, 7, np.repeat(np.array([3, 1], np.uint16), count), level=0)
     assert set(out.sn.tolist()) == {7}
     for partition, first in ((3, 0), (1, count)):
         assert out["n"][out.partition == partition].tolist() == list(range(first, first + count))

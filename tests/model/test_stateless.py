@@ -17,6 +17,7 @@ from flux.model.punctuation import Punctuation
 from flux.plan import Policy
 from flux.plan.plan import INPUT
 from flux.site.steps import Steps
+from tests.whole_flow import flow_of
 
 pytestmark = pytest.mark.usefixtures("deadline")
 ROWS = [{"k": n % 5, "v": n} for n in range(60)]
@@ -37,8 +38,8 @@ def ingress_of(flow: flux.Dataflow, policy: Policy | None = None) -> Steps:
 def through(stream: flux.Stream, rows: list[dict[str, Any]] = ROWS, policy: Policy | None = None) -> Any:
     """What a step makes of rows, as a batch; None if nothing."""
     stream.sink(flux.sinks.Null())
-    steps = ingress_of(stream._flow, policy)
-    table = pa.RecordBatch.from_pylist(rows, stream._flow._sources[0].schema)
+    steps = ingress_of(flow_of(stream), policy)
+    table = pa.RecordBatch.from_pylist(rows, stream._flow.sources[0].schema)
     batch = Batch(table, np.arange(1, len(rows) + 1), None, np.zeros(len(rows), np.uint16))
     taps = steps.process(batch, INPUT)
     assert len(taps) <= 1

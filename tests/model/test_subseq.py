@@ -14,14 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import flux
-from flux.exchange.merge import merge, settled
+from flux.exchange.merge import merge, settle
 from flux.exchange.routes import Route
 from flux.exchange.rows import SUB, Rows
-from flux.model.batch import Batch, punctuated
+from flux.model.batch import Batch, punctuation_rows
 from flux.operators import TimeWindow
 from flux.site.digests import Digests
 from flux.testing import simulate
 from flux.wire.frames import BadFrame
+from tests.whole_flow import flow_of
 
 Path_ = tuple[int, ...]  # Of a row: the input, and the index among its siblings at each step.
 
@@ -66,13 +67,13 @@ def test_rows_stand_in_the_order_of_their_descent_however_deep_and_however_cut(d
         assert whole["path"].tolist() == [repr(path) for path in paths] == [repr(path) for path in sorted(paths)]
 
 
-def deep_rows(given: Sequence[tuple[int, Path_, int]], words: int, marks: tuple[Any, ...] = ()) -> Rows:
+def deep_rows(given: Sequence[tuple[int, Path_, int]], words: int, punctuations: tuple[Any, ...] = ()) -> Rows:
     """Rows of (sn, index at levels 0, 4 and 8, producer), with so many words for each."""
     numbers = np.array([[index << 48 for index in path] for _, path, _ in given], np.uint64).reshape(len(given), -1)
     sub = numbers[:, :words] if words > 1 else numbers[:, 0]
     producer = np.array([producer for _, _, producer in given], np.uint16)
     user = pa.record_batch({"v": pa.array([repr(row) for row in given], pa.string())})
-    return Rows.of(user, np.array([sn for sn, _, _ in given], np.int64), sub, producer, producer, marks)
+    return Rows.of(user, np.array([sn for sn, _, _ in given], np.int64), sub, producer, producer, punctuations)
 
 
 DEEP = st.lists(
@@ -98,7 +99,7 @@ def test_lanes_are_merged_by_all_words_and_what_a_lane_lacks_is_zero(lanes: list
 @given(DEEP, st.randoms(use_true_random=False))
 def test_settled_rows_go_by_all_words(model: list[Any], rng: Any) -> None:
     shuffled = sorted(rng.sample(model, len(model)), key=lambda row: row[0])
-    assert settled(deep_rows(shuffled, 3)).user.column("v").to_pylist() == [repr(row) for row in sorted(model)]
+    assert settle(deep_rows(shuffled, 3)).user.column("v").to_pylist() == [repr(row) for row in sorted(model)]
 
 
 def test_any_rows_go_to_the_same_partition_whatever_words_of_zeros_are_behind() -> None:
@@ -146,7 +147,7 @@ def test_words_that_are_not_what_they_should_be_are_refused(column: Any) -> None
 @pytest.mark.parametrize("level", [0, 3, 4, 9])
 def test_rows_of_a_punctuation_are_numbered_at_any_level(level: int) -> None:
     partition = np.array([2, 1, 2, 2, 1], np.uint16)
-    out = punctuated(pa.record_batch({"n": range(5)}), 7, partition, level)
+    out = punctuation_rows(pa.record_batch({"n": range(5)}), 7, partition, level)
     assert out["n"].tolist() == [1, 0, 4, 2, 3]
     assert out.take(np.array([4, 3, 2, 1, 0])).ordered()["n"].tolist() == [1, 0, 4, 2, 3]
 
@@ -214,7 +215,7 @@ def test_nine_steps_that_make_several_rows_of_one_keep_their_order_though_a_site
     wanted = plainly(rows, 9)
     assert len(wanted) > 1_500
 
-    with stream._flow.start(sites=3, standby=1) as run:
+    with flow_of(stream).start(sites=3, standby=1) as run:
         run.wait_for_output(100)
         run.kill("site-2")
         gate.touch()
@@ -227,7 +228,7 @@ def test_nine_steps_that_make_several_rows_of_one_keep_their_order_though_a_site
 def test_a_deep_flow_gives_the_same_in_simulated_worlds() -> None:
     stream = deep_flow(flux.sources.Table(inputs(12)))
     stream.sink(flux.sinks.Collect())
-    assert simulate(stream._flow, seeds=4, rows=12).outputs > 50
+    assert simulate(flow_of(stream), seeds=4, rows=12).outputs > 50
 
 
 @pytest.mark.parametrize("order", ["sn", "any"])
@@ -238,7 +239,7 @@ def test_branches_of_different_depths_come_together_alike_in_simulated_worlds(or
         deep = deep.flat_map(twice, COLUMNS)
     both = deep.union(rows.flat_map(twice, COLUMNS)).exchange("k", partitions=3, order=order).apply(Twice)
     both.union(rows).exchange("k", partitions=3).apply(Twice).sink(flux.sinks.Collect())
-    assert simulate(both._flow, seeds=4, rows=12).outputs > 20
+    assert simulate(flow_of(both), seeds=4, rows=12).outputs > 20
 
 
 def test_branches_of_different_depths_come_together_in_the_order_of_their_descent() -> None:
@@ -249,7 +250,7 @@ def test_branches_of_different_depths_come_together_in_the_order_of_their_descen
         both = both.flat_map(lambda row: [{"k": row.k, "path": 2 * row.path + i} for i in (0, 1)], COLUMNS)
     shallow = rows.flat_map(lambda row: [{"k": row.k, "path": -1 - i} for i in (0, 1)], COLUMNS)
     both.union(shallow).sink(flux.sinks.Collect())
-    table = rows._flow.run(sites=2).table
+    table = flow_of(rows).run(sites=2).table
     assert table is not None
     # Of 32 descendants the first 16 stem from the first child: the shallow second child comes before the 17th.
     of_one = [0, -1, *range(1, 16), 16, -2, *range(17, 32)]
@@ -264,7 +265,7 @@ def test_windows_may_close_behind_four_steps_that_make_several_rows_of_one() -> 
         stream = stream.flat_map(lambda row: [{**each, "ts": row.ts} for each in twice(row)], output)
     counted = stream.exchange("k", partitions=3).apply(TimeWindow, time="ts", size_ms=20, aggregates={"n": "count"})
     counted.sink(flux.sinks.Collect())
-    table = stream._flow.run(sites=2).table
+    table = flow_of(stream).run(sites=2).table
     assert table is not None
     assert sum(table["n"].to_pylist()) == len(plainly(rows, 5))
     windows = table["window_start"].to_pylist()

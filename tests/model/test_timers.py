@@ -59,10 +59,10 @@ def plain(rows: list[Any], timeline: Timeline) -> list[tuple[int, tuple[Any, ...
     timers: set[tuple[int, str]] = set()
     told: dict[str, int] = {}
     out: list[tuple[int, tuple[Any, ...]]] = []
-    marks = list(timeline.marks)
+    punctuations = list(timeline.punctuations)
     for sn, (key, ts, what) in [*zip(timeline.sn.tolist(), rows, strict=True), (10**9, ("a", 0, 4))]:
-        while marks and marks[0].sn < sn:
-            mark = marks.pop(0)
+        while punctuations and punctuations[0].sn < sn:
+            mark = punctuations.pop(0)
             pending = set(timers)
             while due := sorted(
                 (e for e in (pending if mark.value is None else timers) if mark.value is None or e[0] <= mark.value),
@@ -213,8 +213,8 @@ def test_zero_is_one_key_whatever_its_sign_and_the_same_after_a_move(moves: bool
     assert repr(told) == "[(0.0, 10), (0.0, 20), (None, 30)]"
 
 
-@pytest.mark.parametrize("marks", [(), (Punctuation(2, "watermark", 2**62),)])
-def test_a_timer_after_the_last_time_there_is_never_comes(marks: tuple[Punctuation, ...]) -> None:
+@pytest.mark.parametrize("punctuations", [(), (Punctuation(2, "watermark", 2**62),)])
+def test_a_timer_after_the_last_time_there_is_never_comes(punctuations: tuple[Punctuation, ...]) -> None:
     class Again(KeyedOperator):
         output = {"at": "int64"}  # noqa: RUF012
 
@@ -227,5 +227,5 @@ def test_a_timer_after_the_last_time_there_is_never_comes(marks: tuple[Punctuati
             return None, [{"at": time}]
 
     timeline = Timeline.of(batch_of([("a", 1, 0)]), ("k",), None)
-    timeline = replace(timeline, marks=(*marks, Punctuation(3, "end")))
+    timeline = replace(timeline, punctuations=(*punctuations, Punctuation(3, "end")))
     assert [row for _, row in played(step_of(Again, SCHEMA, ("k",)), timeline)[0]] == [(2**60,)]

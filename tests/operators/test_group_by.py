@@ -58,7 +58,7 @@ def check(rows: list[tuple[Any, Any]], key: Any, x: Any, data: st.DataObject) ->
     lazy = step_of(GroupBy, batch.schema, ("k",), aggregates=RUNNING, emit="watermarks")
     told, _ = played(lazy, timeline, cuts, moves)
     expected_rows, last, begin = [], {}, 0
-    for mark in timeline.marks:
+    for mark in timeline.punctuations:
         end = int(np.searchsorted(timeline.sn, mark.sn))
         last = {named(rows[i][0]): found[i][1] for i in range(begin, end)}
         expected_rows += [(mark.sn, row) for _, row in sorted(last.items(), key=lambda e: repr(e[0]))]

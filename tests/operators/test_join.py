@@ -16,14 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import flux
-from flux.exchange.sides import wide_names
+from flux.exchange.sides import widened_names
 from flux.hosting import Hosted
 from flux.model.batch import Batch
 from flux.model.operator import OperatorStep
 from flux.model.punctuation import Punctuation
 from flux.operators import Join
 from flux.operators.join_spec import Joined
-from flux.operators.sorted_runs import Run
+from flux.operators.sorted_runs import SortedRun
 from flux.plan.graph import StepNode
 from flux.types.errors import OperatorError, PlanError
 from flux.types.hashing import partition_of
@@ -71,7 +71,7 @@ def numbered(joined: Joined, events: Sequence[Event], sns: Any) -> Batch:
         columns += [pa.array([row[i] for row in rows], field.type) for i, field in enumerate(schema)]
     keys = pa.array([key for _, key, _ in events], joined.sides[0].field("k").type)
     return Batch(
-        pa.RecordBatch.from_arrays(columns, names=wide_names(joined.sides)),
+        pa.RecordBatch.from_arrays(columns, names=widened_names(joined.sides)),
         sns,
         None,
         partition_of([keys], PARTITIONS),
@@ -128,12 +128,12 @@ def outputs(
     found: list[tuple[int, tuple[Any, ...]]] = []
     for i, (start, stop) in enumerate(batches):
         rows = [(sn, events[sn]) for sn in range(start, stop) if events[sn][0] >= 0]
-        marks = [Punctuation(sn, "watermark", events[sn][2]) for sn in range(start, stop) if events[sn][0] < 0]
+        punctuations = [Punctuation(sn, "watermark", events[sn][2]) for sn in range(start, stop) if events[sn][0] < 0]
         whole = numbered(joined, [event for _, event in rows], np.array([sn for sn, _ in rows])) if rows else None
         for number, site in enumerate(sites):
             held = frozenset(pid for pid, where in at.items() if where == number)
             here = None if whole is None else whole.take(np.flatnonzero([int(p) in held for p in whole.partition]))
-            out = site.work(here, [replace(mark, partitions=held) for mark in marks])
+            out = site.work(here, [replace(mark, partitions=held) for mark in punctuations])
             late |= site.take_late()
             if out is not None:
                 found.extend(zip(out.sn.tolist(), tuples(out), strict=True))
@@ -163,9 +163,9 @@ def test_the_pairs_are_those_of_a_plain_loop_for_any_batching_and_any_moves(
 ) -> None:
     arrow, keys = KEYS[kind]
     rows = st.tuples(st.integers(0, 1), keys, TIMES)
-    marks = st.tuples(st.just(-1), st.none(), TIMES)
+    punctuations = st.tuples(st.just(-1), st.none(), TIMES)
     distinct = own_key if kind == "all keys distinct" else None
-    events = data.draw(st.lists(rows if by == "rows" else rows | marks, max_size=50, unique_by=distinct))
+    events = data.draw(st.lists(rows if by == "rows" else rows | punctuations, max_size=50, unique_by=distinct))
     bound = data.draw(st.integers(0, 12))
     batches = data.draw(cuts(len(events)))
     moves = data.draw(st.lists(st.integers(0, PARTITIONS - 1), max_size=len(batches)))
@@ -190,7 +190,7 @@ def test_rows_agree_in_all_columns_of_the_key(events: list[tuple[int, int, int]]
         for number in (0, 1):
             columns.append(pa.array([a if side == number else None for side, a, _ in some], pa.int64()))
             columns.append(pa.array([str(b) if side == number else None for side, _, b in some], pa.string()))
-        arrow = pa.RecordBatch.from_arrays(columns, names=wide_names(joined.sides))
+        arrow = pa.RecordBatch.from_arrays(columns, names=widened_names(joined.sides))
         out = hosted.process(Batch(arrow, np.arange(start, stop), None, np.zeros(len(some), np.uint16)))
         found += 0 if out is None else len(out)
     expected = sum(x[0] == 0 and y[0] == 1 and x[1:] == y[1:] for x in events for y in events)
@@ -260,14 +260,14 @@ def test_rows_far_behind_the_first_are_looked_up_as_fast(within: Any, monkeypatc
     joined = replace(joined_of(pa.int64(), within), is_event_time=False)
     hosted = opened(step_of(joined))
     looked_at: list[int] = []
-    candidates = Run.candidates
+    candidates = SortedRun.candidates
 
-    def counted(run: Run, asking: Any, reach: int) -> Any:
+    def counted(run: SortedRun, asking: Any, reach: int) -> Any:
         found = candidates(run, asking, reach)
         looked_at.append(len(found[0]))
         return found
 
-    monkeypatch.setattr(Run, "candidates", counted)
+    monkeypatch.setattr(SortedRun, "candidates", counted)
     hosted.process(batch_of(joined, [(0, 1, 0)], 0))
     for start in (10**12, 10**12 + 10**9, 10**15):
         out = hosted.process(batch_of(joined, [(n % 2, 1, start + n) for n in range(4_000)], start))
@@ -354,7 +354,7 @@ def test_signed_and_unsigned_keys_are_equal_as_numbers() -> None:
         *(pa.array([-1, 5, None, None], pa.int64()), pa.array([1, 2, None, None], pa.int64())),
         *(pa.array([None, None, 2**64 - 1, 5], pa.uint64()), pa.array([None, None, 3, 4], pa.int64())),
     ]
-    arrow = pa.RecordBatch.from_arrays(columns, names=wide_names(joined.sides))
+    arrow = pa.RecordBatch.from_arrays(columns, names=widened_names(joined.sides))
     out = opened(step_of(joined)).process(Batch(arrow, np.arange(4), None, np.zeros(4, np.uint16)))
     assert tuples(out) == [(5, 2, 4)]
 
@@ -417,6 +417,6 @@ def test_nearness_is_known_of_times_and_numbers(kind: Any, bound: Any, values: t
         *(pa.array([1, None, None], pa.int64()), pa.array([values[0], None, None], kind)),
         *(pa.array([None, 1, 1], pa.int64()), pa.array([None, values[1], None], kind)),
     ]
-    arrow = pa.RecordBatch.from_arrays(columns, names=wide_names(joined.sides))
+    arrow = pa.RecordBatch.from_arrays(columns, names=widened_names(joined.sides))
     out = hosted.process(Batch(arrow, np.arange(3), None, np.zeros(3, np.uint16)))
     assert out is not None and len(out) == 1

@@ -67,7 +67,7 @@ def rows_of(src: pa.Array) -> pa.RecordBatch:
     )
 
 
-def told(operator: Any, parameters: Mapping[str, Any], src: pa.Array, numbers: Mapping[Any, int | None]) -> Any:
+def result(operator: Any, parameters: Mapping[str, Any], src: pa.Array, numbers: Mapping[Any, int | None]) -> Any:
     """What comes out at each mark and row, in any order, with the number of each key; and how many rows were late."""
     rows = rows_of(src)
     timeline = Timeline.of(rows, ("src",), EventTime(column="ts", lateness_ms=10, every_ms=40))
@@ -87,6 +87,6 @@ def test_operators_tell_of_keys_of_any_type_what_they_tell_of_integers(kind: Any
     numbers = {repr(key): number for key, number in zip(keys.to_pylist(), integers.to_pylist(), strict=True)}
     of_integers = {repr(number): number for number in integers.to_pylist()}
     for operator, parameters in OPERATORS:
-        found = told(operator, parameters, keys, numbers)
+        found = result(operator, parameters, keys, numbers)
         assert found[0]
-        assert found == told(operator, parameters, integers, of_integers), operator.__name__
+        assert found == result(operator, parameters, integers, of_integers), operator.__name__

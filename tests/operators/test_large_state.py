@@ -48,7 +48,7 @@ def test_many_keys_come_to_a_site_that_had_none(operator: Any, parameters: dict[
     step = step_of(operator, ROWS.schema, ("src",), **parameters)
     partition = np.zeros(KEYS, np.uint16)
 
-    def told(moves: bool) -> list[Any]:
+    def result(moves: bool) -> list[Any]:
         old, new = opened(step), opened(step, [])
         found = tuples(old.process(Batch(ROWS, NUMBERS, None, partition)))
         if moves:
@@ -57,5 +57,5 @@ def test_many_keys_come_to_a_site_that_had_none(operator: Any, parameters: dict[
         found += tuples(old.process(Batch(ENDS, NUMBERS + KEYS, None, partition)))
         return found + tuples(old.punctuate(Punctuation(2 * KEYS, "end", None, frozenset({0}))))
 
-    assert len(told(moves=False)) >= KEYS
-    assert told(moves=True) == told(moves=False)
+    assert len(result(moves=False)) >= KEYS
+    assert result(moves=True) == result(moves=False)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from flux.operators.sorted_runs import Run, Ticks, words_of
+from flux.operators.sorted_runs import SortedRun, Ticks, words_of
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 FLOATS = st.floats(allow_nan=False)
@@ -44,13 +44,13 @@ def check_ticks(times: npt.NDArray[Any], bound: Any, are_near: Any) -> None:
             assert not are_near(a, b) or abs(tick - other) <= ticks.reach
 
 
-def run_of(side: npt.NDArray[Any], key: npt.NDArray[Any], when: npt.NDArray[Any], ticks: Ticks) -> Run:
+def run_of(side: npt.NDArray[Any], key: npt.NDArray[Any], when: npt.NDArray[Any], ticks: Ticks) -> SortedRun:
     """A run of rows whose hashes are their keys, far enough apart."""
     places = np.concatenate([np.flatnonzero(side == 0), np.flatnonzero(side == 1)])
     hashed, told = key.astype(np.uint64) << np.uint64(33), ticks.of(when)
     words = words_of(hashed[places], told[places], int((side == 0).sum()))
     rows = [pa.record_batch({"n": pa.array(np.flatnonzero(side == s))}) for s in (0, 1)]
-    return Run.of(words, when[places], np.zeros(len(places), np.uint16), (rows[0], rows[1]))
+    return SortedRun.of(words, when[places], np.zeros(len(places), np.uint16), (rows[0], rows[1]))
 
 
 ROW = st.tuples(st.integers(0, 1), st.integers(0, 3), st.integers(0, 2_000))

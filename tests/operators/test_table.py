@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from flux.operators import table as module
-from flux.operators.table import Table
+from flux.operators import hash_table as module
+from flux.operators.hash_table import HashTable
 
 # Few different keys, so that they meet again; extremes, because slot 0 has the key 0 too.
 KEYS = st.lists(st.tuples(st.sampled_from([0, 1, -1, 2**62, -(2**63)]), st.integers(-3, 3)), max_size=30)
@@ -32,8 +32,8 @@ class TableLikeADict(RuleBasedStateMachine):
         self.model: dict[tuple[int, int], int] = {}
         self.clock = 0
 
-    def fresh(self) -> Table:
-        return Table([np.int64, self.width], {"value": np.int64})
+    def fresh(self) -> HashTable:
+        return HashTable([np.int64, self.width], {"value": np.int64})
 
     def columns(self, keys: list[tuple[int, int]]) -> list[Any]:
         return [np.array([k[0] for k in keys], np.int64), np.array([k[1] for k in keys], self.width)]
@@ -104,7 +104,7 @@ class TestTableLikeADict(TableLikeADict.TestCase):  # type: ignore[misc, valid-t
 @given(st.integers(0, 2**32))
 def test_slots_stay_their_keys_own_while_the_table_grows(seed: int) -> None:
     draw = np.random.default_rng(seed)
-    table = Table([np.int32, np.int32], {"count": np.int64})
+    table = HashTable([np.int32, np.int32], {"count": np.int64})
     model: dict[tuple[int, int], int] = {}
     slot_of: dict[tuple[int, int], int] = {}
     for _ in range(10):
@@ -120,7 +120,7 @@ def test_slots_stay_their_keys_own_while_the_table_grows(seed: int) -> None:
 
 
 def test_a_key_that_comes_and_goes_takes_no_further_room() -> None:
-    table = Table([np.int64], {})
+    table = HashTable([np.int64], {})
     keys = [np.arange(100)]
     pids = np.zeros(100, np.uint16)
     for _ in range(50):
@@ -132,7 +132,7 @@ def test_a_key_that_comes_and_goes_takes_no_further_room() -> None:
 
 
 def test_keys_that_never_come_back_are_swept() -> None:
-    table = Table([np.int64], {})
+    table = HashTable([np.int64], {})
     for round_ in range(200):
         slots, _ = table.find_or_insert([np.arange(50) + 50 * round_], np.zeros(50, np.uint16))
         table.delete(slots)
@@ -140,7 +140,7 @@ def test_keys_that_never_come_back_are_swept() -> None:
 
 
 def test_swept_keys_stay_away_while_the_table_grows() -> None:
-    table = Table([np.int64], {})
+    table = HashTable([np.int64], {})
     pids = np.zeros(40, np.uint16)
     old = np.arange(40)
     table.delete(table.find_or_insert([old], pids)[0])
@@ -157,7 +157,7 @@ def test_swept_keys_stay_away_while_the_table_grows() -> None:
 
 
 def test_keys_of_the_same_home_bucket_are_told_apart() -> None:
-    table = Table([np.uint8, np.float64, np.int16], {})
+    table = HashTable([np.uint8, np.float64, np.int16], {})
     draw = np.random.default_rng(1)
     columns: list[Any] = [
         draw.integers(0, 4, 500).astype(np.uint8),
@@ -172,7 +172,7 @@ def test_keys_of_the_same_home_bucket_are_told_apart() -> None:
 @settings(max_examples=50)
 @given(st.lists(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=20), max_size=6))
 def test_equal_keys_of_two_partitions_are_two_keys(batches: list[list[tuple[int, int]]]) -> None:
-    table = Table([np.int32], {})
+    table = HashTable([np.int32], {})
     slot_of: dict[tuple[int, int], int] = {}
     for rows in batches:
         key, pid = np.array([row[0] for row in rows], np.int32), np.array([row[1] for row in rows], np.uint16)

@@ -36,7 +36,7 @@ class Plain:
     def __init__(self, k: int, largest: bool, size: int | None) -> None:
         self.k, self.sign, self.size = k, -1 if largest else 1, size
         self.held: dict[Any, list[tuple[Any, ...]]] = {}
-        self.told: dict[Any, list[tuple[Any, ...]]] = {}
+        self.result: dict[Any, list[tuple[Any, ...]]] = {}
         self.out: list[tuple[int, tuple[Any, ...]]] = []
         self.late = 0
 
@@ -58,9 +58,9 @@ class Plain:
         for place in list(self.held):
             if self.size is None:
                 rows = self.held[place]
-                if rows == self.told.get(place):
+                if rows == self.result.get(place):
                     continue
-                self.told[place] = list(rows)
+                self.result[place] = list(rows)
             elif (place[0] + 1) * self.size <= watermark:
                 rows = self.held.pop(place)
             else:
@@ -89,14 +89,14 @@ def test_the_first_rows_of_each_key_are_those_of_a_plain_loop(
         patch.setattr("flux.operators.top_k._PRUNE_FROM_ROWS", prune_at)
         found, late = played(step, timeline, data.draw(cut_places(len(rows))), data.draw(MOVES))
         assert repr(played(step, timeline)) == repr((found, late))
-    plain, watermark, marks = Plain(k, largest, size), -math.inf, list(timeline.marks)
+    plain, watermark, punctuations = Plain(k, largest, size), -math.inf, list(timeline.punctuations)
     for sn, row in zip(timeline.sn.tolist(), batch.to_pylist(), strict=True):
         plain.add(tuple(row.values()), watermark)
-        if marks[0].sn == sn + 1 and marks[0].kind == "watermark":
-            mark = marks.pop(0)
+        if punctuations[0].sn == sn + 1 and punctuations[0].kind == "watermark":
+            mark = punctuations.pop(0)
             watermark = mark.value if mark.value is not None else math.inf
             plain.mark(mark.sn, watermark)
-    plain.mark(marks[0].sn, math.inf)
+    plain.mark(punctuations[0].sn, math.inf)
     assert late == plain.late
     assert sorted(map(repr, found)) == sorted(map(repr, plain.out))
     # Ranks of a key ascend where it stands.

@@ -17,7 +17,7 @@ from flux.model.batch import Batch
 from flux.model.event_time import EventTime
 from flux.model.operator import OperatorStep
 from flux.model.punctuation import Punctuation
-from flux.site.ingress.watermarks import Watermarks, numbered
+from flux.site.ingress.watermarks import Watermarks, number_watermarks
 from flux.types.hashing import partition_of
 from tests.operators.feeding import PARTITIONS, moved, opened
 
@@ -29,28 +29,30 @@ class Timeline:
     rows: pa.RecordBatch
     sn: Any
     partition: Any
-    marks: tuple[Punctuation, ...]
+    punctuations: tuple[Punctuation, ...]
 
     @classmethod
     def of(cls, rows: pa.RecordBatch, key: Sequence[str], told: EventTime | None, *, ends: bool = True) -> Timeline:
         found = () if told is None else Watermarks({0: told}, {}).behind(0, rows, 0)
-        marks = [Punctuation(sn, "watermark", value) for sn, value in found]
+        punctuations = [Punctuation(sn, "watermark", value) for sn, value in found]
         if ends:
-            marks.append(Punctuation(rows.num_rows + len(found) + 1, "end"))
+            punctuations.append(Punctuation(rows.num_rows + len(found) + 1, "end"))
         partition = partition_of([rows.column(name) for name in key], PARTITIONS)
-        return cls(rows, numbered(0, rows.num_rows, found), partition, tuple(marks))
+        return cls(rows, number_watermarks(0, rows.num_rows, found), partition, tuple(punctuations))
 
     def pieces(self, cuts: Sequence[int]) -> list[Batch | Punctuation]:
         """The rows cut there and at the marks, and the marks."""
-        ends = sorted({*cuts, *(int(np.searchsorted(self.sn, mark.sn)) for mark in self.marks), self.rows.num_rows})
-        marks, pieces, start = list(self.marks), [], 0
+        ends = sorted(
+            {*cuts, *(int(np.searchsorted(self.sn, mark.sn)) for mark in self.punctuations), self.rows.num_rows}
+        )
+        punctuations, pieces, start = list(self.punctuations), [], 0
         for stop in [0, *ends]:
             if stop > start:
                 rows = self.rows.slice(start, stop - start)
                 pieces.append(Batch(rows, self.sn[start:stop], None, self.partition[start:stop]))
             start = max(start, stop)
-            while marks and (start == self.rows.num_rows or marks[0].sn < self.sn[start]):
-                pieces.append(marks.pop(0))
+            while punctuations and (start == self.rows.num_rows or punctuations[0].sn < self.sn[start]):
+                pieces.append(punctuations.pop(0))
         return pieces
 
 

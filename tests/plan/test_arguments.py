@@ -15,6 +15,7 @@ import pytest
 
 import flux
 from flux.operators import CountWindow, Distinct, GroupBy, Join, Sessions, TimeWindow, TopK
+from tests.whole_flow import flow_of
 
 KINDS = {
     "k": pa.int64(),
@@ -67,7 +68,7 @@ def by_range(column: str = "k", **given: Any) -> Callable[[flux.Stream], Any]:
 
 def explained(s: flux.Stream, **settings: Any) -> str:
     s.sink(flux.sinks.Null())
-    return s._flow.explain(**settings)
+    return flow_of(s).explain(**settings)
 
 
 def written(s: flux.Stream) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 import flux
 from flux import operators
+from tests.whole_flow import flow_of
 
 _PACKETS = pa.table({"src": [1], "dst": [2], "data": [b"S1"], "ts": [3]})
 _COUNTS = {"aggregates": {"n": "count"}}
@@ -142,7 +143,7 @@ def test_a_logic_of_bytewax_that_nobody_would_notify_is_refused_whatever_makes_i
     stream.sink(flux.sinks.Null())
 
     with pytest.raises(flux.PlanError, match="notify_at asks to be notified by the clock"):
-        stream._flow.explain()
+        flow_of(stream).explain()
 
 
 @pytest.mark.parametrize("operator", PARAMETERS, ids=lambda operator: operator.__name__)
@@ -151,6 +152,6 @@ def test_what_is_planned_of_a_class_is_planned_of_whatever_makes_it(operator, fo
     def plan(given):
         stream = _packets().exchange("src").apply(given, **PARAMETERS[operator])
         stream.sink(flux.sinks.Null())
-        return stream._flow.explain()
+        return flow_of(stream).explain()
 
     assert plan(FORMS[form](operator)) == plan(operator)

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import flux
-from flux.exchange.sides import widened
+from flux.exchange.sides import widen
 from flux.hosting import host
 from flux.model.batch import Batch
 from flux.model.punctuation import Punctuation
@@ -26,7 +26,7 @@ from flux.operators import Distinct, TimeWindow, TopK
 from flux.plan.graph import StepNode
 from flux.testing.flow_simulation import _scenario, planned
 from flux.testing.flow_world import plain_outputs
-from flux.testing.source_prefix import beginnings
+from flux.testing.source_prefix import source_prefixes
 from flux.types.hashing import partition_of
 
 COLUMNS = {"k": "int64", "ts": "int64", "n": "int64"}
@@ -138,7 +138,7 @@ def pairs_in_duckdb(rows: pa.Table) -> list[tuple[int, int]]:
 def told_by(flow: flux.Dataflow, rows: int) -> list[dict[str, Any]]:
     """What comes to the sink in a plain run of the operators: one stage after the other, without processes."""
     plan = planned(flow, sites=2, standby=0, partitions=3)
-    [output] = plain_outputs(_scenario(plan, beginnings(flow._logical.sources, rows, flow.name), {}, 0))
+    [output] = plain_outputs(_scenario(plan, source_prefixes(flow._logical.sources, rows, flow.name), {}, 0))
     return [row.value.arrow.to_pylist()[0] for row in output]
 
 
@@ -218,7 +218,7 @@ def _most_kept(step: Any, rows: int, piece: int = 50) -> int:
         ]
         for side, part in enumerate(sides):
             partition = partition_of([part.column("k")], 3)
-            hosted.process(Batch(widened(part, side, schema), part.column("n").to_numpy(), None, partition))
+            hosted.process(Batch(widen(part, side, schema), part.column("n").to_numpy(), None, partition))
         hosted.punctuate(Punctuation(first + piece, "watermark", first + piece - LATENESS_MS, frozenset(range(3))))
         most = max(most, sum(hosted._instance.partition_info().values()))
     return most

@@ -7,7 +7,7 @@ from typing import Any
 
 from flux.protocols.egress import Egress
 from flux.protocols.ingress import Ingress
-from flux.protocols.messages import Connected, Sourced, SourceEnded, View
+from flux.protocols.messages import Connected, EndOfSource, Sourced, View
 from flux.protocols.node import Node
 from flux.protocols.pooler import Pooler
 
@@ -77,8 +77,8 @@ def node_egress() -> Node:
     node = Node("egress", [Egress("egress", 3)])
     node.step(FIRST)
     adopt(node)
-    for stint in (1, 3):
-        node.step(data("site-2", 2, stint, 0, 2, view=NOW))
+    for lane_id in (1, 3):
+        node.step(data("site-2", 2, lane_id, 0, 2, view=NOW))
     return node
 
 
@@ -103,7 +103,7 @@ GOOD: dict[str, list[Any]] = {
         stop("site-1", 0, 1, view=NOW),
         merge("site-1", 0, 2, 1, view=NOW),
         Sourced(after=5, upto=7, rows=1, body=NO_ROWS),
-        SourceEnded(),
+        EndOfSource(),
         replace(LAST, number=NOW + 1),
         Connected(),
     ],

@@ -12,7 +12,7 @@ from typing import Any, get_args
 import pytest
 
 from flux.protocols.machine import Refused
-from flux.protocols.messages import Connected, Consumed, Message, PeerMessage, Sourced, SourceEnded, ToController, View
+from flux.protocols.messages import Connected, Consumed, EndOfSource, Message, PeerMessage, Sourced, ToController, View
 
 from .good_input import GOOD, LAST, NODES, NOW, good, node_ingress
 from .refusing import assert_fenced, assert_refused
@@ -29,7 +29,7 @@ def each(*kinds: type[Any]) -> list[Any]:
     ]
 
 
-FOR_NODES = (*get_args(PeerMessage), Consumed, Sourced, SourceEnded, View, Connected)
+FOR_NODES = (*get_args(PeerMessage), Consumed, Sourced, EndOfSource, View, Connected)
 
 
 def test_every_kind_of_message_to_nodes_is_tried() -> None:
@@ -89,7 +89,7 @@ OTHER_PLACES = [
     # An edge that exists, but whose end is not here.
     *spoiled_each("site-1", "Data", "node site-1", "edge", (2,)),
     *(spoiled("site-1", kind, "node site-1", edge=0) for kind in ("Ack", "Attach", "Stop", "Merge")),
-    *(spoiled("site-1", kind, "node site-1", stage=3) for kind in ("Want", "State", "Consumed")),
+    *(spoiled("site-1", kind, "node site-1", stage=3) for kind in ("RequestState", "State", "Consumed")),
     *(spoiled("ingress", kind, "node ingress", edge=1) for kind in ("Ack", "Attach", "Stop", "Merge")),
     *(spoiled("egress", kind, "node egress", edge=1) for kind in ("Data", "Stopped", "Merged")),
 ]
@@ -99,22 +99,22 @@ IN_LANES = [
     for case in (
         *spoiled_each(node, "Data", CONS[node], "after", (-1, after - 1, after + 1)),  # Again, or with a hole.
         *spoiled_each(node, "Data", CONS[node], "upto", (-1, after - 1, after)),  # Back, or no further.
-        *spoiled_each(node, "Data", CONS[node], "stint", (99, 0, -1)),  # They begin at 1.
+        *spoiled_each(node, "Data", CONS[node], "lane_id", (99, 0, -1)),  # They begin at 1.
         *spoiled_each(node, "Data", CONS[node], "sender", ("site-3", node)),  # A member, but not in this lane.
         *spoiled_each(node, "Data", CONS[node], "bodies", ((), (NO_ROWS, NO_ROWS))),
     )
 ]
 ABOUT_LANES = [
-    *spoiled_each("egress", "Stopped", CONS["egress"], "stint", (99, 3, 0, -1)),  # Unknown, or nothing was stopped.
+    *spoiled_each("egress", "Stopped", CONS["egress"], "lane_id", (99, 3, 0, -1)),  # Unknown, or nothing was stopped.
     *spoiled_each("egress", "Stopped", CONS["egress"], "sender", ("site-1", "site-3")),
-    *spoiled_each("egress", "Merged", CONS["egress"], "stint", (99, 1, 2, 0, -1)),  # Unknown, itself, another's.
+    *spoiled_each("egress", "Merged", CONS["egress"], "lane_id", (99, 1, 2, 0, -1)),  # Unknown, itself, another's.
     *spoiled_each("egress", "Merged", CONS["egress"], "into", (99, 3, 2, -1)),
     *spoiled_each("egress", "Merged", CONS["egress"], "sender", ("site-1", "site-3")),
     *(
         case
         for node in PROD
         for kind in ("Stop", "Merge")
-        for case in spoiled_each(node, kind, PROD[node], "stint", (99, 0, -1))
+        for case in spoiled_each(node, kind, PROD[node], "lane_id", (99, 0, -1))
     ),
     *(case for node in PROD for case in spoiled_each(node, "Merge", PROD[node], "into", (99, 0, -1))),
     # A member, but no consumer of this stage.
@@ -125,20 +125,20 @@ POSITIONS = [
     *spoiled_each("ingress", "Ack", PROD["ingress"], "position", (3, -1)),
     *spoiled_each("site-1", "Attach", PROD["site-1"], "position", (1, -1)),  # Below what was dropped.
     *spoiled_each("ingress", "Attach", PROD["ingress"], "position", (2, -1)),
-    *spoiled_each("site-1", "Attach", PROD["site-1"], "stint", (1, 3)),  # Open already.
-    *spoiled_each("site-1", "Attach", PROD["site-1"], "stint", (2, 0, -1)),  # They only grow.
-    *spoiled_each("ingress", "Attach", PROD["ingress"], "stint", (1, 2, 0, -1)),
+    *spoiled_each("site-1", "Attach", PROD["site-1"], "lane_id", (1, 3)),  # Open already.
+    *spoiled_each("site-1", "Attach", PROD["site-1"], "lane_id", (2, 0, -1)),  # They only grow.
+    *spoiled_each("ingress", "Attach", PROD["ingress"], "lane_id", (1, 2, 0, -1)),
 ]
 MOVES = [
-    *spoiled_each("site-1", "Want", MOVER, "sender", ("site-2", "site-1")),  # The copy is not for them.
-    *spoiled_each("site-1", "Want", MOVER, "version", (5,)),  # Another is the donor.
-    *spoiled_each("site-1", "Want", MOVER, "version", (9, 0, -1)),  # Never begun.
-    *spoiled_each("site-1", "Want", MOVER, "position", (-1,)),
+    *spoiled_each("site-1", "RequestState", MOVER, "sender", ("site-2", "site-1")),  # The copy is not for them.
+    *spoiled_each("site-1", "RequestState", MOVER, "version", (5,)),  # Another is the donor.
+    *spoiled_each("site-1", "RequestState", MOVER, "version", (9, 0, -1)),  # Never begun.
+    *spoiled_each("site-1", "RequestState", MOVER, "position", (-1,)),
     *spoiled_each("site-1", "State", MOVER, "sender", ("site-3", "site-1")),  # They are not the donor.
     *spoiled_each("site-1", "State", MOVER, "version", (4,)),  # It is for another site.
     *spoiled_each("site-1", "State", MOVER, "version", (9, 0, -1)),
     *spoiled_each("site-1", "State", MOVER, "position", (4, -1)),  # Older than it was asked for.
-    *(spoiled("site-1", kind, "node site-1", stage=0) for kind in ("Want", "State")),  # The ingress's.
+    *(spoiled("site-1", kind, "node site-1", stage=0) for kind in ("RequestState", "State")),  # The ingress's.
 ]
 FROM_THE_SHELL = [
     *spoiled_each("site-1", "Consumed", "Pooler of stage 1 on site-1", "upto", (5, 7, -1)),
@@ -177,12 +177,12 @@ def test_a_message_that_is_spoiled_in_one_place_is_refused(node: str, message: A
 
 def test_the_source_ends_once() -> None:
     node = node_ingress()
-    node.step(SourceEnded())
-    assert_refused(node, SourceEnded(), by="Ingress ingress")
+    node.step(EndOfSource())
+    assert_refused(node, EndOfSource(), by="Ingress ingress")
     assert_refused(node, good("ingress", "Sourced"), by="Ingress ingress")
 
 
-@pytest.mark.parametrize("kind", ["Data", "Attach", "Stop", "Want", "State", "Stopped", "Consumed", "View"])
+@pytest.mark.parametrize("kind", ["Data", "Attach", "Stop", "RequestState", "State", "Stopped", "Consumed", "View"])
 def test_what_is_said_twice_is_refused_the_second_time(kind: str) -> None:
     node = "egress" if kind == "Stopped" else "site-1"
     made, message = NODES[node](), good(node, kind)
@@ -196,7 +196,7 @@ def test_what_is_said_twice_is_refused_the_second_time(kind: str) -> None:
 # What is ignored today, and should be refused.
 
 
-@pytest.mark.parametrize("kind", ["Want", "State"])
+@pytest.mark.parametrize("kind", ["RequestState", "State"])
 def test_a_version_that_is_on_its_way_to_another_stage_is_refused(kind: str) -> None:
     node, message = NODES["site-1"](), replace(good("site-1", kind), stage=2)
     assert_refused(node, message, by="State mover of stage 2 on site-1")

@@ -9,7 +9,18 @@ import pytest
 
 from flux.protocols.controller import Controller
 from flux.protocols.machine import Refused
-from flux.protocols.messages import VERSION, Closed, Cut, Done, Failed, Hello, Message, Move, Suspected, ToController
+from flux.protocols.messages import (
+    VERSION,
+    Closed,
+    CopyFailed,
+    CopyReady,
+    Hello,
+    LinkDown,
+    Message,
+    Move,
+    Suspected,
+    ToController,
+)
 
 from .controllers import hello
 from .refusing import assert_fenced, assert_ignored, assert_refused
@@ -30,7 +41,7 @@ VIEW = replace(
 INGRESS = Hello(node="ingress-2", view=3, ends=(0,), incarnation=2)
 EXPECTED, EXPECTED_END = hello(VIEW, "site-3", 3), hello(VIEW, "egress", 3)
 NEW, NEW_END = Hello(node="site-9"), Hello(node="ingress-3", ends=(0,), incarnation=3)
-DONE, FAILED = Done(node="site-3", version=4), Failed(node="site-3", version=4)
+DONE, FAILED = CopyReady(node="site-3", version=4), CopyFailed(node="site-3", version=4)
 GOOD: list[Any] = [
     EXPECTED,
     EXPECTED_END,
@@ -38,7 +49,7 @@ GOOD: list[Any] = [
     NEW_END,
     Closed(node="site-3"),
     Suspected(node="site-3"),
-    Cut(a="site-3", b="site-1"),
+    LinkDown(a="site-3", b="site-1"),
     DONE,
     FAILED,
     Move(stage=2, partition=0, slot=0, to="site-3"),
@@ -105,8 +116,8 @@ REPORTS = [
 ]
 UNKNOWN = [
     case(Suspected(node="site-3"), node="site-9"),
-    case(Cut(a="site-3", b="site-1"), a="site-9"),
-    case(Cut(a="site-3", b="site-1"), b="site-9"),
+    case(LinkDown(a="site-3", b="site-1"), a="site-9"),
+    case(LinkDown(a="site-3", b="site-1"), b="site-9"),
 ]
 NOT_FOR_IT = [
     case(VIEW, number=4),
@@ -137,9 +148,9 @@ def test_the_dead_are_fenced_whatever_they_have_seen(node: str, seen: int) -> No
         Closed(node="site-2"),
         Closed(node="site-9"),
         Suspected(node="site-2"),
-        Cut(a="site-2", b="site-1"),
-        Done(node="site-3", version=3),
-        Failed(node="site-3", version=3),
+        LinkDown(a="site-2", b="site-1"),
+        CopyReady(node="site-3", version=3),
+        CopyFailed(node="site-3", version=3),
         replace(NEW_END, incarnation=1),
         Move(stage=9, partition=0, slot=0, to="site-3"),
         Move(stage=-1, partition=0, slot=0, to="site-3"),
@@ -155,8 +166,8 @@ def test_what_comes_too_late_is_ignored(message: Message) -> None:
 # What is known of the dead, and of processes before.
 
 
-@pytest.mark.parametrize("message", [DONE, FAILED], ids=["Done", "Failed"])
-def test_reports_of_the_dead_are_fenced(message: Done | Failed) -> None:
+@pytest.mark.parametrize("message", [DONE, FAILED], ids=["CopyReady", "CopyFailed"])
+def test_reports_of_the_dead_are_fenced(message: CopyReady | CopyFailed) -> None:
     assert_fenced(controller(), replace(message, node="site-2"), view=3)
 
 

@@ -124,14 +124,14 @@ def test_what_other_sites_answer_for_is_forgotten_and_the_floors_stay() -> None:
 
 
 def test_who_catches_up_with_what_was_forgotten_has_caught_up() -> None:
-    buffer = Buffer(bound_rows=1, coming_rows=8)
+    buffer = Buffer(bound_rows=1, transfer_rows_max=8)
     buffer.entitle(A)
     buffer.expect(frozenset({A}))
     buffer.put(run(0, 3, rows=3))
     buffer.expect(frozenset())
-    assert A in buffer.allowed
+    assert A in buffer.quota_rows
     buffer.clear()
-    assert buffer.allowed == {}
+    assert buffer.quota_rows == {}
 
 
 def test_a_pool_is_full_at_its_bound_and_the_last_run_may_exceed_it() -> None:
@@ -152,9 +152,9 @@ def test_acks_never_go_back() -> None:
 # A copy is on its way to B: B acknowledges nothing until it is there.
 
 
-def coming(kept: int, bound_rows: int = 4, coming_rows: int = 20) -> Buffer:
+def coming(kept: int, bound_rows: int = 4, transfer_rows_max: int = 20) -> Buffer:
     """A has everything, B lacks `kept` runs of a row each."""
-    buffer = Buffer(bound_rows, coming_rows)
+    buffer = Buffer(bound_rows, transfer_rows_max)
     buffer.entitle(A)
     buffer.entitle(B)
     buffer.expect(frozenset({B}))
@@ -211,9 +211,9 @@ def test_a_copy_has_caught_up_when_less_than_the_bound_is_kept_for_it() -> None:
     buffer = coming(16)
     buffer.expect(frozenset())
     buffer.ack(B, 12)
-    assert buffer.allowed == {B: 14}
+    assert buffer.quota_rows == {B: 14}
     buffer.ack(B, 13)
-    assert buffer.allowed == {}
+    assert buffer.quota_rows == {}
     buffer.put(run(16, 17))
     assert buffer.full()
 
@@ -226,27 +226,27 @@ def test_a_copy_that_takes_twice_what_was_kept_for_it_is_like_the_others_then() 
         buffer.put(run(15 + taken, 16 + taken))
         buffer.ack(A, 16 + taken)
         buffer.ack(B, taken)
-    assert buffer.allowed == {}
+    assert buffer.quota_rows == {}
     assert buffer.full()
 
 
 def test_a_copy_that_comes_to_one_who_lacks_little_is_over_at_once() -> None:
     buffer = coming(3)
     buffer.expect(frozenset())
-    assert buffer.allowed == {}
+    assert buffer.quota_rows == {}
 
 
 def test_who_catches_up_and_is_sent_another_copy_may_have_as_much_kept_as_before() -> None:
     buffer = coming(16)
     buffer.expect(frozenset())
     buffer.ack(B, 2)
-    assert buffer.allowed == {B: 19}
+    assert buffer.quota_rows == {B: 19}
     buffer.expect(frozenset({B}))
     buffer.ack(B, 4)
-    assert buffer.allowed == {B: 20}
+    assert buffer.quota_rows == {B: 20}
 
 
 def test_nothing_is_kept_for_a_copy_whose_site_has_died() -> None:
     buffer = coming(16)
     buffer.ack_all(B)
-    assert (buffer.rows, buffer.allowed) == (0, {})
+    assert (buffer.rows, buffer.quota_rows) == (0, {})

@@ -25,18 +25,18 @@ def at(old: int, young: int, step: int | None = None) -> FhCons:
     """site-1 at `old` with partitions 0 and 1, and a new copy of partition 2 at `young`."""
     cons = FhCons("site-1", 1, step)
     cons.step(VIEW)
-    assert [type(effect.message) for effect in cons.found(OLD, frozenset({0, 1}), 0)] == [Attach]
+    assert [type(effect.message) for effect in cons.add_cohort(OLD, frozenset({0, 1}), 0)] == [Attach]
     if old:
         receive(cons, ALL_OLD, old)
         go_to(cons, OLD, old)
     cons.step(COMING)
-    cons.standing[YOUNG] = 2
-    list(cons.found(YOUNG, frozenset({2}), young))
+    cons.installed[YOUNG] = 2
+    list(cons.add_cohort(YOUNG, frozenset({2}), young))
     return cons
 
 
-def receive(cons: FhCons, stint: int, upto: int) -> list[Effect]:
-    return cons.step(data("ingress", 0, stint, cons.lanes[stint].upto, upto, view=2))
+def receive(cons: FhCons, lane_id: int, upto: int) -> list[Effect]:
+    return cons.step(data("ingress", 0, lane_id, cons.lanes[lane_id].upto, upto, view=2))
 
 
 def go_to(cons: FhCons, cohort: int, upto: int) -> None:
@@ -92,7 +92,7 @@ def test_a_copy_with_much_to_catch_up_with_takes_it_in_steps_and_the_oldest_coho
 def test_a_step_is_no_longer_than_it_may_be_with_one_cohort_too() -> None:
     cons = FhCons("site-1", 1, step=4)
     cons.step(VIEW)
-    list(cons.found(OLD, frozenset({0, 1}), 0))
+    list(cons.add_cohort(OLD, frozenset({0, 1}), 0))
     receive(cons, ALL_OLD, 5)
     assert cons.reach(OLD) == 4
     go_to(cons, OLD, 4)
@@ -102,27 +102,27 @@ def test_a_step_is_no_longer_than_it_may_be_with_one_cohort_too() -> None:
 def test_an_unordered_stage_takes_whole_frames_however_long() -> None:
     cons = FhCons("site-1", 1, step=4)
     cons.step(replace(VIEW, unordered=frozenset({1})))
-    list(cons.found(OLD, frozenset({0, 1}), 0))
+    list(cons.add_cohort(OLD, frozenset({0, 1}), 0))
     receive(cons, ALL_OLD, 5)
     assert cons.reach(OLD) == 5
 
 
 def test_cohorts_meet_when_both_are_idle_at_one_position() -> None:
     cons = at(5, 3)
-    assert cons.meeting() is None
+    assert cons.cohorts_to_fuse() is None
     receive(cons, ALL_YOUNG, 9)
     cons.take(YOUNG, 5)
-    assert cons.meeting() is None, "it is busy"
+    assert cons.cohorts_to_fuse() is None, "it is busy"
     cons.finish(YOUNG)
-    assert cons.meeting() == (YOUNG, OLD)
+    assert cons.cohorts_to_fuse() == (YOUNG, OLD)
 
 
 def fused() -> tuple[FhCons, list[Effect]]:
     cons = at(5, 5)
     receive(cons, ALL_YOUNG, 6)
-    meeting = cons.meeting()
-    assert meeting == (YOUNG, OLD)
-    return cons, list(cons.fuse(*meeting))
+    cohorts_to_fuse = cons.cohorts_to_fuse()
+    assert cohorts_to_fuse == (YOUNG, OLD)
+    return cons, list(cons.fuse(*cohorts_to_fuse))
 
 
 def test_fused_cohorts_are_one_and_their_lanes_are_to_be() -> None:
@@ -169,13 +169,13 @@ def test_lanes_of_different_senders_stay_apart() -> None:
         standby=(standby(9, 2, 1, 0, "site-3", "site-1"),),
     )
     cons.step(view)
-    list(cons.found(0, frozenset({0}), 0))
-    list(cons.found(9, frozenset({1}), 0))
+    list(cons.add_cohort(0, frozenset({0}), 0))
+    list(cons.add_cohort(9, frozenset({1}), 0))
     merges = [effect for effect in cons.fuse(9, 0) if isinstance(effect, Send)]
     assert {effect.to for effect in merges} == {"site-1", "site-2"}
     assert all(isinstance(effect.message, Merge) for effect in merges)
     for effect in merges:
-        assert cons.lanes[effect.message.into].sender == effect.to == cons.lanes[effect.message.stint].sender
+        assert cons.lanes[effect.message.into].sender == effect.to == cons.lanes[effect.message.lane_id].sender
 
 
 def test_a_lane_whose_sender_does_not_feed_the_older_cohort_stays_as_it_is() -> None:
@@ -192,8 +192,8 @@ def test_a_lane_whose_sender_does_not_feed_the_older_cohort_stays_as_it_is() -> 
     )
     cons = FhCons("site-3", 2)
     cons.step(view)
-    list(cons.found(0, frozenset({0}), 0))
-    list(cons.found(9, frozenset({1}), 0))
+    list(cons.add_cohort(0, frozenset({0}), 0))
+    list(cons.add_cohort(9, frozenset({1}), 0))
     # when they are fused, then there are no two lanes that could be one.
     assert list(cons.fuse(9, 0)) == []
     assert {lane.sender: lane.cohort for lane in cons.lanes.values()} == {"site-1": 0, "site-2": 0}
@@ -207,7 +207,7 @@ def test_a_copy_that_leaves_while_nobody_feeds_it_leaves_the_others_waiting() ->
     view = replace(SPARE, nodes=(*SPARE.nodes, "site-4"), copies=(SPARE.copies[0], (("site-4",),), *SPARE.copies[2:]))
     cons = FhCons("site-1", 2)
     cons.step(view)
-    list(cons.found(OLD, frozenset({0, 1}), 0))
+    list(cons.add_cohort(OLD, frozenset({0, 1}), 0))
     assert cons.step(replace(view, number=2, dead=frozenset({"site-4"}))) == []
     # when partition 1 moves away, then nobody is told to stop, and the lane of partition 0 still waits.
     moved = (SPARE.copies[2][0], ("site-2", "site-3"))
@@ -221,7 +221,7 @@ def test_a_copy_given_up_is_gone_with_its_lane() -> None:
     assert cons.gone(GIVEN_UP) == {2}
     [stopping] = cons.step(GIVEN_UP)
     assert isinstance(stopping, Send) and isinstance(stopping.message, Stop)
-    assert set(cons.cohorts) == {OLD} and not cons.standing
+    assert set(cons.cohorts) == {OLD} and not cons.installed
     assert not cons.lanes[ALL_YOUNG].channels and cons.lanes[ALL_YOUNG].stops == 1
 
 
@@ -229,7 +229,7 @@ def test_a_copy_that_is_live_stays() -> None:
     cons = at(5, 3)
     assert cons.gone(LIVE) == frozenset()
     assert cons.step(LIVE) == []
-    assert not cons.standing and set(cons.cohorts) == {OLD, YOUNG}
+    assert not cons.installed and set(cons.cohorts) == {OLD, YOUNG}
 
 
 def test_a_cohort_at_work_stays_until_it_is_through() -> None:
@@ -261,4 +261,4 @@ def test_a_site_that_leaves_the_stage_forgets_its_lanes_and_starts_at_nothing_if
     assert cons.step(replace(VIEW, number=3, copies=(COPIES[0], elsewhere, *COPIES[2:]))) == []
     assert not cons.lanes and not cons.pending and not cons.cohorts
     assert (cons.acked, cons.consumed) == (0, 0)
-    assert cons.stint == 2, "stints are never used twice"
+    assert cons.lane_id == 2, "stints are never used twice"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flux.protocols.controller import Controller
-from flux.protocols.messages import Closed, Done, Failed, Hello, Lost, Move, Publish, Standby
+from flux.protocols.messages import Closed, CopyFailed, CopyReady, Hello, Lost, Move, Publish, Standby
 
 from .controllers import building, hello, laid_out, published, running
 from .refusing import assert_ignored, assert_refused
@@ -20,7 +20,7 @@ def finish(controller: Controller) -> list[Standby]:
     while controller.view.standby:
         built = controller.view.standby[0]
         done.append(built)
-        controller.step(Done(node=built.node, version=built.version))
+        controller.step(CopyReady(node=built.node, version=built.version))
     return done
 
 
@@ -130,7 +130,7 @@ def test_the_next_stage_waits_for_the_last_copy_of_the_stage_before() -> None:
     controller = running(laid_out(4, ["1 2", "2 1"], ["2 1"]), at_once=2)
     controller.step(Closed(node="site-1"))
     assert [s.stage for s in controller.view.standby] == [1, 1]
-    controller.step(Done(node=controller.view.standby[0].node, version=controller.view.standby[0].version))
+    controller.step(CopyReady(node=controller.view.standby[0].node, version=controller.view.standby[0].version))
     assert [s.stage for s in controller.view.standby] == [1]
     finish(controller)
     assert controller.view.live_copies(2, 0) == ("site-2", controller.view.copies[2][0][1])
@@ -145,7 +145,7 @@ def test_as_many_copies_of_a_stage_are_built_at_once_as_allowed(at_once: int, ex
 def test_versions_are_never_used_twice() -> None:
     controller = running(laid_out(4, ["1 2", "2 1"], ["2 1"]))
     controller.step(Closed(node="site-1"))
-    controller.step(Failed(node=controller.view.standby[0].node, version=1))
+    controller.step(CopyFailed(node=controller.view.standby[0].node, version=1))
     versions = [built.version for built in finish(controller)]
     assert versions == [2, 3, 4]
 
@@ -156,39 +156,39 @@ def test_versions_are_never_used_twice() -> None:
 def test_a_copy_that_is_done_takes_its_slot() -> None:
     controller = running(laid_out(3, ["1 2"]))
     controller.step(Closed(node="site-1"))
-    view = published(controller.step(Done(node="site-3", version=1)))
+    view = published(controller.step(CopyReady(node="site-3", version=1)))
     assert (view.copies[1][0], view.standby) == (("site-3", "site-2"), ())
 
 
 def test_a_copy_that_failed_is_begun_again() -> None:
     controller = running(laid_out(3, ["1 2"]))
     controller.step(Closed(node="site-1"))
-    view = published(controller.step(Failed(node="site-3", version=1)))
+    view = published(controller.step(CopyFailed(node="site-3", version=1)))
     assert view.standby == (standby(2, 1, 0, 0, "site-3", "site-2"),)
 
 
-@pytest.mark.parametrize("kind", [Done, Failed])
+@pytest.mark.parametrize("kind", [CopyReady, CopyFailed])
 @pytest.mark.parametrize(
     ("node", "version"),
     [("site-3", 2), ("site-2", 1), ("site-9", 1)],
     ids=["of a version never begun", "of another site", "of a stranger"],
 )
 def test_a_report_of_what_that_site_does_not_build_is_refused(
-    kind: type[Done | Failed], node: str, version: int
+    kind: type[CopyReady | CopyFailed], node: str, version: int
 ) -> None:
     controller = running(laid_out(3, ["1 2"]))
     controller.step(Closed(node="site-1"))
     assert_refused(controller, kind(node=node, version=version), by="Controller")
 
 
-@pytest.mark.parametrize("kind", [Done, Failed])
-def test_a_report_of_a_copy_that_is_live_or_given_up_is_ignored(kind: type[Done | Failed]) -> None:
+@pytest.mark.parametrize("kind", [CopyReady, CopyFailed])
+def test_a_report_of_a_copy_that_is_live_or_given_up_is_ignored(kind: type[CopyReady | CopyFailed]) -> None:
     # Rule 12: it was on its way when the view changed, or is said again.
     controller = running(laid_out(3, ["1 2"]))
     controller.step(Closed(node="site-1"))
-    controller.step(Failed(node="site-3", version=1))
+    controller.step(CopyFailed(node="site-3", version=1))
     assert_ignored(controller, kind(node="site-3", version=1))
-    controller.step(Done(node="site-3", version=2))
+    controller.step(CopyReady(node="site-3", version=2))
     assert_ignored(controller, kind(node="site-3", version=2))
 
 
@@ -209,7 +209,7 @@ def test_the_death_of_a_donor_starts_again_from_another_copy() -> None:
     assert building(controller.view) == [(1, 0, 1, "site-1", "site-3")]
     view = published(controller.step(Closed(node="site-1")))
     assert view.standby == (standby(1, 1, 0, 1, "site-3", "site-1"),)  # It may have the state by now.
-    view = published(controller.step(Failed(node="site-3", version=1)))
+    view = published(controller.step(CopyFailed(node="site-3", version=1)))
     assert view.standby == (standby(2, 1, 0, 0, "site-3", "site-2"),)
 
 
@@ -222,9 +222,9 @@ def test_the_death_of_the_last_donor_leaves_the_answer_to_the_standby() -> None:
         return controller
 
     # Installed, it is promoted; not installed, the partition is lost.
-    view = published(with_dead_donor().step(Done(node="site-3", version=1)))
+    view = published(with_dead_donor().step(CopyReady(node="site-3", version=1)))
     assert view.live_copies(1, 0) == ("site-3",)
-    assert with_dead_donor().step(Failed(node="site-3", version=1)) == [Lost(partitions=((1, 0),))]
+    assert with_dead_donor().step(CopyFailed(node="site-3", version=1)) == [Lost(partitions=((1, 0),))]
     assert with_dead_donor().step(Closed(node="site-3")) == [Lost(partitions=((1, 0),))]
 
 
@@ -235,7 +235,7 @@ def test_a_copy_that_was_to_replace_a_live_one_takes_the_place_of_a_dead_one() -
     controller = running(laid_out(3, ["1 2"]))
     controller.step(Move(stage=1, partition=0, slot=1, to="site-3"))
     controller.step(Closed(node="site-1"))
-    view = published(controller.step(Done(node="site-3", version=1)))
+    view = published(controller.step(CopyReady(node="site-3", version=1)))
     assert view.copies[1][0] == ("site-3", "site-2")
     assert not view.standby
 
@@ -244,7 +244,7 @@ def test_a_move_builds_a_third_copy_and_then_replaces_one() -> None:
     controller = running(laid_out(3, ["1 2"]))
     view = published(controller.step(Move(stage=1, partition=0, slot=1, to="site-3")))
     assert view.copies[1][0] == ("site-1", "site-2")
-    view = published(controller.step(Done(node="site-3", version=1)))
+    view = published(controller.step(CopyReady(node="site-3", version=1)))
     assert view.copies[1][0] == ("site-1", "site-3")
 
 
@@ -292,5 +292,5 @@ def test_recovery_waits_for_moves_of_its_stage_within_what_may_be_at_once() -> N
     controller.step(Move(stage=1, partition=0, slot=0, to="site-4"))
     view = published(controller.step(Closed(node="site-3")))
     assert building(view) == [(1, 0, 0, "site-1", "site-4")]
-    view = published(controller.step(Done(node="site-4", version=1)))
+    view = published(controller.step(CopyReady(node="site-4", version=1)))
     assert building(view) == [(1, 1, 1, "site-2", "site-1")]

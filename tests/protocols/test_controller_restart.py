@@ -7,7 +7,19 @@ from dataclasses import replace
 import pytest
 
 from flux.protocols.controller import Controller
-from flux.protocols.messages import VERSION, Closed, Done, Effect, Failed, Hello, Lost, Move, Publish, Resend, View
+from flux.protocols.messages import (
+    VERSION,
+    Closed,
+    CopyFailed,
+    CopyReady,
+    Effect,
+    Hello,
+    Lost,
+    Move,
+    Publish,
+    Resend,
+    View,
+)
 
 from .controllers import hello, running
 from .refusing import assert_fenced, assert_ignored, assert_refused
@@ -146,23 +158,23 @@ RECOVERING = replace(
 
 def test_a_copy_that_was_finished_meanwhile_is_made_live_when_that_is_said_again() -> None:
     controller = started_again(RECOVERING, "site-3")
-    view = published(controller.step(Done(node="site-3", version=1))).view
+    view = published(controller.step(CopyReady(node="site-3", version=1))).view
     assert view.copies[1][0] == ("site-1", "site-3")
     assert [s.version for s in view.standby] == [2], "and the next one is begun, under a new number"
 
 
 def test_a_copy_that_failed_meanwhile_is_begun_again_under_a_new_number() -> None:
     controller = started_again(RECOVERING, "site-3")
-    view = published(controller.step(Failed(node="site-3", version=1))).view
+    view = published(controller.step(CopyFailed(node="site-3", version=1))).view
     assert view.standby == (standby(2, 1, 0, 1, "site-3", "site-1"),)
 
 
 def test_what_was_said_to_the_one_before_and_is_in_the_journal_is_ignored_when_said_again() -> None:
     controller = running(replace(SPARE, number=0))
     controller.step(Move(stage=1, partition=0, slot=1, to="site-3"))
-    controller.step(Done(node="site-3", version=1))
+    controller.step(CopyReady(node="site-3", version=1))
     again = started_again(controller.view, "site-3")
-    assert_ignored(again, Done(node="site-3", version=1))
+    assert_ignored(again, CopyReady(node="site-3", version=1))
 
 
 def test_a_site_that_died_while_there_was_no_controller_is_declared_dead_by_the_next() -> None:

@@ -27,19 +27,19 @@ def joining(view: View = DIAMOND) -> FhCons:
     """JOIN on site-1."""
     cons = FhCons("site-1", JOIN)
     cons.step(view)
-    list(cons.found(0, view.held(JOIN, "site-1"), 0))
+    list(cons.add_cohort(0, view.held(JOIN, "site-1"), 0))
     return cons
 
 
 def lane(cons: FhCons, edge: int, cohort: int = 0) -> int:
     """The stint of a cohort's lane on an edge."""
-    [stint] = [stint for stint, lane in cons.lanes.items() if (lane.edge, lane.cohort) == (edge, cohort)]
-    return stint
+    [lane_id] = [lane_id for lane_id, lane in cons.lanes.items() if (lane.edge, lane.cohort) == (edge, cohort)]
+    return lane_id
 
 
 def receive(cons: FhCons, edge: int, upto: int, cohort: int = 0) -> None:
-    stint = lane(cons, edge, cohort)
-    cons.step(data(cons.lanes[stint].sender, edge, stint, cons.lanes[stint].upto, upto))
+    lane_id = lane(cons, edge, cohort)
+    cons.step(data(cons.lanes[lane_id].sender, edge, lane_id, cons.lanes[lane_id].upto, upto))
 
 
 def sent(effects: list[Effect], kind: type) -> list[tuple[str, int]]:
@@ -126,7 +126,7 @@ TWO_PARTITIONS = replace(
 
 def fused() -> tuple[FhCons, list[Effect]]:
     cons = joining(TWO_PARTITIONS)
-    list(cons.found(7, frozenset({1}), 0))
+    list(cons.add_cohort(7, frozenset({1}), 0))
     return cons, list(cons.fuse(7, 0))
 
 
@@ -136,7 +136,7 @@ def test_lanes_are_merged_edge_by_edge() -> None:
         merge("site-1", LEFT, 3, 1),
         merge("site-1", RIGHT, 4, 2),
     ]
-    assert [cons.lanes[stint].edge for stint in (1, 2, 3, 4)] == [LEFT, RIGHT, LEFT, RIGHT]
+    assert [cons.lanes[lane_id].edge for lane_id in (1, 2, 3, 4)] == [LEFT, RIGHT, LEFT, RIGHT]
     assert cons.step(merged("site-1", LEFT, 3, 1)) == []
     assert sorted(cons.lanes) == [1, 2, 4]
 
@@ -153,7 +153,7 @@ def splitting(bound_rows: int = 10) -> FhProd:
     """SPLIT on site-1."""
     prod = FhProd("site-1", SPLIT, bound_rows)
     prod.step(DIAMOND)
-    prod.found(0, frozenset({0}), 0)
+    prod.add_cohort(0, frozenset({0}), 0)
     return prod
 
 

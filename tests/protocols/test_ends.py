@@ -12,12 +12,12 @@ from flux.protocols.messages import (
     Consume,
     Data,
     Effect,
-    Frame,
+    EndOfSource,
+    PendingInput,
     Pull,
     Released,
     Send,
     Sourced,
-    SourceEnded,
     Stop,
 )
 from flux.protocols.pooler import Pooler
@@ -73,9 +73,9 @@ def test_a_failed_copy_is_waited_for_no_longer() -> None:
 
 def test_an_ended_source_is_not_pulled_again() -> None:
     ingress = started()
-    assert ingress.step(SourceEnded()) == []
+    assert ingress.step(EndOfSource()) == []
     assert ingress.step(attach("site-1", 0, 1, 0)) == []
-    assert_refused(ingress, SourceEnded(), by="Ingress ingress")
+    assert_refused(ingress, EndOfSource(), by="Ingress ingress")
     assert_refused(ingress, sourced(0, 1), by="Ingress ingress")
 
 
@@ -87,13 +87,13 @@ def test_rows_that_do_not_follow_the_pull_are_refused() -> None:
 
 def test_rows_nobody_asked_for_are_refused() -> None:
     assert_refused(Ingress("ingress", 1), sourced(0, 1), by="Ingress ingress")
-    assert_refused(Ingress("ingress", 1), SourceEnded(), by="Ingress ingress")
+    assert_refused(Ingress("ingress", 1), EndOfSource(), by="Ingress ingress")
 
 
 def test_the_egress_gives_the_sink_what_is_certain_and_acknowledges_what_is_durable() -> None:
     egress = Egress("egress", 3)
     egress.step(FIRST)
-    frame = Frame(edge=2, after=0, upto=2, channels=(), body=NO_ROWS)
+    frame = PendingInput(edge=2, after=0, upto=2, channels=(), body=NO_ROWS)
     work = Consume(stage=3, cohort=0, partitions=frozenset({0}), after=0, upto=2, frames=(frame,))
     assert egress.step(data("site-1", 2, 1, 0, 2)) == [work]
     # While the sink is busy, more may come; it is given when the sink is through.
@@ -138,7 +138,7 @@ def test_a_copy_on_its_way_holds_the_source_back_until_it_has_caught_up() -> Non
 
 
 def test_a_copy_on_its_way_holds_the_source_back_when_as_much_is_kept_as_may_be_for_it() -> None:
-    ingress = Ingress("ingress", 1, coming_rows=2)
+    ingress = Ingress("ingress", 1, transfer_rows_max=2)
     ingress.step(SPARE)
     ingress.step(replace(SPARE, number=2, standby=(standby(1, 1, 0, 0, "site-3", "site-1"),)))
     ingress.step(sourced(0, 1))
@@ -151,7 +151,7 @@ def test_a_copy_on_its_way_holds_the_source_back_when_as_much_is_kept_as_may_be_
 
 
 def test_a_copy_of_another_stage_on_its_way_lets_nobody_keep_more() -> None:
-    ingress = Ingress("ingress", 1, coming_rows=2)
+    ingress = Ingress("ingress", 1, transfer_rows_max=2)
     ingress.step(SPARE)
     ingress.step(replace(SPARE, number=2, standby=(standby(1, 2, 0, 0, "site-2", "site-1"),)))
     ingress.step(sourced(0, 1))

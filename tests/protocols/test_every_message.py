@@ -14,15 +14,15 @@ from flux.protocols.messages import (
     Closed,
     Connected,
     Consumed,
-    Cut,
-    Done,
-    Failed,
+    CopyFailed,
+    CopyReady,
+    EndOfSource,
     Hello,
+    LinkDown,
     Message,
     Move,
     PeerMessage,
     Sourced,
-    SourceEnded,
     Suspected,
     ToController,
     View,
@@ -50,17 +50,17 @@ def every_kind(plan: View) -> Iterator[Any]:
             yield consumed(stage, 3, cohort=cohort)
     yield Sourced(after=0, upto=1, rows=1, body=NO_ROWS)
     yield Sourced(after=1, upto=3, rows=2, body=NO_ROWS)
-    yield SourceEnded()
+    yield EndOfSource()
     yield Hello(node="site-1")
     yield Hello(node="site-9")
     yield Connected()
     yield Closed(node="site-1")
     yield Suspected(node="site-1")
     yield Suspected(node="site-9")
-    yield Cut(a="site-1", b="site-2")
-    yield Cut(a="site-1", b="site-9")
-    yield Done(node="site-3", version=1)
-    yield Failed(node="site-3", version=1)
+    yield LinkDown(a="site-1", b="site-2")
+    yield LinkDown(a="site-1", b="site-9")
+    yield CopyReady(node="site-3", version=1)
+    yield CopyFailed(node="site-3", version=1)
     yield Move(stage=1, partition=0, slot=0, to="site-3")
 
 
@@ -97,7 +97,7 @@ def explorer() -> Explorer:
     return explorer
 
 
-FOR_NODES = (*get_args(PeerMessage), View, Sourced, SourceEnded, Consumed)
+FOR_NODES = (*get_args(PeerMessage), View, Sourced, EndOfSource, Consumed)
 FOR_THE_CONTROLLER = get_args(ToController)
 
 

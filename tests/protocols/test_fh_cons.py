@@ -46,7 +46,7 @@ def founded(name: str, stage: int, view: View) -> tuple[FhCons, list[Effect]]:
     """A consumer in its first view with the partitions it holds in it, and what it asked for."""
     cons = FhCons(name, stage)
     cons.step(view)
-    return cons, list(cons.found(0, view.held(stage, name), 0))
+    return cons, list(cons.add_cohort(0, view.held(stage, name), 0))
 
 
 def consumer(name: str = "site-1", stage: int = 2, view: View = FIRST) -> FhCons:
@@ -55,7 +55,7 @@ def consumer(name: str = "site-1", stage: int = 2, view: View = FIRST) -> FhCons
 
 def lane_from(cons: FhCons, sender: str) -> int:
     """The stint of the lane from `sender`."""
-    return next(stint for stint, lane in cons.lanes.items() if lane.sender == sender)
+    return next(lane_id for lane_id, lane in cons.lanes.items() if lane.sender == sender)
 
 
 def consume(cons: FhCons, upto: int, cohort: int = 0) -> list[Effect]:
@@ -167,7 +167,7 @@ def test_take_over_attaches_at_the_exact_position_received() -> None:
     assert cons.step(WITHOUT_1) == [
         Send(
             to="site-2",
-            message=Attach(sender="egress", view=2, edge=2, stint=2, position=3, channels=CHANNELS),
+            message=Attach(sender="egress", view=2, edge=2, lane_id=2, position=3, channels=CHANNELS),
         )
     ]
     assert cons.frontier(0) == 3
@@ -251,7 +251,7 @@ def test_a_sender_is_asked_once_to_make_one_lane_of_two() -> None:
     cons.step(data("site-1", 2, 1, 0, 5))
     cons.step(data("site-2", 2, 2, 0, 3))
     *_, merge = cons.step(replace(SPARE, number=2, dead=frozenset({"site-1"})))
-    assert merge == Send(to="site-2", message=Merge(sender="egress", view=2, edge=2, stint=3, into=2))
+    assert merge == Send(to="site-2", message=Merge(sender="egress", view=2, edge=2, lane_id=3, into=2))
     later = cons.step(replace(SPARE, number=3, dead=frozenset({"site-1"})))
     assert not [effect for effect in later if isinstance(effect, Send) and isinstance(effect.message, Merge)]
 
@@ -295,8 +295,8 @@ PRODUCER_COMING = replace(SPARE, number=2, standby=(standby(1, 1, 0, 0, "site-3"
 def test_a_producer_that_comes_later_is_told_the_position_even_if_nothing_changed() -> None:
     # Rule 4: its buffer would never drain otherwise.
     cons = consumer(view=SPARE)
-    for stint, lane in cons.lanes.items():
-        cons.step(data(lane.sender, 1, stint, 0, 4))
+    for lane_id, lane in cons.lanes.items():
+        cons.step(data(lane.sender, 1, lane_id, 0, 4))
     consume(cons, 4)
     [told] = cons.step(PRODUCER_COMING)
     assert told == Send(to="site-3", message=Ack(sender="site-1", view=2, edge=1, position=4))
@@ -316,22 +316,22 @@ def test_who_has_acknowledged_nothing_has_no_position_to_state() -> None:
 
 def test_a_gap_in_a_lane_is_refused() -> None:
     cons = consumer()
-    stint = lane_from(cons, "site-1")
-    cons.step(data("site-1", 1, stint, 0, 2))
-    assert_refused(cons, data("site-1", 1, stint, 3, 4), by=TITLE)
+    lane_id = lane_from(cons, "site-1")
+    cons.step(data("site-1", 1, lane_id, 0, 2))
+    assert_refused(cons, data("site-1", 1, lane_id, 3, 4), by=TITLE)
 
 
 def test_a_frame_that_comes_twice_is_refused() -> None:
     cons = consumer()
-    stint = lane_from(cons, "site-1")
-    cons.step(data("site-1", 1, stint, 0, 2))
-    assert_refused(cons, data("site-1", 1, stint, 0, 2), by=TITLE)
+    lane_id = lane_from(cons, "site-1")
+    cons.step(data("site-1", 1, lane_id, 0, 2))
+    assert_refused(cons, data("site-1", 1, lane_id, 0, 2), by=TITLE)
 
 
 @pytest.mark.parametrize("message", [data("site-1", 1, 99, 0, 2), stopped("site-1", 1, 99), merged("site-1", 1, 99, 1)])
 def test_an_unknown_stint_is_refused(message: Data | Stopped | Merged) -> None:
-    for stint in (99, 0, -1):  # They begin at 1.
-        assert_refused(consumer(), replace(message, stint=stint), by=TITLE)
+    for lane_id in (99, 0, -1):  # They begin at 1.
+        assert_refused(consumer(), replace(message, lane_id=lane_id), by=TITLE)
 
 
 @pytest.mark.parametrize("bodies", [(), ("one", "two")], ids=["none", "two"])

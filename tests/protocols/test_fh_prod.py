@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flux.protocols.fh_prod import FhProd
-from flux.protocols.messages import Ack, Attach, Block, Data, Effect, Merge, Run, Send, Stop, View
+from flux.protocols.messages import Ack, Attach, Block, Data, Effect, Merge, OutputRun, Send, Stop, View
 
 from .refusing import assert_ignored, assert_refused
 from .views import (
@@ -35,13 +35,15 @@ ALL = frozenset({0})
 def producer(bound_rows: int = 10, view: View = FIRST, partitions: frozenset[int] = ALL) -> FhProd:
     prod = FhProd("site-1", 1, bound_rows)
     assert prod.step(view) == []
-    prod.found(0, partitions, 0)
+    prod.add_cohort(0, partitions, 0)
     return prod
 
 
-def sent(to: str, stint: int, after: int, upto: int, runs: int = 1, view: int = 1, channels: Any = CHANNELS) -> Send:
+def sent(to: str, lane_id: int, after: int, upto: int, runs: int = 1, view: int = 1, channels: Any = CHANNELS) -> Send:
     """A frame on its way out: whole runs, and which of their rows go."""
-    message = Data(sender="site-1", view=view, edge=1, stint=stint, after=after, upto=upto, bodies=(NO_ROWS,) * runs)
+    message = Data(
+        sender="site-1", view=view, edge=1, lane_id=lane_id, after=after, upto=upto, bodies=(NO_ROWS,) * runs
+    )
     return Send(to=to, message=message, channels=(channels,) * runs)
 
 
@@ -146,8 +148,8 @@ def test_a_stint_names_one_lane_for_ever() -> None:
 def test_the_stints_of_a_consumer_only_grow() -> None:
     prod = producer()
     prod.step(attach("site-2", 1, 4, 0))
-    for stint in (3, 0, -1):
-        assert_refused(prod, attach("site-2", 1, stint, 0), by=TITLE)
+    for lane_id in (3, 0, -1):
+        assert_refused(prod, attach("site-2", 1, lane_id, 0), by=TITLE)
     assert prod.step(attach("site-1", 1, 1, 0)) == [], "another consumer numbers its own"
     assert prod.step(attach("site-2", 1, 6, 0)) == [], "those between were for others"
 
@@ -214,8 +216,8 @@ def test_lanes_at_two_positions_are_merged_when_they_meet() -> None:
 def test_a_lane_that_was_merged_is_known_by_its_old_name_too() -> None:
     # The consumer sends stop and merge before it knows that its lane is another's part.
     prod = producer()
-    for stint in (1, 2, 3):
-        prod.step(attach("site-2", 1, stint, 0, channels=(Block(producers=(0,), consumers=(stint,)),)))
+    for lane_id in (1, 2, 3):
+        prod.step(attach("site-2", 1, lane_id, 0, channels=(Block(producers=(0,), consumers=(lane_id,)),)))
     prod.step(merge("site-2", 1, 3, 2))
     prod.step(merge("site-2", 1, 2, 1))
     only = (Block(producers=(0,), consumers=(3,)),)
@@ -238,8 +240,8 @@ def meeting_at_5() -> FhProd:
     prod = producer()
     prod.step(consumed(1, 3))
     prod.step(attach("site-2", 1, 1, 3))
-    for stint in (2, 3):
-        prod.step(attach("site-2", 1, stint, 5, channels=COLUMN))
+    for lane_id in (2, 3):
+        prod.step(attach("site-2", 1, lane_id, 5, channels=COLUMN))
     assert prod.step(merge("site-2", 1, 3, 2)) == [told("site-2", merged("site-1", 1, 3, 2))]
     assert prod.step(merge("site-2", 1, 2, 1)) == []
     return prod
@@ -257,11 +259,11 @@ def test_a_merge_that_is_asked_for_again_does_not_undo_one_that_waits() -> None:
 # Cohorts: copies that were just built.
 
 
-def caught_up_to(produced: int, runs: tuple[Run, ...] = ()) -> FhProd:
+def caught_up_to(produced: int, runs: tuple[OutputRun, ...] = ()) -> FhProd:
     """A site at 4 with partition 0, and a new copy of partition 1 that has come as far as `produced`."""
     prod = producer()
     prod.step(consumed(1, 4))
-    prod.found(7, frozenset({1}), produced, runs)
+    prod.add_cohort(7, frozenset({1}), produced, runs)
     return prod
 
 
@@ -291,7 +293,7 @@ def test_a_new_copy_brings_its_unacknowledged_output() -> None:
     prod = producer()
     prod.step(ack("site-1", 1, 2))
     prod.step(ack("site-2", 1, 2))
-    prod.found(7, frozenset({1}), 4, (run(0, 2), run(2, 4, rows=3)))
+    prod.add_cohort(7, frozenset({1}), 4, (run(0, 2), run(2, 4, rows=3)))
     assert (prod.buffer.runs, prod.buffer.rows) == ([run(2, 4, rows=3)], 3)
 
 

@@ -8,9 +8,9 @@ from typing import Any, get_args
 import pytest
 
 from flux.protocols.controller import Controller
-from flux.protocols.messages import Closed, Done, Failed, Hello, PeerMessage, Suspected, View
+from flux.protocols.messages import Closed, CopyFailed, CopyReady, Hello, PeerMessage, Suspected, View
 from flux.protocols.view import number_of
-from flux.protocols.view_retention import Seen
+from flux.protocols.view_retention import ViewRetention
 
 from .controllers import hello, laid_out, published, running
 from .good_input import NODES
@@ -24,7 +24,7 @@ def recovered() -> Controller:
     """Site 1 has died, and site 3 has its slot: nobody asks for it any more."""
     controller = running(PAIR)
     controller.step(Closed(node="site-1"))
-    controller.step(Done(node="site-3", version=1))
+    controller.step(CopyReady(node="site-3", version=1))
     return controller
 
 
@@ -46,7 +46,7 @@ def test_who_has_a_slot_is_listed_until_another_has_it() -> None:
     controller.step(Closed(node="site-1"))
     view = published(controller.step(Hello(node="site-3")))
     assert view.dead == {"site-1"} and view.copies[1] == (("site-1", "site-2"),)
-    view = published(controller.step(Done(node="site-3", version=1)))
+    view = published(controller.step(CopyReady(node="site-3", version=1)))
     assert view.dead == frozenset() and view.copies[1] == (("site-3", "site-2"),)
     assert view.forgotten == 1
 
@@ -67,7 +67,7 @@ def test_views_do_not_grow_with_the_sites_that_are_replaced() -> None:
     for number in range(4, 104):
         controller.step(Hello(node=f"site-{number}"))
         controller.step(Closed(node=controller.view.copies[1][0][0]))
-        controller.step(Done(node=f"site-{number}", version=controller.view.versions))
+        controller.step(CopyReady(node=f"site-{number}", version=controller.view.versions))
         assert not controller.view.standby and len(controller.view.nodes) <= nodes
     assert controller.view.copies[1] == (("site-103", "site-2"),)
     assert controller.view.forgotten == 102
@@ -82,8 +82,8 @@ def test_so_it_is_by_a_controller_that_was_started_again() -> None:
     assert_fenced(Controller(recovered().view), Hello(node="site-1"), view=3)
 
 
-@pytest.mark.parametrize("report", [Done, Failed])
-def test_what_a_forgotten_site_reports_is_fenced(report: type[Done] | type[Failed]) -> None:
+@pytest.mark.parametrize("report", [CopyReady, CopyFailed])
+def test_what_a_forgotten_site_reports_is_fenced(report: type[CopyReady] | type[CopyFailed]) -> None:
     assert_fenced(recovered(), report(node="site-1", version=1), view=3)
 
 
@@ -145,7 +145,7 @@ def test_what_a_new_node_says_early_is_held(node: str, message: Any) -> None:
 
 
 def test_a_view_is_kept_until_all_who_live_have_seen_it() -> None:
-    seen, view = Seen(None), replace(PAIR, number=1)
+    seen, view = ViewRetention(None), replace(PAIR, number=1)
     seen.publish(view)
     for node in view.nodes[:-1]:
         seen.take(node, 1)
@@ -155,7 +155,7 @@ def test_a_view_is_kept_until_all_who_live_have_seen_it() -> None:
 
 
 def test_the_dead_need_not_see_it() -> None:
-    seen, view = Seen(None), replace(PAIR, number=1)
+    seen, view = ViewRetention(None), replace(PAIR, number=1)
     seen.publish(view)
     seen.publish(replace(view, number=2, dead=frozenset({"site-3"})))
     for node in ("ingress", "site-1", "site-2", "egress"):
@@ -166,7 +166,7 @@ def test_the_dead_need_not_see_it() -> None:
 
 
 def test_a_new_site_begins_with_the_view_that_lists_it() -> None:
-    seen = Seen(None)
+    seen = ViewRetention(None)
     seen.publish(view := replace(PAIR, number=5))
     for node in view.nodes:
         seen.take(node, 5)
@@ -176,7 +176,7 @@ def test_a_new_site_begins_with_the_view_that_lists_it() -> None:
 
 def test_who_was_not_heard_since_a_restart_may_have_seen_nothing() -> None:
     view = replace(PAIR, number=9, dead=frozenset({"site-3"}))
-    seen = Seen(view)
+    seen = ViewRetention(view)
     for node in ("ingress", "site-1", "site-2"):
         seen.take(node, 9)
     assert seen.by_all == 0
@@ -186,4 +186,4 @@ def test_who_was_not_heard_since_a_restart_may_have_seen_nothing() -> None:
 
 
 def test_nobody_has_seen_a_view_before_the_first() -> None:
-    assert Seen(None).by_all == 0
+    assert ViewRetention(None).by_all == 0

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from flux.protocols.machine import Refused
-from flux.protocols.messages import Complain, Message, Send, State, View
+from flux.protocols.messages import Message, ReportRefused, Send, State, View
 from flux.protocols.node import Node
 from flux.protocols.pooler import Pooler
 
@@ -47,7 +47,7 @@ def test_a_held_message_that_is_refused_takes_nothing_else_with_it(bad: Message)
     node.step(behind)
     # when the view comes, then the same comes of it, and a complaint that names what was bad.
     effects = node.step(NEXT)
-    [complaint] = [effect for effect in effects if isinstance(effect, Complain)]
+    [complaint] = [effect for effect in effects if isinstance(effect, ReportRefused)]
     assert f" refuses {bad!r}: " in complaint.text
     effects.remove(complaint)
     assert effects == undisturbed.step(NEXT)
@@ -59,7 +59,7 @@ def test_every_held_message_that_is_refused_is_complained_of_in_its_order() -> N
     bad = [case.values[0] for case in HELD]
     for message in bad:
         node.step(message)
-    complaints = [effect.text for effect in node.step(NEXT) if isinstance(effect, Complain)]
+    complaints = [effect.text for effect in node.step(NEXT) if isinstance(effect, ReportRefused)]
     for message, text in zip(bad, complaints, strict=True):
         assert f" refuses {message!r}: " in text
 
@@ -123,5 +123,7 @@ def test_the_error_names_the_view_in_which_it_was_refused() -> None:
 def test_a_state_is_given_once() -> None:
     node = node_site()
     node.step(good("site-1", "Consumed"))
-    assert [type(effect.message) for effect in node.step(good("site-1", "Want")) if isinstance(effect, Send)] == [State]
-    assert_refused(node, good("site-1", "Want"), by="State mover of stage 1 on site-1")
+    assert [
+        type(effect.message) for effect in node.step(good("site-1", "RequestState")) if isinstance(effect, Send)
+    ] == [State]
+    assert_refused(node, good("site-1", "RequestState"), by="State mover of stage 1 on site-1")

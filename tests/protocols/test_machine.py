@@ -16,7 +16,7 @@ from flux.protocols.fh_cons import FhCons
 from flux.protocols.fh_prod import FhProd
 from flux.protocols.ingress import Ingress
 from flux.protocols.machine import Machine, Refused, always, ignore, table
-from flux.protocols.messages import SourceEnded
+from flux.protocols.messages import EndOfSource
 from flux.protocols.node import Node
 from flux.protocols.pooler import Pooler
 from flux.protocols.state_mover import StateMover
@@ -61,7 +61,7 @@ def test_what_is_ignored_is_ignored_for_a_reason(machine: type[Machine]) -> None
 
 def test_a_machine_without_rules_refuses_everything() -> None:
     with pytest.raises(Refused, match=r"Buffer refuses SourceEnded\(\).*bound_rows=3"):
-        Buffer(3).step(SourceEnded())
+        Buffer(3).step(EndOfSource())
 
 
 @pytest.mark.parametrize("node", NODES)

@@ -14,15 +14,15 @@ from flux.protocols.messages import (
     Closed,
     Connected,
     Consume,
-    Done,
-    Failed,
+    CopyFailed,
+    CopyReady,
+    EndOfSource,
     Hello,
     PeerMessage,
     Pull,
     Send,
+    SendToController,
     Sourced,
-    SourceEnded,
-    Tell,
 )
 from flux.protocols.node import Node
 from flux.protocols.pooler import Pooler
@@ -165,7 +165,7 @@ def test_a_message_for_a_stage_that_is_not_here_is_refused() -> None:
     assert_refused(made, ack("egress", 3, 1), by="node site-1")
     assert_refused(made, consumed(3, 1), by="node site-1")
     assert_refused(made, Sourced(after=0, upto=1, rows=1, body=NO_ROWS), by="node site-1")
-    assert_refused(made, SourceEnded(), by="node site-1")
+    assert_refused(made, EndOfSource(), by="node site-1")
     assert_refused(made, Closed(node="site-2"), by="node site-1")
 
 
@@ -228,7 +228,7 @@ def test_the_ends_are_nodes_with_one_machine() -> None:
 
 def greeting(made: Node) -> Hello:
     told = made.step(Connected())[0]
-    assert isinstance(told, Tell) and isinstance(told.message, Hello)
+    assert isinstance(told, SendToController) and isinstance(told.message, Hello)
     return told.message
 
 
@@ -258,9 +258,9 @@ def test_a_site_repeats_to_a_controller_started_again_what_it_has_built() -> Non
     coming = (standby(4, 1, 0, 0, "site-3", "site-2"), standby(5, 2, 0, 0, "site-3", "site-2"))
     made.step(replace(SPARE, number=2, standby=coming))
     made.step(state("site-2", 1, 4, 6, view=2))
-    assert made.step(Connected())[1:] == [Tell(message=Done(node="site-3", version=4))]
+    assert made.step(Connected())[1:] == [SendToController(message=CopyReady(node="site-3", version=4))]
     made.step(replace(SPARE, number=3, standby=coming, dead=frozenset({"site-2"})))
     assert made.step(Connected())[1:] == [
-        Tell(message=Done(node="site-3", version=4)),
-        Tell(message=Failed(node="site-3", version=5)),
+        SendToController(message=CopyReady(node="site-3", version=4)),
+        SendToController(message=CopyFailed(node="site-3", version=5)),
     ]

@@ -8,18 +8,18 @@ from flux.protocols.messages import (
     Ack,
     Attach,
     Consume,
+    CopyFailed,
+    CopyReady,
     Data,
-    Done,
     Drop,
     Effect,
-    Failed,
     Install,
     Merge,
+    RequestState,
     Send,
+    SendToController,
     State,
     Stop,
-    Tell,
-    Want,
 )
 from flux.protocols.pooler import Pooler
 
@@ -164,7 +164,7 @@ def test_the_state_is_installed_and_then_reported() -> None:
     made, _ = asking(3)
     effects = made.step(state("site-2", 1, YOUNG, 3, view=2, runs=(run(0, 3, rows=2),), body="state"))
     assert effects[0] == Install(stage=1, partition=2, body="state")
-    assert Tell(message=Done(node="site-1", version=YOUNG)) in effects
+    assert SendToController(message=CopyReady(node="site-1", version=YOUNG)) in effects
     assert [e.message.position for e in effects if isinstance(e, Send) and isinstance(e.message, Attach)] == [3]
     # Its output that is not acknowledged came along (rule 16).
     assert made.prod.buffer.rows == 1 + 2
@@ -203,18 +203,18 @@ def test_who_is_behind_may_exceed_the_pool() -> None:
 def test_a_copy_is_asked_for_once() -> None:
     made, _ = asking()
     again = made.step(replace(COMING, number=3))
-    assert not [kind for _, kind in sends(again) if kind is Want]
+    assert not [kind for _, kind in sends(again) if kind is RequestState]
     made.step(state("site-2", 1, YOUNG, 3, view=2))
-    assert not [kind for _, kind in sends(made.step(replace(COMING, number=4))) if kind is Want]
+    assert not [kind for _, kind in sends(made.step(replace(COMING, number=4))) if kind is RequestState]
 
 
 def test_a_dead_donor_is_reported_if_the_state_is_not_here() -> None:
     made, _ = asking()
     dead = replace(COMING, number=3, dead=frozenset({"site-2", "site-3"}))
-    assert Tell(message=Failed(node="site-1", version=YOUNG)) in made.step(dead)
+    assert SendToController(message=CopyFailed(node="site-1", version=YOUNG)) in made.step(dead)
     built, _ = asking()
     built.step(state("site-2", 1, YOUNG, 3, view=2))
-    assert not [effect for effect in built.step(dead) if isinstance(effect, Tell)], "it is here, and stays"
+    assert not [effect for effect in built.step(dead) if isinstance(effect, SendToController)], "it is here, and stays"
 
 
 def test_a_state_that_was_not_asked_for_or_comes_twice_is_refused() -> None:

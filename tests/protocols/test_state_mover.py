@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from flux.protocols.messages import Done, Effect, Failed, Send, State, Tell
+from flux.protocols.messages import CopyFailed, CopyReady, Effect, Send, SendToController, State
 from flux.protocols.state_mover import StateMover
 
 from .refusing import assert_refused
@@ -122,7 +122,7 @@ def test_a_state_for_another_site_is_refused() -> None:
 def test_a_copy_whose_donor_died_is_reported_and_the_others_are_waited_for() -> None:
     mover, _ = asking()
     mover.step(WITHOUT_2)
-    assert list(mover.ask(NONE_INSTALLED, 7)) == [Tell(message=Failed(node="site-3", version=4))]
+    assert list(mover.ask(NONE_INSTALLED, 7)) == [SendToController(message=CopyFailed(node="site-3", version=4))]
     assert mover.limit() == 7
 
 
@@ -130,7 +130,7 @@ def test_a_copy_whose_donor_died_before_it_was_asked_for_is_reported_and_not_ask
     mover = StateMover("site-3", 1)
     mover.step(WITHOUT_2)
     failed, asked = mover.ask(NONE_INSTALLED, 7)
-    assert failed == Tell(message=Failed(node="site-3", version=4))
+    assert failed == SendToController(message=CopyFailed(node="site-3", version=4))
     assert isinstance(asked, Send) and asked.to == "site-1"
 
 
@@ -142,7 +142,7 @@ def test_a_copy_whose_state_came_before_its_donor_died_has_not_failed(installed:
         mover.arrived.clear()
     mover.step(WITHOUT_2)
     assert list(mover.ask(installed, 7)) == []
-    assert Tell(message=Failed(node="site-3", version=4)) not in list(mover.report(installed))
+    assert SendToController(message=CopyFailed(node="site-3", version=4)) not in list(mover.report(installed))
 
 
 # A controller that was started again.
@@ -152,8 +152,8 @@ def test_a_controller_started_again_is_told_what_is_done_and_what_failed() -> No
     mover, _ = asking()
     mover.step(WITHOUT_2)
     assert list(mover.report((5,))) == [
-        Tell(message=Done(node="site-3", version=5)),
-        Tell(message=Failed(node="site-3", version=4)),
+        SendToController(message=CopyReady(node="site-3", version=5)),
+        SendToController(message=CopyFailed(node="site-3", version=4)),
     ]
 
 

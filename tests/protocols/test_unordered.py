@@ -122,17 +122,17 @@ def test_a_full_pool_goes_on_to_what_it_holds_and_takes_only_what_that_needs() -
 def test_cohorts_that_are_to_meet_take_no_rows_early() -> None:
     cons = FhCons("site-3", 2)
     list(cons.step(VIEW))
-    list(cons.found(0, frozenset({0}), 0))
+    list(cons.add_cohort(0, frozenset({0}), 0))
     cons.step(data("site-1", 1, 1, 0, 5))
     assert cons.has_early(0)
-    list(cons.found(7, frozenset({0}), 4))
+    list(cons.add_cohort(7, frozenset({0}), 4))
     assert not cons.has_early(0)
 
 
 def test_nothing_to_take_is_a_mistake() -> None:
     cons = FhCons("site-3", 2)
     list(cons.step(VIEW))
-    list(cons.found(0, frozenset({0}), 0))
+    list(cons.add_cohort(0, frozenset({0}), 0))
     with pytest.raises(AssertionError, match="nothing to consume"):
         cons.take(0, 0)
 
@@ -143,7 +143,7 @@ def test_nothing_to_take_is_a_mistake() -> None:
 def producer(unordered: bool = True) -> FhProd:
     prod = FhProd("site-3", 2, 99)
     list(prod.step(VIEW if unordered else replace(VIEW, unordered=frozenset())))
-    prod.found(0, frozenset({0}), 0)
+    prod.add_cohort(0, frozenset({0}), 0)
     prod.step(attach("egress", 2, 1, 0))
     return prod
 
@@ -230,7 +230,7 @@ def test_what_one_sender_feeds_from_several_places_comes_in_one_lane_in_the_end(
     machine = Pooler("site-4", 2, 99)
     machine.step(replace(MOVING, copies=copies))
     effects = machine.step(replace(state("site-3", 2, 1, 3, view=2), ahead=(FIRST_AHEAD,)))
-    assert [(m.stint, m.into) for m in sent(effects, Merge)] == [(2, 1)]
+    assert [(m.lane_id, m.into) for m in sent(effects, Merge)] == [(2, 1)]
     machine.step(data("site-1", 1, 1, 5, 6, view=2))
     machine.step(data("site-1", 1, 2, 3, 6, view=2))
     machine.step(merged("site-1", 1, 2, 1, view=2))

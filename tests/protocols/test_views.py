@@ -58,15 +58,15 @@ def test_a_copy_counts_when_it_is_finished() -> None:
 
 
 def test_who_must_acknowledge_are_the_members_of_an_operator() -> None:
-    assert COMING.entitled(1) == COMING.members(1)
-    assert WITHOUT_1.entitled(1) == ("site-2",)
+    assert COMING.must_ack(1) == COMING.members(1)
+    assert WITHOUT_1.must_ack(1) == ("site-2",)
 
 
 def test_an_end_that_is_dead_must_acknowledge_until_it_is_replaced() -> None:
     vacant = without(FIRST, "egress")
-    assert (vacant.entitled(3), vacant.members(3)) == (("egress",), ())
+    assert (vacant.must_ack(3), vacant.members(3)) == (("egress",), ())
     replaced = replace(vacant, nodes=(*vacant.nodes, "egress-2"), copies=(*vacant.copies[:3], (("egress-2",),)))
-    assert replaced.entitled(3) == ("egress-2",)
+    assert replaced.must_ack(3) == ("egress-2",)
 
 
 def test_an_operator_without_a_copy_is_lost_and_an_end_is_not() -> None:

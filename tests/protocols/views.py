@@ -13,13 +13,13 @@ from flux.protocols.messages import (
     Data,
     Merge,
     Merged,
-    Run,
+    OutputRun,
+    RequestState,
     Standby,
     State,
     Stop,
     Stopped,
     View,
-    Want,
 )
 
 # One partition pair per stage, both stages on the same two sites.
@@ -64,9 +64,9 @@ def standby(version: int, stage: int, partition: int, slot: int, node: str, dono
     return Standby(version=version, stage=stage, partition=partition, slot=slot, node=node, donor=donor)
 
 
-def data(sender: str, edge: int, stint: int, after: int, upto: int, view: int = 1) -> Data:
+def data(sender: str, edge: int, lane_id: int, after: int, upto: int, view: int = 1) -> Data:
     """A frame as a consumer takes it, with one body."""
-    return Data(sender=sender, view=view, edge=edge, stint=stint, after=after, upto=upto, bodies=(NO_ROWS,))
+    return Data(sender=sender, view=view, edge=edge, lane_id=lane_id, after=after, upto=upto, bodies=(NO_ROWS,))
 
 
 def ack(sender: str, edge: int, position: int, view: int = 1) -> Ack:
@@ -74,39 +74,45 @@ def ack(sender: str, edge: int, position: int, view: int = 1) -> Ack:
 
 
 def attach(
-    sender: str, edge: int, stint: int, position: int, view: int = 1, channels: tuple[Block, ...] = CHANNELS
+    sender: str, edge: int, lane_id: int, position: int, view: int = 1, channels: tuple[Block, ...] = CHANNELS
 ) -> Attach:
-    return Attach(sender=sender, view=view, edge=edge, stint=stint, position=position, channels=channels)
+    return Attach(sender=sender, view=view, edge=edge, lane_id=lane_id, position=position, channels=channels)
 
 
-def stop(sender: str, edge: int, stint: int, view: int = 1, channels: tuple[Block, ...] = CHANNELS) -> Stop:
-    return Stop(sender=sender, view=view, edge=edge, stint=stint, channels=channels)
+def stop(sender: str, edge: int, lane_id: int, view: int = 1, channels: tuple[Block, ...] = CHANNELS) -> Stop:
+    return Stop(sender=sender, view=view, edge=edge, lane_id=lane_id, channels=channels)
 
 
-def stopped(sender: str, edge: int, stint: int, view: int = 1) -> Stopped:
-    return Stopped(sender=sender, view=view, edge=edge, stint=stint)
+def stopped(sender: str, edge: int, lane_id: int, view: int = 1) -> Stopped:
+    return Stopped(sender=sender, view=view, edge=edge, lane_id=lane_id)
 
 
-def merge(sender: str, edge: int, stint: int, into: int, view: int = 1) -> Merge:
-    return Merge(sender=sender, view=view, edge=edge, stint=stint, into=into)
+def merge(sender: str, edge: int, lane_id: int, into: int, view: int = 1) -> Merge:
+    return Merge(sender=sender, view=view, edge=edge, lane_id=lane_id, into=into)
 
 
-def merged(sender: str, edge: int, stint: int, into: int, view: int = 1) -> Merged:
-    return Merged(sender=sender, view=view, edge=edge, stint=stint, into=into)
+def merged(sender: str, edge: int, lane_id: int, into: int, view: int = 1) -> Merged:
+    return Merged(sender=sender, view=view, edge=edge, lane_id=lane_id, into=into)
 
 
-def want(sender: str, stage: int, version: int, position: int, view: int = 1) -> Want:
-    return Want(sender=sender, view=view, stage=stage, version=version, position=position)
+def want(sender: str, stage: int, version: int, position: int, view: int = 1) -> RequestState:
+    return RequestState(sender=sender, view=view, stage=stage, version=version, position=position)
 
 
 def state(
-    sender: str, stage: int, version: int, position: int, view: int = 1, runs: tuple[Run, ...] = (), body: Any = None
+    sender: str,
+    stage: int,
+    version: int,
+    position: int,
+    view: int = 1,
+    runs: tuple[OutputRun, ...] = (),
+    body: Any = None,
 ) -> State:
     return State(sender=sender, view=view, stage=stage, version=version, position=position, runs=runs, body=body)
 
 
-def run(after: int, upto: int, rows: int = 1) -> Run:
-    return Run(after=after, upto=upto, rows=rows, body=NO_ROWS)
+def run(after: int, upto: int, rows: int = 1) -> OutputRun:
+    return OutputRun(after=after, upto=upto, rows=rows, body=NO_ROWS)
 
 
 def consumed(stage: int, upto: int, rows: int = 1, cohort: int = 0) -> Consumed:

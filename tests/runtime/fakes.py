@@ -14,8 +14,8 @@ import pyarrow as pa
 import trio
 
 import flux
-from flux.site.config import Surroundings
-from flux.site.report_link import Reports
+from flux.site.config import ProcessConfig
+from flux.site.report_link import ReportLink
 from flux.wire.connections import dial
 
 ROWS = 200
@@ -24,11 +24,11 @@ ROWS = 200
 class Fake:
     """A process that greets the program, and leaves when it says stop."""
 
-    def __init__(self, surroundings: Surroundings, name: str, incarnation: int = 1) -> None:
-        self.surroundings = surroundings
+    def __init__(self, config: ProcessConfig, name: str, incarnation: int = 1) -> None:
+        self.config = config
         self.name = name if incarnation == 1 or name == "controller" else f"{name}.{incarnation}"
         self.incarnation = incarnation
-        self.program = Reports()
+        self.program = ReportLink()
 
     def begin(self) -> None:
         """What it does first."""
@@ -37,8 +37,8 @@ class Fake:
         """What it does when the program says something."""
 
     async def run(self) -> None:
-        where = self.surroundings.address("program")
-        self.program.connect(await dial(where, self.surroundings.identity(self.name), "program"))
+        where = self.config.address("program")
+        self.program.connect(await dial(where, self.config.identity(self.name), "program"))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.program.write)
             self.begin()
@@ -53,8 +53,8 @@ class Fake:
 class FakeController(Fake):
     """Everybody is always there."""
 
-    def __init__(self, surroundings: Surroundings, listener: Any, incarnation: int = 1) -> None:
-        super().__init__(surroundings, "controller", incarnation)
+    def __init__(self, config: ProcessConfig, listener: Any, incarnation: int = 1) -> None:
+        super().__init__(config, "controller", incarnation)
 
     def begin(self) -> None:
         self.program.send({"kind": "view", "number": 1, "versions": 0, "whole": True, "at": time.monotonic()})
@@ -69,8 +69,8 @@ class FakeController(Fake):
 class FakeIngress(Fake):
     """It has numbered all rows at once."""
 
-    def __init__(self, surroundings: Surroundings, source: Any, incarnation: int = 1) -> None:
-        super().__init__(surroundings, "ingress", incarnation)
+    def __init__(self, config: ProcessConfig, source: Any, incarnation: int = 1) -> None:
+        super().__init__(config, "ingress", incarnation)
 
     def begin(self) -> None:
         if self.incarnation == 1:
@@ -80,8 +80,8 @@ class FakeIngress(Fake):
 class FakeEgress(Fake):
     """It goes on behind what the program has collected, and waits at each position for which a gate is missing."""
 
-    def __init__(self, surroundings: Surroundings, sink: Any, incarnation: int = 1) -> None:
-        super().__init__(surroundings, "egress", incarnation)
+    def __init__(self, config: ProcessConfig, sink: Any, incarnation: int = 1) -> None:
+        super().__init__(config, "egress", incarnation)
 
     def hear(self, header: dict[str, Any]) -> None:
         after = header["upto"]

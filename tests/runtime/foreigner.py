@@ -32,7 +32,7 @@ class Foreigner:
         if self._back:
             message: PeerMessage = Ack(sender=sender, view=view, edge=_NO_EDGE, position=1)
         else:
-            message = Stopped(sender=sender, view=view, edge=_NO_EDGE, stint=1)
+            message = Stopped(sender=sender, view=view, edge=_NO_EDGE, lane_id=1)
         self.say(message)
 
     def say(self, message: PeerMessage) -> None:

@@ -77,8 +77,8 @@ class Ordeal:
 
     def settle(self) -> None:
         """Wait until nobody is missing, and replace the sites that are gone."""
-        assert self.run._program is not None
-        draining = self.run._program.heard.draining
+        assert self.run._driver is not None
+        draining = self.run._driver.run_state.draining
         self.watch.until(lambda: not draining, "sites to be drained")
         self.bury()
         self.watch.wait_whole()
@@ -99,9 +99,9 @@ class Ordeal:
 
     def process(self, name: str) -> Process:
         """The live process `name`."""
-        assert self.run._program is not None
-        with self.run._program.changed:
-            return self.run._program.processes.live(name)
+        assert self.run._driver is not None
+        with self.run._driver.changed:
+            return self.run._driver.processes.live(name)
 
     # What came of it.
 

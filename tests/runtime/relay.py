@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from flux.plan.plan import CONTROLLER
-from flux.site.config import Surroundings
+from flux.site.config import ProcessConfig
 from flux.wire import address, frames
 
 from .waiting import wait_until
@@ -34,7 +34,7 @@ Spoil = Callable[[dict[str, Any], bytes], bytes]  # From a frame, with its heade
 
 
 @dataclass(frozen=True, kw_only=True)
-class TcpSurroundings(Surroundings):
+class TcpSurroundings(ProcessConfig):
     """Of a run on one machine whose nodes find each other over TCP; the ports are in the view."""
 
     def address(self, name: str) -> str:
@@ -159,7 +159,7 @@ def relayed(monkeypatch: pytest.MonkeyPatch, dials: str, answers: str, **setting
     """Runs that are started within go through a relay between two of their nodes; `settings` are their processes'."""
     directory = Path(tempfile.mkdtemp(prefix="relay-"))
     relay = Relay(dials, answers, directory)
-    monkeypatch.setattr("flux.run.Surroundings", functools.partial(TcpSurroundings, route=relay.route, **settings))
+    monkeypatch.setattr("flux.run.ProcessConfig", functools.partial(TcpSurroundings, route=relay.route, **settings))
     try:
         yield relay
     finally:

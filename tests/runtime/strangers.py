@@ -57,7 +57,7 @@ def proving(secret: bytes) -> Callable[[socket.socket, Identity], None]:
     def act(sock: socket.socket, own: Identity) -> None:
         dialler = Dialler(own.name, secret or own.secret, own.run)
         sock.sendall(frames.encode(dialler.greet()))
-        sock.sendall(frames.encode(dialler.prove(_heard(sock))))
+        sock.sendall(frames.encode(dialler.prove(_run_state(sock))))
 
     return act
 
@@ -67,13 +67,13 @@ def telling(header: dict[str, Any]) -> Callable[[socket.socket, Identity], None]
 
     def act(sock: socket.socket, own: Identity) -> None:
         proving(b"")(sock, own)
-        assert _heard(sock)["kind"] == "welcome"
+        assert _run_state(sock)["kind"] == "welcome"
         sock.sendall(frames.encode(header))
 
     return act
 
 
-def _heard(sock: socket.socket) -> dict[str, Any]:
+def _run_state(sock: socket.socket) -> dict[str, Any]:
     with sock.makefile("rb") as incoming:
         header_bytes, _ = frames.decode_prefix(incoming.read(frames.PREFIX.size))
         return frames.decode_header(incoming.read(header_bytes))

@@ -18,7 +18,7 @@ from flux.exchange.channel_mask import ChannelMask
 from flux.exchange.rows import Rows
 from flux.exchange.stage_input import StageInput
 from flux.plan import Policy
-from flux.protocols.messages import Consume, Frame
+from flux.protocols.messages import Consume, PendingInput
 
 ROWS = [{"k": n * 7 % 23, "v": n} for n in range(1_500)]
 
@@ -162,7 +162,9 @@ def test_which_frame_of_such_a_stage_came_first_means_nothing(first: int) -> Non
         Rows.of(one, np.array([2, 2, 7]), None, nobody, nobody),
         Rows.of(other, np.array([2, 2]), None, nobody[:2], nobody[:2]),
     ]
-    frames = [Frame(edge=2, after=0, upto=9, channels=(), body=body) for body in (bodies[first], bodies[1 - first])]
+    frames = [
+        PendingInput(edge=2, after=0, upto=9, channels=(), body=body) for body in (bodies[first], bodies[1 - first])
+    ]
     inputs = StageInput(
         plan.inputs(3), plan.sides(3), plan.unsettled(3), lambda blocks, edge: ChannelMask(blocks, 4, 2)
     )

@@ -87,11 +87,13 @@ def test_the_output_is_exact(packets: list[pa.RecordBatch], expected: pa.Table, 
 def test_a_site_that_was_stopped_too_long_ends_when_it_wakes(packets: list[pa.RecordBatch], expected: pa.Table) -> None:
     with dmz.flow(packets, partitions=6, rate=ROWS_PER_S).start(sites=3) as run:
         run.wait_for_output(2_000)
-        site = run._program.processes.live("site-2")
+        site = run._driver.processes.live("site-2")
         os.kill(site.pid, signal.SIGSTOP)
-        assert run._program.wait(lambda heard: "site-2" in heard.closed_at or heard.error is not None, PATIENCE_S)
+        assert run._driver.wait(
+            lambda run_state: "site-2" in run_state.closed_at or run_state.error is not None, PATIENCE_S
+        )
         os.kill(site.pid, signal.SIGCONT)
-        assert run._program.wait(lambda heard: site.gone, PATIENCE_S)
+        assert run._driver.wait(lambda run_state: site.gone, PATIENCE_S)
         report = run.wait(timeout=PATIENCE_S)
     assert site.exited == FENCED
     assert report.table.equals(expected)
@@ -103,7 +105,7 @@ def test_a_site_that_comes_later_takes_the_lost_copies(packets: list[pa.RecordBa
         run.wait_for_output(2_000)
         run.kill("site-1")
         assert run.add_site() == "site-3"
-        whole = run._program.wait(lambda heard: heard.whole and "site-1" in heard.closed_at, PATIENCE_S)
+        whole = run._driver.wait(lambda run_state: run_state.whole and "site-1" in run_state.closed_at, PATIENCE_S)
         assert whole
         run.kill("site-2")
         report = run.wait(timeout=PATIENCE_S)

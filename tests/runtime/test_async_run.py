@@ -29,8 +29,8 @@ def run_trio(main: Callable[[], Any]) -> Any:
 
 def pids(run: flux.Run | flux.AsyncRun) -> list[int]:
     handle = run._run if isinstance(run, flux.AsyncRun) else run
-    assert handle._program is not None
-    return [handle._program._spawner.pid, *(each.pid for each in handle._program.processes if each.pid is not None)]
+    assert handle._driver is not None
+    return [handle._driver._spawner.pid, *(each.pid for each in handle._driver.processes if each.pid is not None)]
 
 
 def test_every_method_of_a_run_can_be_awaited_with_the_same_arguments() -> None:

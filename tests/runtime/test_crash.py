@@ -12,7 +12,7 @@ import pytest
 import flux
 from experiments import dmz
 from flux.commands.main import main
-from flux.protocols.messages import Ack, Effect, Publish, Pull, Released, Send, View, Want
+from flux.protocols.messages import Ack, Effect, Publish, Pull, Released, RequestState, Send, View
 from flux.site.crash_points import VARIABLE, Crashes, crash_points, watch
 
 from .foreigner import Foreigner
@@ -130,7 +130,7 @@ def test_a_message_that_is_not_for_this_kind_of_process_is_refused_as_it_is_with
         foreigner = Foreigner(relay, back=False)
         with flow.start(sites=2) as run:
             relay.start()
-            foreigner.say(Want(sender="ingress", view=1, stage=1, version=1, position=0))
+            foreigner.say(RequestState(sender="ingress", view=1, stage=1, version=1, position=0))
             with pytest.raises(flux.FluxError, match=r"^node egress refuses Want\(.*a bug or a foreign process"):
                 run.wait(timeout=60)
 

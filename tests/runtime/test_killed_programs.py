@@ -34,9 +34,9 @@ def program_of_a_run(tmp_path: Path) -> tuple[int, list[int], int]:
         try:
             with flow_of(source=flux.sources.Table(ROWS, rate=10)).start(sites=2) as run:
                 run.wait_for_output(1)
-                assert run._program is not None
-                processes: list[Process] = list(run._program.processes)
-                pids = [run._program._spawner.pid, *(process.pid for process in processes)]
+                assert run._driver is not None
+                processes: list[Process] = list(run._driver.processes)
+                pids = [run._driver._spawner.pid, *(process.pid for process in processes)]
                 (tmp_path / "part").write_text(" ".join(map(str, pids)))
                 (tmp_path / "part").rename(listed)
                 signal.pause()

@@ -12,7 +12,7 @@ import pytest
 
 import flux
 from experiments import dmz
-from flux.driver.run_state import Heard
+from flux.driver.run_state import RunState
 from flux.plan import Plan
 from flux.site.recording import SUFFIX, replay
 
@@ -75,11 +75,13 @@ def gated(packets: list[pa.RecordBatch], gate: Path) -> Iterator[pa.RecordBatch]
 def rebuilt(run: flux.run.Run, site: str) -> None:
     """Wait until every partition has all its copies again after the death of `site`."""
 
-    def is_whole(heard: Heard) -> bool:
-        return site in heard.closed_at and any(whole.at > heard.closed_at[site] for whole in heard.wholes)
+    def is_whole(run_state: RunState) -> bool:
+        return site in run_state.closed_at and any(whole.at > run_state.closed_at[site] for whole in run_state.wholes)
 
-    assert run._program.wait(lambda heard: is_whole(heard) or heard.ended or heard.error is not None, RECOVERY_S)
-    assert is_whole(run._program.heard), f"the run ended before the copies of {site} were rebuilt"
+    assert run._driver.wait(
+        lambda run_state: is_whole(run_state) or run_state.ended or run_state.error is not None, RECOVERY_S
+    )
+    assert is_whole(run._driver.run_state), f"the run ended before the copies of {site} were rebuilt"
 
 
 @pytest.mark.parametrize("second", ["site-2", "site-3", "site-4"])
@@ -155,7 +157,7 @@ def test_a_replayed_recording_gives_the_same_effects(
 def test_a_stopped_run_leaves_no_process_and_no_file(packets: list[pa.RecordBatch]) -> None:
     with dmz.flow(packets, rate=10_000).start(sites=2) as run:
         run.wait_for_output(1)
-        pids = [process.pid for process in run._program.processes]
+        pids = [process.pid for process in run._driver.processes]
     assert not run.directory.exists()
     for pid in pids:
         with pytest.raises(ProcessLookupError):
@@ -168,7 +170,7 @@ def test_processes_end_when_their_program_is_killed(packets: list[pa.RecordBatch
     if program == 0:
         try:
             run = dmz.flow(packets, rate=1_000).start(sites=2)
-            listed.write_text(" ".join(str(process.pid) for process in run._program.processes))
+            listed.write_text(" ".join(str(process.pid) for process in run._driver.processes))
             time.sleep(60)
         finally:
             os._exit(1)

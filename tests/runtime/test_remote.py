@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from flux.commands.main import main
-from flux.driver.remote.process_names import Roll
+from flux.driver.remote.process_names import ProcessNames
 from flux.plan import Plan, Policy
 from flux.site.shell import FENCED
 
@@ -243,7 +243,7 @@ def plan() -> Plan:
 
 
 def test_sites_get_the_names_of_the_plan_and_then_further_ones() -> None:
-    roll, view = Roll(plan()), plan().view()
+    roll, view = ProcessNames(plan()), plan().view()
     assert roll.site(None, view, []) == "site-1"
     assert roll.site("site-3", view, []) == "site-3"
     assert roll.site("site-3", view, []) == "site-2"
@@ -252,27 +252,27 @@ def test_sites_get_the_names_of_the_plan_and_then_further_ones() -> None:
 
 def test_a_name_that_is_or_was_in_the_view_is_not_given_by_the_next_controller() -> None:
     view = replace(plan().view(), number=3, dead=frozenset({"site-2"}))
-    assert Roll(plan()).site("site-2", view, ["site-1"]) == "site-4"
+    assert ProcessNames(plan()).site("site-2", view, ["site-1"]) == "site-4"
 
 
 def test_a_name_that_views_do_not_list_any_more_is_not_given_again() -> None:
     made = plan().view()
     left = tuple(node for node in made.nodes if node not in ("site-1", "site-2"))
     view = replace(made, number=9, nodes=(*left, "site-8"), forgotten=7)
-    roll = Roll(plan())
+    roll = ProcessNames(plan())
     assert [roll.site(wish, view, []) for wish in ("site-2", "site-7", None)] == ["site-9", "site-10", "site-11"]
-    assert Roll(plan()).site(None, replace(view, forgotten=12), []) == "site-13"
+    assert ProcessNames(plan()).site(None, replace(view, forgotten=12), []) == "site-13"
 
 
 def test_a_site_that_wishes_for_a_name_without_a_number_gets_one_with() -> None:
-    assert Roll(plan()).site("mine", plan().view(), []) == "site-1"
+    assert ProcessNames(plan()).site("mine", plan().view(), []) == "site-1"
 
 
 def test_an_end_that_joins_again_is_the_next_incarnation_also_after_the_controllers() -> None:
-    roll, view = Roll(plan()), plan().view()
+    roll, view = ProcessNames(plan()), plan().view()
     assert [roll.incarnation("ingress", view) for _ in range(3)] == [1, 2, 3]
-    assert Roll(plan()).incarnation("egress", replace(view, number=1)) == 2
-    assert Roll(plan()).incarnation("ingress", replace(view, number=9, incarnations=((0, 4),))) == 5
+    assert ProcessNames(plan()).incarnation("egress", replace(view, number=1)) == 2
+    assert ProcessNames(plan()).incarnation("ingress", replace(view, number=9, incarnations=((0, 4),))) == 5
 
 
 # Two sources, of which one goes on until there is a file `enough`, and two sinks.

@@ -30,8 +30,8 @@ def test_views_and_their_journal_stay_small_and_a_forgotten_site_ends(
         watch, biggest = Watch(run), 0
         watch.wait_whole()
         # Given a site that is stopped, and taken for dead,
-        assert run._program is not None
-        stopped = run._program.processes.live("site-1")
+        assert run._driver is not None
+        stopped = run._driver.processes.live("site-1")
         os.kill(stopped.pid, signal.SIGSTOP)
         watch.until(lambda: not watch.view().alive("site-1"), "site-1 to be declared dead")
         # when others are replaced, and the controller is killed as well,
@@ -50,7 +50,7 @@ def test_views_and_their_journal_stay_small_and_a_forgotten_site_ends(
         assert biggest < 4 * SHORTEN_BYTES, f"view {view.number}, {biggest} bytes"
         # and the site, which nobody lists any more, is told when it wakes.
         os.kill(stopped.pid, signal.SIGCONT)
-        assert run._program.wait(lambda heard: stopped.gone, PATIENCE_S)
+        assert run._driver.wait(lambda run_state: stopped.gone, PATIENCE_S)
         packets.end(last := watch.numbered() + 8 * POOL_ROWS)
         run.wait(timeout=PATIENCE_S)
     sink.finish(last)

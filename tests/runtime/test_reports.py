@@ -53,10 +53,10 @@ def end(run: flux.Run, tmp_path: Any) -> flux.Report:
 
 def stop(run: flux.Run, name: str) -> Process:
     """SIGSTOP a process; return when the controller has declared it dead."""
-    process = run._program.processes.live(name)
+    process = run._driver.processes.live(name)
     assert process.pid is not None
     os.kill(process.pid, signal.SIGSTOP)
-    assert run._program.wait(lambda heard: name in heard.closed_at, DEADLINE_S)
+    assert run._driver.wait(lambda run_state: name in run_state.closed_at, DEADLINE_S)
     return process
 
 
@@ -76,11 +76,11 @@ def test_a_dead_site_whose_process_is_still_there_is_not_drained(tmp_path: Any) 
 
 def test_a_site_that_is_stopped_while_it_is_drained_is_an_error_or_is_empty(tmp_path: Any) -> None:
     with running(tmp_path, sites=4) as run:
-        pid = run._program.processes.live("site-2").pid
+        pid = run._driver.processes.live("site-2").pid
         assert pid is not None
         process = run._begin_drain("site-2")
         os.kill(pid, signal.SIGSTOP)
-        gone = run._program.wait(lambda heard: "site-2" in heard.closed_at, DEADLINE_S)
+        gone = run._driver.wait(lambda run_state: "site-2" in run_state.closed_at, DEADLINE_S)
         os.kill(pid, signal.SIGCONT)
         assert gone
         if process.drained:  # It was stopped when nothing was on it any more.

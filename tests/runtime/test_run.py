@@ -32,9 +32,9 @@ class Silent(FakeEgress):
 
 
 def process(run: flux.Run, name: str) -> Process:
-    assert run._program is not None
-    with run._program.changed:
-        return run._program.processes.live(name)
+    assert run._driver is not None
+    with run._driver.changed:
+        return run._driver.processes.live(name)
 
 
 def up(run: flux.Run, name: str, incarnation: int) -> Process:
@@ -175,23 +175,23 @@ def test_rows_that_a_killed_egress_had_sent_are_taken_before_the_next_is_told_wh
         """It dies while a fork of it holds the connection, and sends on it when the next incarnation is there."""
 
         def begin(self) -> None:
-            (self.surroundings.directory / f"begun-{self.incarnation}").touch()
+            (self.config.directory / f"begun-{self.incarnation}").touch()
 
         def hear(self, header: dict[str, Any]) -> None:
             if self.incarnation > 1:
                 super().hear(header)
                 return
             if os.fork() == 0:
-                while not (self.surroundings.directory / "begun-2").exists():
+                while not (self.config.directory / "begun-2").exists():
                     time.sleep(0.005)
                 time.sleep(0.1)  # So that the next one would be well on its way, were it not made to wait.
                 self.give(0, 20)
                 self.program._write_some(self.program._sock)  # type: ignore[arg-type]
-                (self.surroundings.directory / "sent").touch()
+                (self.config.directory / "sent").touch()
             os._exit(1)
 
         def gate(self, position: int) -> Path | None:
-            return self.surroundings.directory / "sent" if position == 10 else None
+            return self.config.directory / "sent" if position == 10 else None
 
     fake(EgressProcess=Ahead)
     with flow().start(sites=2) as run:
@@ -202,10 +202,10 @@ def test_rows_that_a_killed_egress_had_sent_are_taken_before_the_next_is_told_wh
 def test_when_the_spawner_is_killed_the_run_ends_and_nothing_is_left(fake: Callable[..., None], tmp_path: Path) -> None:
     fake(EgressProcess=gated(tmp_path, (10,)))
     with flow().start(sites=2) as run:
-        assert run._program is not None
+        assert run._driver is not None
         names = ("controller", "ingress", "egress", "site-1", "site-2")
         pids = [up(run, name, 1).pid for name in names]
-        spawner = run._program._spawner.pid
+        spawner = run._driver._spawner.pid
         os.kill(spawner, signal.SIGKILL)
         with pytest.raises(flux.FluxError, match=f"process {spawner}\\) was killed") as caught:
             run.wait(timeout=DEADLINE_S)
@@ -225,11 +225,11 @@ def test_when_the_programs_own_thread_fails_the_run_ends_and_nothing_is_left(fak
 
     fake(EgressProcess=Changing)
     with flow().start(sites=2) as run:
-        assert run._program is not None
+        assert run._driver is not None
         with pytest.raises(flux.OperatorError, match="other"):
             run.wait(timeout=DEADLINE_S)
         # Of some it may not have heard that they run; the spawner, which has, ends last.
-        pids = [run._program._spawner.pid, *(each.pid for each in run._program.processes)]
+        pids = [run._driver._spawner.pid, *(each.pid for each in run._driver.processes)]
         assert all(is_gone(pid) for pid in pids if pid is not None)
         assert {each.state for each in run.status().processes} == {"dead"}
 
@@ -258,9 +258,9 @@ def test_ctrl_c_reaches_every_process_and_only_the_program_acts_on_it(
             os.setsid()  # A group of its own, as a shell gives a command.
             signal.signal(signal.SIGINT, signal.default_int_handler)
             with flow().start(sites=2) as run:
-                assert run._program is not None
+                assert run._driver is not None
                 names = ("controller", "ingress", "egress", "site-1", "site-2")
-                pids = [run._program._spawner.pid, *(up(run, name, 1).pid for name in names)]
+                pids = [run._driver._spawner.pid, *(up(run, name, 1).pid for name in names)]
                 (tmp_path / "part").write_text(" ".join(map(str, pids)))
                 (tmp_path / "part").rename(listed)
                 try:
@@ -338,7 +338,7 @@ def test_a_controller_that_is_started_again_is_asked_again_to_drain(fake: Callab
 def test_a_site_that_dies_while_it_is_drained_is_an_error(fake: Callable[..., None]) -> None:
     class Murderous(FakeController):
         def hear(self, header: dict[str, Any]) -> None:
-            os.kill(int((self.surroundings.directory / header["site"]).read_text()), signal.SIGKILL)
+            os.kill(int((self.config.directory / header["site"]).read_text()), signal.SIGKILL)
 
     fake(ControllerProcess=Murderous)
     with flow().start(sites=3) as run:

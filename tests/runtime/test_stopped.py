@@ -28,9 +28,9 @@ def test_in_a_local_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     with job["flow"].start(sites=2) as run:
         for name in names:
             run.wait_for_output(run.status().outputs + 100)
-            stopped = run._program.processes.live(name)
+            stopped = run._driver.processes.live(name)
             os.kill(stopped.pid, signal.SIGSTOP)
-            replaced = run._program.wait(lambda heard, last=stopped: last.back_at is not None, DEADLINE_S)
+            replaced = run._driver.wait(lambda run_state, last=stopped: last.back_at is not None, DEADLINE_S)
             assert replaced, f"nobody came in the place of the {name}"
             with pytest.raises(ProcessLookupError):
                 os.kill(stopped.pid, signal.SIGCONT)
@@ -48,7 +48,7 @@ def test_who_is_stopped_for_a_moment_only_goes_on(tmp_path: Path, monkeypatch: p
     exec(JOB, job)
     with job["flow"].start(sites=2) as run:
         run.wait_for_output(100)
-        pid = run._program.processes.live("egress").pid
+        pid = run._driver.processes.live("egress").pid
         for _ in range(20):
             os.kill(pid, signal.SIGSTOP)
             os.kill(pid, signal.SIGCONT)

@@ -19,7 +19,7 @@ from .waiting import wait_until
 
 def visit_all(under: Ordeal, nodes: list[str], strangers: dict[str, Stranger], name: str) -> None:
     """All strangers at all sockets at once, under a name; the run goes on meanwhile."""
-    own: Identity = under.run._surroundings.identity(name)
+    own: Identity = under.run._config.identity(name)
     threads = [
         threading.Thread(target=visit, args=(str(under.run.directory / f"{node}.sock"), stranger, own), daemon=True)
         for node in nodes
@@ -106,6 +106,6 @@ def test_who_only_looks_whether_somebody_listens_is_not_worth_a_line(
     caplog.set_level(logging.INFO, "flux")
     with ordeal(tmp_path, monkeypatch) as under:
         for node in ("program", "controller", "site-1"):
-            assert listens(under.run._surroundings.address(node))
+            assert listens(under.run._config.address(node))
         under.finish()
     assert "closed a connection" not in caplog.text

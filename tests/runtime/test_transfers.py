@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import flux
-from flux.driver.run_state import Heard
+from flux.driver.run_state import RunState
 
 from .relay import Relay, relayed
 from .waiting import wait_until
@@ -90,11 +90,13 @@ def check(report: flux.Report) -> None:
 
 
 def whole_without(*dead: str) -> Any:
-    def holds(heard: Heard) -> bool:
-        if heard.error is not None:
-            raise heard.error
-        last = [heard.closed_at.get(site) for site in dead]
-        return None not in last and heard.whole and heard.wholes[-1].at > max(at for at in last if at is not None)
+    def holds(run_state: RunState) -> bool:
+        if run_state.error is not None:
+            raise run_state.error
+        last = [run_state.closed_at.get(site) for site in dead]
+        return (
+            None not in last and run_state.whole and run_state.wholes[-1].at > max(at for at in last if at is not None)
+        )
 
     return holds
 
@@ -127,7 +129,7 @@ def test_large_state_moves_while_rows_flow() -> None:
     with flow().start(sites=2, standby=1) as run:
         run.wait_for_output(1_000)
         run.kill("site-2")
-        assert run._program.wait(whole_without("site-2"), PATIENCE_S)
+        assert run._driver.wait(whole_without("site-2"), PATIENCE_S)
         donor = pid_of(run, "site-1")
         assert forks_of(donor) == []
         wait_until(
@@ -148,7 +150,7 @@ def test_rows_pass_state_that_is_on_its_way(monkeypatch: pytest.MonkeyPatch) -> 
         run.wait_for_output(run.status().outputs + 1_000)
         assert run.moved_log() == [], "the state was through before the rows"
         relay.pause_s = 0.0
-        assert run._program.wait(whole_without("site-2"), PATIENCE_S)
+        assert run._driver.wait(whole_without("site-2"), PATIENCE_S)
         report = run.wait(timeout=PATIENCE_S)
     check(report)
 
@@ -166,7 +168,7 @@ def test_rows_flow_on_however_long_a_transfer_takes(tmp_path: Path) -> None:
         run.wait_for_output(run.status().outputs + 15 * pool_rows, timeout=PATIENCE_S)
         assert run.moved_log() == [], "nobody waited for the file"
         (tmp_path / "go").touch()
-        assert run._program.wait(whole_without("site-2"), PATIENCE_S)
+        assert run._driver.wait(whole_without("site-2"), PATIENCE_S)
         run.kill("site-1")
         report = run.wait(timeout=PATIENCE_S)
     check(report)
@@ -179,7 +181,7 @@ def test_a_connection_that_breaks_under_a_transfer_goes_on_with_it(monkeypatch: 
             begun(relay)
             relay.cut()
         relay.pause_s = 0.0
-        assert run._program.wait(whole_without("site-2"), PATIENCE_S)
+        assert run._driver.wait(whole_without("site-2"), PATIENCE_S)
         run.kill("site-1")
         report = run.wait(timeout=PATIENCE_S)
     check(report)
@@ -192,7 +194,7 @@ def test_a_receiver_that_dies_half_way_leaves_nothing_at_the_donor(monkeypatch: 
         begun(relay)
         assert len(forks_of(donor)) == 1
         run.kill("site-3")
-        assert run._program.wait(whole_without("site-2", "site-3"), PATIENCE_S)
+        assert run._driver.wait(whole_without("site-2", "site-3"), PATIENCE_S)
         wait_until(lambda: forks_of(donor) == [], "the fork that read the state to be gone")
         run.kill("site-1")
         report = run.wait(timeout=PATIENCE_S)
@@ -206,6 +208,6 @@ def test_a_donor_that_dies_half_way_is_followed_by_another(monkeypatch: pytest.M
         begun(relay)
         run.kill("site-1")
         draining.join(PATIENCE_S)
-        assert run._program.wait(whole_without("site-1"), PATIENCE_S)
+        assert run._driver.wait(whole_without("site-1"), PATIENCE_S)
         report = run.wait(timeout=PATIENCE_S)
     check(report)

@@ -49,7 +49,7 @@ SPOILT: dict[str, tuple[Spoil, str]] = {
         "is not msgpack",
     ),
     "no message": (lambda header, frame: _with_header(header, frame, m={"sing": 1}), ""),
-    "marks of nothing": (lambda header, frame: _with_header(header, frame, marks=[7]), ""),
+    "marks of nothing": (lambda header, frame: _with_header(header, frame, punctuations=[7]), ""),
     "another sender": (_another_sender, "expected a message of ingress"),
     "no batch": (_spoilt_body, "what was sent as a record batch is none"),
     "another schema": (
@@ -159,8 +159,8 @@ def test_a_copy_that_cannot_be_read_is_built_elsewhere(
             run.wait_for_output(500, timeout=PATIENCE_S)
             run.kill("site-2")
             wait_until(lambda: "which sent state that cannot be read" in caplog.text, "nothing is said of it")
-            assert run._program is not None
-            assert run._program.wait(lambda heard: heard.whole and "site-3" in heard.closed_at, PATIENCE_S)
+            assert run._driver is not None
+            assert run._driver.wait(lambda run_state: run_state.whole and "site-3" in run_state.closed_at, PATIENCE_S)
             report = run.wait(timeout=PATIENCE_S)
     check(report)
     assert [failure.site for failure in report.failures] == ["site-2", "site-3"]

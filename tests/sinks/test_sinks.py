@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flux.sinks import Callback, Collect, Jsonl, Null, Parquet, Sink
-from flux.site.egress.sink_journal import Progress
+from flux.site.egress.sink_journal import SinkJournal
 from flux.types.errors import FluxError, OperatorError, PlanError
 
 Ranges = list[tuple[int, int]]  # How many sequence numbers, and how many rows they brought.
@@ -55,7 +55,7 @@ def rows_in(path: Path) -> list[int]:
 
 def egress(sink: Sink, run: Path, ranges: Ranges, flushes: bool = True) -> int:
     """What the egress process does with a sink, from where the last one left it; returns the rows in total."""
-    progress = Progress(run / "egress.journal")
+    progress = SinkJournal(run / "egress.journal")
     progress.resume(sink.open(run))
     upto = row = 0
     for index, (numbered, rows) in enumerate(ranges):
@@ -311,12 +311,12 @@ def test_a_path_that_cannot_be_is_said_plainly(make: Any, tmp_path: Path) -> Non
 
 
 def test_what_was_given_and_not_taken_is_not_counted_and_ends_nothing(tmp_path: Path) -> None:
-    progress = Progress(tmp_path / "progress")
+    progress = SinkJournal(tmp_path / "progress")
     progress.give(5, rows=3, end=False)
     progress.take()
     progress.give(9, rows=4, end=True)
     progress.close()
-    progress = Progress(tmp_path / "progress")
+    progress = SinkJournal(tmp_path / "progress")
     assert (progress.upto, progress.rows, progress.ended) == (5, 3, False)
     progress.resume(5)
     assert (progress.upto, progress.rows, progress.ended) == (5, 3, False)
@@ -325,13 +325,13 @@ def test_what_was_given_and_not_taken_is_not_counted_and_ends_nothing(tmp_path: 
 
 
 def test_ranges_without_rows_are_noted_though_the_sink_does_not_see_them(tmp_path: Path) -> None:
-    progress = Progress(tmp_path / "progress")
+    progress = SinkJournal(tmp_path / "progress")
     for upto, rows in ((5, 3), (7, 0), (9, 0)):
         progress.give(upto, rows, end=False)
         progress.take()
     progress.give(11, rows=0, end=True)
     progress.close()
-    progress = Progress(tmp_path / "progress")
+    progress = SinkJournal(tmp_path / "progress")
     progress.resume(5)
     assert (progress.upto, progress.rows, progress.ended) == (9, 3, False)
     for wrong in (0, 4, 6, 12):
@@ -341,13 +341,13 @@ def test_ranges_without_rows_are_noted_though_the_sink_does_not_see_them(tmp_pat
 
 def test_the_notes_of_an_endless_stream_do_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flux.site.egress.sink_journal._SHORTEN_AT_BYTES", 1_000)
-    progress = Progress(tmp_path / "progress")
+    progress = SinkJournal(tmp_path / "progress")
     for upto in range(1, 500):
         progress.give(upto, rows=2, end=False)
         assert (tmp_path / "progress").stat().st_size < 1_200
         progress.take()
     progress.close()
-    again = Progress(tmp_path / "progress")
+    again = SinkJournal(tmp_path / "progress")
     assert (again.upto, again.rows) == (499, 998)
 
 

@@ -71,7 +71,7 @@ def alone_after(lease_s: float, kept_s: float = 0.0, peer: bool = False, control
     peers = Peers.__new__(Peers)
     peers.links = {link.peer: link}  # type: ignore[dict-item]
     peers.controller = SimpleNamespace(stands=controller)  # type: ignore[assignment]
-    peers.surroundings = SimpleNamespace(lease_s=lease_s)  # type: ignore[assignment]
+    peers.config = SimpleNamespace(lease_s=lease_s)  # type: ignore[assignment]
 
     def end(why: str) -> NoReturn:
         raise Ended(why)

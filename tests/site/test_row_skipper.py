@@ -15,7 +15,7 @@ import flux.site.row_skipper
 from flux.hosting import host
 from flux.model.batch import Batch
 from flux.model.operator import KeyedOperator, Operator, PooledOperator, Punctuation
-from flux.site.row_skipper import SHOWN_MAX, Skipping
+from flux.site.row_skipper import SHOWN_MAX, RowSkipper
 from flux.types.errors import OperatorError, StateError
 from tests.operators.feeding import PARTITIONS, batch_of, cuts, step_of, tuples
 
@@ -98,11 +98,11 @@ class KeyedSums(KeyedOperator):
         return totals, outputs()
 
 
-def expected(rows: list[tuple[int, int]], by_key: bool, marks: set[int]) -> list[tuple[int, int]]:
+def expected(rows: list[tuple[int, int]], by_key: bool, punctuations: set[int]) -> list[tuple[int, int]]:
     totals: dict[int, int] = {}
     out = []
     for i, (k, n) in enumerate(rows):
-        if i in marks and not by_key:
+        if i in punctuations and not by_key:
             totals = {group: totals.get(group, 0) + 100 for group in range(PARTITIONS)}
         group = k if by_key else k % PARTITIONS
         if n != POISON:
@@ -111,8 +111,8 @@ def expected(rows: list[tuple[int, int]], by_key: bool, marks: set[int]) -> list
     return out
 
 
-def fresh(operator: Any, held: Iterable[int] = range(PARTITIONS)) -> Skipping:
-    step = Skipping(host(step_of(operator, SCHEMA, ("k",))))
+def fresh(operator: Any, held: Iterable[int] = range(PARTITIONS)) -> RowSkipper:
+    step = RowSkipper(host(step_of(operator, SCHEMA, ("k",))))
     step.open(held)
     return step
 
@@ -129,7 +129,7 @@ def test_output_is_that_of_the_other_rows_for_any_batching(
     operator: Any, kept_bytes: int, rows: list[tuple[int, int]], data: st.DataObject
 ) -> None:
     batches = data.draw(cuts(len(rows)))
-    marks = {start for start, _ in batches if data.draw(st.booleans())} if operator is not KeyedSums else set()
+    punctuations = {start for start, _ in batches if data.draw(st.booleans())} if operator is not KeyedSums else set()
     step = fresh(operator)
     out: list[Any] = []
     counts: dict[int, int] = {}
@@ -137,13 +137,13 @@ def test_output_is_that_of_the_other_rows_for_any_batching(
         patch.setattr(flux.site.row_skipper, "KEPT_MIN_BYTES", kept_bytes)
         punctuated: set[int] = set()
         for start, stop in batches:
-            if start in marks - punctuated:
+            if start in punctuations - punctuated:
                 punctuated.add(start)
                 step.punctuate(Punctuation(start, "clock"))
             if start < stop:
                 out += tuples(step.process(batch(rows[start:stop], start)))
             counts |= step.take_skipped()[0]
-    assert out == expected(rows, operator is KeyedSums, marks)
+    assert out == expected(rows, operator is KeyedSums, punctuations)
     assert sum(counts.values()) == sum(n == POISON for _, n in rows)
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from flux.plan import Plan, Segment
 from flux.protocols.messages import Block, Standby, State
-from flux.site.config import Surroundings
+from flux.site.config import ProcessConfig
 from flux.site.crash_note import shared_note
-from flux.site.report_link import Reports
+from flux.site.report_link import ReportLink
 from flux.site.worker import Worker
 from flux.wire.frames import BadFrame
 from flux.wire.link import Link
@@ -25,8 +25,8 @@ def worker(name: str) -> Worker:
     """A site, while a copy of the only partition is on its way from site-1 to site-3."""
     segment = Segment(columns=("n",), partitions=1, availability="pairs", steps=())
     plan = Plan(name="late", segments=(segment,), sites=2, standby=1, pool_rows=1)
-    surroundings = Surroundings(plan=plan, directory=Path(tempfile.gettempdir()), run="", secret=b"")
-    made = Worker(surroundings, name, shared_note())
+    config = ProcessConfig(plan=plan, directory=Path(tempfile.gettempdir()), run="", secret=b"")
+    made = Worker(config, name, shared_note())
     made._segments[1] = []
     standby = Standby(version=1, stage=1, partition=0, slot=1, node="site-3", donor="site-1")
     made.node.view = replace(plan.view(), number=1, standby=(standby,), versions=1)
@@ -83,7 +83,7 @@ def test_tables_of_lanes_that_are_no_more_are_not_kept() -> None:
 
 
 def test_reports_that_nobody_hears_are_kept_if_they_say_more_than_the_next_one_does() -> None:
-    reports = Reports(again=True)
+    reports = ReportLink(again=True)
     for n in range(1_000):
         reports.send({"kind": "inputs", "log": [], "total": n})
         reports.send_batch({"kind": "rows", "total": n}, None)

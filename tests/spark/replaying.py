@@ -34,8 +34,8 @@ class Replayed(Source):
                 continue
             coming = self._trace[step // 2 + 1].watermark_ms if step // 2 + 1 < len(self._trace) else None
             watermark = () if coming is None else (("watermark", coming),)
-            marks = (*watermark, ("clock", batch.clock_ms), ("batch", step // 2))
-            yield SourceBatch(empty(), offset=step + 1, marks=marks)
+            punctuations = (*watermark, ("clock", batch.clock_ms), ("batch", step // 2))
+            yield SourceBatch(empty(), offset=step + 1, punctuations=punctuations)
             if self._pause_s:
                 await trio.sleep(self._pause_s)
 

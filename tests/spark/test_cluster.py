@@ -50,7 +50,9 @@ def test_sites_are_tasks_and_one_that_is_killed_is_replaced_by_spark(spark: Any)
         assert "comes behind a later one" in run._answer(late)["error"]["message"]  # type: ignore[attr-defined]
 
         run.kill("site-1")
-        run._await(lambda heard: "site-3" in heard.copies and heard.whole, PATIENCE_S, "site-3 to hold copies")
+        run._await(
+            lambda run_state: "site-3" in run_state.copies and run_state.whole, PATIENCE_S, "site-3 to hold copies"
+        )
         report = run.wait(timeout=PATIENCE_S)
     assert report.table is not None and report.table.equals(expected)
     assert [failure.site for failure in report.failures] == ["site-1"]

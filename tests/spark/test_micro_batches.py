@@ -54,10 +54,12 @@ def steps(source: MicroBatches, after: Any = None) -> list[tuple[Any, Any]]:
         found: list[tuple[Any, Any]] = []
         async for batch in source.batches(SourceContext(Path()), after):
             found += [(n, batch.offset) for n in batch.rows["n"].to_pylist()]
-            marks = dict(batch.marks)
-            if marks:
-                assert next(reversed(marks)) == "batch"
-                found.append((f"batch {marks['batch']}, watermark {marks.get('watermark')}", batch.offset))
+            punctuations = dict(batch.punctuations)
+            if punctuations:
+                assert next(reversed(punctuations)) == "batch"
+                found.append(
+                    (f"batch {punctuations['batch']}, watermark {punctuations.get('watermark')}", batch.offset)
+                )
         return found
 
     return trio.run(all_of_it)

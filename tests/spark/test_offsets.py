@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from flux.spark import Stream
-from flux.spark.source.batch_times import Times
-from flux.spark.source.spark_stream import Place
+from flux.spark.source.batch_times import BatchTimes
+from flux.spark.source.spark_stream import BatchPlace
 
 
 class Committed:
@@ -37,9 +37,14 @@ def stream() -> Stream:
 
 def taken(committed: Any, after: Any) -> list[tuple[list[int], Any, bool, Any]]:
     """What is given behind `after`: rows, offset, whether it says that all were received, kinds of marks."""
-    batches = stream()._source_batches(committed, Place.of(after), Times(None, 0, now_ms=lambda: 7))
+    batches = stream()._source_batches(committed, BatchPlace.of(after), BatchTimes(None, 0, now_ms=lambda: 7))
     return [
-        (batch.rows["n"].to_pylist(), batch.offset, batch.received is not None, [kind for kind, _ in batch.marks])
+        (
+            batch.rows["n"].to_pylist(),
+            batch.offset,
+            batch.received is not None,
+            [kind for kind, _ in batch.punctuations],
+        )
         for batch in batches
     ]
 
@@ -73,8 +78,8 @@ def test_later_micro_batches_are_not_skipped() -> None:
 
 
 def test_the_clock_and_the_newest_event_time_go_on_where_they_were() -> None:
-    times = Times("n", 2_000, [5_000_000, 90], now_ms=lambda: 7)
+    times = BatchTimes("n", 2_000, [5_000_000, 90], now_ms=lambda: 7)
     times.see(pa.record_batch({"n": [4_000]}))
-    assert times.marks(3) == (("watermark", 3_000), ("clock", 90), ("batch", 3))
+    assert times.punctuations(3) == (("watermark", 3_000), ("clock", 90), ("batch", 3))
     times.see(pa.record_batch({"n": [7_000]}))
-    assert times.marks(4) == (("watermark", 5_000), ("clock", 90), ("batch", 4))
+    assert times.punctuations(4) == (("watermark", 5_000), ("clock", 90), ("batch", 4))

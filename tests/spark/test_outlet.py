@@ -189,8 +189,8 @@ def test_a_run_whose_output_waits_for_spark_ends_by_itself(tmp_path: Path) -> No
     numbers.exchange("n", partitions=2).apply(Same).sink(Outlet(tmp_path / "out", max_rows=1))
     with flow.start(sites=2) as run:
         run.wait_for_output(1)
-    assert run._program is not None
-    assert [process.exited for process in run._program.processes if process.name == "egress"] == [0]
+    assert run._driver is not None
+    assert [process.exited for process in run._driver.processes if process.name == "egress"] == [0]
 
 
 def test_until_end_a_reader_waits_for_rows_and_returns_at_the_end(tmp_path: Path) -> None:

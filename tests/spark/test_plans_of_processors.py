@@ -21,7 +21,7 @@ from flux.model.batch import Batch
 from flux.model.operator import OperatorStep, Punctuation, output_of
 from flux.spark import MicroBatches, pandas_with_state, stateful_processor
 from flux.spark.operators.handle import Declarations, Handle
-from flux.spark.operators.key_timers import Timers
+from flux.spark.operators.key_timers import KeyTimers
 from flux.types.errors import OperatorError, PlanError
 
 
@@ -191,14 +191,14 @@ def test_types_that_spark_has_not_are_widened_for_pandas_and_are_keys_of_timers(
     ],
 )
 def test_the_handle_refuses_what_sparks_refuses(what: Any, said: str) -> None:
-    handle = Handle(Declarations("it", "processingtime"), {}, Timers(lambda key: key), 0)
+    handle = Handle(Declarations("it", "processingtime"), {}, KeyTimers(lambda key: key), 0)
     handle.seal()
     with pytest.raises(RuntimeError, match=said):
         what(handle)
 
 
 def test_timers_need_a_time_mode() -> None:
-    handle = Handle(Declarations("it", "none"), {}, Timers(lambda key: key), 0)
+    handle = Handle(Declarations("it", "none"), {}, KeyTimers(lambda key: key), 0)
     handle.key = ("x",)
     with pytest.raises(RuntimeError, match="timeMode"):
         handle.registerTimer(1)

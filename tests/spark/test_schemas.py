@@ -16,12 +16,12 @@ from pyspark.sql import Row, types
 
 from flux.spark.operators.ddl import struct_of
 from flux.spark.operators.grouping_keys import KeyColumns, grouped
-from flux.spark.operators.key_timers import Timers
+from flux.spark.operators.key_timers import KeyTimers
 from flux.spark.operators.spark_values import Fields, row_type
 from flux.spark.operators.unsafe_row_order import byte_order
 from flux.spark.source.batch_times import delay_of, is_late
 from flux.types.errors import PlanError
-from flux.types.to_python import python_of
+from flux.types.to_python import to_python
 
 EVERYTHING = (
     "a timestamp, b timestamp_ntz, c date, d decimal(10,2), e binary, f array<int>, g map<string,int>, "
@@ -142,7 +142,7 @@ def test_rows_are_sparks_rows() -> None:
     ],
 )
 def test_columns_become_what_arrow_makes_of_them(column: Any) -> None:
-    assert python_of(column) == column.to_pylist()
+    assert to_python(column) == column.to_pylist()
 
 
 def test_map_keys_come_in_the_order_of_sparks_state_store() -> None:
@@ -182,7 +182,7 @@ def test_groups_are_what_sorting_by_partition_and_key_gives(rows: list[tuple[int
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 3), st.integers(0, 6)), max_size=60))
 def test_timers_are_a_set_that_is_told_in_order(steps: list[tuple[bool, int, int]]) -> None:
-    timers, model = Timers(lambda key: key), set[tuple[int, int]]()
+    timers, model = KeyTimers(lambda key: key), set[tuple[int, int]]()
     for is_set, key, at in steps:
         (timers.register if is_set else timers.delete)((key,), at)
         (model.add if is_set else model.discard)((at, key))

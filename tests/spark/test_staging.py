@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from spark_ingress import DEADLINE_S, SECRET, Ingress, IngressFactory
 
 from flux.spark.source import staging, staging_protocol
-from flux.spark.source.staging_store import LARGE_ROWS, SMALL_ROWS, Shelf, resized
+from flux.spark.source.staging_store import LARGE_ROWS, SMALL_ROWS, StagingStore, resized
 from flux.spark.source.writer import Conversation, Staged, StagingRefused, StagingWriter, ask_once
 from flux.types.errors import FluxError
 
@@ -171,7 +171,7 @@ def test_a_torn_line_of_the_journal_is_forgotten(ingress: IngressFactory, tmp_pa
     with open(tmp_path / "staging-journal.jsonl", "a") as journal:
         journal.write('{"event": "published", "query": "6a')
 
-    shelf = Shelf(tmp_path)
+    shelf = StagingStore(tmp_path)
     assert shelf.is_done(QUERY, 0) and not shelf.is_done(QUERY, 1) and not shelf.undone
 
 

@@ -34,7 +34,7 @@ from flux.spec.invariants import (
     ReplicasIdentical,
     WithinBounds,
 )
-from flux.spec.process import CONTROLLER, Process
+from flux.spec.process import CONTROLLER, SimulatedProcess
 from flux.spec.recovery import (
     LastCopyStays,
     LeastFirst,
@@ -151,15 +151,15 @@ def take_a_number_without_rows_for_consumed(patch: pytest.MonkeyPatch) -> None:
 
 
 def operate_differently_on_the_second_site(patch: pytest.MonkeyPatch) -> None:
-    operate = Process._operate
+    operate = SimulatedProcess._operate
 
-    def operate_and_more(process: Process, work: Consume) -> list[Row]:
+    def operate_and_more(process: SimulatedProcess, work: Consume) -> list[Row]:
         out = operate(process, work)
         if process.name == "site-2":
             process.states = {place: state._replace(digest=0) for place, state in process.states.items()}
         return out
 
-    patch.setattr(Process, "_operate", operate_and_more)
+    patch.setattr(SimulatedProcess, "_operate", operate_and_more)
 
 
 def acknowledge_to_one_producer_only(patch: pytest.MonkeyPatch) -> None:
@@ -187,9 +187,9 @@ def attach_again_without_a_stop(patch: pytest.MonkeyPatch) -> None:
 
     def and_again(cons: FhCons, view: View) -> Iterator[Any]:
         yield from reconcile(cons, view)
-        for stint, lane in list(cons.lanes.items()):
+        for lane_id, lane in list(cons.lanes.items()):
             if view.number > 1 and not lane.stops:
-                del cons.lanes[stint]
+                del cons.lanes[lane_id]
                 yield from _attach(cons, lane.edge, lane.cohort, lane.sender, lane.channels, lane.upto)
 
     rows = [replace(r, action=and_again) if r.action is reconcile else r for r in FhCons.RULES]
@@ -291,7 +291,7 @@ def work_with_a_full_pool(patch: pytest.MonkeyPatch) -> None:
 
 
 def keep_more_for_ever(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Buffer, "_press", lambda buffer, dest, rows: None)
+    patch.setattr(Buffer, "_shrink_quota", lambda buffer, dest, rows: None)
 
 
 def wait_for_a_copy_on_its_way(patch: pytest.MonkeyPatch) -> None:
@@ -320,7 +320,7 @@ A_NUMBER_WITHOUT_ROWS = Scenario(
 QUIET_PAIR = Scenario(sites=2, copies=declustered(2, [1]), batches=((1,), (4,)), bound_rows=10, crashes=0)
 TIGHT_PAIR = Scenario(sites=2, copies=declustered(2, [1]), batches=((1,), (4,)), bound_rows=1, crashes=0)
 SPARE_SITE = Scenario(sites=3, copies=declustered(2, [1]), batches=((),), bound_rows=10)
-SPARE_AND_TIGHT = Scenario(sites=3, copies=declustered(2, [1]), batches=((1,), (4,)), bound_rows=1, coming_rows=3)
+SPARE_AND_TIGHT = Scenario(sites=3, copies=declustered(2, [1]), batches=((1,), (4,)), bound_rows=1, transfer_rows_max=3)
 A_DOUBT = Scenario(sites=3, copies=declustered(2, [1]), batches=((1, 4),), bound_rows=10, suspicions=1)
 TWO_CRASHES = Scenario(sites=3, copies=declustered(2, [1]), batches=((1, 4),), bound_rows=10, crashes=2)
 

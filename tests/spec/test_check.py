@@ -9,7 +9,7 @@ import pytest
 
 from flux.commands.main import main
 from flux.protocols.buffer import Buffer
-from flux.spec.check import DEEP, DEEP_WALKS, QUICK, QUICK_WALKS, QUICK_WANDERS, Part
+from flux.spec.check import DEEP, DEEP_WALKS, QUICK, QUICK_WALKS, QUICK_WANDERS, CheckPart
 from flux.spec.scenario_walk import WORLDS
 
 
@@ -35,7 +35,7 @@ def test_what_it_finds_is_told_and_ends_the_command_with_1(
 
 
 def test_a_part_of_it_gives_the_same_result_each_time() -> None:
-    part = Part("some", QUICK["a pair, take-over"], walks=range(3, 13), probes=range(2), scale=2)
+    part = CheckPart("some", QUICK["a pair, take-over"], walks=range(3, 13), probes=range(2), scale=2)
     assert replace(part.run(), explored={}) == replace(part.run(), explored={})
 
 

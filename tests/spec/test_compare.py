@@ -13,9 +13,9 @@ import pytest
 from flux.protocols.messages import Attach, Data
 from flux.spec import compare as comparison
 from flux.spec.cases import case_of
-from flux.spec.compare import Compared, Given, Taken, compare, compare_many, first_difference, whole
+from flux.spec.compare import Compared, ComparedInput, ComparedRows, compare, compare_many, first_difference, whole
 from flux.spec.dataflow import END
-from flux.spec.process import Process
+from flux.spec.process import SimulatedProcess
 from flux.spec.thesis import Copy, Sequences, sequences, unfired
 
 # The first are as they come; the others are there for the rows of the models that fire rarely.
@@ -95,12 +95,12 @@ def exchange_values(rows: tuple[Any, ...]) -> tuple[Any, ...]:
 @pytest.mark.parametrize("change", [lose_the_first, repeat_the_first, exchange_values], ids=lambda f: f.__name__)
 def test_machines_that_err_at_take_over_are_noticed(change: Change, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first frame that a lane carries after a failure is not as it should be."""
-    own = Process.deliver
+    own = SimulatedProcess.deliver
     fed: set[tuple[int, str, int]] = set()
 
-    def deliver(process: Process, message: Any) -> Any:
+    def deliver(process: SimulatedProcess, message: Any) -> Any:
         if isinstance(message, Data) and message.view > 1 and message.bodies[0]:
-            lane = (id(process), message.sender, message.stint)
+            lane = (id(process), message.sender, message.lane_id)
             rows = tuple(row for row in message.bodies[0] if row.value != END)
             if rows and lane not in fed:
                 fed.add(lane)
@@ -108,18 +108,18 @@ def test_machines_that_err_at_take_over_are_noticed(change: Change, monkeypatch:
                 message = replace(message, bodies=(change(rows) + ends,))
         return own(process, message)
 
-    monkeypatch.setattr(Process, "deliver", deliver)
+    monkeypatch.setattr(SimulatedProcess, "deliver", deliver)
     assert any("the machines, site" in compare(seed).difference for seed in range(20))
 
 
 def test_machines_that_stall_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = Process.deliver
+    own = SimulatedProcess.deliver
 
-    def deliver(process: Process, message: Any) -> Any:
+    def deliver(process: SimulatedProcess, message: Any) -> Any:
         is_reversal = isinstance(message, Attach) and message.view > 1
         return [] if is_reversal else own(process, message)
 
-    monkeypatch.setattr(Process, "deliver", deliver)
+    monkeypatch.setattr(SimulatedProcess, "deliver", deliver)
     assert any("never gets" in compare(seed).difference for seed in range(20))
 
 
@@ -151,30 +151,30 @@ A, B, C = (1, 0, 5), (2, 0, 7), (3, 0, 9)
 CASE = case_of(0)
 
 
-def given(*taken: Taken, crashed: tuple[Copy, ...] = ()) -> Given:
-    return Given(taken, frozenset(map(str, crashed)))
+def given(*taken: ComparedRows, crashed: tuple[Copy, ...] = ()) -> ComparedInput:
+    return ComparedInput(taken, frozenset(map(str, crashed)))
 
 
 def test_what_a_pair_consumed_is_put_together_from_its_copies() -> None:
-    crashed = Taken("1.0A", (1, 0), (A, B), crashed=True)
-    assert whole(given(Taken("1.0C", (1, 0), (B, C), begins=1, state=1), crashed)) == {(1, 0): (A, B, C)}
+    crashed = ComparedRows("1.0A", (1, 0), (A, B), crashed=True)
+    assert whole(given(ComparedRows("1.0C", (1, 0), (B, C), begins=1, state=1), crashed)) == {(1, 0): (A, B, C)}
 
 
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        (Taken("site-1", (1, 0), (A, C)), "its tuple 1 is (3, 0, 9), not (2, 0, 7)"),
-        (Taken("site-1", (1, 0), (A, B, C)), "its tuple 2 is (3, 0, 9), not the end"),
-        (Taken("site-1", (1, 0), (A,)), "it ends after 1 tuples and never gets (2, 0, 7)"),
-        (Taken("site-1", (1, 0), (A,), crashed=True), "1 copies in the model, 0 in the machines"),
+        (ComparedRows("site-1", (1, 0), (A, C)), "its tuple 1 is (3, 0, 9), not (2, 0, 7)"),
+        (ComparedRows("site-1", (1, 0), (A, B, C)), "its tuple 2 is (3, 0, 9), not the end"),
+        (ComparedRows("site-1", (1, 0), (A,)), "it ends after 1 tuples and never gets (2, 0, 7)"),
+        (ComparedRows("site-1", (1, 0), (A,), crashed=True), "1 copies in the model, 0 in the machines"),
     ],
 )
-def test_the_first_difference_is_told(other: Taken, said: str) -> None:
+def test_the_first_difference_is_told(other: ComparedRows, said: str) -> None:
     case = replace(CASE, partitions=(1,))
-    egress = Taken("egress", (2, 0), ())
-    model = given(Taken("1.0A", (1, 0), (A, B)), egress)
+    egress = ComparedRows("egress", (2, 0), ())
+    model = given(ComparedRows("1.0A", (1, 0), (A, B)), egress)
     assert said in first_difference(case, model, given(other, egress))
-    assert first_difference(case, model, given(Taken("site-1", (1, 0), (A, B)), egress)) == ""
+    assert first_difference(case, model, given(ComparedRows("site-1", (1, 0), (A, B)), egress)) == ""
 
 
 def test_crashes_that_only_one_side_saw_are_told() -> None:

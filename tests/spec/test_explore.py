@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from flux.protocols.egress import Egress
-from flux.spec.commutation import Claims
+from flux.spec.commutation import Commutations
 from flux.spec.dataflow import Scenario, declustered
 from flux.spec.explore import Explorer
-from flux.spec.history import History
 from flux.spec.invariants import all_checkers
-from flux.spec.memo import DEAD, Compact, State
+from flux.spec.memo import DEAD, Compact, MemoState
+from flux.spec.message_history import MessageHistory
 from flux.spec.process import Checker
 from flux.spec.recovery import RecoveryEnds
 from flux.spec.world import NO_DETAIL, Choice, World
@@ -55,12 +55,12 @@ class Plain:
     """
 
     scenario: Scenario
-    ends: set[State] = field(default_factory=set)
-    states: set[tuple[State, frozenset[int]]] = field(default_factory=set)
+    ends: set[MemoState] = field(default_factory=set)
+    states: set[tuple[MemoState, frozenset[int]]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.compact = Compact(self.scenario, checkers(self.scenario))
-        todo: list[tuple[State, frozenset[int]]] = [(self.compact.start(), frozenset())]
+        todo: list[tuple[MemoState, frozenset[int]]] = [(self.compact.start(), frozenset())]
         while todo:
             state, unnoticed = todo.pop()
             if (state, unnoticed) in self.states:
@@ -74,7 +74,7 @@ class Plain:
             todo.extend(following)
             todo.extend(self._crashes(state, unnoticed))
 
-    def _events(self, state: State, unnoticed: frozenset[int]) -> Iterator[tuple[State, frozenset[int]]]:
+    def _events(self, state: MemoState, unnoticed: frozenset[int]) -> Iterator[tuple[MemoState, frozenset[int]]]:
         for node, cell in enumerate(state):
             for action in self.compact.actions(cell):
                 assert action.violation is None, action.violation
@@ -84,13 +84,13 @@ class Plain:
             _, cell, posts = self.compact.death(state[controller], site)
             yield self._after(state, {controller: cell}, posts), unnoticed - {site}
 
-    def _crashes(self, state: State, unnoticed: frozenset[int]) -> Iterator[tuple[State, frozenset[int]]]:
+    def _crashes(self, state: MemoState, unnoticed: frozenset[int]) -> Iterator[tuple[MemoState, frozenset[int]]]:
         if state.count(DEAD) < self.scenario.crashes:
             for site in self.compact.sites:
                 if state[site] != DEAD:
                     yield self._after(state, {site: DEAD}, ()), unnoticed | {site}
 
-    def _after(self, state: State, changes: dict[int, int], posts: tuple[tuple[int, int], ...]) -> State:
+    def _after(self, state: MemoState, changes: dict[int, int], posts: tuple[tuple[int, int], ...]) -> MemoState:
         after = [changes.get(node, cell) for node, cell in enumerate(state)]
         for to, batch in posts:
             if after[to] != DEAD:
@@ -104,11 +104,11 @@ def key(compact: Compact, cell: int) -> Key:
     return None if process is None else (process.name, process.key())
 
 
-def ends(compact: Compact, states: set[State] | list[State]) -> set[tuple[Key, ...]]:
+def ends(compact: Compact, states: set[MemoState] | list[MemoState]) -> set[tuple[Key, ...]]:
     return {tuple(key(compact, cell) for cell in state) for state in states}
 
 
-def visited(compact: Compact, states: set[State] | list[State]) -> set[Key]:
+def visited(compact: Compact, states: set[MemoState] | list[MemoState]) -> set[Key]:
     cells = {cell for state in states for cell in state}
     return {key(compact, cell) for cell in cells}
 
@@ -152,7 +152,7 @@ def test_in_every_order_all_that_a_donor_says_may_overtake_the_state_that_it_giv
 
 def test_a_claim_that_is_never_refuted_would_leave_something_out(monkeypatch: pytest.MonkeyPatch) -> None:
     # The comparison above can fail: here it does, because everything is believed to commute.
-    monkeypatch.setattr(Claims, "_refute", lambda claims, claim, blame: None)
+    monkeypatch.setattr(Commutations, "_refute", lambda claims, claim, blame: None)
     every = every_order("PAIRS_ONE_BATCH")
     explorer = Explorer(every.scenario)
     explorer.run()
@@ -163,7 +163,7 @@ def test_without_claims_every_order_is_gone_through(monkeypatch: pytest.MonkeyPa
     # If a process could go round, claims would prove nothing.
     every = every_order("PAIRS_ONE_BATCH")
     with_claims = Explorer(every.scenario).run()
-    monkeypatch.setattr(History, "goes_round", lambda history: True)
+    monkeypatch.setattr(MessageHistory, "goes_round", lambda history: True)
     explorer = Explorer(every.scenario)
     explored = explorer.run()
     assert explored.violation is None
@@ -172,7 +172,7 @@ def test_without_claims_every_order_is_gone_through(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_process_that_goes_round_is_seen() -> None:
-    history = History(Compact(small_worlds.ONE_STAGE, ()))
+    history = MessageHistory(Compact(small_worlds.ONE_STAGE, ()))
     history.step(1, -1, 2, ())
     history.step(2, -1, 3, ())
     history.step(3, -1, 3, ())  # It says nothing and stays as it is.

@@ -41,7 +41,7 @@ from flux.protocols.messages import Move, PeerMessage
 from flux.protocols.pooler import Pooler
 from flux.spec.dataflow import Scenario
 from flux.spec.invariants import Checker, Violated, all_checkers
-from flux.spec.process import CONTROLLER, Process
+from flux.spec.process import CONTROLLER, SimulatedProcess
 from flux.spec.recovery import RecoveryEnds
 from flux.spec.story import show
 from flux.spec.walk import is_possible
@@ -99,7 +99,7 @@ class Ear(Checker):
     def __init__(self) -> None:
         self.heard_so_far = 0
 
-    def heard(self, process: Process, message: PeerMessage) -> None:
+    def heard(self, process: SimulatedProcess, message: PeerMessage) -> None:
         self.heard_so_far += 1
 
 

@@ -121,7 +121,7 @@ def test_a_second_sender_is_seen_on_delivery_as_well() -> None:
     world = World(small_worlds.PAIRS_ONE_BATCH)
     world.finish()
     process = world.processes["site-1"]
-    stray = Data(sender="site-2", view=1, edge=1, stint=1, after=3, upto=4, bodies=((Row(4, 0, 1, 0, 0, 1),),))
+    stray = Data(sender="site-2", view=1, edge=1, lane_id=1, after=3, upto=4, bodies=((Row(4, 0, 1, 0, 0, 1),),))
     with pytest.raises(Violated, match="one sender"):
         process.deliver(stray)
 
@@ -130,6 +130,6 @@ def test_an_attach_names_live_copies_only() -> None:
     world = World(small_worlds.PAIRS_ONE_BATCH)
     world.finish()
     channels = (Block(producers=(0,), consumers=(0,)),)
-    attach = Attach(sender="egress", view=1, edge=1, stint=9, position=0, channels=channels)
+    attach = Attach(sender="egress", view=1, edge=1, lane_id=9, position=0, channels=channels)
     with pytest.raises(Violated, match="no live copy"):
         OneSender().attached(world.processes["egress"], "ingress", attach)

@@ -21,25 +21,25 @@ from flux.protocols.machine import Machine, Refused, Rule
 from flux.protocols.messages import (
     Ack,
     Attach,
-    Cut,
-    Done,
-    Failed,
+    CopyFailed,
+    CopyReady,
     Hello,
+    LinkDown,
     Merge,
     Merged,
     Move,
+    RequestState,
     State,
     Stop,
     Stopped,
     Suspected,
-    Want,
 )
 from flux.protocols.node import Node
 from flux.protocols.pooler import Pooler
 from flux.protocols.state_mover import StateMover
 from flux.spec.rules import RULES, Removal, counterexample
 from flux.spec.rules.patch import Patch
-from flux.spec.rules.report import report
+from flux.spec.rules.rules_report import report
 from flux.spec.scenario_walk import WORLDS, wander
 from flux.spec.walk import Walked, walk
 
@@ -142,9 +142,13 @@ Row = tuple[type[Machine], type[Any], str]
 # Rows that no world needs, each with the reason; tests/protocols has a test of every one.
 NOT_IN_A_WORLD: dict[Row, str] = {
     (Controller, Suspected, "can_be_spared"): "a suspicion is a wish: nothing is wrong if it is ignored",
-    (Controller, Cut, "can_do_without_one"): "the same; in a world the link comes back then",
+    (Controller, LinkDown, "can_do_without_one"): "the same; in a world the link comes back then",
     (Controller, Move, "is_possible"): "a move is a wish as well",
-    (Controller, Failed, "is_from_the_dead"): "its greeting was refused before, and a copy whose donor died is rare",
+    (
+        Controller,
+        CopyFailed,
+        "is_from_the_dead",
+    ): "its greeting was refused before, and a copy whose donor died is rare",
     (Egress, Merged, "always"): "it has one cohort, and never asks for a merge",
 }
 RANDOM = "random"  # The world is that of the seed.
@@ -152,8 +156,8 @@ RANDOM = "random"  # The world is that of the seed.
 RARE: dict[Row, tuple[str, int]] = {
     (Controller, Hello, "is_late"): ("two restarts", 2956),
     (Controller, Hello, "is_from_the_dead"): ("a forgotten site", 5),
-    (Controller, Done, "is_from_the_dead"): ("a forgotten site", 92),
-    (Controller, Done, "is_over"): ("restarts and a spare", 362),
+    (Controller, CopyReady, "is_from_the_dead"): ("a forgotten site", 92),
+    (Controller, CopyReady, "is_over"): ("restarts and a spare", 362),
     (Controller, Suspected, "is_known"): ("a suspicion", 3),
     (FhCons, Merged, "is_of_a_lane_given_up"): ("everything moves", 56),
     (FhProd, Ack, "is_of_an_earlier_time_here"): ("joining", 2),
@@ -167,7 +171,7 @@ RARE: dict[Row, tuple[str, int]] = {
     (Node, Stopped, "is_from_the_dead"): (RANDOM, 58),
     (Node, Merge, "is_from_the_dead"): (RANDOM, 23),
     (Node, Merged, "is_from_the_dead"): (RANDOM, 8),
-    (Node, Want, "is_from_the_dead"): ("a suspicion", 17),
+    (Node, RequestState, "is_from_the_dead"): ("a suspicion", 17),
     (Node, State, "is_from_the_dead"): ("a storm", 32),
 }
 

@@ -105,7 +105,7 @@ def merge_a_lane_into_itself(patch: pytest.MonkeyPatch) -> None:
     def also_itself(prod: FhProd) -> Iterator[Effect]:
         for name, lane in list(prod.lanes.items()):
             if lane.into and prod._merged_into((*name[:2], lane.into)) == name:
-                merged = Merged(sender=prod.name, view=prod.view, edge=name[0], stint=name[2], into=name[2])
+                merged = Merged(sender=prod.name, view=prod.view, edge=name[0], lane_id=name[2], into=name[2])
                 yield Send(to=name[1], message=merged)
         yield from join(prod)
 

@@ -26,8 +26,8 @@ from flux.spec.thesis import (
     tables,
     unfired,
 )
+from flux.spec.thesis.counterexamples import STORIES, steps
 from flux.spec.thesis.explore import replay
-from flux.spec.thesis.stories import STORIES, steps
 from flux.spec.thesis.worlds import SMALL, VARIANTS, right, wrong
 
 # Stories that a second's search finds again; `explore_all` searches for the rest.

@@ -135,7 +135,7 @@ class Marked(flux.sources.Source):
         for start in range(0, 20, 5):
             rows = pa.RecordBatch.from_pylist(CARDS[start : start + 5], self.schema)
             yield flux.sources.SourceBatch(rows)
-            yield flux.sources.SourceBatch(rows.slice(0, 0), marks=(("clock", start), ("batch", start // 5)))
+            yield flux.sources.SourceBatch(rows.slice(0, 0), punctuations=(("clock", start), ("batch", start // 5)))
 
 
 def cards(flow: flux.Dataflow, **times: Any) -> Any:

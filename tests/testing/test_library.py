@@ -13,7 +13,7 @@ import pytest
 from hypothesis import strategies as st
 
 import flux
-from flux.exchange.sides import wide_names
+from flux.exchange.sides import widened_names
 from flux.model.batch import Batch
 from flux.model.operator import Context
 from flux.model.punctuation import Punctuation
@@ -129,15 +129,15 @@ class Pairs(Join):
     def open(self, context: Context) -> None:
         super().open(replace(context, parameters={"joined": self.joined}))
 
-    def process_marked(self, batch: Batch, marks: Sequence[Punctuation]) -> Batch | None:
+    def process_with_punctuations(self, batch: Batch, punctuations: Sequence[Punctuation]) -> Batch | None:
         side = batch.column("side")
         columns = [side]
         for number in (0, 1):
             is_own = pc.equal(side, pa.scalar(number, pa.uint8()))
             columns += [pc.if_else(is_own, batch.column(name), None) for name in SIDE.names]
-        arrow = pa.RecordBatch.from_arrays(columns, wide_names(self.joined.sides))
+        arrow = pa.RecordBatch.from_arrays(columns, widened_names(self.joined.sides))
         wide = Batch(arrow, batch.sn, batch.sub, batch.partition, batch.level, batch.output, batch.step)
-        return super().process_marked(wide, marks)
+        return super().process_with_punctuations(wide, punctuations)
 
 
 class PairsByRows(Pairs):

@@ -26,7 +26,7 @@ FAULTS = {"crashes": 2, "restarts": 2, "moves": 2}
 
 def plain(flow: flux.Dataflow, seed: int = 0) -> list[list[str]]:
     """What each sink is given in the plain run that simulated worlds are compared with."""
-    found = source_prefix.beginnings(flow._logical.sources, 60, flow.name)
+    found = source_prefix.source_prefixes(flow._logical.sources, 60, flow.name)
     return [
         [row.value.text for row in rows] for rows in plain_outputs(_scenario(planned(flow, 3, 1, 3), found, {}, seed))
     ]
@@ -74,9 +74,11 @@ def test_of_a_join_of_two_sources_the_same_pairs_come_as_in_a_real_run() -> None
 
 
 def test_watermarks_stand_where_an_ingress_sets_them_however_rows_are_cut() -> None:
-    [found] = source_prefix.beginnings(flows.windows()._logical.sources, 60, "windows")
-    marks = [[mark for pull in pulls([found], random.Random(seed)) for mark in pull.marks] for seed in range(5)]
-    assert marks[0] and all(each == marks[0] for each in marks)
+    [found] = source_prefix.source_prefixes(flows.windows()._logical.sources, 60, "windows")
+    punctuations = [
+        [mark for pull in pulls([found], random.Random(seed)) for mark in pull.punctuations] for seed in range(5)
+    ]
+    assert punctuations[0] and all(each == punctuations[0] for each in punctuations)
     assert {len(pulls([found], random.Random(seed))) for seed in range(5)} != {1}
 
 

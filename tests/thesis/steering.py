@@ -15,10 +15,10 @@ import pytest
 
 from flux.spec.dataflow import EGRESS, END, Scenario
 from flux.spec.invariants import Violated, all_checkers
-from flux.spec.process import Process
+from flux.spec.process import SimulatedProcess
 from flux.spec.recovery import RecoveryEnds
+from flux.spec.thesis.counterexamples import steps
 from flux.spec.thesis.explore import replay
-from flux.spec.thesis.stories import steps
 from flux.spec.thesis.world import GlobalState
 from flux.spec.thesis.world import World as ModelWorld
 from flux.spec.thesis.worlds import wrong
@@ -183,13 +183,13 @@ def at_every_step(make: Callable[[], Steered], seed: int = 0, stride: int = 1) -
 
 def without(patch: pytest.MonkeyPatch, is_left_out: Callable[[str, Any], bool], make: Callable[[], Steered]) -> str:
     """What is violated when messages are left out: the machines' "otherwise". Given (receiver, message)."""
-    own = Process.deliver
+    own = SimulatedProcess.deliver
 
-    def deliver(process: Process, message: Any) -> Any:
+    def deliver(process: SimulatedProcess, message: Any) -> Any:
         return [] if is_left_out(process.name, message) else own(process, message)
 
     with patch.context() as planted:
-        planted.setattr(Process, "deliver", deliver)
+        planted.setattr(SimulatedProcess, "deliver", deliver)
         with pytest.raises(Violated) as found:
             make().rest()
     return str(found.value)

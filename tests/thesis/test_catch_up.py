@@ -10,7 +10,7 @@ from itertools import permutations
 
 import pytest
 
-from flux.protocols.messages import Ack, Attach, Data, State, Want
+from flux.protocols.messages import Ack, Attach, Data, RequestState, State
 from flux.spec.process import CONTROLLER
 from flux.spec.thesis import Copy, Scenario, explore
 
@@ -26,7 +26,7 @@ def about_to_move() -> Steered:
     for _ in range(2):
         machines.work("ingress").settle("ingress", kinds=("deliver", "answer"))
     machines.crash(TWO).settle("ingress", (THREE, ONE), kinds=("deliver",))
-    assert machines.waiting(THREE, ONE, Want)
+    assert machines.waiting(THREE, ONE, RequestState)
     return machines
 
 
@@ -119,7 +119,7 @@ def test_a_site_that_is_ahead_of_the_active_keeps_input_for_its_new_replica_too(
     Machines: it asks for the state at the position it has acknowledged, or later. Reference: 3.2.4.2
     """
     machines = Steered(SHARED).start().settle(("ingress", ONE)).crash(TWO).settle(("ingress", ONE), (THREE, ONE))
-    [want] = machines.waiting(THREE, ONE, Want)
+    [want] = machines.waiting(THREE, ONE, RequestState)
     assert want.position == len(VALUES) + 1
     machines.settle(("ingress", ONE))
     assert not machines.waiting(ONE, THREE, State) and not machines.holds(THREE, 1)
@@ -233,11 +233,11 @@ def test_each_attempt_has_a_version_of_its_own() -> None:
     Machines: a state that comes for a copy not wanted any more is ignored. Reference: 3.2.4.1, 3.2.5
     """
     machines = about_to_move()
-    [first] = machines.waiting(THREE, ONE, Want)
+    [first] = machines.waiting(THREE, ONE, RequestState)
     machines.crash(THREE)
     again = Steered(sites=SPARE + 1).start().crash(TWO).settle("ingress", (THREE, ONE)).crash(THREE)
     again.settle("ingress", (FOUR, ONE), (THREE, ONE))
-    [second] = again.waiting(FOUR, ONE, Want)
+    [second] = again.waiting(FOUR, ONE, RequestState)
     assert second.version > first.version
     assert again.deliver(THREE, ONE).waiting(ONE, FOUR, State) == []
     assert again.rest().holds(FOUR, 1)

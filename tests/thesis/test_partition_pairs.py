@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from flux.protocols.messages import Ack, Attach, Data, Done, State, Want
+from flux.protocols.messages import Ack, Attach, CopyReady, Data, RequestState, State
 from flux.spec.dataflow import route
 from flux.spec.process import CONTROLLER
 from flux.spec.thesis import Copy, Fault, Scenario, Violated, one_to_one, sequences
@@ -362,7 +362,7 @@ def test_nothing_starts_before_the_last_failure_is_known() -> None:
     state = after(world, world.start(), "2.0A: fail_pair", "2.0A: cu_ready", "1.0B: crash", "controller: cu_ready")
     assert ("cu_start", "controller") not in [choice for choice, _ in world.steps(state)]
     machines = Steered(PAIR_TO_PAIR, sites=5).start().crash(FOUR).deliver(CONTROLLER, FIVE)
-    assert machines.waiting(FIVE, THREE, Want)
+    assert machines.waiting(FIVE, THREE, RequestState)
     assert not machines.deliver(FIVE, THREE).waiting(THREE, FIVE, State)
     assert machines.deliver(CONTROLLER, THREE).waiting(THREE, FIVE, State)
 
@@ -378,6 +378,6 @@ def test_catch_up_is_complete_though_the_active_is_dead_by_then() -> None:
     state = after(world, world.start(), *story)
     assert CuStart(Copy(2, 0, 2)) in world.on_link(state, MODEL_CONTROLLER, Copy(2, 0, 0))
     machines = recovering(FOUR, without=(FIVE, CONTROLLER))
-    assert machines.waiting(FIVE, CONTROLLER, Done)
+    assert machines.waiting(FIVE, CONTROLLER, CopyReady)
     machines.crash(THREE)
     assert machines.rest().output == EXPECTED and machines.holds(SIX, 2)

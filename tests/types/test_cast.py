@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flux.types.arrays import ColumnError, arrow_of
+from flux.types.arrays import ColumnError, to_arrow_array
 
 AT_FIVE = datetime.datetime(2020, 1, 1, 5)
 MIDNIGHT = datetime.datetime(2020, 1, 1)
@@ -23,7 +23,7 @@ WITH_NS = pd.Timestamp("2020-01-01T00:00:00.000000001")
 
 
 def emitted(values: Any, kind: Any) -> Any:
-    return arrow_of(values, pa.field("v", kind))
+    return to_arrow_array(values, pa.field("v", kind))
 
 
 # A type, a value that it cannot hold, and one that it can.
@@ -186,9 +186,9 @@ def test_a_date_beside_a_time_is_its_midnight_and_loses_neither() -> None:
         with pytest.raises(ColumnError, match="date32"):
             emitted(values, pa.date32())
     with pytest.raises(ColumnError, match=r"datetime\(2020, 1, 1, 5, 0\)"):  # The first tells the type.
-        arrow_of(mixed)
+        to_arrow_array(mixed)
     with pytest.raises(ColumnError, match=r"datetime\(2020, 1, 1, 5, 0\)"):
-        arrow_of([[mixed[0]], [AT_FIVE]])
+        to_arrow_array([[mixed[0]], [AT_FIVE]])
 
 
 def test_times_without_a_zone_are_utc_and_instants_are_kept() -> None:

@@ -26,7 +26,7 @@ def test_an_old_module_is_the_new_one(old: str) -> None:
 def test_the_warning_points_to_the_import() -> None:
     sys.modules.pop("flux.errors", None)
     with pytest.warns(DeprecationWarning, match="flux.types.errors") as warned:
-        from flux.errors import PlanError  # type: ignore[import-not-found]
+        from flux.errors import PlanError
     assert warned[0].filename == __file__
     assert PlanError is flux.PlanError
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from flux.types.to_python import python_of
+from flux.types.to_python import to_python
 
 NUMBERS = st.integers(-(2**63), 2**63 - 1)
 NEAR = st.integers(-(10**15), 10**15)
@@ -34,9 +34,9 @@ def check(column: Any) -> None:
         expected = column.to_pylist()
     except (OverflowError, ValueError) as error:
         with pytest.raises(type(error)):
-            python_of(column)
+            to_python(column)
     else:
-        assert shown(python_of(column)) == shown(expected)
+        assert shown(to_python(column)) == shown(expected)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
@@ -62,7 +62,7 @@ def test_dates_are_the_values_that_arrow_makes_of_them(days: list[int | None]) -
 @given(st.lists(st.binary(min_size=3, max_size=3) | st.none(), max_size=8), st.integers(0, 3))
 def test_bytes_of_fixed_width_keep_their_zeros(values: list[bytes | None], start: int) -> None:
     check(pa.array(values, pa.binary(3)).slice(start))
-    assert python_of(pa.array([b"a\0\0", None], pa.binary(3))) == [b"a\0\0", None]
+    assert to_python(pa.array([b"a\0\0", None], pa.binary(3))) == [b"a\0\0", None]
 
 
 @pytest.mark.parametrize("kind", [pa.decimal128(9, 2), pa.decimal256(9, 2)], ids=str)
@@ -77,14 +77,14 @@ def test_decimals_keep_their_digits(kind: Any, values: list[Decimal | None]) -> 
 )
 def test_values_in_a_dictionary_are_those_it_stands_for(values: list[Any]) -> None:
     encoded = pa.array(values).dictionary_encode()
-    assert shown(python_of(encoded)) == shown(values)
-    assert shown(python_of(encoded.slice(1))) == shown(values[1:])
+    assert shown(to_python(encoded)) == shown(values)
+    assert shown(to_python(encoded.slice(1))) == shown(values[1:])
 
 
 def test_values_in_dictionaries_of_several_chunks_are_those_they_stand_for() -> None:
     column = pa.chunked_array([pa.array(["a", None]).dictionary_encode(), pa.array(["b", "a"]).dictionary_encode()])
-    assert python_of(column) == ["a", None, "b", "a"]
-    assert python_of(pa.chunked_array([], column.type)) == []
+    assert to_python(column) == ["a", None, "b", "a"]
+    assert to_python(pa.chunked_array([], column.type)) == []
 
 
 FINE = [*(pa.timestamp("ns", zone) for zone in (None, "UTC", "Europe/Berlin", "-03:30")), pa.duration("ns")]
@@ -100,5 +100,5 @@ def test_nanoseconds_are_the_same_whatever_values_are_beside_them(kind: Any, nes
     if nested:
         column = pa.StructArray.from_arrays([column], ["at"])
     for whole in (column, column if nested else column.dictionary_encode()):
-        alone = [value for place in range(len(whole)) for value in python_of(whole.slice(place, 1))]
-        assert shown(python_of(whole)) == shown(alone)
+        alone = [value for place in range(len(whole)) for value in to_python(whole.slice(place, 1))]
+        assert shown(to_python(whole)) == shown(alone)

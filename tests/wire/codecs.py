@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 
 from flux.exchange.channel_mask import ChannelMask
 from flux.exchange.merge import merge
-from flux.exchange.rows import Rows, marks_to_plain
+from flux.exchange.rows import Rows, punctuations_to_plain
 from flux.model.punctuation import Punctuation
 from flux.protocols import messages
 from flux.types.errors import AuthError, StateError
@@ -37,10 +37,10 @@ from flux.wire import frames, state_codec
 from flux.wire.batches import Batches
 from flux.wire.codec import from_plain, to_plain
 from flux.wire.frames import BadFrame
-from flux.wire.handshake import Dialler, Listener, Refused
+from flux.wire.handshake import Dialler, HandshakeRefused, Listener
 from flux.wire.link import Link, tune
 from flux.wire.sockets import Reader
-from flux.wire.state_types import Spoken, Vocabulary
+from flux.wire.state_types import StateTypes, TypedState
 
 from .mutations import mutated, rearranged
 
@@ -98,7 +98,7 @@ async def attempt_frame(draw: Random) -> bool:
 # --- messages -------------------------------------------------------------------------------------
 
 _BLOCK = messages.Block(producers=(0, 1), consumers=(2,))
-_RUN = messages.Run(after=1, upto=5, rows=3, without=frozenset({2}), body=None)
+_RUN = messages.OutputRun(after=1, upto=5, rows=3, without=frozenset({2}), body=None)
 _VIEW = messages.View(
     number=3,
     nodes=("ingress", "site-1", "site-2"),
@@ -230,23 +230,23 @@ def _rows(first: int, words: int) -> Rows:
 ROWS = [_rows(1, 0), _rows(40, 1), _rows(80, 2)]  # Of flows that are shallow or deep; see flux.model.subseq.
 _ROWS_SCHEMAS = [rows.wide.schema.serialize().to_pybytes() for rows in ROWS]
 _ROWS_BODIES = [rows.wide.serialize().to_pybytes() for rows in ROWS]
-_MARKS = [marks_to_plain(rows.marks) for rows in ROWS]
+_MARKS = [punctuations_to_plain(rows.punctuations) for rows in ROWS]
 _CHANNELS = ChannelMask([messages.Block(producers=(0, 2), consumers=(1, 3))], PRODUCERS, PARTITIONS)
 
 
 async def attempt_rows(draw: Random) -> bool:
     which = draw.randrange(len(ROWS))
-    schema, body, marks = _ROWS_SCHEMAS[which], _ROWS_BODIES[which], _MARKS[which]
+    schema, body, punctuations = _ROWS_SCHEMAS[which], _ROWS_BODIES[which], _MARKS[which]
     what = draw.random()
     if what < 0.3:
-        marks = rearranged(draw, marks, _MARKS)
+        punctuations = rearranged(draw, punctuations, _MARKS)
     elif what < 0.4:
         schema = mutated(draw, schema, _ROWS_SCHEMAS)
     else:
         body = mutated(draw, body, _ROWS_BODIES)
     batches = Batches()
     batches.learn(0, schema)
-    rows = Rows.received(batches.read(0, pa.py_buffer(body)), marks)
+    rows = Rows.received(batches.read(0, pa.py_buffer(body)), punctuations)
     rows.expect(0, UPTO, PRODUCERS, PARTITIONS)
     rows.between(5, 50).select(_CHANNELS).encode()
     merge([rows.select(_CHANNELS), rows.between(3, 4)])
@@ -277,7 +277,7 @@ class Colour(Enum):
     RED = 1
 
 
-_WORDS = Vocabulary((Visit, Colour), lambda value: NotImplemented, lambda plain: [plain])
+_WORDS = StateTypes((Visit, Colour), lambda value: NotImplemented, lambda plain: [plain])
 _STEPS = {(1, 0): _WORDS}
 _MOMENT = datetime(2024, 1, 2, 3, 4, 5, 6, UTC)
 _SPOKEN: list[Any] = [
@@ -288,7 +288,7 @@ _SPOKEN: list[Any] = [
     [np.arange(6).reshape(2, 3).T, np.str_("a"), np.bytes_(b"a"), pa.array(["a", None]), pa.scalar(1), UTC],
     [pa.chunked_array([["a"], ["b"]]), Path("/a"), defaultdict(Visit, {1: Visit(1, 2)})],
 ]
-_WORDED = [state_codec.encode([Spoken(1, 0, value, _WORDS)], "fuzz") for value in _SPOKEN]
+_WORDED = [state_codec.encode([TypedState(1, 0, value, _WORDS)], "fuzz") for value in _SPOKEN]
 STATES += _WORDED
 _DEEP = msgpack.packb([1])
 for _ in range(300):
@@ -359,7 +359,7 @@ async def attempt_greeting(draw: Random) -> bool:
     proof = dialler.prove(on_the_way(challenge))
     try:
         peer, verdict = listener.judge(on_the_way(proof), refuse)
-    except Refused:
+    except HandshakeRefused:
         assert listener.parting is not None
         dialler.conclude(on_the_way(listener.parting))
         raise AssertionError("one that was refused believes to be welcome") from None
@@ -416,7 +416,7 @@ CODECS = {
         Codec("batch", attempt_batch),
         Codec("rows", attempt_rows),
         Codec("state", attempt_state),
-        Codec("greeting", attempt_greeting, (BadFrame, AuthError, Refused)),
+        Codec("greeting", attempt_greeting, (BadFrame, AuthError, HandshakeRefused)),
         Codec("link", attempt_link, (BadFrame, ConnectionError)),
     )
 }

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from flux.exchange.rows import PARTITION, PRODUCER, SN, Rows, marks_from_plain, marks_to_plain
+from flux.exchange.rows import PARTITION, PRODUCER, SN, Rows, punctuations_from_plain, punctuations_to_plain
 from flux.model.punctuation import Punctuation
 from flux.wire.batches import Batches
 from flux.wire.frames import BadFrame
@@ -116,7 +116,7 @@ def rows(**columns: Any) -> pa.RecordBatch:
 
 def test_rows_that_came_are_taken_as_they_are() -> None:
     got = Rows.received(rows(), [[5, "clock", 17]])
-    assert got.marks == (Punctuation(5, "clock", 17),) and got.wide.equals(rows())
+    assert got.punctuations == (Punctuation(5, "clock", 17),) and got.wide.equals(rows())
     got.expect(after=3, upto=5, producers=2, partitions=4)
     assert len(Rows.received(None, ())) == 0
 
@@ -162,8 +162,8 @@ def test_a_mark_of_another_range_is_a_bad_frame() -> None:
 
 
 def test_marks_survive_the_wire() -> None:
-    marks = (Punctuation(1, "watermark", -5), Punctuation(7, "end"))
-    assert marks_from_plain(marks_to_plain(marks)) == marks
+    punctuations = (Punctuation(1, "watermark", -5), Punctuation(7, "end"))
+    assert punctuations_from_plain(punctuations_to_plain(punctuations)) == punctuations
 
 
 @pytest.mark.parametrize(
@@ -185,4 +185,4 @@ def test_marks_survive_the_wire() -> None:
 )
 def test_what_is_no_mark_is_a_bad_frame(plain: Any) -> None:
     with pytest.raises(BadFrame, match="punctuation"):
-        marks_from_plain(plain)
+        punctuations_from_plain(plain)

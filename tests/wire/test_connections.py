@@ -14,7 +14,7 @@ import trio.testing
 from flux import AuthError
 from flux.wire import address, frames
 from flux.wire.connections import Identity, dial, keep_dialling, let_in
-from flux.wire.handshake import Refused
+from flux.wire.handshake import HandshakeRefused
 from flux.wire.link import Link, LinkClosed, accept_loop
 
 SITE = Identity(name="site-1", run="dmz", secret=b"0123456789abcdef0123456789abcdef")
@@ -164,7 +164,9 @@ def test_looking_up_a_name_does_not_keep_the_loop_waiting(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("own", "error"), [(replace(SITE, secret=b"guessed"), AuthError), (SITE, Refused)], ids=["stranger", "dead"]
+    ("own", "error"),
+    [(replace(SITE, secret=b"guessed"), AuthError), (SITE, HandshakeRefused)],
+    ids=["stranger", "dead"],
 )
 def test_who_is_not_wanted_does_not_try_again_and_harms_no_link(own: Identity, error: type[Exception]) -> None:
     async def story() -> None:

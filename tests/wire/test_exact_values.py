@@ -25,8 +25,8 @@ import pytest
 
 from flux.types.errors import StateError
 from flux.wire.frames import BadFrame
-from flux.wire.state_codec import Outside, decode, encode
-from flux.wire.state_types import PLAIN, Vocabulary
+from flux.wire.state_codec import ForeignValue, decode, encode
+from flux.wire.state_types import PLAIN, StateTypes
 
 WHOSE = "step 'Visits'"
 T = TypeVar("T")
@@ -91,7 +91,7 @@ class MyDict(dict[Any, Any]):
     pass
 
 
-WORDS = Vocabulary((Keyword, Derived, Box, Stats, Level, Word, Bits, Point))
+WORDS = StateTypes((Keyword, Derived, Box, Stats, Level, Word, Bits, Point))
 BERLIN = ZoneInfo("Europe/Berlin")
 GRID = np.arange(24.0).reshape(2, 3, 4)
 PAYLOAD = struct.unpack(">d", bytes.fromhex("7ff8000000abcdef"))[0]
@@ -165,7 +165,7 @@ def test_a_value_comes_back_to_the_type_and_the_bit(name: str) -> None:
 def test_a_large_array_keeps_its_order_in_memory(axes: tuple[int, ...]) -> None:
     """Sums depend on it, to the last digit: copies that had another one would differ."""
     large = np.random.default_rng(1).random((20, 30, 40)).transpose(axes)
-    outside = Outside(lambda size: None)
+    outside = ForeignValue(lambda size: None)
     packed = encode({"a": large}, WHOSE, outside)
     buffers = [np.frombuffer(b"".join(parts), np.uint8).copy() for parts in outside.buffers]
     there = decode(packed, buffers)["a"]

@@ -35,7 +35,7 @@ standbys = st.builds(
     donor=st.text(),
 )
 runs = st.builds(
-    messages.Run,
+    messages.OutputRun,
     after=positions,
     upto=positions,
     rows=positions,
@@ -141,7 +141,7 @@ ACK: dict[str, Any] = {"$": "Ack", "sender": "site-1", "view": 1, "edge": 1, "po
             "Hello.ends: expected a list",
         ),
         (
-            {"$": "Stop", "sender": "a", "view": 1, "edge": 1, "stint": 1, "channels": [ACK]},
+            {"$": "Stop", "sender": "a", "view": 1, "edge": 1, "lane_id": 1, "channels": [ACK]},
             "Stop.channels: no message is called 'Ack' here",
         ),
     ],

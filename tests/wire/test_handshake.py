@@ -13,7 +13,7 @@ import trio.testing
 from flux import AuthError
 from flux.protocols.messages import VERSION
 from flux.wire import frames, handshake, sockets
-from flux.wire.handshake import Dialler, Listener, Refused, answer, greet
+from flux.wire.handshake import Dialler, HandshakeRefused, Listener, answer_handshake, dial_handshake
 from flux.wire.link import tune
 
 SECRET = b"0123456789abcdef0123456789abcdef"
@@ -78,10 +78,10 @@ def test_another_version_is_refused_by_both_ends() -> None:
 
 def test_one_that_was_declared_dead_is_told_so_and_can_believe_it() -> None:
     one, other = dialler(), listener()
-    with pytest.raises(Refused, match="'site-1' was refused: declared dead in view 7"):
+    with pytest.raises(HandshakeRefused, match="'site-1' was refused: declared dead in view 7"):
         converse(one, other, lambda name: f"declared dead in view 7 ({name})")
     assert other.parting is not None
-    with pytest.raises(Refused, match="'controller' refused this process, 'site-1': declared dead") as caught:
+    with pytest.raises(HandshakeRefused, match="'controller' refused this process, 'site-1': declared dead") as caught:
         one.conclude(other.parting)
     assert caught.value.reason == "declared dead in view 7 (site-1)"
 
@@ -180,8 +180,8 @@ def both(dialling: dict[str, Any], listening: dict[str, Any]) -> tuple[Any, Any,
                         **listening,
                     },
                 )
-                nursery.start_soon(outcome, greet(socks[0], **ends[0]), got[0])
-                nursery.start_soon(outcome, answer(socks[1], **ends[1]), got[1])
+                nursery.start_soon(outcome, dial_handshake(socks[0], **ends[0]), got[0])
+                nursery.start_soon(outcome, answer_handshake(socks[1], **ends[1]), got[1])
 
     trio.run(talk)
     return got[0][0], got[1][0], socks
@@ -213,8 +213,8 @@ def test_both_ends_close_what_was_not_proved(dialling: dict[str, Any], says: str
 
 def test_a_dead_process_hears_why_it_is_refused() -> None:
     here, there, socks = both({}, {"refuse": lambda name: "declared dead in view 7"})
-    assert isinstance(here, Refused) and here.reason == "declared dead in view 7"
-    assert isinstance(there, Refused)
+    assert isinstance(here, HandshakeRefused) and here.reason == "declared dead in view 7"
+    assert isinstance(there, HandshakeRefused)
     assert closed(socks)
 
 
@@ -226,11 +226,11 @@ def test_one_that_is_silent_is_given_up() -> None:
         assert ours.fileno() < 0
         theirs.close()
 
-    for call in (greet, answer):
+    for call in (dial_handshake, answer_handshake):
         trio.run(talk, call, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-@pytest.mark.parametrize("call", [greet, answer])
+@pytest.mark.parametrize("call", [dial_handshake, answer_handshake])
 @pytest.mark.parametrize(
     ("raw", "error"),
     [

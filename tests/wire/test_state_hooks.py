@@ -8,7 +8,7 @@ import pytest
 
 from flux.types.errors import StateError
 from flux.wire.state_codec import decode, encode
-from flux.wire.state_types import Vocabulary
+from flux.wire.state_types import StateTypes
 
 WHOSE = "step 'Visits'"
 
@@ -44,7 +44,7 @@ class Fussy:
 )
 def test_hooks_that_raise_are_found_where_the_state_is(value: Any, says: str) -> None:
     with pytest.raises(StateError, match=says):
-        encode([value], WHOSE, words=Vocabulary.of(Fussy, WHOSE))
+        encode([value], WHOSE, words=StateTypes.of(Fussy, WHOSE))
 
 
 def test_a_hook_that_raises_only_elsewhere_is_no_bad_frame() -> None:
@@ -54,6 +54,6 @@ def test_a_hook_that_raises_only_elsewhere_is_no_bad_frame() -> None:
     def same(value: Any) -> Any:
         return [value.start]
 
-    packed = encode(range(1), WHOSE, words=Vocabulary((), same, lambda state: range(1)))
+    packed = encode(range(1), WHOSE, words=StateTypes((), same, lambda state: range(1)))
     with pytest.raises(StateError, match=r"^step 'Visits': decode_state, given \[0\], raised KeyError"):
-        decode(packed, words=Vocabulary((), same, raising, WHOSE))
+        decode(packed, words=StateTypes((), same, raising, WHOSE))

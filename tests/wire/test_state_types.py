@@ -29,8 +29,8 @@ from flux.hosting import host
 from flux.model.batch import Batch
 from flux.types.errors import PlanError, StateError
 from flux.wire.frames import BadFrame
-from flux.wire.state_codec import Outside, decode, encode
-from flux.wire.state_types import PLAIN, Spoken, Vocabulary
+from flux.wire.state_codec import ForeignValue, decode, encode
+from flux.wire.state_types import PLAIN, StateTypes, TypedState
 from flux.wire.transfer import Arrival, items
 
 WHOSE = "step 'Visits'"
@@ -77,10 +77,10 @@ class Model:
 
 
 TYPES = (Visit, Place, Pair, Colour, Rights, Model)
-WORDS = Vocabulary(TYPES)
+WORDS = StateTypes(TYPES)
 
 
-def returned(state: Any, words: Vocabulary = WORDS) -> Any:
+def returned(state: Any, words: StateTypes = WORDS) -> Any:
     return decode(encode(state, WHOSE, words=words), words=words)
 
 
@@ -169,7 +169,7 @@ class Learner(abc.ABC, Generic[T]):
 
 
 def test_a_class_may_be_derived_from_abstract_and_generic_ones() -> None:
-    got = returned(Learner(0.5), Vocabulary((Learner,)))
+    got = returned(Learner(0.5), StateTypes((Learner,)))
     assert type(got) is Learner and got.rate == 0.5
 
 
@@ -251,7 +251,7 @@ def test_a_class_that_is_not_named_is_not_sent(value: Any) -> None:
 @pytest.mark.parametrize("value", [Visit("a"), Pair(1, 2), Colour.RED, Model(1.0)])
 def test_a_class_that_is_not_named_is_not_made_of_what_came(value: Any) -> None:
     packed = encode([value], WHOSE, words=WORDS)
-    for words in (PLAIN, Vocabulary((Place,))):
+    for words in (PLAIN, StateTypes((Place,))):
         with pytest.raises(BadFrame, match=f"'.{type(value).__name__}', which the operator here does not name"):
             decode(packed, words=words)
 
@@ -340,7 +340,7 @@ class Half(Hidden):
 def test_what_is_in_slots_comes_along_and_what_was_never_set_is_not() -> None:
     half = Half(3)
     half.hide({1})
-    got = returned(half, Vocabulary((Half,)))
+    got = returned(half, StateTypes((Half,)))
     assert (got.n, got.found()) == (3, {1})
     assert not hasattr(got, "later") and not hasattr(got, "shown")
 
@@ -350,7 +350,7 @@ class Named(Pair):
 
 
 def test_attributes_beside_the_fields_of_a_named_tuple_are_refused() -> None:
-    words, named = Vocabulary((Named,)), Named(1, 2)
+    words, named = StateTypes((Named,)), Named(1, 2)
     assert type(returned(named, words)) is Named
     named.more = 3  # type: ignore[attr-defined]
     with pytest.raises(StateError, match=r"Named\(left=1, right=2\).*the attributes more beside its fields"):
@@ -394,7 +394,7 @@ def test_an_operator_names_its_classes_and_encodes_what_has_none() -> None:
     donor.process(Batch(rows, np.arange(3), None, np.zeros(3, np.uint16)))
 
     arrival = Arrival()
-    for parts in items([Spoken(1, 0, donor.get_partition_state(0), donor.words)], "a test"):
+    for parts in items([TypedState(1, 0, donor.get_partition_state(0), donor.words)], "a test"):
         for part in parts:
             arrival.take(pa.py_buffer(part))
     [state] = arrival.values({(1, 0): receiver.words})
@@ -405,7 +405,7 @@ def test_an_operator_names_its_classes_and_encodes_what_has_none() -> None:
 
 
 def test_state_of_a_step_that_is_not_here_is_a_bad_frame() -> None:
-    packed = encode([Spoken(1, 0, Visit("a"), WORDS)], WHOSE)
+    packed = encode([TypedState(1, 0, Visit("a"), WORDS)], WHOSE)
     with pytest.raises(BadFrame, match=r"state of step \(1, 0\), of which nobody here knows"):
         decode(packed, steps={(1, 1): WORDS})
 
@@ -440,14 +440,14 @@ class Held(NamedTuple):
     "within", [lambda v: v, lambda v: [1, {"a": [v]}], lambda v: (1, v), lambda v: deque([v]), Held]
 )
 def test_a_bytearray_stays_one_and_can_be_written_to(within: Any) -> None:
-    words = Vocabulary((Held,))
+    words = StateTypes((Held,))
     there = decode(encode(within(bytearray(b"ab")), WHOSE, words=words), words=words)
     assert there == within(bytearray(b"ab"))
     assert "bytearray(b'ab')" in repr(there)
 
 
 def test_a_bytearray_in_a_long_list_stays_one() -> None:
-    outside = Outside(lambda size: None)
+    outside = ForeignValue(lambda size: None)
     packed = encode([[bytearray(b"a")], *range(20_000)], WHOSE, outside)
     buffers = [np.frombuffer(b"".join(parts), np.uint8) for parts in outside.buffers]
     assert decode(packed, buffers)[0] == [bytearray(b"a")]

@@ -18,7 +18,7 @@ from flux import AuthError
 from flux.wire import address
 from flux.wire.connections import Identity, dial, let_in
 from flux.wire.frames import BadFrame
-from flux.wire.handshake import Refused
+from flux.wire.handshake import HandshakeRefused
 from flux.wire.link import Link, tune
 from flux.wire.tls import Tls, context, secure
 
@@ -244,7 +244,7 @@ async def meet(
         nursery.start_soon(accept)
         try:
             made = await dial(address.bound(listener), dialling, expected)
-        except (AuthError, Refused, BadFrame, OSError) as error:
+        except (AuthError, HandshakeRefused, BadFrame, OSError) as error:
             made = error
     listener.close()
     return made, let[0], logged
@@ -275,7 +275,7 @@ def test_a_process_of_the_run_is_let_in_under_its_name(setting: Tls | None) -> N
     [
         (replace(SITE, secret=b"guessed"), None, AuthError, "does not know the secret of run 'dmz'"),
         (replace(SITE, run="other"), None, AuthError, "greeted for run 'other'"),
-        (SITE, lambda name: "declared dead", Refused, "'site-1' was refused: declared dead"),
+        (SITE, lambda name: "declared dead", HandshakeRefused, "'site-1' was refused: declared dead"),
     ],
     ids=["secret", "run", "dead"],
 )

@@ -13,7 +13,7 @@ import pytest
 
 from flux.types.errors import StateError
 from flux.wire.frames import BadFrame
-from flux.wire.transfer import Arrival, chunks, items
+from flux.wire.transfer import Arrival, items, state_chunks
 
 LARGE = 50_000  # Numbers, or entries: beyond what stays in the packed value.
 
@@ -109,8 +109,8 @@ def test_what_cannot_be_moved_is_named_wherever_it_is() -> None:
 
 def test_chunks_are_the_stream() -> None:
     stream = random.Random(0).randbytes(3_000_000)
-    assert b"".join(chunks(stream)) == stream
-    assert len(list(chunks(stream))) > 1
+    assert b"".join(state_chunks(stream)) == stream
+    assert len(list(state_chunks(stream))) > 1
 
 
 @pytest.mark.parametrize("cut", [1, 8, 9, 10, 400_000])

@@ -1,7 +1,7 @@
 """Program: the user's program's end of a run: what the processes tell it, in a thread of its own.
 
 The thread runs one trio loop: it hears the processes, takes over a `Collect`'s rows, and has those that die
-started again. Everything it learns is in `Heard`, guarded by one condition that callers wait on. Commands ask
+started again. Everything it learns is in `RunState`, guarded by one condition that callers wait on. Commands ask
 here, too.
 """
 
@@ -21,17 +21,17 @@ import trio
 from ...controller.divergence import Divergence
 from ...plan.plan import CONTROLLER, EGRESS, INGRESS
 from ...sinks import Collect, Sink
-from ...site.config import Surroundings
+from ...site.config import ProcessConfig
 from ...site.crash_note import SUFFIX, Job, last_job
-from ...types.errors import DataLost, FluxError, alone, from_dict
+from ...types.errors import DataLost, FluxError, from_dict, unwrap_group
 from ...wire import frames
 from ...wire.connections import let_in
 from ...wire.link import Link, accept_loop
 from ...wire.request import COMMAND
 from ..failures import settle_failures
-from ..poison_rows import PostMortem
+from ..poison_rows import PoisonRowDetector
 from ..processes import Process
-from ..run_state import Heard, Taken, Whole
+from ..run_state import Completeness, RunState, SinkProgress
 from .spawner import Spawner
 from .supervisor import Supervisor
 
@@ -42,14 +42,14 @@ log = logging.getLogger("flux")
 _LAST_WORDS_S = 5.0
 
 
-class Program:
+class Driver:
     """The thread that hears the processes of one run, and has those started again that are named in `restarts`."""
 
     _post_mortem_s = 0.3  # In this time the system has told how a process ended.
 
     def __init__(
         self,
-        surroundings: Surroundings,
+        config: ProcessConfig,
         sinks: Sequence[Sink],
         listener: socket.socket,
         spawner: Spawner,
@@ -57,9 +57,9 @@ class Program:
         restarts: frozenset[str],
         answer: Callable[[dict[str, Any]], dict[str, Any]],
     ) -> None:
-        self.heard = Heard(sinks=[Taken() for _ in sinks])
+        self.run_state = RunState(sinks=[SinkProgress() for _ in sinks])
         self.changed = threading.Condition()
-        self._surroundings = surroundings
+        self._config = config
         self._sinks = sinks
         self._listener = listener
         self._spawner = spawner
@@ -70,18 +70,18 @@ class Program:
         self.processes = self._supervisor.processes
         self._links: dict[str, Link] = {}  # By the names of processes, not of nodes.
         self._over: dict[str, trio.Event] = {}  # Set when nothing more can come on the link.
-        self._divergence = Divergence(surroundings.plan)
-        self._post_mortem = PostMortem(surroundings.plan)
+        self._divergence = Divergence(config.plan)
+        self._post_mortem = PoisonRowDetector(config.plan)
         self._stopping = False
         self._token: trio.lowlevel.TrioToken | None = None
         self._up = threading.Event()
         self._thread = threading.Thread(target=self._live, name="flux-program", daemon=True)
         self._thread.start()
 
-    def wait(self, until: Callable[[Heard], bool], timeout_s: float | None) -> bool:
+    def wait(self, until: Callable[[RunState], bool], timeout_s: float | None) -> bool:
         """Wait until a condition on what was heard holds; False if time is up before."""
         with self.changed:
-            return self.changed.wait_for(lambda: until(self.heard), timeout_s)
+            return self.changed.wait_for(lambda: until(self.run_state), timeout_s)
 
     def kill(self, name: str, timeout_s: float) -> None:
         """SIGKILL the present incarnation of `name`; return when it is gone."""
@@ -110,7 +110,7 @@ class Program:
         with self.changed:
             self._live_site(name)
             sites = [process.name for process in self.processes if process.is_site and not process.gone]
-            return [site for site in sites if site != name and site not in self.heard.draining]
+            return [site for site in sites if site != name and site not in self.run_state.draining]
 
     def _live_site(self, name: str) -> Process:
         process = self.processes.live(name)
@@ -126,11 +126,11 @@ class Program:
     def stop(self, patience_s: float = 5.0) -> None:
         """Tell every process to end, and wait until they have; those that do not are killed."""
         self._tell(self._stop)
-        self.wait(lambda heard: self.processes.all_gone() or not self._thread.is_alive(), patience_s)
+        self.wait(lambda run_state: self.processes.all_gone() or not self._thread.is_alive(), patience_s)
         with self.changed:
             for process in self.processes:
                 process.kill()
-        self.wait(lambda heard: self.processes.all_gone() or not self._thread.is_alive(), patience_s)
+        self.wait(lambda run_state: self.processes.all_gone() or not self._thread.is_alive(), patience_s)
 
     def join(self) -> None:
         """End the spawner, with whatever is left, and the thread."""
@@ -153,7 +153,7 @@ class Program:
         try:
             return trio.from_thread.run_sync(what, trio_token=self._token)
         except trio.RunFinishedError:
-            raise self.heard.error or FluxError("the run has ended: its processes are gone") from None
+            raise self.run_state.error or FluxError("the run has ended: its processes are gone") from None
 
     # In the thread.
 
@@ -164,7 +164,7 @@ class Program:
         except BaseException as error:
             with self.changed:
                 self._stopping = True
-                self.heard.error = self.heard.error or alone(error)
+                self.run_state.error = self.run_state.error or unwrap_group(error)
                 self.changed.notify_all()
 
     async def _run(self) -> None:
@@ -181,7 +181,7 @@ class Program:
         self._nursery.start_soon(self._serve, sock)
 
     async def _serve(self, sock: socket.socket) -> None:
-        own, log_it = self._surroundings.identity("program"), partial(self._log, node="program")
+        own, log_it = self._config.identity("program"), partial(self._log, node="program")
         guest = await let_in(sock, own, log_it, self._why_refused)
         if guest is None:
             return
@@ -221,16 +221,16 @@ class Program:
             self._note_joined(process)
             self._log(logging.INFO, f"{process.node} is up (process {process.pid})", node=process.node)
             if process.name == EGRESS:
-                for number, (sink, taken) in enumerate(zip(self._sinks, self.heard.sinks, strict=True)):
+                for number, (sink, taken) in enumerate(zip(self._sinks, self.run_state.sinks, strict=True)):
                     if isinstance(sink, Collect):
                         held = {"sink": number, "upto": taken.upto, "reached": taken.reached}
                         link.send({"kind": "collected", **held})
-            if process.name == INGRESS and self._surroundings.plan.policy.max_latency_ms is not None:
-                link.send({"kind": "out", "upto": self.heard.safe_upto})
+            if process.name == INGRESS and self._config.plan.policy.max_latency_ms is not None:
+                link.send({"kind": "out", "upto": self.run_state.safe_upto})
             if process.name == CONTROLLER:
-                for dead in self.heard.deaths:
+                for dead in self.run_state.deaths:
                     link.send({"kind": "dead", "node": dead.node})
-                for site in self.heard.draining:
+                for site in self.run_state.draining:
                     link.send({"kind": "drain", "site": site})
             if self._stopping:
                 link.send({"kind": "stop"})
@@ -254,43 +254,43 @@ class Program:
             return self._supervisor.start(self.processes.next_site())
 
     def _note_joined(self, process: Process) -> None:
-        if process.is_site and self.heard.started_at is not None:
-            self.heard.changes.append((time.monotonic(), f"{process.name} joined"))
+        if process.is_site and self.run_state.started_at is not None:
+            self.run_state.changes.append((time.monotonic(), f"{process.name} joined"))
 
     def _ask_to_drain(self, site: str) -> None:
         with self.changed:
-            self.heard.draining.add(site)
+            self.run_state.draining.add(site)
             self._links[CONTROLLER].send({"kind": "drain", "site": site})
 
     def _let_go(self, site: str) -> None:
         """Nothing is on the site any more."""
-        self.heard.draining.discard(site)
+        self.run_state.draining.discard(site)
         process = self.processes.of_node(site)
         if process is not None:  # It may have died meanwhile.
             process.drained = True
-            self.heard.changes.append((time.monotonic(), f"{site} is drained"))
+            self.run_state.changes.append((time.monotonic(), f"{site} is drained"))
             self._links[site].send({"kind": "stop"})
 
     def _declared_dead(self, node: str) -> None:
         """Its process may be there, stopped or cut off, for as long as it likes."""
-        self.heard.draining.discard(node)
+        self.run_state.draining.discard(node)
         process = self.processes.of_node(node)
         if process is not None and not process.drained and not self._stopping:
-            self.heard.declared.append(process)
+            self.run_state.declared.append(process)
 
     def _died(self, process: Process) -> None:
-        self.heard.draining.discard(process.name)
+        self.run_state.draining.discard(process.name)
         if self._stopping or process.drained:
             return
-        self.heard.deaths.append(process)
+        self.run_state.deaths.append(process)
         if CONTROLLER in self._links:
             self._links[CONTROLLER].send({"kind": "dead", "node": process.node})
         if process.is_site:
-            self._examine(process, last_job(self._surroundings.directory / f"{process.name}{SUFFIX}"))
-        if self.heard.started_at is None:
+            self._examine(process, last_job(self._config.directory / f"{process.name}{SUFFIX}"))
+        if self.run_state.started_at is None:
             how = process.how_it_ended()
             self._fail(FluxError(f"{process.name} ended before the run had started, with {how}"))
-        elif process.is_site or self.heard.ended:
+        elif process.is_site or self.run_state.ended:
             # The controller has the copies of a site rebuilt; behind the end nothing is needed.
             self._log(logging.WARNING, f"{process.node} ended with {process.how_it_ended()}", node=process.node)
         elif process.name not in self._restarts:
@@ -329,30 +329,30 @@ class Program:
         now = time.monotonic()
         kind = header["kind"]
         with self.changed:
-            heard = self.heard
+            run_state = self.run_state
             if kind == "rows":
                 self._take_rows(link, header, body, now)
             elif kind == "inputs":
-                heard.history.add_inputs(header["log"], header["total"])
+                run_state.history.add_inputs(header["log"], header["total"])
             elif kind == "view":
-                if heard.started_at is None:
-                    heard.started_at = header["at"]
-                if heard.whole != header["whole"]:
+                if run_state.started_at is None:
+                    run_state.started_at = header["at"]
+                if run_state.whole != header["whole"]:
                     what = "every partition has all its copies" if header["whole"] else "copies are missing"
                     self._log(logging.INFO, f"view {header['number']}: {what}", node=CONTROLLER)
-                heard.whole = header["whole"]
-                if heard.whole:
-                    heard.wholes.append(Whole(header["at"], header["versions"]))
+                run_state.whole = header["whole"]
+                if run_state.whole:
+                    run_state.wholes.append(Completeness(header["at"], header["versions"]))
             elif kind == "placed":
-                heard.copies, heard.building = header["copies"], header["building"]
+                run_state.copies, run_state.building = header["copies"], header["building"]
             elif kind == "load":
-                heard.buffered_rows[link.peer] = header["buffered_rows"]
+                run_state.buffered_rows[link.peer] = header["buffered_rows"]
             elif kind == "moved":
-                heard.hear_moved(link.peer, header, self._surroundings.plan, now)
+                run_state.hear_moved(link.peer, header, self._config.plan, now)
             elif kind == "installed":
-                heard.hear_installed(header)
+                run_state.hear_installed(header)
             elif kind == "gone":
-                heard.hear_gone(header)
+                run_state.hear_gone(header)
                 self._declared_dead(header["node"])
             elif kind == "drained":
                 self._let_go(header["site"])
@@ -363,9 +363,9 @@ class Program:
                 else:
                     self._fail(error)
             elif kind == "bye":
-                heard.hear_bye(link.peer, header, self._divergence)
+                run_state.hear_bye(link.peer, header, self._divergence)
             elif kind in ("skipped", "shed", "late"):
-                for text in heard.left_out.hear(header):
+                for text in run_state.left_out.hear(header):
                     self._log(logging.WARNING, text, node=link.peer)
             elif kind == "log":
                 self._log(header["level"], f"{header['node']}: {header['text']}", node=header["node"])
@@ -375,14 +375,14 @@ class Program:
             self.changed.notify_all()
 
     def _settle_history(self, now: float) -> None:
-        heard = self.heard
-        if heard.started_at is not None and heard.history.is_due(heard.started_at, now):
-            settle_failures(heard, now)
-            heard.history.settle(heard.started_at, now)
+        run_state = self.run_state
+        if run_state.started_at is not None and run_state.history.is_due(run_state.started_at, now):
+            settle_failures(run_state, now)
+            run_state.history.settle(run_state.started_at, now)
 
     def _take_rows(self, link: Link, header: dict[str, Any], body: Any, now: float) -> None:
         number, upto = header.get("sink", 0), header["upto"]
-        sink, taken = self._sinks[number], self.heard.sinks[number]
+        sink, taken = self._sinks[number], self.run_state.sinks[number]
         rows = link.decode_batch(header, body)
         if isinstance(sink, Collect):
             after = header["after"]
@@ -398,21 +398,21 @@ class Program:
             # Else the last egress had sent it, and was killed before it knew that it had come.
             if upto > taken.upto and rows is not None:
                 sink.write(rows, after, upto)
-        self.heard.take(header, now)
+        self.run_state.take(header, now)
         if isinstance(sink, Collect):
             link.send({"kind": "durable", "sink": number, "upto": upto})
-        if self._surroundings.plan.policy.max_latency_ms is not None and INGRESS in self._links:
-            self._links[INGRESS].send({"kind": "out", "upto": self.heard.safe_upto})
+        if self._config.plan.policy.max_latency_ms is not None and INGRESS in self._links:
+            self._links[INGRESS].send({"kind": "out", "upto": self.run_state.safe_upto})
 
     def _fail(self, error: BaseException) -> None:
         # While a run stops, its processes see each other go one by one.
-        if self.heard.error is None and not self.heard.ended and not self._stopping:
+        if self.run_state.error is None and not self.run_state.ended and not self._stopping:
             if isinstance(error, DataLost):
-                error = DataLost(error.partitions, self.heard.safe_upto or None, copies=error.copies)
-            self.heard.error = error
+                error = DataLost(error.partitions, self.run_state.safe_upto or None, copies=error.copies)
+            self.run_state.error = error
 
     def _log(self, level: int, text: str, *, node: str) -> None:
-        log.log(level, "%s", text, extra={"flow": self._surroundings.plan.name, "node": node})
+        log.log(level, "%s", text, extra={"flow": self._config.plan.name, "node": node})
 
     def _stop(self) -> None:
         self._stopping = True

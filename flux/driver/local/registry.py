@@ -27,7 +27,7 @@ _SUFFIX = ".json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class RunEntry:
     """One run: the dataflow's name, its program's process, and how to ask it."""
 
     name: str
@@ -56,7 +56,7 @@ def registry() -> Path:
     return path
 
 
-def enter(entry: Entry, number: str) -> Path:
+def enter(entry: RunEntry, number: str) -> Path:
     """Write the file of a run; `number` is what no other run has. Whoever enters a run removes the file."""
     path = registry() / f"{number}{_SUFFIX}"
     fresh = path.with_suffix(".new")
@@ -76,7 +76,7 @@ def remove(number: str) -> None:
         (registry() / f"{number}{_SUFFIX}").unlink(missing_ok=True)
 
 
-def entries() -> list[Entry]:
+def entries() -> list[RunEntry]:
     """The runs that are in progress, by name; the files of others are removed."""
     found = []
     for path in registry().glob(f"*{_SUFFIX}"):
@@ -91,7 +91,7 @@ def entries() -> list[Entry]:
     return sorted(found, key=lambda entry: (entry.name, entry.pid))
 
 
-def find(name: str | None) -> Entry:
+def find(name: str | None) -> RunEntry:
     """The run of this name, or of the program with this process number; without a name, the only one there is."""
     runs = entries()
     if not runs:
@@ -105,7 +105,7 @@ def find(name: str | None) -> Entry:
     raise FluxError(f"several runs are in progress: {there}. Say which, by its name or the number of its process")
 
 
-def _remove_directory(entry: Entry) -> None:
+def _remove_directory(entry: RunEntry) -> None:
     """Remove the journals and sockets of a run whose program and spawner were killed. Output is never there."""
     directory = Path(entry.address.removeprefix("unix:")).parent
     if directory == registry() or not directory.name.startswith("flux-") or not directory.is_dir():
@@ -122,14 +122,14 @@ def _remove_directory(entry: Entry) -> None:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _read(path: Path) -> Entry | None:
+def _read(path: Path) -> RunEntry | None:
     try:
-        return Entry(**json.loads(path.read_text()))
+        return RunEntry(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):
         return None
 
 
-def _lives(entry: Entry) -> bool:
+def _lives(entry: RunEntry) -> bool:
     # The number of a dead process may have been given to another one, which does not listen.
     return _is_there(entry.pid) and listens(entry.address)
 

@@ -39,7 +39,7 @@ _NOT_FOR_US = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Started:
+class ProcessStarted:
     """A process runs. `pidfd` belongs to whoever takes the report."""
 
     name: str
@@ -49,7 +49,7 @@ class Started:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Refused:
+class StartRefused:
     """The system would not fork."""
 
     name: str
@@ -58,7 +58,7 @@ class Refused:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exited:
+class ProcessExited:
     """A process has ended: negative is a signal, otherwise an exit status."""
 
     name: str
@@ -67,7 +67,7 @@ class Exited:
     cpu_s: float
 
 
-Report: TypeAlias = Started | Refused | Exited
+SpawnerReport: TypeAlias = ProcessStarted | StartRefused | ProcessExited
 
 
 class Spawner:
@@ -104,7 +104,7 @@ class Spawner:
         with suppress(BrokenPipeError, ConnectionResetError):
             socket.send_fds(self._sock, [msgpack.packb([name, incarnation])], [stderr])
 
-    async def report(self) -> Report | None:
+    async def report(self) -> SpawnerReport | None:
         """The next report; None when the spawner is gone."""
         await trio.lowlevel.wait_readable(self._sock)
         try:
@@ -132,12 +132,12 @@ class Spawner:
         return self._status
 
 
-def _decode(packet: bytes, descriptors: list[int]) -> Report:
+def _decode(packet: bytes, descriptors: list[int]) -> SpawnerReport:
     kind, fields = msgpack.unpackb(packet)
     if kind == "started":
         [pidfd] = descriptors
-        return Started(**fields, pidfd=pidfd)
-    return Exited(**fields) if kind == "exited" else Refused(**fields)
+        return ProcessStarted(**fields, pidfd=pidfd)
+    return ProcessExited(**fields) if kind == "exited" else StartRefused(**fields)
 
 
 @dataclass(frozen=True)

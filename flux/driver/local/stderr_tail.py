@@ -16,7 +16,7 @@ _READ_BYTES = 64 * 1024
 _TAIL_CHARS = 2_000
 
 
-class Stderr:
+class StderrTail:
     """A pipe from one process to the program."""
 
     def __init__(self) -> None:

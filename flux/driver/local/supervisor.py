@@ -15,7 +15,7 @@ import trio
 from ...site.heartbeat import BEAT_EVERY_S
 from ...types.errors import FluxError
 from ..processes import Process, Processes
-from .spawner import Exited, Report, Spawner, Started
+from .spawner import ProcessExited, ProcessStarted, Spawner, SpawnerReport
 
 
 class Supervisor:
@@ -60,11 +60,11 @@ class Supervisor:
         process.stderr.handed_over()
         return process
 
-    def _take(self, report: Report) -> None:
+    def _take(self, report: SpawnerReport) -> None:
         process = self.processes.of(report)
-        if isinstance(report, Started):
+        if isinstance(report, ProcessStarted):
             process.started(report)
-        elif isinstance(report, Exited):
+        elif isinstance(report, ProcessExited):
             self.processes.end(process, report)
             self._died(process)
         else:

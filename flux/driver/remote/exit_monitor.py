@@ -25,7 +25,7 @@ import traceback
 from types import TracebackType
 from typing import NoReturn, Self
 
-from ...controller.failure_detector import Standstill
+from ...controller.failure_detector import StandstillClock
 from ...site.crash_note import Job, job_of, shared_note
 from ...site.heartbeat import BEAT_EVERY_S
 from ...site.shell import leave
@@ -41,7 +41,7 @@ _WORD_MAX_BYTES = 4096
 _NOT_FOR_IT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Witness:
+class ExitMonitor:
     """The witness of the process that enters it, to be a process of the run that `controller` leads.
 
     `own` is who it is to the controller: a command. It ends with the process, or when that leaves it.
@@ -121,7 +121,7 @@ class Witness:
 def _see_the_end(pid: int, pidfd: int, hearing: int) -> dict[str, str]:
     """Return when a process has ended, or wants no witness any more: who it was in its run; nobody if it never was."""
     who: dict[str, str] = {}
-    awaited, standstill = select.poll(), Standstill(pid)
+    awaited, standstill = select.poll(), StandstillClock(pid)
     for descriptor in (pidfd, hearing):
         awaited.register(descriptor, select.POLLIN)
     while True:

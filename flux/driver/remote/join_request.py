@@ -26,8 +26,8 @@ from ...wire import address
 from ...wire.connections import Identity
 from ...wire.request import Unanswered, ask
 from ..launcher import Runnable
-from .exit_monitor import Witness
-from .remote_config import RemoteSurroundings
+from .exit_monitor import ExitMonitor
+from .remote_config import RemoteConfig
 from .remote_flow import RemoteFlow, description
 
 _ASK_TIMEOUT_S = 30.0
@@ -36,14 +36,14 @@ _RUN = "run"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Joining:
+class JoinRequest:
     """A process that is to be the `role` of a run: "site", "ingress" or "egress"."""
 
     flow: LogicalFlow
     role: str
     controller: str
     own: Identity  # As a command: it has no name in the run yet.
-    witness: Witness
+    witness: ExitMonitor
     listen: str | None  # Where others reach it; None: at the address from which it reaches the controller.
     patience_s: float
     lease_s: float = LEASE_S
@@ -58,7 +58,7 @@ class Joining:
             directory = Path(tempfile.gettempdir())  # Nothing that a site writes is wanted after it.
         else:
             _claim(self.role, directory, joined)
-        surroundings = RemoteSurroundings(
+        config = RemoteConfig(
             plan=flow.plan,
             directory=directory,
             run=joined["run"],
@@ -74,10 +74,10 @@ class Joining:
                 place = place_of(directory, "source", number)
                 place.mkdir(exist_ok=True)
                 source.bind(place)
-            return _alone(IngressProcess(surroundings, flow.sources, joined["incarnation"]))
+            return _alone(IngressProcess(config, flow.sources, joined["incarnation"]))
         if self.role == EGRESS:
-            return _alone(EgressProcess(surroundings, flow.sinks, joined["incarnation"]))
-        return Worker(surroundings, joined["name"], self.witness.note)
+            return _alone(EgressProcess(config, flow.sinks, joined["incarnation"]))
+        return Worker(config, joined["name"], self.witness.note)
 
     def _here(self) -> str:
         """Where the others reach this process."""

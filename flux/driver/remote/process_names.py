@@ -15,7 +15,7 @@ from ...protocols.messages import View
 from ...protocols.view import number_of
 
 
-class Roll:
+class ProcessNames:
     """What was given out since this controller began; the view knows what was before."""
 
     def __init__(self, plan: Plan) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...plan.plan import CONTROLLER
-from ...site.config import Surroundings
+from ...site.config import ProcessConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class RemoteSurroundings(Surroundings):
+class RemoteConfig(ProcessConfig):
     """There is no program: the controller takes its part, at the same address."""
 
     controller: str

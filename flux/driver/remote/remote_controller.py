@@ -24,9 +24,9 @@ from ...storage.disk import disk_error, replace_file
 from ...types.errors import FluxError, NoSites, PlanError
 from ...wire import frames
 from ...wire.link import Link, tune
-from .leader import Leader
-from .process_names import Roll
-from .remote_config import RemoteSurroundings
+from .process_names import ProcessNames
+from .remote_config import RemoteConfig
+from .remote_driver import RemoteDriver
 from .remote_flow import description
 
 _RUN, _ENDED = "run", "ended"
@@ -38,16 +38,16 @@ _KILL_ME = {"killed": CONTROLLER}
 class RemoteController(ControllerProcess):
     """The process of `flux controller`."""
 
-    def __init__(self, surroundings: RemoteSurroundings, listener: socket.socket, settings: dict[str, Any]) -> None:
-        super().__init__(surroundings, listener)
+    def __init__(self, config: RemoteConfig, listener: socket.socket, settings: dict[str, Any]) -> None:
+        super().__init__(config, listener)
         if self._unusable is not None:
             raise self._unusable
         self._settings = settings  # Those who join make the same plan with them.
         # Read when the journal is this process's alone.
-        self.surroundings = replace(surroundings, run=_run_name(surroundings.directory))
-        self._ended = surroundings.directory / _ENDED
-        self.leader = Leader(surroundings.plan, self._ended.exists())
-        self._roll = Roll(surroundings.plan)
+        self.config = replace(config, run=_run_name(config.directory))
+        self._ended = config.directory / _ENDED
+        self.leader = RemoteDriver(config.plan, self._ended.exists())
+        self._roll = ProcessNames(config.plan)
         self._outcome: dict[str, Any] = {}  # How the run has ended, when it has.
         self._has_outcome = trio.Event()
         self._await_outcome: set[Link] = set()
@@ -62,14 +62,14 @@ class RemoteController(ControllerProcess):
             while not self.leader.over:
                 await trio.sleep(_LOOK_EVERY_S)
                 self.leader.end_if_lost()
-            error = self.leader.heard.error
+            error = self.leader.run_state.error
             if error is None:
                 _write(self._ended, b"")
             with trio.move_on_after(_FAREWELL_S):
                 # Its own is among them. Who is just connecting anew must find somebody to send it home.
                 while len(self.leader.links) > 1 or not (was_over or self._all_told()):
                     await trio.sleep(_LOOK_EVERY_S)
-            error = error or self.leader.heard.diverged
+            error = error or self.leader.run_state.diverged
             with trio.move_on_after(_FAREWELL_S):
                 await self._tell_outcome(error)
             nursery.cancel_scope.cancel()
@@ -151,18 +151,18 @@ class RemoteController(ControllerProcess):
     def _admit(self, header: dict[str, Any]) -> dict[str, Any]:
         """Tell a process that joins who it is, and the settings that all must share."""
         kind, view = frames.field(header, "role", str), self.machine.view
-        if header.get("flow") != description(self.surroundings.plan):
+        if header.get("flow") != description(self.config.plan):
             raise PlanError(
                 f"the MODULE:FLOW of this {kind} is another than its controller's: give both the same release of it"
             )
-        answer = {"run": self.surroundings.run, "started": view.number > 0, "over": self.leader.over}
+        answer = {"run": self.config.run, "started": view.number > 0, "over": self.leader.over}
         if kind in (INGRESS, EGRESS):
             return {**answer, "name": kind, "incarnation": self._roll.incarnation(kind, view)}
         return {**answer, "name": self._roll.site(header.get("name"), view, self._links), "incarnation": 1}
 
     def _hear_witness(self, header: dict[str, Any]) -> dict[str, Any]:
         """A site has ended, maybe while its operator was at work."""
-        if header.get("run") == self.surroundings.run:
+        if header.get("run") == self.config.run:
             job = None if header.get("job") is None else Job.from_plain(header["job"])
             self.leader.hear_witness(frames.field(header, "name", str), job)
         return {}
@@ -192,7 +192,7 @@ class RemoteController(ControllerProcess):
         self._drain()
         with trio.move_on_after(within_s):
             while site not in self.leader.drained:
-                if site in self.leader.heard.closed_at:
+                if site in self.leader.run_state.closed_at:
                     raise FluxError(
                         f"{site} died before everything had been moved off it; its copies are rebuilt on other sites"
                     )
@@ -204,7 +204,7 @@ class RemoteController(ControllerProcess):
     def _check_places(self, site: str) -> None:
         """`NoSites` if what is on a site that is to be emptied could not live on the others: nothing is moved then."""
         others = [other for other in self._sites() if other != site and other not in self._draining]
-        needed = self.surroundings.plan.copies
+        needed = self.config.plan.copies
         if len(others) < needed and site not in self.leader.drained:
             self._draining.discard(site)
             there = f"there is {len(others)}" if len(others) == 1 else f"there are {len(others)}"

@@ -17,7 +17,7 @@ from ...plan.logical_flow import POOL_ROWS, LogicalFlow
 from ...sinks import Collect, Sink
 from ...sources import Source
 from ...types.errors import PlanError
-from ...types.normalize import columns_of
+from ...types.normalize import describe_columns
 from .importable import check_importable
 
 
@@ -103,4 +103,4 @@ def _whole(made: Any) -> Any:
 
 
 def _columns(schema: pa.Schema | None) -> str | None:
-    return None if schema is None else columns_of(schema)
+    return None if schema is None else describe_columns(schema)

@@ -18,24 +18,24 @@ from ...plan.plan import EGRESS
 from ...protocols.messages import Consume
 from ...protocols.node import Node
 from ...sinks import Sink
-from ..config import Surroundings, place_of
+from ..config import ProcessConfig, place_of
 from ..shell import Shell
-from .sink_writer import Outlet, Work
+from .sink_writer import SinkWork, SinkWriter
 
 
 class EgressProcess(Shell):
     """The process behind the dataflow; the `incarnation`-th that is."""
 
-    def __init__(self, surroundings: Surroundings, sinks: Sequence[Sink], incarnation: int = 1) -> None:
-        stages = surroundings.plan.sink_stages
+    def __init__(self, config: ProcessConfig, sinks: Sequence[Sink], incarnation: int = 1) -> None:
+        stages = config.plan.sink_stages
         self._outlets = [
-            Outlet(number, stages[number], sink, place_of(surroundings.directory, "sink", number))
+            SinkWriter(number, stages[number], sink, place_of(config.directory, "sink", number))
             for number, sink in enumerate(sinks)
         ]
         self._incarnation = incarnation
-        super().__init__(surroundings, self._node())
+        super().__init__(config, self._node())
         self._inputs = {outlet.stage: self.input_of(outlet.stage) for outlet in self._outlets}
-        self._work = {outlet.stage: trio.open_memory_channel[Work](1) for outlet in self._outlets}
+        self._work = {outlet.stage: trio.open_memory_channel[SinkWork](1) for outlet in self._outlets}
 
     def _node(self) -> Node:
         name = EGRESS if self._incarnation == 1 else f"{EGRESS}.{self._incarnation}"
@@ -44,7 +44,7 @@ class EgressProcess(Shell):
     async def prepare(self) -> None:
         """What was collected is held by the program: an egress that is started again goes on behind that."""
         for _ in [outlet for outlet in self._outlets if outlet.collects]:
-            if (frame := await self.program.receive()) is not None:
+            if (frame := await self.reports.receive()) is not None:
                 held = frame[0]
                 self._outlets[held.get("sink", 0)].go_on(held["upto"], held.get("reached"))
         self.node = self._node()
@@ -69,7 +69,7 @@ class EgressProcess(Shell):
         """What the sinks took, from this egress or the last, the program may not have heard of."""
         for outlet in self._outlets:
             if outlet.progress is not None:
-                self.program.send_batch(outlet.last_report, None)
+                self.reports.send_batch(outlet.last_report, None)
 
     def perform(self, job: Consume) -> None:
         outlet = self._outlets[self.plan.sink_stages.index(job.stage)]
@@ -77,7 +77,7 @@ class EgressProcess(Shell):
         work = outlet.work(job, inputs.merged(job))
         inputs.forget(job.after)
         if outlet.collects:
-            self.program.send_batch(outlet.report(work), work.rows.user if len(work.rows) else None)
+            self.reports.send_batch(outlet.report(work), work.rows.user if len(work.rows) else None)
         elif outlet.sink.blocks:
             self._work[job.stage][0].send_nowait(work)  # The machine gives the next one when this one is consumed.
         else:
@@ -94,14 +94,14 @@ class EgressProcess(Shell):
                     self.log(f"flushing the sink: {error}")
         return {}
 
-    async def _serve_sink(self, outlet: Outlet) -> None:
+    async def _serve_sink(self, outlet: SinkWriter) -> None:
         """Give a sink that blocks its work, one call at a time, and let it flush now and then."""
         given = self._work[outlet.stage][1]
         every_s = math.inf if outlet.sink.flush_every_s is None else outlet.sink.flush_every_s
         flush_at = trio.current_time() + every_s
         try:
             while True:
-                work: Work | None = None
+                work: SinkWork | None = None
                 with trio.move_on_at(flush_at):
                     work = await given.receive()
                 if work is not None:
@@ -113,14 +113,14 @@ class EgressProcess(Shell):
         except Exception as error:
             self.fail(error)
 
-    def _finish(self, outlet: Outlet, work: Work) -> None:
-        self.program.send_batch(outlet.report(work), None)
+    def _finish(self, outlet: SinkWriter, work: SinkWork) -> None:
+        self.reports.send_batch(outlet.report(work), None)
         self._durable(outlet, work.upto)
 
     def hear_program(self, header: dict[str, Any]) -> None:
         if header["kind"] == "durable":
             self._durable(self._outlets[header.get("sink", 0)], header["upto"])
 
-    def _durable(self, outlet: Outlet, upto: int) -> None:
+    def _durable(self, outlet: SinkWriter, upto: int) -> None:
         if (consumed := outlet.finish(upto)) is not None:
-            self.tell(consumed)
+            self.enqueue(consumed)

@@ -28,7 +28,7 @@ Reached = tuple[int, Sequence[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class GivenRows:
     """What the sink is given: the output in (after, upto], so many `rows`, behind `rows_before`; `end` if it ends.
 
     The last range before it that had rows went up to `written_upto`. `before` and `behind` say how far the dataflow is.
@@ -44,10 +44,10 @@ class Given:
     behind: Reached
 
 
-_NOTHING = Given(after=0, upto=0, rows=0, rows_before=0, written_upto=0, end=False, before=(0, ()), behind=(0, ()))
+_NOTHING = GivenRows(after=0, upto=0, rows=0, rows_before=0, written_upto=0, end=False, before=(0, ()), behind=(0, ()))
 
 
-class Progress:
+class SinkJournal:
     """The journal at `path`; everything up to `upto` is taken, that is `rows` rows, and all there is if `ended`.
 
     The dataflow has `reached` that position then; for an ordered sink both are the same.
@@ -85,7 +85,7 @@ class Progress:
         """Write down what the sink is given next, and how far the dataflow is with it."""
         last = self._given
         written_upto = last.upto if last.rows and self._taken else last.written_upto
-        self._given = Given(
+        self._given = GivenRows(
             after=self.upto,
             upto=upto,
             rows=rows,
@@ -114,7 +114,7 @@ class Progress:
 
     def _read(self, kind: str, *fields: Any) -> None:
         if kind == _GIVEN:
-            self._given = Given(**dict(zip(Given.__slots__, fields, strict=True)))
+            self._given = GivenRows(**dict(zip(GivenRows.__slots__, fields, strict=True)))
         self._taken = kind == _TAKEN
 
     def _settle(self) -> None:

@@ -23,15 +23,15 @@ from ...protocols.egress import ONLY, Egress
 from ...protocols.messages import Ahead, Consume, Consumed
 from ...sinks import Collect, Sink
 from ...sinks.sink import check_alike
-from ...types.errors import blamed
+from ...types.errors import with_location
 from ...wire.codec import from_plain, to_plain
-from .sink_journal import Progress, Reached
+from .sink_journal import Reached, SinkJournal
 
 JOURNAL = "egress.journal"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class SinkWork:
     """What a sink is to take, in its own positions; and where the dataflow is then."""
 
     after: int
@@ -41,7 +41,7 @@ class Work:
     reached: Reached
 
 
-class Outlet:
+class SinkWriter:
     """Sink number `number` of the flow, which is the stage `stage`; it may write to `directory`."""
 
     def __init__(self, number: int, stage: int, sink: Sink, directory: Path) -> None:
@@ -50,11 +50,11 @@ class Outlet:
         self.sink = sink
         self.collects = isinstance(sink, Collect)
         self.unusable: Exception | None = None
-        self.progress: Progress | None = None
+        self.progress: SinkJournal | None = None
         self._directory = directory
         self._upto = 0
         self._reached: Reached = (0, ())
-        self._given: Work | None = None
+        self._given: SinkWork | None = None
         self._in_use = threading.Lock()
         self._schema: pa.Schema | None = None
         if not self.collects:
@@ -65,7 +65,7 @@ class Outlet:
 
     def _open(self) -> None:
         self._directory.mkdir(exist_ok=True)
-        progress = Progress(self._directory / JOURNAL)
+        progress = SinkJournal(self._directory / JOURNAL)
         with self._blaming("was opened"):
             progress.resume(self.sink.open(self._directory))
         self.progress = progress
@@ -87,20 +87,20 @@ class Outlet:
     def last_report(self) -> dict[str, Any]:
         """What the program is told of the last that the sink took."""
         assert self.progress is not None
-        work = Work(
+        work = SinkWork(
             after=self._upto, upto=self._upto, rows=Rows(None), end=self.progress.ended, reached=self.progress.reached
         )
         return self.report(work)
 
-    def work(self, job: Consume, rows: Rows) -> Work:
+    def work(self, job: Consume, rows: Rows) -> SinkWork:
         """What the machine wants consumed, as work for the sink."""
         ahead = [to_plain(taken, lambda body: body) for taken in job.ahead]
         after, upto = (job.after, job.upto) if job.ordered else (self._upto, self._upto + 1)
-        end = any(mark.kind == "end" for mark in rows.marks)
-        self._given = Work(after=after, upto=upto, rows=rows, end=end, reached=(job.upto, ahead))
+        end = any(mark.kind == "end" for mark in rows.punctuations)
+        self._given = SinkWork(after=after, upto=upto, rows=rows, end=end, reached=(job.upto, ahead))
         return self._given
 
-    def write(self, work: Work) -> None:
+    def write(self, work: SinkWork) -> None:
         """Give the sink its work; on return it is durable."""
         assert self.progress is not None
         with self._in_use:
@@ -134,7 +134,7 @@ class Outlet:
         with self._in_use, self._blaming("was flushed"):
             self.sink.flush()
 
-    def report(self, work: Work) -> dict[str, Any]:
+    def report(self, work: SinkWork) -> dict[str, Any]:
         """What the program is told of work that is done; rows that are collected go with it."""
         header = {
             "kind": "rows",
@@ -156,4 +156,4 @@ class Outlet:
             yield
         except Exception as error:
             advice = "Mend it, and run the flow again; output before that is safe"
-            raise blamed(f"sink {type(self.sink).__name__}", error, doing, advice) from error
+            raise with_location(f"sink {type(self.sink).__name__}", error, doing, advice) from error

@@ -11,10 +11,10 @@ import trio
 
 from ...sources import SourceBatch
 from .admission import Admission
-from .batch_slicer import Taking
+from .batch_slicer import BatchSlicer
 
 
-class Gathering:
+class BatchCoalescer:
     """The batches of a source, as `read` gets them, in pieces of a size that the admission says."""
 
     def __init__(self, batches: AsyncIterator[SourceBatch], admission: Admission) -> None:
@@ -28,7 +28,7 @@ class Gathering:
         """A task of its own, because a source that is interrupted while it waits cannot go on."""
         with self._reading, self._give:
             try:
-                async with contextlib.aclosing(Taking(self._batches)) as taking:
+                async with contextlib.aclosing(BatchSlicer(self._batches)) as taking:
                     while (batch := await taking.next()) is not None:
                         await self._give.send(batch)
             except Exception as error:
@@ -42,7 +42,7 @@ class Gathering:
         first = await self._next()
         if isinstance(first, Exception):
             raise first
-        if first.marks:
+        if first.punctuations:
             return first  # Rows before and behind a mark are not put together.
         gathered, rows = [first], first.rows.num_rows
         wait_until = trio.current_time() + self._admission.linger_s
@@ -52,7 +52,11 @@ class Gathering:
                     more = await self._next()
             except (trio.TooSlowError, StopAsyncIteration):
                 break
-            if isinstance(more, Exception) or more.marks or rows + more.rows.num_rows > self._admission.piece_rows:
+            if (
+                isinstance(more, Exception)
+                or more.punctuations
+                or rows + more.rows.num_rows > self._admission.piece_rows
+            ):
                 self._rest = more
                 break
             gathered.append(more)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from ...sources import SourceBatch
 
 
-class Taking:
+class BatchSlicer:
     """The rows of `batches`, from the first on."""
 
     def __init__(self, batches: AsyncIterator[SourceBatch]) -> None:

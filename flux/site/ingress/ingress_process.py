@@ -25,25 +25,25 @@ import numpy as np
 import pyarrow as pa
 import trio
 
-from ...exchange.edge_bodies import Body, body_of, rows_in
+from ...exchange.edge_bodies import LaneBody, make_body, rows_of_edges
 from ...exchange.rows import PARTITION, Rows
 from ...model.batch import Batch
 from ...model.punctuation import Punctuation
 from ...plan.plan import INGRESS, INPUT
 from ...protocols.ingress import Ingress
-from ...protocols.messages import Effect, Pull, Released, Sourced, SourceEnded
+from ...protocols.messages import Effect, EndOfSource, Pull, Released, Sourced
 from ...protocols.node import Node
 from ...sources import Source, SourceBatch
-from ...types.errors import FluxError, alone, blamed
-from ..config import Surroundings, place_of
+from ...types.errors import FluxError, unwrap_group, with_location
+from ..config import ProcessConfig, place_of
 from ..shell import Shell
-from ..spill import COMING_TIMES
+from ..spill import TRANSFER_POOLS_MAX
 from ..steps import Steps
 from .admission import Admission
-from .batch_coalescer import Gathering
-from .sequence_journal import Numbering, Replay, Span
-from .source_input import Intake
-from .watermarks import Marks, Watermarks, numbered
+from .batch_coalescer import BatchCoalescer
+from .sequence_journal import Replay, SequenceJournal, Span
+from .source_input import SourceInput
+from .watermarks import NumberedWatermarks, Watermarks, number_watermarks
 
 JOURNAL = "numbering.journal"
 _REPORT_EVERY_S = 0.05
@@ -53,20 +53,20 @@ _PATIENCE_S = 0.05  # So long the first rows for which there is no room wait for
 class IngressProcess(Shell):
     """The process in front of the dataflow; the `incarnation`-th that is."""
 
-    def __init__(self, surroundings: Surroundings, sources: Sequence[Source], incarnation: int = 1) -> None:
+    def __init__(self, config: ProcessConfig, sources: Sequence[Source], incarnation: int = 1) -> None:
         self.unusable: FluxError | None = None
-        self._numbering: Numbering | None = None
+        self._numbering: SequenceJournal | None = None
         try:
-            self._numbering = Numbering.open(surroundings.directory / JOURNAL)
+            self._numbering = SequenceJournal.open(config.directory / JOURNAL)
         except FluxError as error:
             self.unusable = error  # Told when there is a connection to tell it on.
         released = 0 if self._numbering is None else self._numbering.released
         name = INGRESS if incarnation == 1 else f"{INGRESS}.{incarnation}"
-        pool_rows = surroundings.plan.pool_rows
-        self._machine = Ingress(name, pool_rows, released, COMING_TIMES * pool_rows)
-        super().__init__(surroundings, Node(name, [self._machine], incarnation))
+        pool_rows = config.plan.pool_rows
+        self._machine = Ingress(name, pool_rows, released, TRANSFER_POOLS_MAX * pool_rows)
+        super().__init__(config, Node(name, [self._machine], incarnation))
         self._intakes = [
-            Intake(number, source, place_of(surroundings.directory, "source", number), incarnation > 1)
+            SourceInput(number, source, place_of(config.directory, "source", number), incarnation > 1)
             for number, source in enumerate(sources)
         ]
         self._incarnation = incarnation
@@ -77,13 +77,13 @@ class IngressProcess(Shell):
         self._received: deque[tuple[int, Callable[[], None]]] = deque()
         self._numbered: list[tuple[float, int, int]] = []  # (when, upto, rows), for the report.
         self._reported_at = 0.0
-        self._sheds = surroundings.plan.policy.on_overload == "shed"
+        self._sheds = config.plan.policy.on_overload == "shed"
         self._overloaded = False
         self._shed_told = 0
         self._rows_told = 0
         self._admission: Admission | None = None
-        if (limit_ms := surroundings.plan.policy.max_latency_ms) is not None:
-            self._admission = Admission(limit_ms / 1000, surroundings.plan.pool_rows, released)
+        if (limit_ms := config.plan.policy.max_latency_ms) is not None:
+            self._admission = Admission(limit_ms / 1000, config.plan.pool_rows, released)
         self._came_out = trio.Event()
         self._watermarks = Watermarks({}, {})
 
@@ -109,14 +109,14 @@ class IngressProcess(Shell):
         tells = bool(self._received) and self._received[0][0] <= upto
         self._numbering.release(upto, at_once=tells)
         self._tell_received(upto)
-        if self.program.broken:
+        if self.reports.broken:
             self._come_out(upto)  # Nobody tells how far the output is: rows flow on without.
 
     def _tell_received(self, upto: int) -> None:
         while self._received and self._received[0][0] <= upto:
             self._received.popleft()[1]()
 
-    async def _pump(self, numbering: Numbering) -> None:
+    async def _pump(self, numbering: SequenceJournal) -> None:
         try:
             async with contextlib.AsyncExitStack() as open_intakes:
                 for intake in self._intakes:
@@ -129,24 +129,24 @@ class IngressProcess(Shell):
                 if not numbering.ended:
                     await self._number_all(numbering)
             await self._pulled.receive()
-            self.tell(SourceEnded())
+            self.enqueue(EndOfSource())
             self._report()
         except Exception as error:
-            self.fail(alone(error))
+            self.fail(unwrap_group(error))
 
     @contextlib.contextmanager
-    def _blaming(self, intake: Intake) -> Iterator[None]:
+    def _blaming(self, intake: SourceInput) -> Iterator[None]:
         assert self._numbering is not None
         try:
             yield
         except Exception as error:
             doing = f"was read behind row {self._numbering.upto:,}"
-            raise blamed(f"source {intake.name}", error, doing, "Mend it, and run the flow again") from error
+            raise with_location(f"source {intake.name}", error, doing, "Mend it, and run the flow again") from error
 
     def _gathered(self, batches: AsyncIterator[SourceBatch]) -> AsyncIterator[SourceBatch]:
         if self._admission is None:
             return batches
-        gathering = Gathering(batches, self._admission)
+        gathering = BatchCoalescer(batches, self._admission)
         self._nursery.start_soon(gathering.read)
         return gathering
 
@@ -163,7 +163,7 @@ class IngressProcess(Shell):
             with self._blaming(intake):
                 await self._give_span_again(span, intake)
 
-    async def _give_span_again(self, span: Span, intake: Intake) -> None:
+    async def _give_span_again(self, span: Span, intake: SourceInput) -> None:
         if span.shed:
             # A source that cannot replay does not give again what was shed; from another it is taken, and left out.
             if intake.source.replays:
@@ -176,7 +176,7 @@ class IngressProcess(Shell):
             self._tell_mark(span.upto, span.mark, span.value)
             return
         rows = span.kept_rows() if span.kept is not None else await self._taken_again(span, intake)
-        body = self._partitioned(rows, span.after, span.marks, intake)
+        body = self._partitioned(rows, span.after, span.punctuations, intake)
         if span.digest is not None and _digest(body) != span.digest:
             raise intake.differs(span)
         self._tell_rows(span.after, span.upto, rows.num_rows, body, span.when)
@@ -188,7 +188,7 @@ class IngressProcess(Shell):
             self._received.append((upto, batch.received))
             self._tell_received(self._numbering.released)
 
-    async def _taken_again(self, span: Span, intake: Intake) -> pa.RecordBatch:
+    async def _taken_again(self, span: Span, intake: SourceInput) -> pa.RecordBatch:
         pieces = await intake.take(span.rows, f"rows {span.after + 1:,} to {span.upto:,}")
         came, numbers = 0, span.numbers()
         for piece in pieces:
@@ -201,7 +201,7 @@ class IngressProcess(Shell):
 
     # What comes now.
 
-    async def _number_all(self, numbering: Numbering) -> None:
+    async def _number_all(self, numbering: SequenceJournal) -> None:
         """Number the rows of all sources as they come; each is read by a task of its own."""
         times = {intake.number: intake.source.event_time for intake in self._intakes}
         told = {number: event_time for number, event_time in times.items() if event_time is not None}
@@ -216,7 +216,7 @@ class IngressProcess(Shell):
         now_ms = time.time_ns() // 1_000_000
         self._tell_mark(numbering.mark("end", now_ms, when=time.monotonic()), "end", now_ms)
 
-    async def _number_on(self, numbering: Numbering, intake: Intake) -> None:
+    async def _number_on(self, numbering: SequenceJournal, intake: SourceInput) -> None:
         with self._blaming(intake):
             while (batch := await intake.next(self._piece_rows)) is not None:
                 number = self._number if batch.rows.num_rows else self._number_marks
@@ -225,38 +225,45 @@ class IngressProcess(Shell):
             async with self._numbers_one:
                 await self._mark_end(numbering, intake)
 
-    async def _mark_end(self, numbering: Numbering, intake: Intake) -> None:
+    async def _mark_end(self, numbering: SequenceJournal, intake: SourceInput) -> None:
         """A source that has ended holds up event time no longer: the others may have come further."""
         value = self._watermarks.end(intake.number)
         if value is not None:
             await self._pulled.receive()
             self._tell_mark(numbering.mark("watermark", value, when=time.monotonic()), "watermark", value)
 
-    async def _number_marks(self, numbering: Numbering, intake: Intake, batch: SourceBatch) -> None:
+    async def _number_marks(self, numbering: SequenceJournal, intake: SourceInput, batch: SourceBatch) -> None:
         """Give each punctuation of a source its number; of those that have theirs from the last ingress, none."""
         offset, behind = intake.offset
         if behind == 0 and batch.offset is not None and msgpack.packb(batch.offset) == msgpack.packb(offset):
-            batch = replace(batch, marks=())
-        for nth, (kind, value) in enumerate(batch.marks, start=1):
+            batch = replace(batch, punctuations=())
+        for nth, (kind, value) in enumerate(batch.punctuations, start=1):
             await self._pulled.receive()
-            if nth == len(batch.marks) and batch.offset is not None:
+            if nth == len(batch.punctuations) and batch.offset is not None:
                 intake.offset = (batch.offset, 0)
             sn = numbering.mark(kind, value, when=time.monotonic(), source=intake.number, offset=intake.offset)
             self._tell_mark(sn, kind, value)
         self._note_received(numbering.upto, batch)
 
-    async def _number(self, numbering: Numbering, intake: Intake, batch: SourceBatch) -> None:
+    async def _number(self, numbering: SequenceJournal, intake: SourceInput, batch: SourceBatch) -> None:
         after = await self._room()
         if after is None:
             self._shed(numbering, intake, batch)
             return
         which, count = intake.number, batch.rows.num_rows
-        marks = self._watermarks.behind(which, batch.rows, after)
-        upto = after + count + len(marks)
-        body, when = self._partitioned(batch.rows, after, marks, intake), time.monotonic()
+        punctuations = self._watermarks.behind(which, batch.rows, after)
+        upto = after + count + len(punctuations)
+        body, when = self._partitioned(batch.rows, after, punctuations, intake), time.monotonic()
         kept, digest, reached = intake.kept(batch.rows), _digest(body), self._watermarks.reached(which)
         numbering.number(
-            upto, intake.offset, when=when, digest=digest, kept=kept, source=which, marks=marks, reached=reached
+            upto,
+            intake.offset,
+            when=when,
+            digest=digest,
+            kept=kept,
+            source=which,
+            punctuations=punctuations,
+            reached=reached,
         )
         if batch.received is not None:
             self._received.append((upto, batch.received))
@@ -298,40 +305,43 @@ class IngressProcess(Shell):
             self._came_out.set()
             self._came_out = trio.Event()
 
-    def _shed(self, numbering: Numbering, intake: Intake, batch: SourceBatch) -> None:
+    def _shed(self, numbering: SequenceJournal, intake: SourceInput, batch: SourceBatch) -> None:
         numbering.leave_out(batch.rows.num_rows, intake.offset, when=time.monotonic(), source=intake.number)
         self._note_received(numbering.upto, batch)
         self._report_if_due()
 
     def _tell_mark(self, sn: int, kind: str, value: int | None = None) -> None:
-        body = body_of(self._edges, {}, (Punctuation(sn, kind, value),))
-        self.tell(Sourced(after=sn - 1, upto=sn, rows=0, body=body))
+        body = make_body(self._edges, {}, (Punctuation(sn, kind, value),))
+        self.enqueue(Sourced(after=sn - 1, upto=sn, rows=0, body=body))
 
-    def _tell_rows(self, after: int, upto: int, count: int, body: Body, when: float) -> None:
+    def _tell_rows(self, after: int, upto: int, count: int, body: LaneBody, when: float) -> None:
         self._numbered.append((when, upto, count))
         self._report_if_due()
         if self._admission is not None:
             self._admission.let_in(upto, time.monotonic())
         # Rows that a filter has taken out count too: the numbers that are under way are what is bounded.
-        self.tell(Sourced(after=after, upto=upto, rows=max(count, len(body)), body=body))
+        self.enqueue(Sourced(after=after, upto=upto, rows=max(count, len(body)), body=body))
 
-    def _partitioned(self, batch: pa.RecordBatch, after: int, marks: Marks, intake: Intake) -> Body:
-        """What goes on each edge of the rows of a source that have the numbers behind `after`, but for `marks`."""
+    def _partitioned(
+        self, batch: pa.RecordBatch, after: int, punctuations: NumberedWatermarks, intake: SourceInput
+    ) -> LaneBody:
+        """What goes on each edge of the rows of a source that have the numbers behind `after`, but for
+        `punctuations`."""
         count = batch.num_rows
         nobody = np.zeros(count, dtype=np.uint16)
-        given = Batch(batch, numbered(after, count, marks), None, nobody)
+        given = Batch(batch, number_watermarks(after, count, punctuations), None, nobody)
         taps = self._steps.process(given, place=INPUT - intake.number) if count else {}
         for told, _ in self._steps.skipped():
             if told:
-                self.program.send(told)
-        rows, among = {}, tuple(Punctuation(sn, "watermark", value) for sn, value in marks)
+                self.reports.send(told)
+        rows, among = {}, tuple(Punctuation(sn, "watermark", value) for sn, value in punctuations)
         for edge in self._edges:
             ends = self.plan.edges[edge]
             if ends.tap in taps:
                 out = taps[ends.tap]
                 partition = ends.route.partition(out.arrow, out.sn, out.sub)
                 rows[edge] = Rows.of(out.arrow, out.sn, out.sub, out.partition, partition, among)
-        return body_of(self._edges, rows, among)
+        return make_body(self._edges, rows, among)
 
     def repeat_report(self) -> None:
         """Totals that nobody was there to hear."""
@@ -353,18 +363,18 @@ class IngressProcess(Shell):
         self._reported_at = time.monotonic()
         if self._numbering is not None and self._numbering.shed > self._shed_told:
             self._shed_told = self._numbering.shed
-            self.program.send({"kind": "shed", "total": self._shed_told})
+            self.reports.send({"kind": "shed", "total": self._shed_told})
         rows = 0 if self._numbering is None else self._numbering.rows
         if self._numbered or rows > self._rows_told:
             # Of all ingresses of the run: what one of them could not tell any more is in it.
-            self.program.send({"kind": "inputs", "log": self._numbered, "total": rows})
+            self.reports.send({"kind": "inputs", "log": self._numbered, "total": rows})
             self._numbered, self._rows_told = [], rows
 
 
-def _digest(body: Body) -> int:
+def _digest(body: LaneBody) -> int:
     """Tells rows from others as far as their partitions differ: those are at hand, so it costs next to nothing."""
     digest = 0
-    for rows in rows_in(body):
+    for rows in rows_of_edges(body):
         if len(rows):
             digest = zlib.crc32(rows.hidden(PARTITION), digest)
     return digest

@@ -32,9 +32,9 @@ import pyarrow as pa
 
 from ...storage.journal import Journal
 from ...wire.batches import batch_bytes
-from .watermarks import Marks, numbered
+from .watermarks import NumberedWatermarks, number_watermarks
 
-__all__ = ["Numbering", "Replay", "Span"]
+__all__ = ["Replay", "SequenceJournal", "Span"]
 
 # Below this the file is left alone; above it, it is shortened when at least half of it is released.
 SHORTEN_AT_BYTES = 4 << 20
@@ -46,10 +46,10 @@ _BASE, _ROWS, _MARK, _SHED, _RELEASED = "base", "rows", "mark", "shed", "release
 class Span:
     """What was numbered (after, upto] at once: rows of one `source`, or the punctuation `mark` with its `value`.
 
-    `offset` is where the source stands behind it. `digest` tells rows from others, as far as their
-    partitions differ; None if it is not known. `marks` are the watermarks among rows, and `reached` is how far event
-    time has come with them. `kept` holds the rows of a source that cannot replay. A span without numbers says that so
-    many rows were `shed` there.
+    `offset` is where the source stands behind it. `digest` tells rows from others, as far as their partitions differ;
+    None if it is not known. `punctuations` are the watermarks among rows, and `reached` is how far event time has come
+    with them. `kept` holds the rows of a source that cannot replay. A span without numbers says that so many rows were
+    `shed` there.
     """
 
     after: int
@@ -62,13 +62,13 @@ class Span:
     kept: bytes | None = None
     shed: int = 0
     source: int = 0
-    marks: Marks = ()
+    punctuations: NumberedWatermarks = ()
     reached: int | None = None
 
     @property
     def rows(self) -> int:
         """How many rows have their numbers here."""
-        return 0 if self.mark is not None else self.upto - self.after - len(self.marks)
+        return 0 if self.mark is not None else self.upto - self.after - len(self.punctuations)
 
     @property
     def is_of_its_source(self) -> bool:
@@ -77,14 +77,14 @@ class Span:
 
     def numbers(self) -> npt.NDArray[np.int64]:
         """The numbers of the rows."""
-        return numbered(self.after, self.rows, self.marks)
+        return number_watermarks(self.after, self.rows, self.punctuations)
 
     def behind(self, position: int) -> Span:
         """The part of it behind `position`."""
         if position <= self.after:
             return self
-        marks = tuple(mark for mark in self.marks if mark[0] > position)
-        return replace(self, after=position, digest=None, marks=marks)
+        punctuations = tuple(mark for mark in self.punctuations if mark[0] > position)
+        return replace(self, after=position, digest=None, punctuations=punctuations)
 
     def kept_rows(self) -> pa.RecordBatch:
         """The rows that were kept."""
@@ -116,7 +116,7 @@ class _Live:
     position: int
 
 
-class Numbering:
+class SequenceJournal:
     """The numbers given so far, up to `upto`; every copy has what is up to `released`. Made by `open`.
 
     `rows` counts those that have numbers, which punctuations have too; `shed` the rows that were left out. `reached` is
@@ -139,7 +139,7 @@ class Numbering:
         self._live: deque[_Live] = deque()
 
     @classmethod
-    def open(cls, path: Path, *, fsync: bool = False) -> Numbering:
+    def open(cls, path: Path, *, fsync: bool = False) -> SequenceJournal:
         """Open the journal at `path`, or begin it; `replay` is what is to be given again.
 
         It survives the death of the process; of the machine only with `fsync`.
@@ -168,7 +168,7 @@ class Numbering:
         digest: int | None = None,
         kept: pa.RecordBatch | None = None,
         source: int = 0,
-        marks: Marks = (),
+        punctuations: NumberedWatermarks = (),
         reached: int | None = None,
     ) -> None:
         """Write down that the next rows, of `source`, and the watermarks among them, have the numbers up to `upto`.
@@ -177,7 +177,7 @@ class Numbering:
         """
         body = None if kept is None else batch_bytes(kept)
         span = Span(after=self.upto, upto=upto, offset=offset, when=when, digest=digest, kept=body, source=source)
-        self._write(replace(span, marks=marks, reached=reached))
+        self._write(replace(span, punctuations=punctuations, reached=reached))
 
     def mark(self, kind: str, value: int | None = None, *, when: float, source: int = 0, offset: Any = None) -> int:
         """Write down a punctuation; it takes one number, which is returned.
@@ -215,7 +215,7 @@ class Numbering:
         if span.shed:
             record = [_SHED, *shared, span.source, span.shed]
         elif span.mark is None:
-            record = [_ROWS, *shared, span.source, span.digest, span.kept, span.marks, span.reached]
+            record = [_ROWS, *shared, span.source, span.digest, span.kept, span.punctuations, span.reached]
         else:
             record = [_MARK, *shared, span.source, span.mark, span.value]
         self._add(span, self._journal.append(msgpack.packb(record)))
@@ -288,6 +288,6 @@ def _span(kind: str, fields: list[Any]) -> Span:
     if kind == _SHED:
         return Span(after=after, upto=upto, offset=offset, when=when, shed=rest[0], source=source)
     digest, kept, plain, reached = rest
-    marks = tuple((sn, value) for sn, value in plain)
+    punctuations = tuple((sn, value) for sn, value in plain)
     span = Span(after=after, upto=upto, offset=offset, when=when, digest=digest, kept=kept, source=source)
-    return replace(span, marks=marks, reached=reached)
+    return replace(span, punctuations=punctuations, reached=reached)

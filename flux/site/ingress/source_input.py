@@ -11,11 +11,11 @@ import pyarrow as pa
 from ...sources import Source, SourceBatch, SourceContext
 from ...sources.source import check_given
 from ...types.errors import FluxError
-from .batch_slicer import Taking
-from .sequence_journal import Numbering, Span
+from .batch_slicer import BatchSlicer
+from .sequence_journal import SequenceJournal, Span
 
 
-class Intake:
+class SourceInput:
     """Source number `number` of a flow, which may write to `directory`; `is_again` if an ingress had it before."""
 
     def __init__(self, number: int, source: Source, directory: Path, is_again: bool) -> None:
@@ -26,17 +26,17 @@ class Intake:
         self._is_again = is_again
         # Where the source stands: an offset that it gave, and a number of rows behind it.
         self.offset: tuple[Any, int] = (None, 0)
-        self._taking: Taking | None = None
+        self._taking: BatchSlicer | None = None
 
     @property
-    def taking(self) -> Taking:
+    def taking(self) -> BatchSlicer:
         """Its rows, once it is open."""
         assert self._taking is not None
         return self._taking
 
-    def take_from(self, batches: AsyncIterator[SourceBatch]) -> Taking:
+    def take_from(self, batches: AsyncIterator[SourceBatch]) -> BatchSlicer:
         """From now on its rows are those of `batches`."""
-        self._taking = Taking(batches)
+        self._taking = BatchSlicer(batches)
         return self._taking
 
     def batches(self) -> AsyncIterator[SourceBatch]:
@@ -86,7 +86,7 @@ class Intake:
         self._expect(pieces, count, which)
         return pieces
 
-    def stand(self, numbering: Numbering) -> None:
+    def stand(self, numbering: SequenceJournal) -> None:
         """Stand where the last row was numbered."""
         if self.number in numbering.offsets:
             self.offset = tuple(numbering.offsets[self.number])

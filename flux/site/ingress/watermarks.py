@@ -20,9 +20,9 @@ import pyarrow as pa
 
 from ...model.event_time import EventTime, milliseconds
 
-__all__ = ["Marks", "Watermarks", "numbered"]
+__all__ = ["NumberedWatermarks", "Watermarks", "number_watermarks"]
 
-Marks: TypeAlias = tuple[tuple[int, int], ...]  # Sequence number and value of each.
+NumberedWatermarks: TypeAlias = tuple[tuple[int, int], ...]  # Sequence number and value of each.
 
 _BEFORE_ALL, _BEHIND_ALL = -(2**63), 2**63 - 1
 
@@ -44,7 +44,7 @@ class Watermarks:
         reached = self._reached.get(source, _BEFORE_ALL)
         return None if reached == _BEFORE_ALL else reached
 
-    def behind(self, source: int, rows: pa.RecordBatch, after: int) -> Marks:
+    def behind(self, source: int, rows: pa.RecordBatch, after: int) -> NumberedWatermarks:
         """The marks among the next rows, of this source, if these and the marks are numbered from `after` on."""
         told = self._event_times.get(source)
         if told is None:
@@ -78,11 +78,11 @@ class Watermarks:
         return now if before < now < _BEHIND_ALL else None
 
 
-def numbered(after: int, count: int, marks: Marks) -> npt.NDArray[np.int64]:
+def number_watermarks(after: int, count: int, punctuations: NumberedWatermarks) -> npt.NDArray[np.int64]:
     """The sequence numbers behind `after` of so many rows, among which these marks stand.
 
     >>> numbered(0, 4, ((2, 10), (5, 20))).tolist()
     [1, 3, 4, 6]
     """
-    numbers = np.arange(after + 1, after + 1 + count + len(marks), dtype=np.int64)
-    return np.delete(numbers, [sn - after - 1 for sn, _ in marks]) if marks else numbers
+    numbers = np.arange(after + 1, after + 1 + count + len(punctuations), dtype=np.int64)
+    return np.delete(numbers, [sn - after - 1 for sn, _ in punctuations]) if punctuations else numbers

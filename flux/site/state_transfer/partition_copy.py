@@ -16,21 +16,21 @@ from types import GeneratorType
 from typing import Any
 
 from ...exchange.channel_mask import ChannelMask
-from ...exchange.edge_bodies import body_of
-from ...exchange.rows import Rows, marks_to_plain
+from ...exchange.edge_bodies import make_body
+from ...exchange.rows import Rows, punctuations_to_plain
 from ...hosting import Hosted
 from ...protocols.messages import Consume, Install, State
 from ...wire.codec import from_plain, to_plain
-from ...wire.frames import BadFrame, shown
+from ...wire.frames import BadFrame, format_value
 from ...wire.state_codec import Parcel
-from ...wire.state_types import Spoken, Words
+from ...wire.state_types import TypedState, TypesByStep
 from ...wire.transfer import Arrival
 
-_NO_WORDS: Words = {}
+_NO_WORDS: TypesByStep = {}
 _COLLECTED_BYTES = 16 << 20
 
 
-def moving(
+def copy_values(
     message: State, partition: int, own: Mapping[int, ChannelMask], steps: Iterable[Hosted], digest: list[Any]
 ) -> Iterator[Any]:
     """The values that are the copy of `partition`, of the instant at which they are asked for.
@@ -43,16 +43,20 @@ def moving(
         replace(run, rows=sum(map(len, parts)), without=frozenset()) for run, parts in zip(kept, bodies, strict=True)
     )
     plain = to_plain(replace(message, runs=runs), lambda body: None)
-    yield [plain, [[[rows.wide, marks_to_plain(rows.marks)] for rows in parts] for parts in bodies], digest]
+    yield [
+        plain,
+        [[[rows.wide, punctuations_to_plain(rows.punctuations)] for rows in parts] for parts in bodies],
+        digest,
+    ]
     for number, step in enumerate(steps):
         state = step.get_partition_state(partition)
         # State comes whole, or as a generator of pieces; each is installed by a call of its own.
         for piece in state if isinstance(state, GeneratorType) else [state]:
-            yield [number, Spoken(message.stage, number, piece, step.words) if step.words else piece]
+            yield [number, TypedState(message.stage, number, piece, step.words) if step.words else piece]
 
 
-def read(arrival: Arrival, edges: Sequence[Sequence[int]], words: Words = _NO_WORDS) -> State:
-    """The message of the protocol, with everything that `moving` gave in it.
+def read_copy(arrival: Arrival, edges: Sequence[Sequence[int]], words: TypesByStep = _NO_WORDS) -> State:
+    """The message of the protocol, with everything that `copy_values` gave in it.
 
     `edges` are those out of each stage, `words` those of each step's operator.
     """
@@ -70,18 +74,20 @@ def read(arrival: Arrival, edges: Sequence[Sequence[int]], words: Words = _NO_WO
 def _read(values: Iterator[Any], edges: Sequence[Sequence[int]]) -> State:
     try:
         plain, packed, (digest, beyond) = next(values)
-        parts = [[Rows.received(wide, marks) for wide, marks in run] for run in packed]
+        parts = [[Rows.received(wide, punctuations) for wide, punctuations in run] for run in packed]
     except (StopIteration, TypeError, ValueError, AttributeError) as error:
         raise BadFrame(f"a partition's state does not begin with its message and output: {error!r:.200}") from error
     message = from_plain(plain, lambda body: body)
     if not isinstance(message, State) or len(message.runs) != len(parts) or not _is_digest(digest, beyond):
-        raise BadFrame(f"expected the state of a partition and its digest, got {shown(plain)} and {shown(digest)}")
+        raise BadFrame(
+            f"expected the state of a partition and its digest, got {format_value(plain)} and {format_value(digest)}"
+        )
     outputs = edges[message.stage] if 0 <= message.stage < len(edges) else ()
     if not outputs or any(len(run) != len(outputs) for run in parts):
         raise BadFrame(f"expected output for the {len(outputs)} edges out of stage {message.stage}")
     pieces = [_piece(value) for value in values]
     runs = tuple(
-        replace(run, body=body_of(outputs, dict(zip(outputs, rows, strict=True))))
+        replace(run, body=make_body(outputs, dict(zip(outputs, rows, strict=True))))
         for run, rows in zip(message.runs, parts, strict=True)
     )
     return replace(message, runs=runs, body=Parcel(pieces, digest, beyond))
@@ -96,11 +102,11 @@ def _is_digest(digest: Any, beyond: Any) -> bool:
 
 def _piece(value: Any) -> tuple[int, Any]:
     if not isinstance(value, list) or len(value) != 2 or type(value[0]) is not int:
-        raise BadFrame(f"expected the number of a step and a piece of its state, got {shown(value)}")
+        raise BadFrame(f"expected the number of a step and a piece of its state, got {format_value(value)}")
     return value[0], value[1]
 
 
-class Receiving:
+class CopyReceiver:
     """The copies of which chunks have come, and not all."""
 
     def __init__(self) -> None:
@@ -123,7 +129,7 @@ class Receiving:
             del self._arrivals[key]
 
 
-class Installing:
+class CopyInstaller:
     """Copies that are here and whose pieces are not all in their operators yet."""
 
     def __init__(self) -> None:

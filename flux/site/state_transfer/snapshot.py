@@ -12,7 +12,7 @@ thread of its own would wait for ever: a child that gives nothing for `_SILENT_M
 holds on to no connection of its parent, because others must see when that dies; and it dies with its parent.
 
 A fork has its price too: each page that the parent writes to while the child lives is copied then. Where there is
-little to move, a copy costs less: it is tried first, and given up when it is found to be more (`Snapshots`).
+little to move, a copy costs less: it is tried first, and given up when it is found to be more (`Snapshotter`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ import numpy as np
 import trio
 
 from ...types.errors import FluxError, StateError, from_dict
-from ...wire.transfer import CHUNK_BYTES, Whose, chunks, items
+from ...wire.transfer import CHUNK_BYTES, StateOwner, items, state_chunks
 
 _SILENT_MAX_S = 60.0
 _LITTLE_BYTES = 8 << 20
@@ -46,10 +46,10 @@ _PR_SET_PDEATHSIG = 1
 _NICER = 10
 
 
-Values = Callable[[], Iterable[Any]]
+StateValues = Callable[[], Iterable[Any]]
 
 
-class Cut(Protocol):
+class Snapshot(Protocol):
     """A stream of one instant."""
 
     async def read(self) -> Any:
@@ -59,13 +59,13 @@ class Cut(Protocol):
         """Nothing more is wanted."""
 
 
-class Snapshots:
+class Snapshotter:
     """How the states of one stage's partitions are read."""
 
     def __init__(self) -> None:
         self._is_slow = False  # Whether reading a state takes long, however large it is.
 
-    def take(self, values: Values, whose: str | Whose, may_fork: bool) -> Cut:
+    def take(self, values: StateValues, whose: str | StateOwner, may_fork: bool) -> Snapshot:
         """`values` as they are now; `whose` says in errors what they are."""
         if not may_fork:
             return _Copy(items(values(), whose))
@@ -109,7 +109,7 @@ class _Copy:
         for parts in stream:
             for part in parts:
                 whole += part
-        self._chunks = chunks(whole)
+        self._chunks = state_chunks(whole)
 
     async def read(self) -> Any:
         return next(self._chunks, None)
@@ -121,7 +121,7 @@ class _Copy:
 class _Fork:
     """This process as it is now, in a child that gives `stream`."""
 
-    def __init__(self, stream: Iterable[list[memoryview]], whose: str | Whose) -> None:
+    def __init__(self, stream: Iterable[list[memoryview]], whose: str | StateOwner) -> None:
         self._whose = whose
         self._out, theirs = socket.socketpair()
         self._error, error = os.pipe()

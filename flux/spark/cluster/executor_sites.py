@@ -20,21 +20,21 @@ from ...dataflow import Dataflow
 from ...driver.launcher import Runnable
 from ...driver.local.spawner import Spawner
 from ...driver.report import Report
-from ...driver.run_state import Heard
+from ...driver.run_state import RunState
 from ...plan import Availability, Plan, Policy
 from ...plan.logical_flow import POOL_ROWS
 from ...plan.plan import CONTROLLER, EGRESS, INGRESS
 from ...run import Run, Wait
 from ...sinks import Sink
-from ...site.config import Surroundings
+from ...site.config import ProcessConfig
 from ...sources import Source
 from ...types.errors import FluxError, PlanError
 from ...wire import address
 from ...wire.secret import new_secret
 from ..session import driver_host, register
-from .external_sites import GuestProgram, coming_of, death_of
+from .external_sites import ExternalSiteDriver, death_of, site_arrival_of
 from .jobs import Jobs
-from .task_site import Posting, TcpSurroundings
+from .task_site import SitePosting, TcpConfig
 
 __all__ = ["Cluster"]
 
@@ -147,7 +147,7 @@ class _SparkRun(Run):
         self._postings = 0
         super().__init__(plan, sources, sinks, outputs)
 
-    def _surround(self, record: Path | None) -> Surroundings:
+    def _make_config(self, record: Path | None) -> ProcessConfig:
         here = f"tcp:{self._host}:0"
         try:
             for name in ("program", CONTROLLER):
@@ -158,7 +158,7 @@ class _SparkRun(Run):
                 f"{_WHO}: {error}. Say by host= or spark.driver.host at which address executors reach this machine"
             ) from error
         where = {name: f"tcp:{self._host}:{sock.getsockname()[1]}" for name, sock in self._listeners.items()}
-        return TcpSurroundings(
+        return TcpConfig(
             plan=self._plan,
             directory=self.directory,
             run=self.directory.name,
@@ -175,9 +175,9 @@ class _SparkRun(Run):
         self._listeners["program"].close()
         return super()._make(name, incarnation, controller)
 
-    def _make_program(self, listener: socket.socket, spawner: Spawner) -> GuestProgram:
-        settings = (self._surroundings, self._sinks, listener, spawner, _ENDS, frozenset(_ENDS), self._answer)
-        return GuestProgram(*settings, executors=partial(_executors, self._context))
+    def _make_driver(self, listener: socket.socket, spawner: Spawner) -> ExternalSiteDriver:
+        settings = (self._config, self._sinks, listener, spawner, _ENDS, frozenset(_ENDS), self._answer)
+        return ExternalSiteDriver(*settings, executors=partial(_executors, self._context))
 
     def _answer(self, header: dict[str, Any]) -> dict[str, Any]:
         if header.get("what") not in ("join", "died"):
@@ -186,18 +186,18 @@ class _SparkRun(Run):
             if header["what"] == "died":
                 self._guests.tell_death(*death_of(header))
                 return {"kind": "answer", "answer": {}}
-            guest = self._guests.admit(coming_of(header))
+            guest = self._guests.admit(site_arrival_of(header))
             return {"kind": "answer", "answer": {"name": None if guest is None else guest.name}}
         except FluxError as error:
             return {"kind": "answer", "error": error.to_dict()}
 
     def _await_start(self) -> None:
-        name, run = self._plan.name, self._surroundings.run
+        name, run = self._plan.name, self._config.run
         self._jobs = Jobs(self._context, name, run, self._is_wanted, self._gave_up)
         for _ in self._plan.site_names:
             self._submit()
         try:
-            self._await(lambda heard: heard.started_at is not None, self._patience_s, "start")
+            self._await(lambda run_state: run_state.started_at is not None, self._patience_s, "start")
         except TimeoutError:
             wanted, there = len(self._plan.site_names), len(self._guests.guests_up())
             raise FluxError(
@@ -208,16 +208,16 @@ class _SparkRun(Run):
             ) from None
 
     def _submit(self) -> int:
-        surroundings = self._surroundings
-        assert isinstance(surroundings, TcpSurroundings) and self._jobs is not None
+        config = self._config
+        assert isinstance(config, TcpConfig) and self._jobs is not None
         self._postings += 1
-        posting = Posting(
+        posting = SitePosting(
             index=self._postings,
             plan=self._plan,
-            run=surroundings.run,
-            secret=surroundings.secret,
-            program=surroundings.program,
-            controller=surroundings.controller,
+            run=config.run,
+            secret=config.secret,
+            program=config.program,
+            controller=config.controller,
         )
         self._jobs.submit(posting)
         return posting.index
@@ -225,7 +225,7 @@ class _SparkRun(Run):
     def _add_site(self, wait: Wait) -> str:
         index = self._submit()
 
-        def is_up(heard: Heard) -> bool:
+        def is_up(run_state: RunState) -> bool:
             guest = self._guests.guest_at(index)
             return guest is not None and guest.state == "up"
 
@@ -237,17 +237,17 @@ class _SparkRun(Run):
     def _is_wanted(self, index: int) -> bool:
         """Whether a site that has ended is to be replaced: not if it was drained, nor behind the end."""
         guest = self._guests.guest_at(index)
-        return not self._stopped and not self._heard.ended and not (guest is not None and guest.drained)
+        return not self._stopped and not self._run_state.ended and not (guest is not None and guest.drained)
 
     def _gave_up(self, reason: str) -> None:
         """Spark could not run a site. Before the start that is an error of the user's or the cluster's."""
-        if self._heard.started_at is None:
+        if self._run_state.started_at is None:
             self._guests.fail(FluxError(f"{_WHO}: a site could not be started on an executor: {reason}"))
 
     @property
-    def _guests(self) -> GuestProgram:
-        assert isinstance(self._program, GuestProgram)
-        return self._program
+    def _guests(self) -> ExternalSiteDriver:
+        assert isinstance(self._driver, ExternalSiteDriver)
+        return self._driver
 
     def _end_processes(self) -> None:
         super()._end_processes()

@@ -17,7 +17,7 @@ from typing import Any
 
 import trio
 
-from ...driver.local.driver import Program
+from ...driver.local.driver import Driver
 from ...driver.processes import Process
 from ...site.crash_note import Job
 from ...types.errors import FluxError
@@ -27,7 +27,7 @@ CROWDED_MAX = 20  # So often a site is sent to another executor before it is tak
 
 
 @dataclass(frozen=True, slots=True)
-class Coming:
+class SiteArrival:
     """What a site says of itself: its place, which attempt at it, its process, and the executor's."""
 
     index: int
@@ -42,10 +42,10 @@ class Coming:
 
 
 @dataclass(kw_only=True)
-class Guest(Process):
+class ExternalSite(Process):
     """A site in a task of Spark's; `pid` is its number on its own machine."""
 
-    coming: Coming
+    coming: SiteArrival
     say: Callable[[Callable[[], None]], None]  # Calls it in the program's thread.
     link: Link | None = None
 
@@ -60,7 +60,7 @@ class Guest(Process):
             self.say(lambda: link.send({"kind": "kill"}))
 
 
-class GuestProgram(Program):
+class ExternalSiteDriver(Driver):
     """The program's end of a run whose sites are guests; `executors` counts those that could have one."""
 
     _post_mortem_s = 3.0  # In this time a task has told how its site ended, if the executor lives.
@@ -70,7 +70,7 @@ class GuestProgram(Program):
         self._turned_away: Counter[int] = Counter()
         super().__init__(*settings)
 
-    def admit(self, coming: Coming) -> Guest | None:
+    def admit(self, coming: SiteArrival) -> ExternalSite | None:
         """The guest with its name, from any thread; None if it should try on another executor."""
         executors = self._executors()
         return self._in_thread(lambda: self._admit(coming, executors))
@@ -79,12 +79,12 @@ class GuestProgram(Program):
         """A task has found its site dead; from any thread."""
         self._in_thread(lambda: self._note_death(index, attempt, status, job))
 
-    def guest_at(self, index: int) -> Guest | None:
+    def guest_at(self, index: int) -> ExternalSite | None:
         """The last that came for a place."""
         with self.changed:
             return max(self._guests(index), key=lambda guest: guest.coming.attempt, default=None)
 
-    def guests_up(self) -> list[Guest]:
+    def guests_up(self) -> list[ExternalSite]:
         """Those that have come and are there."""
         with self.changed:
             return [guest for guest in self._guests() if guest.state == "up"]
@@ -95,13 +95,13 @@ class GuestProgram(Program):
             self._fail(error)
             self.changed.notify_all()
 
-    def _guests(self, index: int | None = None) -> list[Guest]:
-        guests = [process for process in self.processes if isinstance(process, Guest)]
+    def _guests(self, index: int | None = None) -> list[ExternalSite]:
+        guests = [process for process in self.processes if isinstance(process, ExternalSite)]
         return [guest for guest in guests if index is None or guest.coming.index == index]
 
     # In the thread.
 
-    def _admit(self, coming: Coming, executors: int) -> Guest | None:
+    def _admit(self, coming: SiteArrival, executors: int) -> ExternalSite | None:
         with self.changed:
             earlier = self._guests(coming.index)
             if any(guest.coming.attempt >= coming.attempt for guest in earlier):
@@ -112,7 +112,7 @@ class GuestProgram(Program):
             if crowd and self._turned_away[coming.index] < CROWDED_MAX and self._has_free(executors):
                 self._turned_away[coming.index] += 1
                 return None
-            guest = Guest(self._free_name(), pid=coming.pid, coming=coming, say=self._tell)
+            guest = ExternalSite(self._free_name(), pid=coming.pid, coming=coming, say=self._tell)
             guest.stderr.handed_over()  # What it writes is in its executor's log.
             self.processes.enter(guest)
             for other in earlier:
@@ -133,7 +133,7 @@ class GuestProgram(Program):
                     self._examine(guest, job)
                     self.changed.notify_all()
 
-    def _crowd(self, coming: Coming) -> list[str]:
+    def _crowd(self, coming: SiteArrival) -> list[str]:
         """Who is on the same executor: one death would be the death of both."""
         others = [guest for guest in self._guests() if not guest.gone and guest.coming.index != coming.index]
         return [guest.name for guest in others if guest.coming.where == coming.where]
@@ -144,15 +144,15 @@ class GuestProgram(Program):
 
     def _free_name(self) -> str:
         taken = {process.name for process in self.processes}
-        planned = self._surroundings.plan.site_names
+        planned = self._config.plan.site_names
         return next((name for name in planned if name not in taken), None) or self._further_name(len(planned))
 
     def _further_name(self, planned: int) -> str:
         numbers = [int(guest.name.removeprefix("site-")) for guest in self._guests()]
         return f"site-{max([planned, *numbers]) + 1}"
 
-    def _supersede(self, guest: Guest) -> None:
-        if guest.link is None or self.heard.started_at is None:
+    def _supersede(self, guest: ExternalSite) -> None:
+        if guest.link is None or self.run_state.started_at is None:
             self._end(guest)  # It never came, or nothing is on it yet.
             return
         self._log(logging.WARNING, f"{guest.name} is superseded by a later attempt, and drained", node=guest.name)
@@ -161,42 +161,42 @@ class GuestProgram(Program):
     async def _greeted(self, link: Link, over: trio.Event) -> None:
         await super()._greeted(link, over)
         process = self.processes.of_node(link.peer)
-        if isinstance(process, Guest):
+        if isinstance(process, ExternalSite):
             process.link = link
 
     def _left(self, link: Link) -> None:
         with self.changed:
             guest = self.processes.of_node(link.peer)
-            if isinstance(guest, Guest) and guest.link is link:
+            if isinstance(guest, ExternalSite) and guest.link is link:
                 self._end(guest)
                 self.changed.notify_all()
 
-    def _end(self, guest: Guest) -> None:
+    def _end(self, guest: ExternalSite) -> None:
         self.processes.end(guest, None)
         if guest.link is not None:
             guest.link.close()
         self._died(guest)
 
     def _died(self, process: Process) -> None:
-        if not isinstance(process, Guest):
+        if not isinstance(process, ExternalSite):
             super()._died(process)
             return
-        self.heard.draining.discard(process.name)
+        self.run_state.draining.discard(process.name)
         if self._stopping or process.drained:
             return
-        self.heard.deaths.append(process)
+        self.run_state.deaths.append(process)
         with contextlib.suppress(KeyError):
             self._links["controller"].send({"kind": "dead", "node": process.node})
         self._log(logging.WARNING, f"{process.node} on {process.coming.host} is gone", node=process.node)
 
 
-def coming_of(header: dict[str, Any]) -> Coming:
+def site_arrival_of(header: dict[str, Any]) -> SiteArrival:
     """What a site said, checked."""
     numbers = {name: header.get(name) for name in ("index", "attempt", "pid", "executor")}
     host = header.get("host")
     if not isinstance(host, str) or not all(type(number) is int for number in numbers.values()):
         raise FluxError(f"a site that joins says index, attempt, pid, host and executor, not {header!r:.200}")
-    return Coming(host=host, **numbers)  # type: ignore[arg-type]
+    return SiteArrival(host=host, **numbers)  # type: ignore[arg-type]
 
 
 def death_of(header: dict[str, Any]) -> tuple[int, int, int, Job | None]:

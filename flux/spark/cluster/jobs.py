@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..source.spark_stream import _reason
-from .task_site import ELSEWHERE, ENDED, Posting
+from .task_site import ELSEWHERE, ENDED, SitePosting
 
 log = logging.getLogger("flux.spark")
 
@@ -39,7 +39,7 @@ class Jobs:
         self._stopping = threading.Event()
         self._threads: list[Any] = []
 
-    def submit(self, posting: Posting) -> None:
+    def submit(self, posting: SitePosting) -> None:
         """Have a site, for as long as it is wanted."""
         from pyspark import InheritableThread
 
@@ -62,7 +62,7 @@ class Jobs:
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _keep(self, posting: Posting) -> None:
+    def _keep(self, posting: SitePosting) -> None:
         pause_s = _PAUSE_S
         while not self._stopping.is_set():
             began = time.monotonic()
@@ -82,7 +82,7 @@ class Jobs:
             pause_s = _PAUSE_S if lived else min(2 * pause_s, _PAUSE_MAX_S)
             self._stopping.wait(pause_s)
 
-    def _run(self, posting: Posting) -> int:
+    def _run(self, posting: SitePosting) -> int:
         context = self._context
         context.setJobGroup(self._group, f"Flux: site {posting.index} of {self._name}", interruptOnCancel=True)
         context.setLocalProperty("spark.scheduler.pool", POOL)

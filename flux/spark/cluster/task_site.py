@@ -29,7 +29,7 @@ import trio
 from ...driver.launcher import live
 from ...plan import Plan
 from ...plan.plan import CONTROLLER
-from ...site.config import Surroundings
+from ...site.config import ProcessConfig
 from ...site.crash_note import Job, job_of, shared_note
 from ...site.shell import leave
 from ...site.worker import Worker
@@ -48,7 +48,7 @@ _FILES_MAX = 65_536
 
 
 @dataclass(frozen=True, kw_only=True)
-class TcpSurroundings(Surroundings):
+class TcpConfig(ProcessConfig):
     """The program and the controller are at these addresses; every other process listens at `here`."""
 
     program: str
@@ -60,7 +60,7 @@ class TcpSurroundings(Surroundings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Posting:
+class SitePosting:
     """What a task is to do: be the `index`-th site of a run."""
 
     index: int
@@ -95,11 +95,11 @@ class Posting:
             ask(self.program, own, "died", _ASK_TIMEOUT_S, index=self.index, attempt=attempt, status=status, job=at)
 
 
-class Site(Worker):
+class TaskSite(Worker):
     """A site that ends with those it descends from."""
 
-    def __init__(self, surroundings: Surroundings, name: str, ancestors: list[int], note: mmap.mmap) -> None:
-        super().__init__(surroundings, name, note)
+    def __init__(self, config: ProcessConfig, name: str, ancestors: list[int], note: mmap.mmap) -> None:
+        super().__init__(config, name, note)
         self._ancestors = ancestors
 
     def start(self, nursery: trio.Nursery) -> None:
@@ -108,7 +108,7 @@ class Site(Worker):
         super().start(nursery)
 
 
-def _become(posting: Posting, attempt: int, ancestors: list[int], note: mmap.mmap) -> NoReturn:
+def _become(posting: SitePosting, attempt: int, ancestors: list[int], note: mmap.mmap) -> NoReturn:
     """In the forked process: let go of what is the task's, join, and live as a site."""
     try:
         # Also when its loop is held up by an operator, it does not outlive the task.
@@ -127,14 +127,14 @@ def _become(posting: Posting, attempt: int, ancestors: list[int], note: mmap.mma
         leave(1)  # Whatever happens, this process must not go on as a second task.
 
 
-def _joined(posting: Posting, attempt: int, executor: int, watched: list[int], note: mmap.mmap) -> Site:
+def _joined(posting: SitePosting, attempt: int, executor: int, watched: list[int], note: mmap.mmap) -> TaskSite:
     details = {"index": posting.index, "attempt": attempt, "host": socket.gethostname(), "executor": executor}
     own = command(posting.secret)
     joined = ask(posting.program, own, "join", _ASK_TIMEOUT_S, pid=os.getpid(), **details)
     if joined["name"] is None:
         leave(ELSEWHERE)
     directory = Path(tempfile.mkdtemp(prefix="flux-site-"))
-    surroundings = TcpSurroundings(
+    config = TcpConfig(
         plan=posting.plan,
         directory=directory,
         run=posting.run,
@@ -144,7 +144,7 @@ def _joined(posting: Posting, attempt: int, executor: int, watched: list[int], n
         here=f"tcp:{_own_host(posting.program)}:0",
     )
     try:
-        return Site(surroundings, joined["name"], watched[1:], note)  # The first is watched by whoever runs it.
+        return TaskSite(config, joined["name"], watched[1:], note)  # The first is watched by whoever runs it.
     finally:
         # What it has open there it keeps; nobody could clean up behind a site that is killed.
         shutil.rmtree(directory, ignore_errors=True)

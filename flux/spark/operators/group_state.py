@@ -15,7 +15,7 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from ...types.errors import FluxError, PlanError
 from ..source.batch_times import check_event_time
 from .ddl import struct_of
-from .grouping_keys import Groups
+from .grouping_keys import KeyGroups
 from .micro_batch_operator import BatchOperator, Partition, raised
 from .row_format import (
     RAISED,
@@ -128,7 +128,7 @@ class _FunctionOperator(BatchOperator):
     def new_partition(self) -> _FunctionPartition:
         return _FunctionPartition(self._variable)
 
-    def run(self, pid: int, held: Any, groups: Groups | None) -> Any:
+    def run(self, pid: int, held: Any, groups: KeyGroups | None) -> Any:
         emitted: list[Any] = []
         if groups is not None:
             ours = groups.of(pid)

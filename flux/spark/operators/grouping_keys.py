@@ -15,15 +15,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...model.zoned_keys import apart
-from ...types.to_python import python_of
+from ...model.zoned_keys import wrap_zoned
+from ...types.array_types import Key
+from ...types.to_python import to_python
 from .spark_columns import spark_type
 from .unsafe_row_order import byte_order
 
-__all__ = ["Groups", "KeyColumns", "grouped", "in_order"]
+__all__ = ["KeyColumns", "KeyGroups", "grouped", "in_order"]
 
 _NAN = float("nan")
-Key = tuple[Any, ...]
 
 
 class KeyColumns:
@@ -51,11 +51,11 @@ class KeyColumns:
         columns = []
         for name in self.names:
             column = rows.column(name)
-            cells = python_of(column)
+            cells = to_python(column)
             if pa.types.is_floating(column.type):
                 cells = [cell if cell is None else _NAN if cell != cell else cell + 0.0 for cell in cells]
             columns.append(cells)
-        return apart(list(zip(*columns, strict=True)), map(rows.column, self.names))
+        return wrap_zoned(list(zip(*columns, strict=True)), map(rows.column, self.names))
 
     def pack(self, keys: Sequence[Key]) -> Any:
         """Keys as a table."""
@@ -69,7 +69,7 @@ class KeyColumns:
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
+class KeyGroups:
     """The rows of some partitions, sorted by partition and key; rows[starts[i]:stops[i]] have `keys[i]`."""
 
     rows: Any
@@ -84,7 +84,7 @@ class Groups:
         return range(int(first), int(last))
 
 
-def grouped(rows: Any, partition: npt.NDArray[np.uint16], keys: KeyColumns) -> Groups:
+def grouped(rows: Any, partition: npt.NDArray[np.uint16], keys: KeyColumns) -> KeyGroups:
     """Sort rows by partition and key; those of one key keep their order."""
     ranks = [_ranks(rows.column(name)) for name in keys.names]
     order = np.lexsort((*reversed(ranks), partition))
@@ -98,7 +98,7 @@ def grouped(rows: Any, partition: npt.NDArray[np.uint16], keys: KeyColumns) -> G
     starts = np.flatnonzero(begins)
     firsts = rows.select(list(keys.names)).take(pa.array(starts))
     stops = [*starts[1:].tolist(), len(order)]
-    return Groups(rows, keys.of(firsts), starts.tolist(), stops, partition[starts])
+    return KeyGroups(rows, keys.of(firsts), starts.tolist(), stops, partition[starts])
 
 
 def in_order(keys: Sequence[Key], columns: KeyColumns) -> list[int]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ...types.errors import PlanError
 from .ddl import struct_of
-from .key_timers import Timers
+from .key_timers import KeyTimers
 from .spark_values import Fields
 from .state_store import ListState, MapState, Store, ValueState, Variable
 
@@ -65,7 +65,7 @@ class Declarations:
 class Handle:
     """The handle for one micro-batch of one partition, whose state it works on. `key` is the current key."""
 
-    def __init__(self, declarations: Declarations, stores: dict[str, Store], timers: Timers, clock_ms: int) -> None:
+    def __init__(self, declarations: Declarations, stores: dict[str, Store], timers: KeyTimers, clock_ms: int) -> None:
         self.key: Any = None
         self.clock_ms = clock_ms
         self._declarations = declarations

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from ...types.errors import FluxError, PlanError
 from ...types.hashing import partition_of
-from ...types.normalize import plain_schema
-from .grouping_keys import Groups, KeyColumns, grouped
+from ...types.normalize import normalize_schema
+from .grouping_keys import KeyColumns, KeyGroups, grouped
 from .spark_columns import AsSpark
 
 __all__ = ["InitialState"]
@@ -39,7 +39,7 @@ class InitialState:
             elif isinstance(df, list):
                 df = pa.Table.from_pylist(df)
             table = df if isinstance(df, pa.Table) else pa.Table.from_batches([df])
-            table = table.cast(plain_schema(table.schema))
+            table = table.cast(normalize_schema(table.schema))
         except (pa.ArrowException, FluxError, TypeError, ValueError, AttributeError) as error:
             raise PlanError(
                 f"{whose}: initialState is a DataFrame, grouped or not, a pyarrow.Table or a list of dicts; "
@@ -57,7 +57,7 @@ class InitialState:
             )
         as_spark.check(self._rows.schema, f"{whose}: initialState")
 
-    def of_partition(self, pid: int, partitions: int, keys: KeyColumns, as_spark: AsSpark) -> Groups | None:
+    def of_partition(self, pid: int, partitions: int, keys: KeyColumns, as_spark: AsSpark) -> KeyGroups | None:
         """The rows of one partition, by key."""
         if not self._rows.num_rows:
             return None

@@ -6,14 +6,15 @@ import heapq
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Timers"]
+from ...types.array_types import Key
+
+__all__ = ["KeyTimers"]
 
 # A heap keeps timers that were deleted until their time has come, or until they are more than the others.
 _STALE_MIN = 1_024
-Key = tuple[Any, ...]
 
 
-class Timers:
+class KeyTimers:
     """The timers of one partition, in the order of their instants; those of one instant in that of `order(key)`."""
 
     def __init__(self, order: Callable[[Key], Any]) -> None:

@@ -20,11 +20,11 @@ import numpy as np
 import pyarrow as pa
 
 from ...model.batch import Batch
-from ...model.gc_control import without_collecting
+from ...model.gc_control import gc_paused
 from ...model.operator import Context, PooledOperator, Punctuation
 from ...types.errors import OperatorError
 from ..source.batch_times import is_late
-from .grouping_keys import Groups, KeyColumns, grouped
+from .grouping_keys import KeyColumns, KeyGroups, grouped
 from .spark_columns import AsSpark
 
 __all__ = ["BatchOperator", "Partition", "raised"]
@@ -73,7 +73,7 @@ class BatchOperator(PooledOperator):
     def new_partition(self) -> Partition:
         raise NotImplementedError
 
-    def run(self, pid: int, held: Any, groups: Groups | None) -> Any:
+    def run(self, pid: int, held: Any, groups: KeyGroups | None) -> Any:
         """Work on a micro-batch of one partition; returns what is emitted, as `columns` understands it."""
         raise NotImplementedError
 
@@ -106,7 +106,7 @@ class BatchOperator(PooledOperator):
             for held in helds:
                 held.coming_ms = max(held.coming_ms, p.value)
         elif p.kind in ("batch", "end"):
-            with without_collecting():
+            with gc_paused():
                 self._check_watermark(helds)
                 batches = [self._batch(pids)] if p.kind == "batch" else self._last_batches(pids)
                 return self._emitted(batches, pids)
@@ -152,7 +152,7 @@ class BatchOperator(PooledOperator):
             batches.append(self._batch(pids))
         return batches
 
-    def _groups(self, pids: list[int]) -> Groups | None:
+    def _groups(self, pids: list[int]) -> KeyGroups | None:
         rows = self._taken(pids)
         if rows is None:
             return None

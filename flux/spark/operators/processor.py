@@ -19,12 +19,12 @@ from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValu
 from ...types.errors import FluxError, PlanError
 from ..source.batch_times import check_event_time
 from .ddl import struct_of
-from .grouping_keys import Groups, in_order
+from .grouping_keys import KeyGroups, in_order
 from .handle import Declarations, Handle
 from .initial_state import InitialState
-from .key_timers import Timers
+from .key_timers import KeyTimers
 from .micro_batch_operator import BatchOperator, Partition
-from .row_format import FORMS, Form, Task
+from .row_format import FORMS, ProcessorCall, RowFormat
 from .spark_columns import check_key, zone_of
 from .spark_values import row_type
 from .state_store import Store
@@ -133,7 +133,7 @@ class _Processor:
     def declared(self) -> Declarations:
         """Let the processor declare its states, without any; what cannot be supported is refused."""
         declarations = Declarations(self.whose, self.time_mode)
-        handle = Handle(declarations, {}, Timers(lambda key: key), 0)
+        handle = Handle(declarations, {}, KeyTimers(lambda key: key), 0)
         processor = self.make()
         try:
             processor.init(handle)
@@ -148,7 +148,7 @@ class _Processor:
 class _ProcessorPartition(Partition):
     """The states and timers of a partition."""
 
-    def __init__(self, timers: Timers) -> None:
+    def __init__(self, timers: KeyTimers) -> None:
         super().__init__()
         self.stores: dict[str, Store] = {}
         self.timers = timers
@@ -158,7 +158,7 @@ class _ProcessorOperator(BatchOperator):
     """Runs the processor of `plan`, whose rows are of `form`."""
 
     plan: _Processor
-    form: Form
+    form: RowFormat
 
     def open(self, context: Any) -> None:
         super().open(context)
@@ -180,14 +180,14 @@ class _ProcessorOperator(BatchOperator):
         return self.form.arrow
 
     def new_partition(self) -> _ProcessorPartition:
-        return _ProcessorPartition(Timers(self.keys.order))
+        return _ProcessorPartition(KeyTimers(self.keys.order))
 
-    def run(self, pid: int, held: Any, groups: Groups | None) -> Any:
+    def run(self, pid: int, held: Any, groups: KeyGroups | None) -> Any:
         has_timers = self.plan.time_mode != "none"
         times = TimerValues(held.clock_ms, held.watermark_ms) if has_timers else TimerValues()
         handle = Handle(self._declarations, held.stores, held.timers, held.clock_ms)
         processor = self.plan.make()
-        task = Task(processor, handle, times, pid, held)
+        task = ProcessorCall(processor, handle, times, pid, held)
         task.call(processor.init, None, handle)
         handle.seal()
         initial = None
@@ -207,7 +207,7 @@ class _ProcessorOperator(BatchOperator):
                 store.forget(held.clock_ms)
         return emitted
 
-    def _begin(self, task: Task, initial: Groups, groups: Groups | None, emitted: list[Any]) -> None:
+    def _begin(self, task: ProcessorCall, initial: KeyGroups, groups: KeyGroups | None, emitted: list[Any]) -> None:
         """The first micro-batch of a partition: keys that have initial rows get them before their input."""
         ours = groups.of(task.pid) if groups is not None else range(0)
         places = {initial.keys[i]: i for i in range(len(initial.keys))}
@@ -221,9 +221,9 @@ class _ProcessorOperator(BatchOperator):
             if groups is not None and key in inputs:
                 self.form.each_group(task, groups, range(inputs[key], inputs[key] + 1), emitted)
 
-    def _fire(self, task: Task, upto_ms: int, emitted: list[Any]) -> None:
+    def _fire(self, task: ProcessorCall, upto_ms: int, emitted: list[Any]) -> None:
         """Call the processor for each timer that has expired; one that it sets meanwhile waits for the next time."""
-        timers: Timers = task.handle.timers
+        timers: KeyTimers = task.handle.timers
         for at_ms, key in timers.expired(upto_ms):
             task.handle.key = key
             expired = task.processor.handleExpiredTimer

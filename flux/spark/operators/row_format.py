@@ -15,24 +15,24 @@ import pyarrow as pa
 from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from ...types.array_types import Key
 from ...types.errors import FluxError, OperatorError, PlanError
-from ...types.normalize import ColumnError, plain_schema
-from ...types.to_python import python_of
-from .grouping_keys import Groups
+from ...types.normalize import ColumnError, normalize_schema
+from ...types.to_python import to_python
+from .grouping_keys import KeyGroups
 from .micro_batch_operator import Partition, raised
 from .spark_columns import AsSpark
 from .spark_values import row_type
 
-__all__ = ["FORMS", "Form", "Task", "arrow_output", "frames_of"]
+__all__ = ["FORMS", "ProcessorCall", "RowFormat", "arrow_output", "frames_of"]
 
 RAISED = (Exception, SystemExit)
-Key = tuple[Any, ...]
 # The initial rows of keys, each with its key, in Spark's order.
 Initial = list[tuple[Key, Any]]
 
 
 @dataclass(slots=True)
-class Task:
+class ProcessorCall:
     """A processor at work on a micro-batch of a partition."""
 
     processor: Any
@@ -52,20 +52,20 @@ class Task:
         return error if isinstance(error, FluxError) else raised(error, function, self.pid, key, self.held)
 
 
-class Form(Protocol):
+class RowFormat(Protocol):
     """How rows come and go."""
 
     arrow: pa.Schema
     as_spark: AsSpark
 
-    def each_group(self, task: Task, groups: Groups, ours: range, emitted: list[Any]) -> None:
+    def each_group(self, task: ProcessorCall, groups: KeyGroups, ours: range, emitted: list[Any]) -> None:
         """Hand these groups, of one partition, to `handleInputRows`, in order."""
 
-    def initial(self, task: Task, key: Key, rows: Any) -> None:
+    def initial(self, task: ProcessorCall, key: Key, rows: Any) -> None:
         """Hand initial rows of a key to `handleInitialState`."""
 
     def take(
-        self, task: Task, function: Callable[..., Any], key: Any, produced: Iterable[Any], emitted: list[Any]
+        self, task: ProcessorCall, function: Callable[..., Any], key: Any, produced: Iterable[Any], emitted: list[Any]
     ) -> None:
         """Gather what user code yields."""
 
@@ -76,7 +76,7 @@ class Form(Protocol):
 def arrow_output(output: Any, whose: str) -> pa.Schema:
     """The Arrow schema of what is emitted."""
     try:
-        return plain_schema(to_arrow_schema(output, timezone="UTC"))
+        return normalize_schema(to_arrow_schema(output, timezone="UTC"))
     except (ColumnError, TypeError, ValueError) as error:
         raise PlanError(f"{whose}: outputStructType: {error}") from error
 
@@ -92,7 +92,7 @@ class _Rows:
             isinstance(f.dataType, types.ArrayType | types.MapType | types.StructType) for f in output
         )
 
-    def each_group(self, task: Task, groups: Groups, ours: range, emitted: list[Any]) -> None:
+    def each_group(self, task: ProcessorCall, groups: KeyGroups, ours: range, emitted: list[Any]) -> None:
         if not ours:
             return
         base = groups.starts[ours[0]]
@@ -107,12 +107,12 @@ class _Rows:
         except RAISED as error:
             raise task.error(error, handle_rows, key) from error
 
-    def initial(self, task: Task, key: Key, rows: Any) -> None:
+    def initial(self, task: ProcessorCall, key: Key, rows: Any) -> None:
         for row in _python_rows(rows):
             task.call(task.processor.handleInitialState, key, tuple(key), row, task.times)
 
     def take(
-        self, task: Task, function: Callable[..., Any], key: Any, produced: Iterable[Any], emitted: list[Any]
+        self, task: ProcessorCall, function: Callable[..., Any], key: Any, produced: Iterable[Any], emitted: list[Any]
     ) -> None:
         task.call(emitted.extend, key, produced)
 
@@ -137,7 +137,7 @@ class _Rows:
 
 def _python_rows(rows: Any) -> list[Any]:
     make = row_type(tuple(rows.schema.names))
-    return list(map(make, zip(*(python_of(column) for column in rows.columns), strict=True)))
+    return list(map(make, zip(*(to_python(column) for column in rows.columns), strict=True)))
 
 
 class _Pandas:
@@ -150,19 +150,19 @@ class _Pandas:
         self._output = output
         self._zone = zone
 
-    def each_group(self, task: Task, groups: Groups, ours: range, emitted: list[Any]) -> None:
+    def each_group(self, task: ProcessorCall, groups: KeyGroups, ours: range, emitted: list[Any]) -> None:
         for i, frame in zip(ours, frames_of(groups, ours, self._zone), strict=True):
             key = task.handle.key = groups.keys[i]
             handle_rows = task.processor.handleInputRows
             produced = task.call(handle_rows, key, pandas_key(key), iter([frame]), task.times)
             self.take(task, handle_rows, key, produced, emitted)
 
-    def initial(self, task: Task, key: Key, rows: Any) -> None:
+    def initial(self, task: ProcessorCall, key: Key, rows: Any) -> None:
         frame = to_frame(rows, self._zone)
         task.call(task.processor.handleInitialState, key, pandas_key(key), frame, task.times)
 
     def take(
-        self, task: Task, function: Callable[..., Any], key: Any, produced: Iterable[Any], emitted: list[Any]
+        self, task: ProcessorCall, function: Callable[..., Any], key: Any, produced: Iterable[Any], emitted: list[Any]
     ) -> None:
         def converted() -> Iterator[Any]:
             return (from_frame(frame, self._output, self.arrow, self._zone) for frame in produced)
@@ -190,7 +190,7 @@ def check_pandas(whose: str) -> None:
         raise PlanError(f"{whose}: it takes DataFrames, and pandas is not installed: pip install 'pandas<3'") from error
 
 
-def frames_of(groups: Groups, ours: range, zone: str) -> Iterator[Any]:
+def frames_of(groups: KeyGroups, ours: range, zone: str) -> Iterator[Any]:
     """A DataFrame for each of these groups, as Spark makes it."""
     if not ours:
         return

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ...types.array_types import Key
 from .grouping_keys import KeyColumns
 from .spark_values import Fields, row_type
 from .unsafe_row_order import byte_order
@@ -25,7 +26,6 @@ from .unsafe_row_order import byte_order
 __all__ = ["ListState", "MapState", "Store", "ValueState", "Variable"]
 
 _PIECE_KEYS = 8_192
-Key = tuple[Any, ...]
 
 
 @dataclass(frozen=True)

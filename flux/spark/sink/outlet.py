@@ -150,7 +150,7 @@ class Outlet(Sink):
         present = outlet_store.segments(str(self._directory))
         if not present:
             return
-        shelf = outlet_store.Shelf(str(self._directory))
+        shelf = outlet_store.OutletStore(str(self._directory))
         shelf.look()
         self._rows, self._first = shelf.end, present[-1]
         last = shelf.between(self._first, self._rows)
@@ -167,7 +167,7 @@ class Outlet(Sink):
         for fd, size in zip(self._files, (self._size, self._index_size), strict=True):
             os.ftruncate(fd, size)
 
-    def _upto_before(self, shelf: outlet_store.Shelf) -> int:
+    def _upto_before(self, shelf: outlet_store.OutletStore) -> int:
         earlier = shelf.between(0, self._first)
         return earlier[-1][1].upto if earlier else 0
 
@@ -188,7 +188,7 @@ class Outlet(Sink):
         body = memoryview(rows.serialize())
         append(data, body, self._size)
         os.fsync(data)
-        entry = outlet_store.Entry(
+        entry = outlet_store.OutletEntry(
             first=self._rows,
             rows=rows.num_rows,
             after=after,

@@ -34,7 +34,7 @@ ENTRY = struct.Struct("<QQQQQQII")
 
 
 @dataclass(frozen=True)
-class Entry:
+class OutletEntry:
     """One record batch: its rows, the input that they are the output of, and where it lies in its segment."""
 
     first: int
@@ -51,20 +51,20 @@ class Entry:
         return self.first + self.rows
 
 
-def packed(entry: Entry) -> bytes:
+def packed(entry: OutletEntry) -> bytes:
     fields = (entry.first, entry.rows, entry.after, entry.upto, entry.offset, entry.size_bytes, entry.crc)
     body = ENTRY.pack(*fields, 0)[:-4]
     return body + struct.pack("<I", zlib.crc32(body))
 
 
-def entries(data: bytes) -> list[Entry]:
+def entries(data: bytes) -> list[OutletEntry]:
     """The entries of an index; one that is torn, at its end, does not count."""
     found = []
     for position in range(0, len(data) - ENTRY.size + 1, ENTRY.size):
         *fields, crc = ENTRY.unpack_from(data, position)
         if zlib.crc32(data[position : position + ENTRY.size - 4]) != crc:
             break
-        found.append(Entry(*fields))
+        found.append(OutletEntry(*fields))
     return found
 
 
@@ -132,7 +132,7 @@ def is_written(directory: str) -> bool:
     return False
 
 
-def decoded(data: bytes, entry: Entry, schema: pa.Schema, path: str) -> pa.RecordBatch:
+def decoded(data: bytes, entry: OutletEntry, schema: pa.Schema, path: str) -> pa.RecordBatch:
     if len(data) != entry.size_bytes or zlib.crc32(data) != entry.crc:
         raise OSError(
             f"flux: {path} is damaged: the {entry.rows:,} rows at {entry.first:,} do not fit their checksum. A process "
@@ -141,12 +141,12 @@ def decoded(data: bytes, entry: Entry, schema: pa.Schema, path: str) -> pa.Recor
     return pa.ipc.read_record_batch(pa.py_buffer(data), schema)
 
 
-class Shelf:
+class OutletStore:
     """What a reader knows of an outlet: all entries that it has, read as they come."""
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
-        self._entries: dict[int, list[Entry]] = {}  # By segment.
+        self._entries: dict[int, list[OutletEntry]] = {}  # By segment.
 
     def look(self) -> None:
         """Read what was written since the last time, and forget what was deleted."""
@@ -161,7 +161,7 @@ class Shelf:
         following = present[present.index(first) + 1]
         return self._entries[first][-1].end < following
 
-    def _news(self, first: int) -> list[Entry]:
+    def _news(self, first: int) -> list[OutletEntry]:
         known = len(self._entries[first]) * ENTRY.size
         with contextlib.suppress(FileNotFoundError), open(self.path(first, INDEX), "rb") as file:
             file.seek(known)
@@ -182,7 +182,7 @@ class Shelf:
         """The position of the first row that is still there."""
         return min((found[0].first for found in self._entries.values() if found), default=0)
 
-    def between(self, start: int, end: int) -> list[tuple[int, Entry]]:
+    def between(self, start: int, end: int) -> list[tuple[int, OutletEntry]]:
         """The entries with rows at the positions from `start` up to, and without, `end`, with their segments."""
         found = []
         for first in sorted(self._entries):

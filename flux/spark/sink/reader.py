@@ -47,7 +47,7 @@ class Piece(InputPartition):  # type: ignore[misc]  # pyspark is untyped here
     """Rows for one task: of each entry `take` from `skip` on, and its bytes if the task cannot read them."""
 
     schema: bytes
-    parts: list[tuple[str, outlet_store.Entry, int, int, bytes | None]]
+    parts: list[tuple[str, outlet_store.OutletEntry, int, int, bytes | None]]
 
 
 class OutletReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
@@ -66,7 +66,7 @@ class OutletReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self.delivers = _choice(given, "deliver", ("file", "task")) == "task"
         self.stops_at: int | None = None
         self.is_bounded = False
-        self.shelf = outlet_store.Shelf(self.directory)
+        self.shelf = outlet_store.OutletStore(self.directory)
 
     def initialOffset(self) -> dict[str, Any]:
         """Behind what was committed: a new query goes on where the last one was."""
@@ -118,7 +118,7 @@ class OutletReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         schema = _claim(self.directory)["schema"]
         return [Piece(base64.b64decode(schema), self._parts(*cut)) for cut in itertools.pairwise(cuts)]
 
-    def _parts(self, begin: int, stop: int) -> list[tuple[str, outlet_store.Entry, int, int, bytes | None]]:
+    def _parts(self, begin: int, stop: int) -> list[tuple[str, outlet_store.OutletEntry, int, int, bytes | None]]:
         parts = []
         for first, entry in self.shelf.between(begin, stop):
             path = self.shelf.path(first, outlet_store.ROWS)
@@ -201,7 +201,7 @@ def schema_of(options: Mapping[str, str]) -> Any:
         raise ValueError(f'format("flux"): Spark has no type for a column of the outlet: {error}') from error
 
 
-def _bytes(path: str, entry: outlet_store.Entry) -> bytes:
+def _bytes(path: str, entry: outlet_store.OutletEntry) -> bytes:
     with open(path, "rb") as file:
         return os.pread(file.fileno(), entry.size_bytes, entry.offset)
 

@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 
 from ...types.errors import PlanError
 
-__all__ = ["Marks", "Times", "check_event_time", "delay_of", "is_late", "micros_of", "watermarked"]
+__all__ = ["BatchTimes", "TimePunctuations", "check_event_time", "delay_of", "is_late", "micros_of", "watermarked"]
 
-Marks = tuple[tuple[str, int | None], ...]
+TimePunctuations = tuple[tuple[str, int | None], ...]
 
 # Where Spark notes what `withWatermark` said: in the metadata of the column.
 DELAY_KEY = "spark.watermarkDelayMs"
@@ -30,7 +30,7 @@ _UNITS_MS = {"millisecond": 1, "second": 1_000, "minute": 60_000, "hour": 3_600_
 _DELAY = re.compile(r"\s*(\d+)\s*([a-z]+?)s?\s*", re.IGNORECASE)
 
 
-class Times:
+class BatchTimes:
     """What is known of time at the ingress; `plain` goes into the source's offset, and comes back from it."""
 
     def __init__(
@@ -57,10 +57,10 @@ class Times:
         if len(newest):
             self._newest_us = max(int(newest.max()), self._newest_us if self._newest_us is not None else -(2**63))
 
-    def marks(self, batch_id: int) -> Marks:
+    def punctuations(self, batch_id: int) -> TimePunctuations:
         """The punctuations behind micro-batch `batch_id`; the boundary comes last."""
         self._clock_ms = max(self._clock_ms, self._now_ms())
-        ends: Marks = (("clock", self._clock_ms), ("batch", batch_id))
+        ends: TimePunctuations = (("clock", self._clock_ms), ("batch", batch_id))
         if self._newest_us is None:
             return ends
         return (("watermark", max(0, self._newest_us // 1_000 - self._delay_ms)), *ends)

@@ -14,10 +14,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from ...site.ingress.batch_slicer import Taking
+from ...site.ingress.batch_slicer import BatchSlicer
 from ...sources import Source, SourceBatch, SourceContext
 from ...types.errors import PlanError
-from .batch_times import Times, check_event_time, delay_of
+from .batch_times import BatchTimes, check_event_time, delay_of
 
 __all__ = ["MicroBatches"]
 
@@ -68,20 +68,20 @@ class MicroBatches(Source):
     async def batches(self, context: SourceContext, after: Any = None) -> AsyncIterator[SourceBatch]:
         """Yield the rows behind `after`: the inner offset, rows behind it, micro-batch, its rows so far, and times."""
         inner, behind, batch_id, filled, times = after if after is not None else (None, 0, 0, 0, None)
-        known = Times(self._event_time, self._delay_ms, times)
+        known = BatchTimes(self._event_time, self._delay_ms, times)
         empty = pa.RecordBatch.from_pylist([], self.schema)
 
         def offset() -> Any:
             return [inner, behind, batch_id, filled, known.plain] if self.replays else None
 
         begun = self._source.batches(context) if inner is None else self._source.batches(context, inner)
-        async with contextlib.aclosing(Taking(begun)) as taking:
+        async with contextlib.aclosing(BatchSlicer(begun)) as taking:
             await taking.take(behind)
             while True:
                 if filled == self._rows:
-                    marks = known.marks(batch_id)
+                    punctuations = known.punctuations(batch_id)
                     batch_id, filled = batch_id + 1, 0
-                    yield SourceBatch(empty, offset=offset(), marks=marks)
+                    yield SourceBatch(empty, offset=offset(), punctuations=punctuations)
                 batch = await taking.next(self._rows - filled)
                 if batch is None:
                     break
@@ -90,6 +90,6 @@ class MicroBatches(Source):
                 inner, behind = (inner, behind + batch.rows.num_rows) if taking.is_within_batch else (batch.offset, 0)
                 yield SourceBatch(batch.rows, batch.received, offset())
         if filled:
-            marks = known.marks(batch_id)
+            punctuations = known.punctuations(batch_id)
             batch_id, filled = batch_id + 1, 0
-            yield SourceBatch(empty, offset=offset(), marks=marks)
+            yield SourceBatch(empty, offset=offset(), punctuations=punctuations)

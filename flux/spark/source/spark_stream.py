@@ -29,9 +29,9 @@ import trio
 
 from ...sources import Source, SourceBatch, SourceContext
 from ...types.errors import FluxError, PlanError
-from ...types.normalize import ColumnError, plain_schema
+from ...types.normalize import ColumnError, normalize_schema
 from ..session import activate, driver_host, register
-from .batch_times import Times, watermarked
+from .batch_times import BatchTimes, watermarked
 from .staging import CommittedBatch, Staging
 from .staging_protocol import HANDSHAKE_TIMEOUT_S
 
@@ -58,7 +58,7 @@ TICK_S = 1.0
 
 
 @dataclass(slots=True)
-class Place:
+class BatchPlace:
     """Where the stream stands: its offset. So many rows of a micro-batch, and so many boundaries behind them."""
 
     batch_id: int = -1
@@ -67,7 +67,7 @@ class Place:
     times: Any = None
 
     @classmethod
-    def of(cls, plain: Any) -> Place:
+    def of(cls, plain: Any) -> BatchPlace:
         """What `plain` was; None is the beginning."""
         return cls() if plain is None else cls(*plain)
 
@@ -273,8 +273,8 @@ class Stream(Source):
         """
         if self._listener is None:
             raise FluxError("flux.spark.Stream: batches was asked for before bind; a run calls both, in order")
-        place = Place.of(after)
-        times = Times(*self._watermarked, place.times)
+        place = BatchPlace.of(after)
+        times = BatchTimes(*self._watermarked, place.times)
         staging = Staging(context.directory, self._secret)
         # A copy of its own, which `stop` in the user's program does not close even where there was no fork.
         listener = trio.SocketListener(trio.socket.from_stdlib_socket(self._listener.dup()))
@@ -297,7 +297,7 @@ class Stream(Source):
         finally:
             serving.cancel()
 
-    def _source_batches(self, committed: CommittedBatch, place: Place, times: Times) -> Iterator[SourceBatch]:
+    def _source_batches(self, committed: CommittedBatch, place: BatchPlace, times: BatchTimes) -> Iterator[SourceBatch]:
         """Yield what is behind `place` of a micro-batch; its boundary, or nobody, says that all was received."""
         if place.is_behind(committed):
             # An ingress may die between noting that all copies have a batch and saying so here.
@@ -315,11 +315,11 @@ class Stream(Source):
                 yield SourceBatch(rest, offset=place.plain)
         yield replace(self._boundary(place, times), received=committed.done)
 
-    def _boundary(self, place: Place, times: Times) -> SourceBatch:
+    def _boundary(self, place: BatchPlace, times: BatchTimes) -> SourceBatch:
         """The end of a micro-batch; also of one without rows."""
-        marks = times.marks(place.batch_id)
+        punctuations = times.punctuations(place.batch_id)
         place.boundaries, place.times = place.boundaries + 1, times.plain
-        return SourceBatch(pa.RecordBatch.from_pylist([], self.schema), offset=place.plain, marks=marks)
+        return SourceBatch(pa.RecordBatch.from_pylist([], self.schema), offset=place.plain, punctuations=punctuations)
 
     def _as_declared(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         columns = []
@@ -366,7 +366,7 @@ def _arrow_schema(df: Any, types: Mapping[str, pa.DataType]) -> pa.Schema:
         raise PlanError(f"flux.spark.Stream: types names {unknown}, but the columns are {schema.names}")
     fields = [pa.field(field.name, types.get(field.name, field.type), field.nullable) for field in schema]
     try:
-        return plain_schema(pa.schema(fields))
+        return normalize_schema(pa.schema(fields))
     except ColumnError as error:
         raise PlanError(f"flux.spark.Stream: {error}") from error
 

@@ -27,7 +27,7 @@ import trio
 
 from ...types.errors import FluxError
 from . import staging_protocol
-from .staging_store import Attempt, Published, Shelf
+from .staging_store import Attempt, Published, StagingStore
 
 __all__ = ["CommittedBatch", "Staging"]
 
@@ -42,7 +42,7 @@ PUBLISHED_LIMIT = 16
 class CommittedBatch:
     """A micro-batch that Spark has committed, complete and in order."""
 
-    def __init__(self, shelf: Shelf, batch: Published) -> None:
+    def __init__(self, shelf: StagingStore, batch: Published) -> None:
         self.query = batch.query
         self.batch_id = batch.batch_id
         self.rows = sum(attempt.rows for attempt in batch.attempts)
@@ -71,7 +71,7 @@ class Staging:
         self._secret = secret
         # Names this run in the journal without giving the secret away.
         self._run = hashlib.sha256(b"flux-staging run " + secret).hexdigest()[:16]
-        self._shelf = Shelf(directory)
+        self._shelf = StagingStore(directory)
         self._under_way = {key: CommittedBatch(self._shelf, batch) for key, batch in self._shelf.undone.items()}
         self._left_over = list(self._under_way.values())
         self._publish, self._published = trio.open_memory_channel[CommittedBatch](PUBLISHED_LIMIT)

@@ -47,7 +47,7 @@ class Published:
     attempts: tuple[Attempt, ...]
 
 
-class Shelf:
+class StagingStore:
     """The staging directory: attempts come in, batches are published once, done ones are removed."""
 
     def __init__(self, directory: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 import trio
 
 from flux.driver.launcher import Runnable
-from flux.driver.local.spawner import Exited, Report, Spawner, Started
+from flux.driver.local.spawner import ProcessExited, ProcessStarted, Spawner, SpawnerReport
 from flux.driver.processes import Process
 from tests.runtime.waiting import DEADLINE_S, is_gone, wait_until
 
@@ -52,13 +52,13 @@ def spawning(make: Callable[[str, int], Runnable]) -> Iterator[Spawner]:
         spawner.close()
 
 
-def start(spawner: Spawner, name: str, incarnation: int = 1, stderr: int = 2) -> Report | None:
+def start(spawner: Spawner, name: str, incarnation: int = 1, stderr: int = 2) -> SpawnerReport | None:
     spawner.start(name, incarnation, stderr)
     return report(spawner)
 
 
-def report(spawner: Spawner) -> Report | None:
-    async def next_one() -> Report | None:
+def report(spawner: Spawner) -> SpawnerReport | None:
+    async def next_one() -> SpawnerReport | None:
         with trio.fail_after(DEADLINE_S):
             return await spawner.report()
 
@@ -67,7 +67,7 @@ def report(spawner: Spawner) -> Report | None:
 
 def started(spawner: Spawner, name: str = "site-1", incarnation: int = 1) -> int:
     told = start(spawner, name, incarnation)
-    assert isinstance(told, Started)
+    assert isinstance(told, ProcessStarted)
     os.close(told.pidfd)
     return told.pid
 
@@ -78,7 +78,7 @@ def test_a_process_is_told_its_name_and_incarnation_and_how_it_ended_is_reported
         for (name, incarnation), status in statuses.items():
             started(spawner, name, incarnation)
             ended = report(spawner)
-            assert isinstance(ended, Exited)
+            assert isinstance(ended, ProcessExited)
             assert (ended.name, ended.incarnation, ended.status) == (name, incarnation, status)
 
 
@@ -86,7 +86,7 @@ def test_a_killed_process_is_reported_with_its_signal_and_what_it_used() -> None
     with spawning(sleeping) as spawner:
         os.kill(started(spawner), signal.SIGKILL)
         ended = report(spawner)
-    assert isinstance(ended, Exited)
+    assert isinstance(ended, ProcessExited)
     assert ended.status == -signal.SIGKILL
     assert ended.cpu_s > 0
 
@@ -97,7 +97,7 @@ def test_each_process_begins_with_untouched_memory() -> None:
         for incarnation in (1, 2):
             started(spawner, incarnation=incarnation)
             ended = report(spawner)
-            assert isinstance(ended, Exited)
+            assert isinstance(ended, ProcessExited)
             assert ended.status == 3, "the iterator was used up by an earlier process"
 
 
@@ -111,7 +111,7 @@ def test_a_process_can_be_started_when_the_program_has_threads_and_a_loop() -> N
         thread = threading.Thread(target=done.wait)
         thread.start()
 
-        async def main() -> list[Report | None]:
+        async def main() -> list[SpawnerReport | None]:
             with trio.fail_after(DEADLINE_S):
                 spawner.start("site-9", 1, 2)
                 return [await spawner.report(), await spawner.report()]
@@ -119,9 +119,9 @@ def test_a_process_can_be_started_when_the_program_has_threads_and_a_loop() -> N
         first, second = trio.run(main)
         done.set()
         thread.join()
-    assert isinstance(first, Started)
+    assert isinstance(first, ProcessStarted)
     os.close(first.pidfd)
-    assert isinstance(second, Exited)
+    assert isinstance(second, ProcessExited)
     assert second.status == 5
 
 
@@ -132,7 +132,7 @@ def test_sockets_made_before_it_live_as_long_as_the_spawner() -> None:
     with socket.create_connection(where):  # The program has closed its own; nobody accepts yet.
         started(spawner)
         ended = report(spawner)
-    assert isinstance(ended, Exited)
+    assert isinstance(ended, ProcessExited)
     assert ended.status == 9
     spawner.close()
     with pytest.raises(ConnectionRefusedError):
@@ -160,7 +160,7 @@ def test_a_process_ends_on_sigterm_although_the_spawner_does_not() -> None:
     with spawning(lambda name, incarnation: Doing(terminate_oneself)) as spawner:
         started(spawner)
         ended = report(spawner)
-    assert isinstance(ended, Exited)
+    assert isinstance(ended, ProcessExited)
     assert ended.status == -signal.SIGTERM
 
 
@@ -256,10 +256,10 @@ def test_what_a_process_writes_to_standard_error_reaches_the_program_and_its_end
                     spawner.start("site-1", 1, process.stderr.writing)
                     process.stderr.handed_over()
                     told = await spawner.report()
-                    assert isinstance(told, Started)
+                    assert isinstance(told, ProcessStarted)
                     process.started(told)
                     ended = await spawner.report()
-                    assert isinstance(ended, Exited)
+                    assert isinstance(ended, ProcessExited)
                     process.ended(ended)
 
         trio.run(main)

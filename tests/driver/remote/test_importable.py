@@ -177,7 +177,7 @@ def _calling(fn: Any) -> Any:
 
 
 def remote(flow: flux.Dataflow) -> Plan:
-    return RemoteFlow.of(flow, 2, 0, "pairs", Policy()).plan
+    return RemoteFlow.of(flow._logical, 2, 0, "pairs", Policy()).plan
 
 
 def planned(m: Any, put: str) -> Plan:

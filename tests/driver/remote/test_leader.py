@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from flux.commands.main import main
-from flux.driver.remote.leader import Leader
+from flux.driver.remote.remote_driver import RemoteDriver
 from flux.driver.status import Status
 from flux.plan import Policy
 from flux.site.crash_note import Job
@@ -29,9 +29,9 @@ class Hearing:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = STARTED_AT
-        for module in ("flux.driver.remote.leader", "flux.driver.processes"):
+        for module in ("flux.driver.remote.remote_driver", "flux.driver.processes"):
             monkeypatch.setattr(f"{module}.time", SimpleNamespace(monotonic=lambda: self.now))
-        self.leader = Leader(flow()._logical.plan(2, 1, "pairs", 1_000, Policy()), ended=False)
+        self.leader = RemoteDriver(flow()._logical.plan(2, 1, "pairs", 1_000, Policy()), ended=False)
         self._rows = 0
 
     def hear(self, t_s: float, kind: str, by: str = "controller", **header: Any) -> None:
@@ -70,8 +70,8 @@ def test_what_a_death_cost_is_told_and_still_known_when_the_history_is_cut(heari
     assert (failure.site, failure.when_s, failure.detected_after_s) == ("site-2", 10.0, 3.0)
     assert (failure.output_gap_s, failure.recovered_after_s, failure.bytes_moved) == (4.25, 4.0, 700)
     hearing.rows(*(15.0 + second for second in range(600)))
-    heard = hearing.leader.heard
-    assert len(heard.history.outputs) < 300 and heard.moved == []
+    run_state = hearing.leader.run_state
+    assert len(run_state.history.outputs) < 300 and run_state.moved == []
     assert hearing.status().failures == [failure]
 
 
@@ -114,13 +114,13 @@ def test_a_loss_is_told_when_every_witness_has_spoken(bereft: Hearing) -> None:
     assert not bereft.leader.over
     bereft.leader.hear_witness("site-2", None)
     bereft.leader.end_if_lost()
-    assert isinstance(bereft.leader.heard.error, DataLost)
+    assert isinstance(bereft.leader.run_state.error, DataLost)
 
 
 def test_a_loss_is_told_after_a_while_where_the_witnesses_are_lost_too(bereft: Hearing) -> None:
     bereft.now += 20.0
     bereft.leader.end_if_lost()
-    assert isinstance(bereft.leader.heard.error, DataLost)
+    assert isinstance(bereft.leader.run_state.error, DataLost)
 
 
 def test_a_loss_by_rows_that_kill_is_told_as_that(bereft: Hearing) -> None:
@@ -128,8 +128,8 @@ def test_a_loss_by_rows_that_kill_is_told_as_that(bereft: Hearing) -> None:
     second = Job(stage=1, after=20, upto=40, partitions=frozenset({2}))
     bereft.leader.hear_witness("site-1", first)
     bereft.leader.hear_witness("site-2", second)
-    assert isinstance(bereft.leader.heard.error, OperatorError)
-    assert "site-1 and site-2 both died while they worked on rows 21 to 30" in str(bereft.leader.heard.error)
+    assert isinstance(bereft.leader.run_state.error, OperatorError)
+    assert "site-1 and site-2 both died while they worked on rows 21 to 30" in str(bereft.leader.run_state.error)
 
 
 def test_deaths_leave_no_open_files(hearing: Hearing) -> None:

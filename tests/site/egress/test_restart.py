@@ -23,7 +23,7 @@ from flux.model.punctuation import Punctuation
 from flux.plan import Plan, Segment
 from flux.protocols.messages import Ack, Attach, Data, Send, View
 from flux.sinks import Callback, Jsonl, Null, Parquet, Sink
-from flux.site.config import Surroundings
+from flux.site.config import ProcessConfig
 from flux.site.egress.egress_process import EgressProcess
 from flux.types.errors import FluxError
 from flux.wire.secret import new_secret
@@ -48,10 +48,10 @@ class Producer:
     def data(self, attach: Attach, upto: int, sent: int) -> Data:
         sn = np.array([sn for sn in range(sent + 1, upto + 1) if sn % 3], dtype=np.int64)
         zeros = np.zeros(len(sn), dtype=np.uint16)
-        marks = (Punctuation(upto, "end"),) if upto == self.last else ()
-        rows = Rows.of(pa.record_batch({"n": pa.array(sn)}), sn, None, zeros, zeros, marks)
+        punctuations = (Punctuation(upto, "end"),) if upto == self.last else ()
+        rows = Rows.of(pa.record_batch({"n": pa.array(sn)}), sn, None, zeros, zeros, punctuations)
         return Data(
-            sender="site-1", view=attach.view, edge=EDGE, stint=attach.stint, after=sent, upto=upto, bodies=(rows,)
+            sender="site-1", view=attach.view, edge=EDGE, lane_id=attach.lane_id, after=sent, upto=upto, bodies=(rows,)
         )
 
 
@@ -59,13 +59,13 @@ class Played(EgressProcess):
     """The egress process with the test at the other end of its links."""
 
     def __init__(self, directory: Path, sink: Sink, producer: Producer, incarnation: int) -> None:
-        surroundings = Surroundings(plan=PLAN, directory=directory, run="again", secret=new_secret())
-        super().__init__(surroundings, (sink,), incarnation)
+        config = ProcessConfig(plan=PLAN, directory=directory, run="again", secret=new_secret())
+        super().__init__(config, (sink,), incarnation)
         self.producer = producer
         self.attach: Attach | None = None
         self.errors: list[BaseException] = []
         self.reported: list[dict[str, Any]] = []
-        self.program.send_batch = lambda header, batch, encoded=None: self.reported.append(header)  # type: ignore
+        self.reports.send_batch = lambda header, batch, encoded=None: self.reported.append(header)  # type: ignore
 
     def _send(self, effect: Send) -> None:
         if isinstance(effect.message, Attach):
@@ -94,7 +94,7 @@ async def live(process: Played, steps: list[int], *, crash: bool) -> None:
     async with trio.open_nursery() as nursery:
         process._nursery = nursery
         nursery.start_soon(process._guarded_loop)
-        process.tell(process.view())
+        process.enqueue(process.view())
         await trio.testing.wait_all_tasks_blocked()
         last = process.producer.last
         if process.attach is not None and not process.errors:
@@ -102,7 +102,7 @@ async def live(process: Played, steps: list[int], *, crash: bool) -> None:
             for step in [*steps, *([] if crash else [last])]:
                 upto = min(last, sent + step)
                 if upto > sent:
-                    process.tell(process.producer.data(process.attach, upto, sent))
+                    process.enqueue(process.producer.data(process.attach, upto, sent))
                     sent = upto
                     await trio.testing.wait_all_tasks_blocked()
             # A sink that blocks works in a thread, which is not a task: a crash comes before or after its answer.

@@ -21,7 +21,7 @@ from flux.plan import Edge, Plan, Route, Segment
 from flux.plan.plan import INPUT
 from flux.protocols.messages import Ack, Attach, Data, Send, View
 from flux.sinks import Callback, Jsonl, Null, Parquet, Sink
-from flux.site.config import Surroundings
+from flux.site.config import ProcessConfig
 from flux.site.egress.egress_process import EgressProcess
 from flux.wire.secret import new_secret
 
@@ -55,10 +55,16 @@ class Producers:
         producers = {p for block in attach.channels for p in block.producers}
         sn = np.array([sn for sn in range(sent + 1, upto + 1) if sn % 2 in producers], dtype=np.int64)
         zeros = np.zeros(len(sn), dtype=np.uint16)
-        marks = (Punctuation(upto, "end"),) if upto == self.last else ()
-        rows = Rows.of(pa.record_batch({"n": pa.array(sn)}), sn, None, (sn % 2).astype(np.uint16), zeros, marks)
+        punctuations = (Punctuation(upto, "end"),) if upto == self.last else ()
+        rows = Rows.of(pa.record_batch({"n": pa.array(sn)}), sn, None, (sn % 2).astype(np.uint16), zeros, punctuations)
         return Data(
-            sender=sender, view=attach.view, edge=attach.edge, stint=attach.stint, after=sent, upto=upto, bodies=(rows,)
+            sender=sender,
+            view=attach.view,
+            edge=attach.edge,
+            lane_id=attach.lane_id,
+            after=sent,
+            upto=upto,
+            bodies=(rows,),
         )
 
 
@@ -66,12 +72,12 @@ class Played(EgressProcess):
     """The egress process with the test at the other end of its links."""
 
     def __init__(self, plan: Plan, directory: Path, sinks: list[Sink], producers: Producers, incarnation: int) -> None:
-        surroundings = Surroundings(plan=plan, directory=directory, run="outlets", secret=new_secret())
-        super().__init__(surroundings, sinks, incarnation)
+        config = ProcessConfig(plan=plan, directory=directory, run="outlets", secret=new_secret())
+        super().__init__(config, sinks, incarnation)
         self.producers = producers
         self.attached: list[tuple[str, Attach]] = []
         self.errors: list[BaseException] = []
-        self.program.send_batch = lambda header, batch, encoded=None: None  # type: ignore
+        self.reports.send_batch = lambda header, batch, encoded=None: None  # type: ignore
 
     def _send(self, effect: Send) -> None:
         message = effect.message
@@ -88,7 +94,7 @@ class Played(EgressProcess):
         first = self.plan.view()
         dead = ["egress", *(f"egress.{n}" for n in range(2, self._incarnation))][: self._incarnation - 1]
         ends = [((self.name,),)] * self.plan.sinks
-        self.tell(
+        self.enqueue(
             View(
                 number=self._incarnation,
                 nodes=tuple(dict.fromkeys((*first.nodes, *dead, self.name))),
@@ -114,7 +120,7 @@ async def live(process: Played, steps: list[tuple[int, int]], *, crash: bool) ->
             if lane in sent and sent[lane] < last:
                 sender, attach = process.attached[lane]
                 upto = min(last, sent[lane] + count)
-                process.tell(process.producers.data(attach, sender, upto, sent[lane]))
+                process.enqueue(process.producers.data(attach, sender, upto, sent[lane]))
                 sent[lane] = upto
                 await trio.testing.wait_all_tasks_blocked()
         # A sink that blocks works in a thread, which is not a task: a crash comes before or after its answer.

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from flux.site.ingress.admission import WINDOW_MIN_ROWS, Admission
-from flux.site.ingress.batch_coalescer import Gathering
+from flux.site.ingress.batch_coalescer import BatchCoalescer
 from flux.sources import SourceBatch
 
 POOL_ROWS = 256 * 1024
@@ -102,7 +102,7 @@ def gathered(batches: AsyncIterator[SourceBatch], admission: Admission, act: Any
     """Let `act` use what is gathered of `batches`; time passes only while everybody waits."""
 
     async def main() -> None:
-        gathering = Gathering(batches, admission)
+        gathering = BatchCoalescer(batches, admission)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(gathering.read)
             await act(gathering)
@@ -120,7 +120,7 @@ async def every(
 
 
 def test_rows_do_not_wait_when_nothing_is_under_way() -> None:
-    async def act(gathering: Gathering) -> None:
+    async def act(gathering: BatchCoalescer) -> None:
         for n in range(1, 6):
             piece = await anext(gathering)
             assert (piece.rows.num_rows, piece.offset) == (1, n)
@@ -140,7 +140,7 @@ def test_rows_that_come_while_others_are_under_way_go_together() -> None:
     admission, received = Admission(0.8, POOL_ROWS), list[int]()
     admission.let_in(1, 0.0)
 
-    async def act(gathering: Gathering) -> None:
+    async def act(gathering: BatchCoalescer) -> None:
         began = trio.current_time()
         piece = await anext(gathering)
         assert trio.current_time() - began == pytest.approx(admission.linger_s)
@@ -159,7 +159,7 @@ def test_a_piece_is_no_larger_than_the_window_wants() -> None:
     admission.let_in(1, 0.0)
     count = admission.piece_rows // 3 + 1
 
-    async def act(gathering: Gathering) -> None:
+    async def act(gathering: BatchCoalescer) -> None:
         pieces = [piece async for piece in gathering]
         assert [piece.rows.num_rows for piece in pieces] == [2 * count, 2 * count, count]
         assert [piece.offset for piece in pieces] == [2 * count, 4 * count, 5 * count]
@@ -172,7 +172,7 @@ def test_what_a_source_raises_comes_behind_its_rows() -> None:
         yield batch(3, 3)
         raise LookupError("gone")
 
-    async def act(gathering: Gathering) -> None:
+    async def act(gathering: BatchCoalescer) -> None:
         assert (await anext(gathering)).rows.num_rows == 3
         with pytest.raises(LookupError, match="gone"):
             await anext(gathering)

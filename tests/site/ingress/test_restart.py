@@ -24,9 +24,9 @@ from hypothesis import strategies as st
 
 from flux.plan import Plan, Policy, Segment
 from flux.protocols.messages import Ack, Attach, Block, Data, View
-from flux.site.config import Surroundings
+from flux.site.config import ProcessConfig
 from flux.site.ingress.ingress_process import JOURNAL, IngressProcess
-from flux.site.ingress.sequence_journal import Numbering
+from flux.site.ingress.sequence_journal import SequenceJournal
 from flux.sources import Source, SourceBatch, SourceContext, Table
 from flux.types.errors import FluxError, from_dict
 from flux.wire.secret import new_secret
@@ -59,10 +59,12 @@ class Copy:
             part = body.between(message.after, message.upto)
             if part.wide is not None:
                 self.received |= dict(zip(part.hidden("__sn").tolist(), part.user["n"].to_pylist(), strict=True))
-            marks = {mark.sn: (mark.kind, mark.value) if mark.kind != "end" else "end" for mark in part.marks}
-            self.ended_ms = next((mark.value for mark in part.marks if mark.kind == "end"), self.ended_ms)
-            assert marks.keys().isdisjoint(self.received)
-            self.received |= marks
+            punctuations = {
+                mark.sn: (mark.kind, mark.value) if mark.kind != "end" else "end" for mark in part.punctuations
+            }
+            self.ended_ms = next((mark.value for mark in part.punctuations if mark.kind == "end"), self.ended_ms)
+            assert punctuations.keys().isdisjoint(self.received)
+            self.received |= punctuations
         self.upto = message.upto
 
 
@@ -70,8 +72,8 @@ class Played(IngressProcess):
     """The ingress process with the test at the other end of its links."""
 
     def __init__(self, directory: Path, source: Source, copies: dict[str, Copy], incarnation: int) -> None:
-        surroundings = Surroundings(plan=PLAN, directory=directory, run="again", secret=new_secret())
-        super().__init__(surroundings, (source,), incarnation)
+        config = ProcessConfig(plan=PLAN, directory=directory, run="again", secret=new_secret())
+        super().__init__(config, (source,), incarnation)
         self.copies = copies
         self.errors: list[FluxError] = []
 
@@ -91,15 +93,15 @@ class Played(IngressProcess):
             dead=frozenset(dead),
             copies=(((self.name,),), *first.copies[1:]),
         )
-        self.tell(view)
+        self.enqueue(view)
         for site, copy in self.copies.items():
             self.acknowledge(site, copy.acked)
             at = {"sender": site, "view": self._incarnation, "edge": 0}
-            self.tell(Attach(**at, stint=self._incarnation, position=copy.upto, channels=EVERY_CHANNEL))
+            self.enqueue(Attach(**at, lane_id=self._incarnation, position=copy.upto, channels=EVERY_CHANNEL))
 
     def acknowledge(self, site: str, position: int) -> None:
         self.copies[site].acked = position
-        self.tell(Ack(sender=site, view=self._incarnation, edge=0, position=position))
+        self.enqueue(Ack(sender=site, view=self._incarnation, edge=0, position=position))
 
 
 async def live(process: Played, acks: list[tuple[str, int]], *, crash: bool) -> None:
@@ -289,7 +291,7 @@ def test_a_source_is_told_to_forget_rows_only_when_the_journal_has_them_released
         def forget(self, upto: int) -> None:
             # As an ingress finds it that takes over at this very moment.
             shutil.copy(tmp_path / JOURNAL, tmp_path / "copy")
-            found = Numbering.open(tmp_path / "copy")
+            found = SequenceJournal.open(tmp_path / "copy")
             journaled.append((upto, found.released))
             found.close()
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flux.site.ingress import sequence_journal
-from flux.site.ingress.sequence_journal import Numbering, Span
+from flux.site.ingress.sequence_journal import SequenceJournal, Span
 from flux.storage.journal import Journal
 from flux.types.errors import FluxError
 
@@ -42,7 +42,7 @@ STEPS = st.lists(
 
 
 def perform(steps: Sequence[Step], path: Path, *, keep: bool = False) -> Model:
-    journal, model = Numbering.open(path), Model(path)
+    journal, model = SequenceJournal.open(path), Model(path)
     for kind, number in steps:
         before = model.upto
         if kind == "rows":
@@ -66,7 +66,7 @@ def perform(steps: Sequence[Step], path: Path, *, keep: bool = False) -> Model:
     return model
 
 
-def given_again(journal: Numbering) -> list[tuple[int, list[int] | str]]:
+def given_again(journal: SequenceJournal) -> list[tuple[int, list[int] | str]]:
     """What a source that counts its rows gives under this replay: each span's upto, and its rows or mark."""
     replay = journal.replay
     position = replay.offsets.get(0, 0) + replay.skip_rows.get(0, 0)
@@ -103,7 +103,7 @@ def test_a_crash_at_any_byte_gives_the_same_rows_the_same_numbers(steps: list[St
         size = data.draw(st.integers(0, path.stat().st_size), label="bytes left")
         with path.open("r+b") as file:
             file.truncate(size)
-        journal = Numbering.open(path)
+        journal = SequenceJournal.open(path)
         whole = [(spans, released) for at, spans, released in model.steps if at <= size]
         spans, released = whole[-1] if whole else (0, 0)
         kept = model.spans[:spans]
@@ -115,7 +115,7 @@ def test_a_crash_at_any_byte_gives_the_same_rows_the_same_numbers(steps: list[St
         assert given_again(journal) == expected_again(kept, journal.released)
         journal.number(journal.upto + 1, 0, when=WHEN)
         journal.close()
-        assert Numbering.open(path).upto == (kept[-1][1] if kept else 0) + 1, "it is written on behind the cut"
+        assert SequenceJournal.open(path).upto == (kept[-1][1] if kept else 0) + 1, "it is written on behind the cut"
 
 
 @given(steps=STEPS, cut=st.integers(0, 400))
@@ -124,7 +124,7 @@ def test_a_journal_that_is_shortened_all_the_time_says_the_same(steps: list[Step
         perform(steps, Path(folder, "long"))
         patch.setattr(sequence_journal, "SHORTEN_AT_BYTES", cut)
         perform(steps, Path(folder, "short"))
-        long, short = (Numbering.open(Path(folder, name)) for name in ("long", "short"))
+        long, short = (SequenceJournal.open(Path(folder, name)) for name in ("long", "short"))
         assert (short.upto, short.offsets, short.ended) == (long.upto, long.offsets, long.ended)
         assert (short.rows, short.shed) == (long.rows, long.shed)
         assert short.released == long.released
@@ -135,7 +135,7 @@ def test_a_journal_that_is_shortened_all_the_time_says_the_same(steps: list[Step
 def test_rows_that_are_kept_are_given_again(steps: list[Step]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         model = perform(steps, Path(folder, "numbering"), keep=True)
-        journal = Numbering.open(Path(folder, "numbering"))
+        journal = SequenceJournal.open(Path(folder, "numbering"))
         rows = [span.kept_rows()["row"].to_pylist() for span in journal.replay.spans if span.kept is not None]
         again = expected_again(model.spans, journal.released)
         assert rows == [what for _, what in again if isinstance(what, list)]
@@ -143,7 +143,7 @@ def test_rows_that_are_kept_are_given_again(steps: list[Step]) -> None:
 
 def test_an_endless_stream_does_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sequence_journal, "SHORTEN_AT_BYTES", 4_000)
-    journal = Numbering.open(tmp_path / "numbering")
+    journal = SequenceJournal.open(tmp_path / "numbering")
     largest = 0
     for upto in range(10, 20_000, 10):
         journal.number(upto, upto, when=WHEN)
@@ -151,65 +151,65 @@ def test_an_endless_stream_does_not_fill_the_disk(tmp_path: Path, monkeypatch: p
         largest = max(largest, (tmp_path / "numbering").stat().st_size)
     assert largest < 5_000
     journal.close()
-    assert [span.upto for span in Numbering.open(tmp_path / "numbering").replay.spans] == [19_970, 19_980, 19_990]
+    assert [span.upto for span in SequenceJournal.open(tmp_path / "numbering").replay.spans] == [19_970, 19_980, 19_990]
     assert [path.name for path in tmp_path.iterdir()] == ["numbering"]
 
 
 def test_what_is_not_released_is_not_shortened_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sequence_journal, "SHORTEN_AT_BYTES", 100)
-    journal = Numbering.open(tmp_path / "numbering")
+    journal = SequenceJournal.open(tmp_path / "numbering")
     for upto in range(1, 200):
         journal.number(upto, upto, when=WHEN)
     journal.release(1)
     journal.close()
-    assert len(Numbering.open(tmp_path / "numbering").replay.spans) == 198
+    assert len(SequenceJournal.open(tmp_path / "numbering").replay.spans) == 198
 
 
 def test_what_was_shed_behind_all_that_is_released_is_not_given_under_later_numbers(tmp_path: Path) -> None:
-    journal = Numbering.open(tmp_path / "numbering")
+    journal = SequenceJournal.open(tmp_path / "numbering")
     journal.number(10, 10, when=WHEN)
     journal.release(10)
     journal.leave_out(5, 15, when=WHEN)
     journal.number(20, 25, when=WHEN)
     journal.close()
-    replay = Numbering.open(tmp_path / "numbering").replay
+    replay = SequenceJournal.open(tmp_path / "numbering").replay
     assert (replay.offsets, replay.skip_rows, [span.upto for span in replay.spans]) == ({0: 15}, {0: 0}, [20])
 
 
 def test_a_new_journal_has_nothing_to_give_again(tmp_path: Path) -> None:
-    journal = Numbering.open(tmp_path / "numbering")
+    journal = SequenceJournal.open(tmp_path / "numbering")
     assert (journal.released, journal.upto, journal.offsets, journal.ended) == (0, 0, {}, False)
     assert journal.replay.spans == ()
 
 
 def test_the_end_of_the_stream_is_known_after_it_was_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sequence_journal, "SHORTEN_AT_BYTES", 1)
-    journal = Numbering.open(tmp_path / "numbering")
+    journal = SequenceJournal.open(tmp_path / "numbering")
     journal.number(3, 3, when=WHEN)
     journal.mark("end", when=WHEN)
     journal.release(4)
     journal.close()
-    journal = Numbering.open(tmp_path / "numbering")
+    journal = SequenceJournal.open(tmp_path / "numbering")
     assert journal.ended and journal.upto == journal.released == 4 and journal.replay.spans == ()
 
 
 def test_a_span_keeps_what_was_said_of_it(tmp_path: Path) -> None:
-    journal = Numbering.open(tmp_path / "numbering")
+    journal = SequenceJournal.open(tmp_path / "numbering")
     journal.number(3, ["file", 3], when=WHEN, digest=7)
     journal.mark("clock", 99, when=WHEN)
     journal.close()
-    assert Numbering.open(tmp_path / "numbering").replay.spans == (
+    assert SequenceJournal.open(tmp_path / "numbering").replay.spans == (
         Span(after=0, upto=3, offset=["file", 3], when=WHEN, digest=7),
         Span(after=3, upto=4, offset=None, when=WHEN, mark="clock", value=99),
     )
 
 
 def test_a_part_of_a_span_has_no_digest(tmp_path: Path) -> None:
-    journal = Numbering.open(tmp_path / "numbering")
+    journal = SequenceJournal.open(tmp_path / "numbering")
     journal.number(5, 5, when=WHEN, digest=7)
     journal.release(2, at_once=True)
     journal.close()
-    replay = Numbering.open(tmp_path / "numbering").replay
+    replay = SequenceJournal.open(tmp_path / "numbering").replay
     assert replay.skip_rows == {0: 2}
     assert replay.spans == (Span(after=2, upto=5, offset=5, when=WHEN),)
 
@@ -276,16 +276,16 @@ def test_watermarks_among_rows_are_given_again_and_the_last_is_known_after_it_wa
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sequence_journal, "SHORTEN_AT_BYTES", 1)
-    journal = Numbering.open(tmp_path / "numbering")
-    journal.number(5, 4, when=WHEN, marks=((3, 100),), reached=100)
-    journal.number(10, 7, when=WHEN, marks=((7, 200), (10, 300)), reached=300)
+    journal = SequenceJournal.open(tmp_path / "numbering")
+    journal.number(5, 4, when=WHEN, punctuations=((3, 100),), reached=100)
+    journal.number(10, 7, when=WHEN, punctuations=((7, 200), (10, 300)), reached=300)
     journal.release(8, at_once=True)
     journal.close()
-    journal = Numbering.open(tmp_path / "numbering")
+    journal = SequenceJournal.open(tmp_path / "numbering")
     replay = journal.replay
     assert (replay.offsets, replay.skip_rows, journal.reached) == ({0: 4}, {0: 2}, {0: 300})
     [span] = replay.spans
-    assert (span.rows, span.marks, span.numbers().tolist()) == (1, ((10, 300),), [9])
+    assert (span.rows, span.punctuations, span.numbers().tolist()) == (1, ((10, 300),), [9])
     journal.release(10)
     journal.close()
-    assert Numbering.open(tmp_path / "numbering").reached == {0: 300}
+    assert SequenceJournal.open(tmp_path / "numbering").reached == {0: 300}

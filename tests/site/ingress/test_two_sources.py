@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import flux
 from flux.plan import Plan, Policy
 from flux.protocols.messages import Ack, Attach, Block, Data, View
-from flux.site.config import Surroundings
+from flux.site.config import ProcessConfig
 from flux.site.ingress.ingress_process import IngressProcess
 from flux.sources import Source, SourceBatch, SourceContext, Table
 from flux.types.errors import FluxError
@@ -70,7 +70,7 @@ class Copy:
             if part.wide is not None:
                 places = [(message.edge, sn) for sn in part.hidden("__sn").tolist()]
                 self.received |= dict(zip(places, part.user["n"].to_pylist(), strict=True))
-            self.received |= {(message.edge, mark.sn): mark.kind for mark in part.marks}
+            self.received |= {(message.edge, mark.sn): mark.kind for mark in part.punctuations}
         self.upto[message.edge] = message.upto
 
 
@@ -80,8 +80,8 @@ class Played(IngressProcess):
     def __init__(
         self, plan: Plan, directory: Path, sources: list[Source], copies: dict[str, Copy], incarnation: int
     ) -> None:
-        surroundings = Surroundings(plan=plan, directory=directory, run="two", secret=new_secret())
-        super().__init__(surroundings, sources, incarnation)
+        config = ProcessConfig(plan=plan, directory=directory, run="two", secret=new_secret())
+        super().__init__(config, sources, incarnation)
         self.copies = copies
         self.errors: list[BaseException] = []
 
@@ -97,16 +97,16 @@ class Played(IngressProcess):
         nodes = tuple(dict.fromkeys((*first.nodes, *dead, self.name)))
         copies = (((self.name,),), *first.copies[1:])
         number = self._incarnation
-        self.tell(View(number=number, nodes=nodes, dead=frozenset(dead), copies=copies, edges=first.edges))
+        self.enqueue(View(number=number, nodes=nodes, dead=frozenset(dead), copies=copies, edges=first.edges))
         for site, copy in self.copies.items():
             for edge in range(EDGES):
                 self.acknowledge(site, edge, copy.acked[edge])
                 at = {"sender": site, "view": self._incarnation, "edge": edge, "position": copy.upto[edge]}
-                self.tell(Attach(**at, stint=EDGES * self._incarnation + edge, channels=EVERY_CHANNEL))
+                self.enqueue(Attach(**at, lane_id=EDGES * self._incarnation + edge, channels=EVERY_CHANNEL))
 
     def acknowledge(self, site: str, edge: int, position: int) -> None:
         self.copies[site].acked[edge] = position
-        self.tell(Ack(sender=site, view=self._incarnation, edge=edge, position=position))
+        self.enqueue(Ack(sender=site, view=self._incarnation, edge=edge, position=position))
 
 
 async def live(process: Played, acks: list[tuple[str, int, int]], *, crash: bool) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import flux
 from flux.model.event_time import EventTime, milliseconds
 from flux.plan import Policy
-from flux.site.ingress.watermarks import Watermarks, numbered
+from flux.site.ingress.watermarks import Watermarks, number_watermarks
 from flux.sources import Source, SourceBatch, SourceContext, Table
 from tests.site.ingress.test_restart import ACKS, choosing, played
 
@@ -95,26 +95,26 @@ def test_watermarks_of_a_live_source_are_those_of_the_rows_that_were_numbered(
 
 
 def test_a_row_causes_one_mark_at_most_however_far_it_jumps() -> None:
-    marks = Watermarks({0: EventTime(column="ts", every_ms=10)}, {})
-    assert marks.behind(0, table_of([0, 1_000_000, 5]).to_batches()[0], 100) == ((102, 0), (104, 1_000_000))
-    assert marks.behind(0, table_of([3, None]).to_batches()[0], 105) == ()
-    assert numbered(100, 3, ((102, 0), (104, 1_000_000))).tolist() == [101, 103, 105]
+    punctuations = Watermarks({0: EventTime(column="ts", every_ms=10)}, {})
+    assert punctuations.behind(0, table_of([0, 1_000_000, 5]).to_batches()[0], 100) == ((102, 0), (104, 1_000_000))
+    assert punctuations.behind(0, table_of([3, None]).to_batches()[0], 105) == ()
+    assert number_watermarks(100, 3, ((102, 0), (104, 1_000_000))).tolist() == [101, 103, 105]
 
 
 def test_the_watermark_of_several_sources_is_the_least_that_they_have_reached() -> None:
     told = EventTime(column="ts", every_ms=10)
-    marks = Watermarks({0: told, 2: told}, {})
+    punctuations = Watermarks({0: told, 2: told}, {})
 
     def given(source: int, *instants: int) -> list[int]:
-        return [value for _, value in marks.behind(source, table_of(list(instants)).to_batches()[0], 0)]
+        return [value for _, value in punctuations.behind(source, table_of(list(instants)).to_batches()[0], 0)]
 
     assert given(0, 55) == []  # The other has told no time yet.
     assert given(1, 999) == []  # It has no event time.
     assert given(2, 12, 31, 70, 90) == [10, 30, 50]
     assert given(0, 72) == [70]
-    again = Watermarks({0: told, 2: told}, {source: marks.reached(source) or 0 for source in (0, 2)})
+    again = Watermarks({0: told, 2: told}, {source: punctuations.reached(source) or 0 for source in (0, 2)})
     assert again.behind(0, table_of([85]).to_batches()[0], 0) == ((2, 80),)
-    assert marks.end(0) == 90 and marks.end(2) is None
+    assert punctuations.end(0) == 90 and punctuations.end(2) is None
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from flux.exchange.channel_mask import ChannelMask
-from flux.exchange.edge_bodies import Fan
+from flux.exchange.edge_bodies import EdgeBodies
 from flux.exchange.rows import Rows
 from flux.model.punctuation import Punctuation
-from flux.protocols.messages import Block, Consume, Install, Run, State
-from flux.site.state_transfer.partition_copy import Installing, Receiving, moving, read
+from flux.protocols.messages import Block, Consume, Install, OutputRun, State
+from flux.site.state_transfer.partition_copy import CopyInstaller, CopyReceiver, copy_values, read_copy
 from flux.wire.frames import BadFrame
 from flux.wire.state_codec import Parcel
 from flux.wire.state_types import PLAIN
@@ -51,14 +51,18 @@ def arrival_of(values: Any) -> Arrival:
     return arrival
 
 
-def state(runs: tuple[Run, ...] = ()) -> State:
+def state(runs: tuple[OutputRun, ...] = ()) -> State:
     return State(sender="site-1", view=3, stage=1, version=5, position=40, runs=runs, body=None)
 
 
 EDGES = [(0,), (1,), ()]  # Out of the ingress, stage 1 and the sink.
-COPY = next(iter(moving(state(), 0, {1: ChannelMask((), 1, 1)}, [], [0, []])))
+COPY = next(iter(copy_values(state(), 0, {1: ChannelMask((), 1, 1)}, [], [0, []])))
 WITH_A_RUN = next(
-    iter(moving(state((Run(after=1, upto=2, rows=0, body=Rows(None)),)), 0, {1: ChannelMask((), 1, 1)}, [], [0, []]))
+    iter(
+        copy_values(
+            state((OutputRun(after=1, upto=2, rows=0, body=Rows(None)),)), 0, {1: ChannelMask((), 1, 1)}, [], [0, []]
+        )
+    )
 )
 
 
@@ -66,14 +70,14 @@ def test_a_copy_arrives_with_its_own_rows_and_the_state_of_each_step() -> None:
     producer, partition = np.array([0, 1, 0], np.uint16), np.zeros(3, np.uint16)
     rows = Rows.of(pa.record_batch({"n": [1, 2, 3]}), np.array([11, 12, 13]), None, producer, partition)
     runs = (
-        Run(after=10, upto=20, rows=3, body=rows),
-        Run(after=20, upto=30, rows=3, without=frozenset({0}), body=rows),
+        OutputRun(after=10, upto=20, rows=3, body=rows),
+        OutputRun(after=20, upto=30, rows=3, without=frozenset({0}), body=rows),
     )
     pieces = (piece for piece in ["first", np.arange(100_000)])
     steps: list[Any] = [Step({0: {"n": 1}}), Step({0: pieces})]
     own = ChannelMask((Block(producers=(0,), consumers=(0,)),), 2, 1)
 
-    message = read(arrival_of(moving(state(runs), 0, {1: own}, steps, [77, []])), EDGES)
+    message = read_copy(arrival_of(copy_values(state(runs), 0, {1: own}, steps, [77, []])), EDGES)
 
     assert (message.sender, message.version, message.position) == ("site-1", 5, 40)
     [run] = message.runs
@@ -106,7 +110,7 @@ def test_a_copy_arrives_with_its_own_rows_and_the_state_of_each_step() -> None:
 )
 def test_what_is_no_copy_is_refused(values: list[Any]) -> None:
     with pytest.raises(BadFrame):
-        read(arrival_of(values), EDGES)
+        read_copy(arrival_of(values), EDGES)
 
 
 def test_the_output_of_a_stage_with_several_edges_arrives_edge_by_edge() -> None:
@@ -117,13 +121,15 @@ def test_the_output_of_a_stage_with_several_edges_arrives_edge_by_edge() -> None
         )
         for k in (1, 5)
     )
-    runs = (Run(after=10, upto=20, rows=4, body=Fan({1: one, 4: two})),)
+    runs = (OutputRun(after=10, upto=20, rows=4, body=EdgeBodies({1: one, 4: two})),)
     own = ChannelMask((Block(producers=(0,), consumers=(0,)),), 2, 1)
-    message = read(arrival_of(moving(state(runs), 0, {1: own, 4: own}, [], [7, [[65_536, 3]]])), [(0,), (1, 4)])
+    message = read_copy(
+        arrival_of(copy_values(state(runs), 0, {1: own, 4: own}, [], [7, [[65_536, 3]]])), [(0,), (1, 4)]
+    )
     [run] = message.runs
     assert run.rows == 2
     assert [run.body.on(edge).user.column(0).to_pylist() for edge in (1, 4)] == [[1], [5]]
-    assert [mark.sn for mark in run.body.on(4).marks] == [14]
+    assert [mark.sn for mark in run.body.on(4).punctuations] == [14]
     assert message.body.beyond == [[65_536, 3]]
 
 
@@ -131,13 +137,13 @@ def job(stage: int, *partitions: int) -> Consume:
     return Consume(stage=stage, cohort=0, partitions=frozenset(partitions), after=0, upto=1, frames=())
 
 
-def begun(installing: Installing, step: Any, pieces: list[Any], took: list[float], partition: int = 0) -> None:
+def begun(installing: CopyInstaller, step: Any, pieces: list[Any], took: list[float], partition: int = 0) -> None:
     effect = Install(stage=1, partition=partition, body=Parcel([(0, piece) for piece in pieces], 0))
     installing.begin(effect, [step], took.append)
 
 
 def test_a_job_waits_until_each_piece_has_had_its_turn_and_others_do_not() -> None:
-    installing, step, took = Installing(), Step(), list[float]()
+    installing, step, took = CopyInstaller(), Step(), list[float]()
     begun(installing, step, ["a", "b"], took)
     assert not installing.install_one(job(1, 1, 2)), "another partition"
     assert not installing.install_one(job(2, 0)), "another stage"
@@ -150,7 +156,7 @@ def test_a_job_waits_until_each_piece_has_had_its_turn_and_others_do_not() -> No
 
 
 def test_what_is_left_of_a_copy_can_be_installed_at_once() -> None:
-    installing, step, took = Installing(), Step(), list[float]()
+    installing, step, took = CopyInstaller(), Step(), list[float]()
     begun(installing, step, ["a", "b"], took)
     begun(installing, step, ["c"], took, partition=1)
     installing.finish(1, 0)
@@ -162,11 +168,11 @@ def test_what_is_left_of_a_copy_can_be_installed_at_once() -> None:
 def test_state_for_a_step_that_is_not_there_is_refused() -> None:
     effect = SimpleNamespace(stage=1, partition=0, body=Parcel([(1, "piece")], 0))
     with pytest.raises(BadFrame, match="step 1 of stage 1, which has 1"):
-        Installing().begin(effect, [Step()], print)  # type: ignore[arg-type, list-item]
+        CopyInstaller().begin(effect, [Step()], print)  # type: ignore[arg-type, list-item]
 
 
 def test_chunks_are_kept_by_donor_and_copy_and_forgotten_together() -> None:
-    receiving = Receiving()
+    receiving = CopyReceiver()
     one, other = receiving.take("site-1", 1, None), receiving.take("site-1", 2, None)
     third = receiving.take("site-2", 1, None)
     assert receiving.take("site-1", 1, None) is one

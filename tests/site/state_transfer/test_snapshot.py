@@ -1,4 +1,4 @@
-"""Snapshots: the state as it was at one instant, from a fork or a copy; and nothing is left of the fork."""
+"""Snapshotter: the state as it was at one instant, from a fork or a copy; and nothing is left of the fork."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 import trio
 
 from flux.site.state_transfer import snapshot
-from flux.site.state_transfer.snapshot import Cut, Snapshots
+from flux.site.state_transfer.snapshot import Snapshot, Snapshotter
 from flux.types.errors import OperatorError, StateError
 from flux.wire.transfer import Arrival
 from tests.runtime.waiting import is_gone, wait_until
@@ -33,11 +33,11 @@ def children() -> list[int]:
     return [int(pid) for pid in text.split()]
 
 
-def taken(values: Callable[[], Any], may_fork: bool = True) -> Cut:
-    return Snapshots().take(values, "partition 1 of a test", may_fork)
+def taken(values: Callable[[], Any], may_fork: bool = True) -> Snapshot:
+    return Snapshotter().take(values, "partition 1 of a test", may_fork)
 
 
-def read(cut: Cut) -> list[Any]:
+def read(cut: Snapshot) -> list[Any]:
     async def all_chunks() -> list[Any]:
         arrival = Arrival()
         with trio.fail_after(PATIENCE_S):
@@ -110,7 +110,7 @@ def test_a_stage_whose_state_is_slow_to_read_is_forked_at_once_the_next_time(mon
         calls.append(os.getpid())
         yield 7
 
-    snapshots = Snapshots()
+    snapshots = Snapshotter()
     assert read(snapshots.take(values, "a test", may_fork=True)) == [7]
     assert read(snapshots.take(values, "a test", may_fork=True)) == [7]
     assert calls == [os.getpid()], "it was tried here once; what forks do is not seen here"
@@ -177,11 +177,11 @@ def test_a_fork_does_not_keep_connections_open_that_its_parent_closes() -> None:
 def test_a_fork_dies_with_its_parent() -> None:
     program = """
 import time, numpy as np
-from flux.site.state_transfer.snapshot import Snapshots
+from flux.site.state_transfer.snapshot import Snapshotter
 def values():
     yield np.zeros(4_000_000)
     time.sleep(60)
-cut = Snapshots().take(values, "a test", True)
+cut = Snapshotter().take(values, "a test", True)
 print(cut._pid, flush=True)
 time.sleep(60)
 """

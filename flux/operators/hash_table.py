@@ -30,12 +30,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Table"]
+from ..types.array_types import Bools, Pids, Slots, Uint64s
 
-Slots = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
-Words = npt.NDArray[np.uint64]
-Pids = npt.NDArray[np.uint16]
+__all__ = ["HashTable"]
+
 
 # Slot 0 belongs to no key: in the index it means that the bucket is empty.
 _EMPTY = 0
@@ -50,7 +48,7 @@ _SWEEP_FROM = 4096
 _DEAD_PER_LIVE = 2
 
 
-class Table:
+class HashTable:
     """Keys to slots, for whole batches at once.
 
     >>> table = Table(keys=[np.int32, np.int32], values={"count": np.int64})
@@ -116,7 +114,7 @@ class Table:
         if for_good:
             self._sweep_if_worthwhile(1)
 
-    def _probe(self, words: list[Words], hashed: Words, partition: Pids) -> Slots:
+    def _probe(self, words: list[Uint64s], hashed: Uint64s, partition: Pids) -> Slots:
         """Return the slots of keys, also of deleted ones; 0 where there is none."""
         mask = np.int64(len(self._index) - 1)
         bucket = _first_bucket(hashed, len(self._index))
@@ -139,7 +137,7 @@ class Table:
             words, partition = [word.take(on) for word in words], partition.take(on)
         return slots
 
-    def _claim(self, words: list[Words], hashed: Words, partition: Pids) -> Slots:
+    def _claim(self, words: list[Uint64s], hashed: Uint64s, partition: Pids) -> Slots:
         """Insert keys that are not in the index, among which there may be equal ones; return their slots."""
         mask = np.int64(len(self._index) - 1)
         bucket = _first_bucket(hashed, len(self._index))
@@ -176,7 +174,7 @@ class Table:
             rows, words, partition = rows.take(on), [word.take(on) for word in words], partition.take(on)
         return slots
 
-    def _equal(self, slots: Slots, words: list[Words], partition: Pids) -> Bools:
+    def _equal(self, slots: Slots, words: list[Uint64s], partition: Pids) -> Bools:
         equal: Bools = self._partition.take(slots) == partition
         for kept, word in zip(self._keys, words, strict=True):
             equal &= kept.take(slots) == word
@@ -324,7 +322,7 @@ class _Packing:
         """The same with a further column, a word of its own."""
         return _Packing([*self.formats, np.dtype(np.uint64)], self.words)
 
-    def pack(self, columns: Sequence[npt.NDArray[Any]]) -> list[Words]:
+    def pack(self, columns: Sequence[npt.NDArray[Any]]) -> list[Uint64s]:
         if self._are_words:
             return [
                 np.ascontiguousarray(column, dtype).view(np.uint64)
@@ -338,14 +336,14 @@ class _Packing:
         words = packed.view(np.uint64).reshape(-1, self.words)
         return [np.ascontiguousarray(words[:, i]) for i in range(self.words)]
 
-    def unpack(self, words: list[Words]) -> list[npt.NDArray[Any]]:
+    def unpack(self, words: list[Uint64s]) -> list[npt.NDArray[Any]]:
         if self._are_words:
             return [word.view(dtype) for dtype, word in zip(self.formats, words, strict=True)]
         packed = np.stack(words, axis=1).view(self._layout).reshape(-1)
         return [np.ascontiguousarray(packed[name]) for name in self.names]
 
 
-def _hash(words: list[Words]) -> Words:
+def _hash(words: list[Uint64s]) -> Uint64s:
     """Mix words into one, of which the high bits are used.
 
     Odd multiples keep small numbers in different words apart. Folding before the multiplication lets all bits have a
@@ -360,7 +358,7 @@ def _hash(words: list[Words]) -> Words:
     return hashed
 
 
-def _first_bucket(hashed: Words, buckets: int) -> Slots:
+def _first_bucket(hashed: Uint64s, buckets: int) -> Slots:
     """The bucket at which looking for a key begins; `buckets` is a power of two."""
     return (hashed >> np.uint64(65 - buckets.bit_length())).view(np.int64)
 

@@ -16,14 +16,14 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from .memo import Compact, Posts, State
+from .memo import Compact, MemoState, Posts
 
 Reason = tuple[str, int, int]
 
 NOTHING_YET = 1  # The bit for no message at all.
 
 
-class History:
+class MessageHistory:
     """What was seen of the processes of one world."""
 
     def __init__(self, compact: Compact) -> None:
@@ -39,7 +39,7 @@ class History:
         self._before: defaultdict[int, int] = defaultdict(int)
         self._knowing: defaultdict[int, int] = defaultdict(int)
 
-    def begin(self, state: State) -> None:
+    def begin(self, state: MemoState) -> None:
         """In the first state nobody has taken anything, and the controller has said what is on its links."""
         controller = self._compact.controller
         processes = [self._compact.cells.values[cell].process for cell in state]

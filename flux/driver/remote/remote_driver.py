@@ -18,10 +18,10 @@ from ...types.errors import DataLost, FluxError, from_dict
 from ...wire import frames
 from ...wire.link import Link
 from ..failures import settle_failures
-from ..poison_rows import PostMortem
+from ..poison_rows import PoisonRowDetector
 from ..processes import Process
 from ..report_builder import status_of
-from ..run_state import Heard, Taken, Whole
+from ..run_state import Completeness, RunState, SinkProgress
 from ..status import ProcessStatus, Status
 
 log = logging.getLogger("flux")
@@ -30,29 +30,29 @@ FAILED = 1
 _POST_MORTEM_S = 10.0  # In this time a witness has told what its site died of, if its machine lives.
 
 
-class Leader:
+class RemoteDriver:
     """What is known of the run of `plan`; `over` when its processes are told to stop."""
 
     def __init__(self, plan: Plan, ended: bool) -> None:
-        self.heard = Heard(ended=ended, sinks=[Taken() for _ in range(plan.sinks)])
+        self.run_state = RunState(ended=ended, sinks=[SinkProgress() for _ in range(plan.sinks)])
         self.links: dict[str, Link] = {}
         self.drained: set[str] = set()
         self.told: set[str] = set()  # To stop.
         self._plan = plan
         self._divergence = Divergence(plan)
-        self._post_mortem = PostMortem(plan)
+        self._post_mortem = PoisonRowDetector(plan)
         self._lost: tuple[DataLost, float] | None = None  # And until when to wait for why.
         self._witnessed: set[str] = set()  # Sites whose witness has spoken.
 
     @property
     def over(self) -> bool:
         """Whether the stream has ended, or the run failed."""
-        return self.heard.ended or self.heard.error is not None
+        return self.run_state.ended or self.run_state.error is not None
 
     @property
     def status_code(self) -> int:
         """What the processes exit with."""
-        return 0 if self.heard.error is None else FAILED
+        return 0 if self.run_state.error is None else FAILED
 
     async def serve(self, link: Link) -> None:
         """Hear one process until it is gone."""
@@ -73,29 +73,29 @@ class Leader:
     def status(self) -> Status:
         """What the run is doing now."""
         processes = [self._process(node) for node in sorted(self.links)]
-        return status_of(self._plan.name, self.heard, processes, self.heard.whole, time.monotonic())
+        return status_of(self._plan.name, self.run_state, processes, self.run_state.whole, time.monotonic())
 
     def _hear(self, link: Link, header: dict[str, Any]) -> None:
-        heard, now, kind = self.heard, time.monotonic(), header["kind"]
+        run_state, now, kind = self.run_state, time.monotonic(), header["kind"]
         if kind == "rows":
-            has_ended = heard.ended
-            heard.take(header, now)
+            has_ended = run_state.ended
+            run_state.take(header, now)
             self._tell_ingress()
-            if heard.ended and not has_ended:
-                heard.ended = False
+            if run_state.ended and not has_ended:
+                run_state.ended = False
                 self._end(None)
         elif kind == "inputs":
             entries = [(now, upto, rows) for _, upto, rows in header["log"]]
-            heard.history.add_inputs(entries, header["total"])
+            run_state.history.add_inputs(entries, header["total"])
         elif kind == "view":
-            heard.started_at = heard.started_at or now
-            heard.whole = header["whole"]
-            if heard.whole:
-                heard.wholes.append(Whole(now, header["versions"]))
+            run_state.started_at = run_state.started_at or now
+            run_state.whole = header["whole"]
+            if run_state.whole:
+                run_state.wholes.append(Completeness(now, header["versions"]))
         elif kind == "placed":
-            heard.copies, heard.building = header["copies"], header["building"]
+            run_state.copies, run_state.building = header["copies"], header["building"]
         elif kind == "load":
-            heard.buffered_rows[link.peer] = header["buffered_rows"]
+            run_state.buffered_rows[link.peer] = header["buffered_rows"]
         elif kind == "gone":
             self._hear_gone(header)
         elif kind == "drained":
@@ -109,21 +109,21 @@ class Leader:
             else:
                 self._end(error)
         elif kind in ("skipped", "shed", "late"):
-            for text in heard.left_out.hear(header):
+            for text in run_state.left_out.hear(header):
                 self._log(logging.WARNING, link.peer, text)
         elif kind == "log":
             self._log(header["level"], header["node"], f"{header['node']}: {header['text']}")
         elif kind == "moved":
-            heard.hear_moved(link.peer, header, self._plan, now)
+            run_state.hear_moved(link.peer, header, self._plan, now)
         elif kind == "installed":
-            heard.hear_installed(header)
+            run_state.hear_installed(header)
         elif kind == "bye":
-            heard.hear_bye(link.peer, header, self._divergence)
+            run_state.hear_bye(link.peer, header, self._divergence)
         elif kind != "up":
             raise frames.BadFrame(f"{link.peer} sent an unknown {kind!r}")
-        if heard.started_at is not None and heard.history.is_due(heard.started_at, now):
-            settle_failures(heard, now)
-            heard.history.settle(heard.started_at, now)
+        if run_state.started_at is not None and run_state.history.is_due(run_state.started_at, now):
+            settle_failures(run_state, now)
+            run_state.history.settle(run_state.started_at, now)
 
     def hear_witness(self, site: str, job: Job | None) -> None:
         """A site has ended at this work, or idle, as its witness says; end the run if its input has killed it."""
@@ -136,27 +136,27 @@ class Leader:
         """End the run if all copies are gone, unless somebody may yet say why."""
         if self._lost is not None:
             error, until = self._lost
-            sites = {dead.name for dead in self.heard.deaths if dead.is_site}
+            sites = {dead.name for dead in self.run_state.deaths if dead.is_site}
             if sites <= self._witnessed or time.monotonic() > until:
                 self._end(error)
 
     def _hear_gone(self, header: dict[str, Any]) -> None:
         node = header["node"]
-        if node in self.heard.closed_at:
+        if node in self.run_state.closed_at:
             return
-        self.heard.hear_gone(header)
+        self.run_state.hear_gone(header)
         self._log(logging.WARNING, node, f"{node} is {'gone, as it was drained' if node in self.drained else 'dead'}")
         if node not in self.drained and not self.over:
             name, _, incarnation = node.partition(".")
             dead = Process(name, int(incarnation or 1))
             dead.stderr.handed_over()  # What it wrote is where it ran.
             dead.ended(None)
-            self.heard.deaths.append(dead)
+            self.run_state.deaths.append(dead)
 
     def _note_return(self, node: str) -> None:
         """An end that was started again is there; what became of a site's copies, views tell."""
         name = node.partition(".")[0]
-        for dead in self.heard.deaths:
+        for dead in self.run_state.deaths:
             if dead.name == name and dead.node != node and dead.back_at is None:
                 dead.back_at = time.monotonic()
 
@@ -164,14 +164,14 @@ class Leader:
         """With a limit on latency, the ingress lets rows in as they come out."""
         for node, link in self.links.items():
             if node.partition(".")[0] == INGRESS:
-                link.send({"kind": "out", "upto": self.heard.safe_upto})
+                link.send({"kind": "out", "upto": self.run_state.safe_upto})
 
     def _end(self, error: FluxError | None) -> None:
         if self.over:
             return
         if isinstance(error, DataLost):
-            error = DataLost(error.partitions, self.heard.safe_upto or None, copies=error.copies)
-        self.heard.ended, self.heard.error = error is None, error
+            error = DataLost(error.partitions, self.run_state.safe_upto or None, copies=error.copies)
+        self.run_state.ended, self.run_state.error = error is None, error
         for node, link in self.links.items():
             if node != CONTROLLER:
                 self._stop(link)
@@ -184,9 +184,9 @@ class Leader:
     def _process(self, node: str) -> ProcessStatus:
         name, _, incarnation = node.partition(".")
         number = int(incarnation or 1)
-        if node in self.drained or node in self.heard.closed_at:  # Its process may be there for a while.
+        if node in self.drained or node in self.run_state.closed_at:  # Its process may be there for a while.
             return ProcessStatus(name, None, "drained" if node in self.drained else "dead", number, 0.0)
-        copies, rows = self.heard.copies.get(node, 0), self.heard.buffered_rows.get(node, 0)
+        copies, rows = self.run_state.copies.get(node, 0), self.run_state.buffered_rows.get(node, 0)
         return ProcessStatus(name, None, "up", number, 0.0, copies, rows)
 
     def _log(self, level: int, node: str, text: str) -> None:
