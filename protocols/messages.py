@@ -25,7 +25,7 @@ from .view import View as View
 Body: TypeAlias = Any
 Position: TypeAlias = int
 
-VERSION = 4  # Of this protocol; nodes that speak another one are not let in.
+VERSION = 5  # Of this protocol, on the wire, in journals and recordings; another one is refused.
 BODY = {"body": True}  # Marks fields that hold a body: recordings and the wire treat them apart.
 
 

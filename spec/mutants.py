@@ -27,7 +27,7 @@ MODULES = (
     "egress",
     "node",
     "controller",
-    "seen",
+    "view_retention",
 )
 _DESCRIBE = {"title", "describe", "table", "__init__"}
 _TEXT_MAX = 90

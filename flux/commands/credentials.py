@@ -9,7 +9,7 @@ import argparse
 
 from ..wire import secret, tls
 from ..wire.connections import Identity
-from ..wire.request import command
+from ..wire.requests import command
 
 
 def add(parser: argparse.ArgumentParser) -> None:

@@ -15,7 +15,7 @@ import trio
 from ..driver.launcher import Runnable
 from ..driver.remote.exit_monitor import ExitMonitor
 from ..driver.remote.importable import check_module
-from ..driver.remote.join_request import JoinRequest
+from ..driver.remote.join_request import RemoteProcess
 from ..driver.remote.remote_config import RemoteConfig
 from ..driver.remote.remote_controller import RemoteController
 from ..driver.remote.remote_flow import RemoteFlow
@@ -134,7 +134,7 @@ def _join(options: argparse.Namespace) -> int:
     controller, own = tcp(options.controller), credentials.of(options)
     name = _site_name(options.name) if options.role == "site" else None
     with ExitMonitor(controller, own) as witness:
-        joining = JoinRequest(
+        joining = RemoteProcess(
             flow=_flow_of(options),
             role=options.role,
             controller=controller,

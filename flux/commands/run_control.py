@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from ..driver.local import registry
 from ..wire.connections import Identity
-from ..wire.request import ask, command
+from ..wire.requests import (
+    AddSiteRequest,
+    DrainRequest,
+    KillRequest,
+    OutcomeRequest,
+    Request,
+    StatusRequest,
+    ask,
+    command,
+)
 from . import credentials
 from .remote_processes import tcp
 from .top import screen, watch
@@ -95,17 +104,17 @@ class Target:
         entry = registry.find(options.name)
         return Target(entry.address, command(bytes.fromhex(entry.secret)))
 
-    def ask(self, what: str, timeout_s: float, **details: Any) -> dict[str, Any]:
-        """Its answer."""
-        return ask(self.address, self.own, what, timeout_s, **details)
+    def ask(self, request: Request, timeout_s: float) -> dict[str, Any]:
+        """Return its answer."""
+        return ask(self.address, self.own, request, timeout_s)
 
     def status(self) -> dict[str, Any]:
         """What it is doing."""
-        return self.ask("status", _STATUS_TIMEOUT_S)
+        return self.ask(StatusRequest(), _STATUS_TIMEOUT_S)
 
     def outcome(self) -> dict[str, Any]:
         """How a remote run has ended, when it has: its last `status`, and the `error` if it has failed."""
-        return self.ask("outcome", math.inf)
+        return self.ask(OutcomeRequest(), math.inf)
 
 
 def _status(options: argparse.Namespace) -> int:
@@ -122,19 +131,19 @@ def _top(options: argparse.Namespace) -> int:
 
 
 def _kill(options: argparse.Namespace) -> int:
-    Target.of(options).ask("kill", _KILL_TIMEOUT_S, process=options.process)
+    Target.of(options).ask(KillRequest(process=options.process), _KILL_TIMEOUT_S)
     _say(options, f"{options.process} is killed", killed=options.process)
     return 0
 
 
 def _drain(options: argparse.Namespace) -> int:
-    Target.of(options).ask("drain", _DRAIN_TIMEOUT_S, site=options.site, within_s=_DRAIN_TIMEOUT_S)
+    Target.of(options).ask(DrainRequest(site=options.site, within_s=_DRAIN_TIMEOUT_S), _DRAIN_TIMEOUT_S)
     _say(options, f"{options.site} is drained: nothing is on it any more, and it has ended", drained=options.site)
     return 0
 
 
 def _add_site(options: argparse.Namespace) -> int:
-    site = Target.of(options).ask("add-site", _ADD_TIMEOUT_S)["site"]
+    site = Target.of(options).ask(AddSiteRequest(), _ADD_TIMEOUT_S)["site"]
     _say(options, site, added=site)
     return 0
 

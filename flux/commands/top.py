@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..types.errors import FluxError
-from ..wire.request import RequestTimeout, Unanswered
+from ..wire.requests import RequestTimeout, Unanswered
 
 _FAILURES_SHOWN = 8
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"  # The other screen, without a cursor; and back.

@@ -40,9 +40,35 @@ from ..site.report_link import ReportLink
 from ..site.shell import leave
 from ..types.errors import DataLost, FluxError
 from ..wire import frames
-from ..wire.codec import from_plain, to_plain
 from ..wire.connections import keep_dialling, let_in
 from ..wire.link import Link, accept_loop
+from ..wire.membership import (
+    BEAT,
+    Dismissed,
+    EmittedDigests,
+    FromMachine,
+    FromNode,
+    NewView,
+    NodeAddress,
+    PeerUnreachable,
+    ViewReceived,
+    membership_frame,
+    read_from_node,
+)
+from ..wire.reports import (
+    DeclareDead,
+    DrainSite,
+    LogLine,
+    NodeDead,
+    Placement,
+    ProcessFailed,
+    ProcessStopped,
+    Report,
+    SiteDrained,
+    StopProcess,
+    ViewPublished,
+    read_command,
+)
 from .divergence import Divergence
 from .drain import is_empty, moves_off
 from .failure_detector import LOOK_EVERY_S, FailureDetector
@@ -65,8 +91,8 @@ class ControllerProcess:
         self._listener = listener
         self._incarnation = incarnation
         self._links: dict[str, Link] = {}
-        self._pulse = FailureDetector()
-        self._doubts = LinkSuspicions()
+        self._detector = FailureDetector()
+        self._suspicions = LinkSuspicions()
         self._draining: set[str] = set()
         self._divergence = Divergence(config.plan)
         self._crashes = crash_points.watch(CONTROLLER, self._flush)
@@ -87,9 +113,9 @@ class ControllerProcess:
         """Live until the program says stop."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            self.reports.connect(await self._find_program())
+            self.reports.connect(await self._find_driver())
             nursery.start_soon(self.reports.write)
-            nursery.start_soon(self._read_program)
+            nursery.start_soon(self._read_driver)
             if self._unusable is not None:
                 self._give_up(self._unusable)
                 return
@@ -99,7 +125,7 @@ class ControllerProcess:
                 self._report_view(self.machine.view)
                 nursery.start_soon(self._miss_those_who_do_not_return)
 
-    async def _find_program(self) -> socket.socket:
+    async def _find_driver(self) -> socket.socket:
         where, own = self.config.address("program"), self.config.identity(CONTROLLER)
         return await keep_dialling(where, own, self.config.leader, self._note)
 
@@ -123,7 +149,7 @@ class ControllerProcess:
         link.close()
         if self._links.get(link.peer) is link:
             del self._links[link.peer]
-            self._pulse.forget(link.peer)
+            self._detector.forget(link.peer)
             self._step(Closed(node=link.peer))
             if not self.machine.view.alive(link.peer):
                 self._views.addresses.pop(link.peer, None)  # It may never have been in a view.
@@ -134,58 +160,57 @@ class ControllerProcess:
         return f"it was declared dead, as view {view.number} says" if is_dead else None
 
     async def _attend(self, link: Link, first: dict[str, Any], pid: int | None) -> None:
-        """Hear who has greeted, for as long as he is there; what he says first tells if it is only his heart."""
+        """Serve one connection; its first frame says whether it carries only heartbeats."""
         frame: tuple[dict[str, Any], Any] | None = (first, None)
-        if first["kind"] == "beat":
+        if first["kind"] == BEAT["kind"]:
             while frame is not None:
-                self._pulse.beat(link.peer, time.monotonic(), pid)
+                self._detector.beat(link.peer, time.monotonic(), pid)
                 frame = await link.receive()
             return
         if link.peer in self._links:
             raise frames.BadFrame("a process of this name is connected already")
         self._links[link.peer] = link
-        self._pulse.expect(link.peer, time.monotonic(), pid)
+        self._detector.expect(link.peer, time.monotonic(), pid)
         while frame is not None:
-            self._hear(link, frame[0])
+            self._take(link, read_from_node(frame[0]))
             frame = await link.receive()
 
-    def _hear(self, link: Link, header: dict[str, Any]) -> None:
-        kind = header["kind"]
-        if kind == "here":
-            self._views.addresses[link.peer] = frames.field(header, "address", str)
-        elif kind == "seen":
-            number = frames.field(header, "number", int)
-            if number > self.machine.number:
-                raise frames.BadFrame(f"{link.peer} has seen view {number}, and the last is {self.machine.number}")
-            self._views.took(link.peer, number)
-        elif kind == "digests":
-            where = frames.field(header, "stage", int), frames.field(header, "position", int)
-            partitions, digests = frames.numbers(header, "partitions"), frames.numbers(header, "digests")
-            if len(partitions) != len(digests):
-                raise frames.BadFrame(f"{len(digests)} digests of {len(partitions)} partitions")
-            if error := self._divergence.compare(link.peer, *where, partitions, digests):
-                self.reports.send({"kind": "error", "node": CONTROLLER, "error": error.to_dict()})
-        elif kind == "cut":
-            self._doubt(link.peer, frames.field(header, "peer", str))
-        elif kind == "tell":
-            message = from_plain(header.get("m"), lambda body: body)
-            if not isinstance(message, Hello | CopyReady | CopyFailed) or message.node != link.peer:
-                raise frames.BadFrame(f"expected a message of {link.peer}, got {message!r:.200}")
-            self._step(message)
-        else:
-            raise frames.BadFrame(f"expected what a node tells, got {header!r:.200}")
+    def _take(self, link: Link, message: FromNode) -> None:
+        match message:
+            case NodeAddress(address=address):
+                self._views.addresses[link.peer] = address
+            case ViewReceived(number=number):
+                if number > self.machine.number:
+                    raise frames.BadFrame(f"expected a view up to {self.machine.number}, got {number} of {link.peer}")
+                self._views.took(link.peer, number)
+            case EmittedDigests():
+                self._compare(link.peer, message)
+            case PeerUnreachable(peer=peer):
+                self._suspect_link(link.peer, peer)
+            case FromMachine(message=of_machine):
+                if of_machine.node != link.peer:
+                    raise frames.BadFrame(f"expected a message of {link.peer}, got {of_machine!r:.200}")
+                self._step(of_machine)
 
-    def _doubt(self, a: str, b: str) -> None:
+    def _compare(self, node: str, emitted: EmittedDigests) -> None:
+        """Report an operator whose copies emit different rows."""
+        if emitted.stage not in self.config.plan.stages or len(emitted.partitions) != len(emitted.digests):
+            raise frames.BadFrame(f"expected a digest for each partition of a stage, got {emitted!r:.200}")
+        place = emitted.stage, emitted.position, emitted.partitions, emitted.digests
+        if error := self._divergence.compare(node, *place):
+            self._report(ProcessFailed(node=CONTROLLER, error=error.to_dict()))
+
+    def _suspect_link(self, a: str, b: str) -> None:
         """Node `a` cannot reach `b`: if `b` says so, too, neither has died, and one of them has to go."""
         if not ({a, b} <= set(self.machine.view.nodes) and {a, b} <= self._links.keys()):
             return
-        if self._doubts.add(a, b, time.monotonic(), self._pulse.usual_s):
+        if self._suspicions.add(a, b, time.monotonic(), self._detector.usual_s):
             self._step(LinkDown(a=a, b=b))
 
     async def _listen_to_hearts(self) -> None:
         while True:
             await trio.sleep(LOOK_EVERY_S)
-            for node in self._pulse.silent(self._living(), time.monotonic()):
+            for node in self._detector.silent(self._living(), time.monotonic()):
                 if self.machine.view.alive(node):
                     self._step(Suspected(node=node))
 
@@ -206,7 +231,7 @@ class ControllerProcess:
 
     def _unheard(self) -> list[str]:
         """Those that are missing and whose heart is, too: who is busy with a long job returns behind it."""
-        return [node for node in self._missing() if not self._pulse.beats(node, time.monotonic())]
+        return [node for node in self._missing() if not self._detector.beats(node, time.monotonic())]
 
     # What it does.
 
@@ -255,17 +280,17 @@ class ControllerProcess:
 
     def _dismiss(self, node: str, why: str) -> None:
         link = self._links.pop(node, None)
-        self._pulse.forget(node)
+        self._detector.forget(node)
         self._views.addresses.pop(node, None)
         if link is not None:
             self._log(f"{node} is dismissed: {why}")
-            link.send({"kind": "fenced", "text": why})
+            link.send(membership_frame(Dismissed(why=why)))
             self._nursery.start_soon(_see_off, link)
 
     def _give_up(self, error: FluxError) -> None:
         """A view that cannot be written down must not be sent: whoever leads the run ends it."""
         self._unusable = error
-        self.reports.send({"kind": "error", "node": CONTROLLER, "error": error.to_dict()})
+        self._report(ProcessFailed(node=CONTROLLER, error=error.to_dict()))
 
     def _publish(self, publish: Publish) -> None:
         self._views.append(publish.view)
@@ -279,8 +304,7 @@ class ControllerProcess:
 
     def _send_view(self, node: str, view: View) -> None:
         if node in self._links:
-            plain = to_plain(view, lambda body: body)
-            self._links[node].send({"kind": "view", "view": plain, "addresses": self._views.addresses})
+            self._links[node].send(membership_frame(NewView(view=view, addresses=self._views.addresses)))
 
     def _drain(self) -> None:
         view = self.machine.view
@@ -290,7 +314,7 @@ class ControllerProcess:
                 self._report_gone(site)  # Who asked for it may not have heard.
             elif is_empty(view, site):
                 self._draining.discard(site)
-                self.reports.send({"kind": "drained", "site": site})
+                self._report(SiteDrained(site=site))
         for move in list(moves_off(view, self._draining, self._sites())):
             self._step(move)
 
@@ -301,50 +325,68 @@ class ControllerProcess:
 
     def _report_gone(self, node: str, seen_at: float | None = None) -> None:
         """A node is dead now; one that was declared so had given its last sign of life at `seen_at`."""
-        self.reports.send({"kind": "gone", "node": node, "at": time.monotonic(), "seen_at": seen_at})
+        self._report(NodeDead(node=node, at=time.monotonic(), seen_at=seen_at))
 
     def _last_sign_of(self, node: str) -> float | None:
         """The last beat of its heart or, if the others could not reach it any more, since when."""
-        signs = (self._pulse.last(node), self._doubts.since(node))
+        signs = (self._detector.last(node), self._suspicions.since(node))
         return min((at for at in signs if at is not None), default=None)
 
     def _report_lost(self, lost: Lost) -> None:
         names = [_name(self.config, *place) for place in lost.partitions]
         copies = max(len(self.machine.view.copies[stage][partition]) for stage, partition in lost.partitions)
-        self.reports.send({"kind": "error", "node": CONTROLLER, "error": DataLost(names, copies=copies).to_dict()})
+        self._report(ProcessFailed(node=CONTROLLER, error=DataLost(names, copies=copies).to_dict()))
 
     def _report_view(self, view: View) -> None:
         whole = not view.standby and not any(
             node in view.dead for partitions in view.copies for copies in partitions for node in copies
         )
-        told = {"number": view.number, "versions": view.versions, "whole": whole, "at": time.monotonic()}
-        self.reports.send({"kind": "view", **told})
+        at = time.monotonic()
+        self._report(ViewPublished(number=view.number, versions=view.versions, whole=whole, at=at))
         copies = {
             node: sum(len(view.held(stage, node)) for stage in range(len(view.copies)) if not view.is_end(stage))
             for node in view.nodes
             if view.alive(node)
         }
-        self.reports.send({"kind": "placed", "copies": copies, "building": len(view.standby)})
+        self._report(Placement(copies=copies, building=len(view.standby)))
 
-    async def _read_program(self) -> None:
+    async def _read_driver(self) -> None:
+        while True:
+            try:
+                await self._obey()
+                leave(0)  # The driver is gone.
+            except frames.BadFrame as error:
+                refused = error
+            self.reports.close()
+            self.reports = ReportLink(again=True)
+            self.reports.connect(await self._find_driver())
+            self._nursery.start_soon(self.reports.write)
+            self._note(logging.WARNING, f"closed the last connection to the driver: {refused}")
+
+    async def _obey(self) -> None:
         while (frame := await self.reports.receive()) is not None:
-            header, _ = frame
-            if header["kind"] == "dead" and header["node"] in self._missing():
-                self._step(Closed(node=header["node"]))
-            if header["kind"] == "drain":
-                self._draining.add(header["site"])
-                self._drain()
-            if header["kind"] == "stop":
-                self.reports.send({"kind": "bye"})
-                await self.reports.drain()
-                break
-        leave(0)
+            match read_command(frame[0]):
+                case DeclareDead(node=node):
+                    if node in self._missing():
+                        self._step(Closed(node=node))
+                case DrainSite(site=site):
+                    self._draining.add(site)
+                    self._drain()
+                case StopProcess(status=status):
+                    self._report(ProcessStopped())
+                    await self.reports.drain()
+                    leave(status)
+                case command:
+                    raise frames.BadFrame(f"expected a command for the controller, got {type(command).__name__}")
+
+    def _report(self, report: Report) -> None:
+        self.reports.send_report(report)
 
     def _log(self, text: str) -> None:
         self._note(logging.INFO, text)
 
     def _note(self, level: int, text: str) -> None:
-        self.reports.send({"kind": "log", "node": CONTROLLER, "level": level, "text": text})
+        self._report(LogLine(node=CONTROLLER, level=level, text=text))
 
 
 async def _see_off(link: Link) -> None:

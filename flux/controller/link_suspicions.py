@@ -8,9 +8,9 @@ turns. So they must go on to say so for longer than that may take, as long as tu
 
 from __future__ import annotations
 
-from ..site.peers import CUT_PATIENCE_S
+from ..site.peers import UNREACHABLE_AFTER_S
 
-_RECENT_S = 2.5 * CUT_PATIENCE_S  # Who still cannot reach the other has said so again by then.
+_RECENT_S = 2.5 * UNREACHABLE_AFTER_S  # Who still cannot reach the other has said so again by then.
 _TURNS = 20  # More than both together need to make a connection.
 _WAIT_MAX_S = 30.0
 
@@ -37,4 +37,4 @@ class LinkSuspicions:
         return min((self._both_since(by, of) for by, of in pairs), default=None)
 
     def _both_since(self, a: str, b: str) -> float:
-        return max(self._said[a, b][0], self._said[b, a][0]) - CUT_PATIENCE_S  # Each had waited before it said so.
+        return max(self._said[a, b][0], self._said[b, a][0]) - UNREACHABLE_AFTER_S  # Each had waited before it said so.

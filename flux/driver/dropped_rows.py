@@ -1,29 +1,30 @@
-"""Left out: the rows of a run that are not in its output because the user chose so: skipped, shed and late ones.
+"""Dropped rows: the rows of a run that are not in its output because the user chose so: skipped, shed and late ones.
 
-Each copy tells of the rows it skips, and of those that came too late; they are counted once. How many rows of a
-partition a step has left out is the same in all copies, so the highest number that was heard is how many there are. The
-ingress has no copy, but may be started again: there the sequence numbers tell which rows were counted.
+Each copy reports the rows that it skips and those that are late; they are counted once. A step drops the same number of
+rows of a partition in all copies, so the highest number reported is how many there are. The ingress has no copy, but
+may be started again: there the sequence numbers say which rows were counted.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
+from ..wire.reports import RowsLate, RowsShed, RowsSkipped
 from .report import SkippedRow
 
 ROWS_MAX = 100  # Rows that are shown with their content; the others are counted.
 
+Step = tuple[int, int]  # Its stage, and its number there.
+
 
 class DroppedRows:
-    """What was heard so far."""
+    """What was reported until now."""
 
     def __init__(self) -> None:
         self.rows: list[SkippedRow] = []
         self.shed = 0
-        self._shown: set[tuple[Any, ...]] = set()
-        self._totals: dict[tuple[Any, ...], int] = {}  # By the step's stage and number there, and partition.
-        self._told_upto: dict[tuple[Any, ...], int] = {}  # Of steps in the ingress: the last number that was skipped.
-        self._late: dict[tuple[Any, ...], int] = {}
+        self._shown: set[tuple[Step, int, int]] = set()
+        self._totals: dict[tuple[Step, int], int] = {}  # By step and partition.
+        self._counted_upto: dict[Step, int] = {}  # Of steps in the ingress: the last number that was skipped.
+        self._late: dict[tuple[Step, int], int] = {}
 
     @property
     def skipped(self) -> int:
@@ -32,59 +33,65 @@ class DroppedRows:
 
     @property
     def late(self) -> int:
-        """How many rows came when their time had passed."""
+        """How many rows arrived when the watermark had passed their time."""
         return sum(self._late.values())
 
-    def hear(self, header: dict[str, Any]) -> list[str]:
-        """A process tells of rows; return what the log is to say."""
-        if header["kind"] == "late":
-            return self._hear_late(header)
-        return self._hear_shed(header) if header["kind"] == "shed" else self._hear_skipped(header)
+    def apply(self, report: RowsSkipped | RowsShed | RowsLate) -> list[str]:
+        """Count what a process reports; return lines for the log."""
+        match report:
+            case RowsLate():
+                return self._apply_late(report)
+            case RowsShed():
+                return self._apply_shed(report)
+            case RowsSkipped():
+                return self._apply_skipped(report)
 
-    def _hear_late(self, header: dict[str, Any]) -> list[str]:
+    def _apply_late(self, report: RowsLate) -> list[str]:
         is_first = not self._late
-        for partition, total in header["totals"]:
-            place = (*header["place"], partition)
+        for partition, total in report.totals:
+            place = (report.stage, report.number), partition
             self._late[place] = max(total, self._late.get(place, 0))
         if not is_first:
             return []
         return [
-            f"rows come to step {header['step']!r} when the watermark has passed their time: the report counts them. "
-            "If they are to be waited for, give flow.source(...) a greater lateness_ms"
+            f"rows arrive at step {report.step!r} when the watermark has passed their time: the report counts them. "
+            "To wait for them, give flow.source(...) a greater lateness_ms"
         ]
 
-    def _hear_skipped(self, header: dict[str, Any]) -> list[str]:
-        where, step, texts = tuple(header["place"]), header["step"], []
-        told_upto = self._told_upto.get(where, 0)
-        if "numbers" in header:
-            self._count_once(where, header["numbers"])
+    def _apply_skipped(self, report: RowsSkipped) -> list[str]:
+        step, texts = (report.stage, report.number), []
+        counted_upto = self._counted_upto.get(step, 0)
+        if report.numbers is not None:
+            self._count_once(step, report.numbers)
         else:
-            for partition, total in header["totals"]:
-                place = (*where, partition)
-                self._totals[place] = max(total, self._totals.get(place, 0))
-        for partition, nth, sn, values, error in header["rows"]:
-            if (*where, partition, nth) in self._shown or sn <= told_upto or len(self.rows) == ROWS_MAX:
+            for partition, total in report.totals:
+                self._totals[step, partition] = max(total, self._totals.get((step, partition), 0))
+        for row in report.rows:
+            place = (step, row.partition, row.nth)
+            if place in self._shown or row.sn <= counted_upto or len(self.rows) == ROWS_MAX:
                 continue
-            if "numbers" not in header:
-                self._shown.add((*where, partition, nth))
-            self.rows.append(SkippedRow(step=step, partition=partition, row=sn, values=values, error=error))
-            texts.append(f"step {step!r}, partition {partition} skipped row {sn}, {values}: {error}")
+            if report.numbers is None:
+                self._shown.add(place)
+            self.rows.append(SkippedRow(report.step, row.partition, row.sn, row.values, row.error))
+            texts.append(
+                f"step {report.step!r}, partition {row.partition} skipped row {row.sn}, {row.values}: {row.error}"
+            )
             if len(self.rows) == ROWS_MAX:
                 texts.append(f"{ROWS_MAX} skipped rows were shown; further ones are only counted")
         return texts
 
-    def _count_once(self, where: tuple[Any, ...], numbers: list[int]) -> None:
-        """An ingress takes rows in the order of their numbers; one that was started again takes some once more."""
-        upto = self._told_upto.get(where, 0)
-        self._totals[where] = self._totals.get(where, 0) + sum(number > upto for number in numbers)
-        self._told_upto[where] = max([upto, *numbers])
+    def _count_once(self, step: Step, numbers: tuple[int, ...]) -> None:
+        """Count rows that the ingress skipped. It takes them in order, and after a restart some of them again."""
+        upto = self._counted_upto.get(step, 0)
+        self._totals[step, 0] = self._totals.get((step, 0), 0) + sum(number > upto for number in numbers)
+        self._counted_upto[step] = max([upto, *numbers])
 
-    def _hear_shed(self, header: dict[str, Any]) -> list[str]:
-        first = not self.shed
-        self.shed = max(self.shed, header["total"])
-        if not first:
+    def _apply_shed(self, report: RowsShed) -> list[str]:
+        is_first = not self.shed
+        self.shed = max(self.shed, report.total)
+        if not is_first:
             return []
         return [
-            "rows come faster than they are processed, and are shed: the report counts them. Give more sites, or let "
+            "rows arrive faster than they are processed, and are shed: the report counts them. Give more sites, or let "
             'the source wait with on_overload="wait"'
         ]

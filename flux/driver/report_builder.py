@@ -32,10 +32,10 @@ def make_report(name: str, run_state: RunState, tables: list[pa.Table]) -> Repor
         name=name,
         inputs=run_state.history.input_rows,
         duration_s=_last_output_s(run_state),
-        skipped=run_state.left_out.skipped,
-        skipped_rows=list(run_state.left_out.rows),
-        shed=run_state.left_out.shed,
-        late=run_state.left_out.late,
+        skipped=run_state.dropped_rows.skipped,
+        skipped_rows=list(run_state.dropped_rows.rows),
+        shed=run_state.dropped_rows.shed,
+        late=run_state.dropped_rows.late,
     )
 
 
@@ -92,9 +92,9 @@ def status_of(name: str, run_state: RunState, processes: list[ProcessStatus], wh
         latency_p50_ms=p50_ms,
         latency_p99_ms=p99_ms,
         building=run_state.building,
-        skipped=run_state.left_out.skipped,
-        shed=run_state.left_out.shed,
-        late=run_state.left_out.late,
+        skipped=run_state.dropped_rows.skipped,
+        shed=run_state.dropped_rows.shed,
+        late=run_state.dropped_rows.late,
     )
 
 

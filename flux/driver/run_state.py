@@ -1,25 +1,53 @@
-"""Heard: everything the program's thread has learnt of a run."""
+"""Run state: everything that a driver knows of a run, as its processes report it.
+
+`RunState.apply` changes values only. What a report makes necessary besides, it returns as data: a driver carries that
+out, over forked processes or over machines. Times are of the driver's clock.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from ..controller.divergence import Divergence
 from ..plan import Plan
-from ..types.errors import OperatorError
+from ..plan.plan import CONTROLLER, EGRESS, INGRESS
+from ..types.errors import DataLost, FluxError, OperatorError, from_dict
+from ..wire.frames import BadFrame, format_value
+from ..wire.reports import (
+    Command,
+    Load,
+    LogLine,
+    NodeDead,
+    OutputReached,
+    Placement,
+    ProcessFailed,
+    ProcessStopped,
+    ProcessUp,
+    Reached,
+    Report,
+    RowsLate,
+    RowsNumbered,
+    RowsShed,
+    RowsSkipped,
+    RowsWritten,
+    SiteDrained,
+    StateInstalled,
+    StateSent,
+    ViewPublished,
+)
 from .dropped_rows import DroppedRows
 from .history import History
 from .processes import Process
 
-MOVES_MAX = 10_000  # Of more moves, a report tells the last.
+MOVES_MAX = 10_000  # A report has the last moves, up to this number.
 
 
 @dataclass
 class StateMove:
-    """The state of one partition that went to another site, and for how long it kept both sites from all else."""
+    """The state of one partition that was sent to another site, and for how long it held up both sites."""
 
     version: int  # The copy that was built from it.
     at: float
@@ -30,11 +58,11 @@ class StateMove:
     step: str = ""
     partition: int = 0
     donor: str = ""
-    send_s: float = 0.0  # From the cut until all was on its way.
+    send_s: float = 0.0  # From the snapshot until the last chunk was queued.
 
 
 class Completeness(NamedTuple):
-    """When every partition had all its copies; `versions` of copies had been begun by then, and none was left."""
+    """When every partition had all its copies; `versions` of copies were begun until then, and none was left."""
 
     at: float
     versions: int
@@ -45,15 +73,75 @@ class SinkProgress:
     """What one sink has taken: in its own positions up to `upto`; the dataflow had `reached` that then."""
 
     upto: int = 0
-    reached: tuple[int, Sequence[Any]] = (0, ())
+    reached: Reached = (0, ())
     rows: int = 0
     ended: bool = False
 
 
+# What a report makes necessary.
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """End the run with this error."""
+
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """Write a line to the log."""
+
+    level: int
+    node: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class SendCommand:
+    """Send a command to the process of this name."""
+
+    to: str
+    command: Command
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDied:
+    """The controller has declared a node dead."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class SiteEmpty:
+    """No partition is left on a site that was to be drained: stop it."""
+
+    site: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEnded:
+    """Every sink has the end of the stream."""
+
+
+_ROLES: dict[type[Report], str] = {
+    RowsWritten: EGRESS,
+    RowsNumbered: INGRESS,
+    RowsShed: INGRESS,
+    ViewPublished: CONTROLLER,
+    Placement: CONTROLLER,
+    NodeDead: CONTROLLER,
+    SiteDrained: CONTROLLER,
+}
+
+Action: TypeAlias = Fail | Log | SendCommand | NodeDied | SiteEmpty | StreamEnded
+
+
 @dataclass
 class RunState:
-    """What the program knows of the run. Times are of the monotonic clock."""
+    """What is known of the run of `plan`."""
 
+    plan: Plan
     outputs: int = 0  # Of all sinks.
     safe_upto: int = 0  # Up to here all sinks have everything.
     sinks: list[SinkProgress] = field(default_factory=lambda: [SinkProgress()])
@@ -62,66 +150,139 @@ class RunState:
     error: BaseException | None = None
     history: History = field(default_factory=History)
     closed_at: dict[str, float] = field(default_factory=dict)  # When the controller noticed that a node is dead.
-    seen_at: dict[str, float] = field(default_factory=dict)  # The last sign of life of those that fell silent.
+    seen_at: dict[str, float] = field(default_factory=dict)  # The last sign of life of nodes that fell silent.
     wholes: list[Completeness] = field(default_factory=list)
-    whole: bool = False  # Whether it is so now.
+    whole: bool = False  # Whether every partition has all its copies now.
     copies: dict[str, int] = field(default_factory=dict)  # How many copies of partitions each node holds.
-    building: int = 0  # Copies that are on their way.
-    buffered_rows: dict[str, int] = field(default_factory=dict)  # What each node keeps until it is acknowledged.
+    building: int = 0  # Copies in transfer.
+    buffered_rows: dict[str, int] = field(default_factory=dict)  # What each node buffers until it is acknowledged.
     draining: set[str] = field(default_factory=set)  # Sites that the controller is to empty.
     moved: list[StateMove] = field(default_factory=list)  # Those that a death may yet need.
     moves: deque[StateMove] = field(default_factory=lambda: deque(maxlen=MOVES_MAX))
     changes: list[tuple[float, str]] = field(default_factory=list)  # Of which sites there are, as the user wanted.
-    left_out: DroppedRows = field(default_factory=DroppedRows)
-    byes: set[str] = field(default_factory=set)
+    dropped_rows: DroppedRows = field(default_factory=DroppedRows)
+    stopped: set[str] = field(default_factory=set)  # Nodes that have ended as commanded.
     diverged: OperatorError | None = None  # Two copies had emitted different rows when the run ended.
     deaths: list[Process] = field(default_factory=list)  # In the order in which they were noticed.
-    declared: list[Process] = field(default_factory=list)  # Dead for the controller while the process was there.
+    declared: list[Process] = field(default_factory=list)  # Declared dead while the process was there.
 
-    def take(self, header: dict[str, Any], now: float) -> None:
-        """A sink has taken rows, of which the egress tells; what it tells again changes nothing."""
-        sink = self.sinks[header.get("sink", 0)]
-        if header["upto"] > sink.upto or header.get("total", 0) > sink.rows:
-            # A sink outlives its egress: what one had not told any more is in the total of the next.
-            count = header["total"] - sink.rows if "total" in header else header["count"]
-            position, ahead = header.get("reached") or (header["upto"], ())
-            sink.upto, sink.reached, sink.rows = header["upto"], (position, ahead), sink.rows + count
-            self.history.add_output((now, position, count))
-        sink.ended = sink.ended or header["end"]
+    def __post_init__(self) -> None:
+        self._divergence = Divergence(self.plan)
+
+    def apply(self, report: Report, node: str, now: float) -> list[Action]:
+        """Take in a report of `node`; return what is to be done. A report that is repeated changes nothing.
+
+        `BadFrame` if a process of its kind does not report that, or if it names what the plan does not have.
+        """
+        role = _ROLES.get(type(report))
+        if role is not None and node.partition(".")[0] != role:
+            raise BadFrame(f"expected a report of {node}, got {type(report).__name__}, which only the {role} sends")
+        match report:
+            case RowsWritten():
+                return self._apply_written(report, now)
+            case RowsNumbered():
+                self.history.add_inputs(report.log, report.total)
+            case ViewPublished():
+                return self._apply_view(report)
+            case Placement():
+                self.copies, self.building = report.copies, report.building
+            case Load():
+                self.buffered_rows[node] = report.buffered_rows
+            case StateSent():
+                self._apply_sent(report, node, now)
+            case StateInstalled():
+                for move in self.moved:
+                    if move.version == report.version:
+                        move.install_s += report.install_s
+            case NodeDead():
+                return self._apply_dead(report)
+            case SiteDrained():
+                return [SiteEmpty(report.site)]
+            case ProcessFailed():
+                return [Fail(_error_in(report.error))]
+            case ProcessStopped():
+                self._apply_stopped(report, node)
+            case RowsSkipped() | RowsShed() | RowsLate():
+                return [Log(logging.WARNING, node, text) for text in self.dropped_rows.apply(report)]
+            case LogLine():
+                return [Log(report.level, report.node, f"{report.node}: {report.text}")]
+            case ProcessUp():
+                pass
+        return []
+
+    def _apply_written(self, report: RowsWritten, now: float) -> list[Action]:
+        if not 0 <= report.sink < len(self.sinks):
+            raise BadFrame(f"expected output of one of {len(self.sinks)} sinks, got number {report.sink}")
+        sink, had_ended = self.sinks[report.sink], self.ended
+        if report.upto > sink.upto or (report.total or 0) > sink.rows:
+            # A sink outlives its egress: what one could not report any more is in the total of the next.
+            count = report.rows if report.total is None else report.total - sink.rows
+            sink.upto, sink.reached, sink.rows = report.upto, (report.position, report.ahead), sink.rows + count
+            self.history.add_output((now, report.position, count))
+        sink.ended = sink.ended or report.end
         self.outputs = sum(sink.rows for sink in self.sinks)
         self.safe_upto = min(sink.reached[0] for sink in self.sinks)
         self.ended = self.ended or all(sink.ended for sink in self.sinks)
+        actions: list[Action] = [StreamEnded()] if self.ended and not had_ended else []
+        if self.plan.policy.max_latency_ms is not None:
+            actions.append(SendCommand(INGRESS, OutputReached(upto=self.safe_upto)))
+        return actions
 
-    def hear_gone(self, header: dict[str, Any]) -> None:
-        """The controller says that a node is dead; what it says again changes nothing."""
-        if header["node"] not in self.closed_at and header.get("seen_at") is not None:
-            self.seen_at[header["node"]] = header["seen_at"]
-        self.closed_at.setdefault(header["node"], header["at"])
+    def _apply_view(self, report: ViewPublished) -> list[Action]:
+        actions: list[Action] = []
+        if self.started_at is None:
+            self.started_at = report.at
+        if self.whole != report.whole:
+            what = "every partition has all its copies" if report.whole else "copies are missing"
+            actions.append(Log(logging.INFO, CONTROLLER, f"view {report.number}: {what}"))
+        self.whole = report.whole
+        if self.whole:
+            self.wholes.append(Completeness(report.at, report.versions))
+        return actions
 
-    def hear_moved(self, donor: str, header: dict[str, Any], plan: Plan, now: float) -> None:
-        """A site has sent the state of a partition to another."""
-        moved = StateMove(
-            version=header["version"],
+    def _apply_dead(self, report: NodeDead) -> list[Action]:
+        if report.node in self.closed_at:
+            return []
+        if report.seen_at is not None:
+            self.seen_at[report.node] = report.seen_at
+        self.closed_at[report.node] = report.at
+        return [NodeDied(report.node)]
+
+    def _apply_sent(self, report: StateSent, donor: str, now: float) -> None:
+        if report.stage not in self.plan.stages:
+            raise BadFrame(f"expected state of a stage from 1 to {len(self.plan.segments)}, got {report.stage}")
+        move = StateMove(
+            version=report.version,
             at=now,
-            to=header["to"],
-            size_bytes=header["bytes"],
-            cut_s=header["cut_s"],
-            step=plan.segment(header["stage"]).title,
-            partition=header["partition"],
+            to=report.to,
+            size_bytes=report.size_bytes,
+            cut_s=report.snapshot_s,
+            step=self.plan.segment(report.stage).title,
+            partition=report.partition,
             donor=donor,
-            send_s=header["send_s"],
+            send_s=report.send_s,
         )
-        self.moved.append(moved)
-        self.moves.append(moved)
+        self.moved.append(move)
+        self.moves.append(move)
 
-    def hear_installed(self, header: dict[str, Any]) -> None:
-        """The other has it in place."""
-        for moved in self.moved:
-            if moved.version == header["version"]:
-                moved.install_s += header["install_s"]
+    def _apply_stopped(self, report: ProcessStopped, node: str) -> None:
+        """At the end all copies of a partition must have emitted the same."""
+        self.stopped.add(node)
+        for each in report.digests:
+            if each.stage not in self.plan.stages or len(each.partitions) != len(each.digests):
+                raise BadFrame(f"expected a digest for each partition of a stage, got {each!r:.200}")
+            place = each.stage, each.position, each.partitions, each.digests
+            self.diverged = self._divergence.compare(node, *place) or self.diverged
 
-    def hear_bye(self, node: str, header: dict[str, Any], divergence: Divergence) -> None:
-        """A process has ended as it was told; a site says last what its copies have emitted in all."""
-        self.byes.add(node)
-        for place in header.get("digests", ()):
-            self.diverged = divergence.compare(node, *place) or self.diverged
+    def safe(self, error: BaseException) -> BaseException:
+        """Return the error with what is known to be safe."""
+        if isinstance(error, DataLost):
+            return DataLost(error.partitions, self.safe_upto or None, copies=error.copies)
+        return error
+
+
+def _error_in(document: dict[str, Any]) -> FluxError:
+    try:
+        return from_dict(document)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise BadFrame(f"expected an error of Flux, got {format_value(document)}") from error

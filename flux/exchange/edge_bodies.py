@@ -19,9 +19,9 @@ class EdgeBodies:
 
     __slots__ = ("parts", "token")
 
-    def __init__(self, parts: Mapping[int, Rows]) -> None:
+    def __init__(self, parts: Mapping[int, Rows], token: int | None = None) -> None:
         self.parts = dict(parts)
-        self.token = new_token()
+        self.token = new_token() if token is None else token
 
     def __len__(self) -> int:
         return sum(map(len, self.parts.values()))

@@ -20,8 +20,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..model.batch import Batch
 from ..model.punctuation import PUNCTUATIONS, Punctuation
 from ..model.subseq import Subseqs, from_arrow, is_sub, to_arrow
+from ..types.array_types import Pids
 from ..types.normalize import HIDDEN, describe_columns
 from ..wire.frames import BadFrame, format_value
 from .channel_mask import ChannelMask
@@ -45,8 +47,8 @@ class Rows:
         self.wide = wide if wide is not None and wide.num_rows else None
         self.punctuations = punctuations
         self.token = new_token()
-        self._encoded: pa.Buffer | None = None
         self.spilled = False
+        self._encoded: pa.Buffer | None = None  # What `encode` returned, for the next lane that sends the same rows.
 
     @classmethod
     def of(
@@ -67,6 +69,18 @@ class Rows:
         # The user's fields as they are: they also say what the arrays do not, such as that there are no nulls.
         schema = pa.schema([*user.schema, *ours], user.schema.metadata)
         return cls(pa.RecordBatch.from_arrays([*user.columns, *arrays], schema=schema), punctuations)
+
+    @classmethod
+    def routed(cls, batch: Batch, partition: Pids, punctuations: tuple[Punctuation, ...]) -> Rows:
+        """Return what operators emitted, with the partition that each row goes to."""
+        return cls.of(batch.arrow, batch.sn, batch.sub, batch.partition, partition, punctuations)
+
+    @property
+    def batch(self) -> Batch | None:
+        """The rows as operators see them, in the same memory; None if there are none."""
+        if self.wide is None:
+            return None
+        return Batch(self.user, self.hidden(SN), self.hidden(SUB), self.hidden(PARTITION))
 
     @classmethod
     def received(cls, wide: pa.RecordBatch | None, plain_marks: Any) -> Rows:
@@ -167,12 +181,14 @@ class Rows:
             self._encoded = self.wide.serialize()
         return self._encoded
 
-    def spill(self, elsewhere: Any) -> None:
-        """Use this memory from now on: it holds what `encode` gave, and who keeps it there takes care of it."""
+    def spill(self, memory: Any) -> Rows:
+        """Return the same rows in `memory`, which holds what `encode` returned; a recording takes both for one."""
         assert self.wide is not None
-        self._encoded = pa.py_buffer(elsewhere)
-        self.wide = pa.ipc.read_record_batch(self._encoded, self.wide.schema)
-        self.spilled = True
+        rows = Rows(None, self.punctuations)
+        rows._encoded = pa.py_buffer(memory)
+        rows.wide = pa.ipc.read_record_batch(rows._encoded, self.wide.schema)
+        rows.token, rows.spilled = self.token, True
+        return rows
 
 
 def punctuations_to_plain(punctuations: Iterable[Punctuation]) -> list[list[Any]]:

@@ -19,6 +19,7 @@ from typing import Literal
 import pyarrow as pa
 
 from ..exchange.routes import Route
+from ..exchange.stage_output import OutputEdge
 from ..model.operator import OperatorStep
 from ..protocols.messages import View
 from ..types.errors import PlanError
@@ -157,6 +158,11 @@ class Plan:
     def outputs(self, stage: int) -> tuple[int, ...]:
         """The edges out of a stage."""
         return self._outputs[stage]
+
+    def output_edges(self, stage: int) -> tuple[OutputEdge, ...]:
+        """The edges out of a stage, each with the step that it begins at and its route."""
+        edges = ((number, self.edges[number]) for number in self.outputs(stage))
+        return tuple(OutputEdge(number, edge.tap, edge.route) for number, edge in edges)
 
     def inputs(self, stage: int) -> dict[int, int]:
         """The edges into a stage, each with its side."""

@@ -12,10 +12,9 @@ import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..storage.disk import disk_error
-from ..types.errors import FluxError
+from ..wire.requests import PlainJob
 
 _HEAD = struct.Struct("<qqqq")  # Whether it is at work, the stage, after, upto.
 _PARTITIONS_BYTES = 65_536 // 8
@@ -37,18 +36,15 @@ class Job:
         same = self.stage == other.stage and bool(self.partitions & other.partitions)
         return same and self.after < other.upto and other.after < self.upto
 
-    def to_plain(self) -> list[Any]:
-        """For whoever is told of it over the network."""
-        return [self.stage, self.after, self.upto, sorted(self.partitions)]
+    def to_plain(self) -> PlainJob:
+        """Return the fields for a request."""
+        return (self.stage, self.after, self.upto, tuple(sorted(self.partitions)))
 
     @staticmethod
-    def from_plain(plain: Any) -> Job:
-        """What somebody told, checked."""
-        try:
-            stage, after, upto, partitions = plain
-            return Job(stage=int(stage), after=int(after), upto=int(upto), partitions=frozenset(map(int, partitions)))
-        except (TypeError, ValueError):
-            raise FluxError(f"a site works on [stage, after, upto, partitions], not {plain!r:.200}") from None
+    def from_plain(plain: PlainJob) -> Job:
+        """Return what `to_plain` was called on."""
+        stage, after, upto, partitions = plain
+        return Job(stage=stage, after=after, upto=upto, partitions=frozenset(partitions))
 
 
 def note_in(path: Path) -> mmap.mmap:

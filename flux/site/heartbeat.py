@@ -13,11 +13,12 @@ import time
 from ..types.errors import FluxError
 from ..wire import frames
 from ..wire.connections import Identity, dial_in_thread
+from ..wire.membership import BEAT
 
 BEAT_EVERY_S = 0.1
 _SEND_TIMEOUT_S = 5.0
 _DISTRUST_S = 1.0
-_BEAT = frames.encode({"kind": "beat"})
+_BEAT = frames.encode(BEAT)
 
 
 class Heartbeat:

@@ -16,9 +16,11 @@ from ..protocols.controller import Controller
 from ..protocols.egress import Egress
 from ..protocols.ingress import Ingress
 from ..protocols.machine import Machine
+from ..protocols.messages import VERSION
 from ..protocols.node import Node
 from ..protocols.pooler import Pooler
 from ..storage.disk import append, disk_error
+from ..types.errors import FluxError
 from ..wire.codec import from_plain, to_plain
 
 SUFFIX = ".recording"
@@ -35,7 +37,7 @@ class Recorder:
             self._file: BinaryIO = path.open("wb", buffering=0)  # A killed process has written all it did.
         except OSError as error:
             raise disk_error("a recording", path, error, _KEPT) from error
-        self._write(_describe(machine))
+        self._write({"version": VERSION, **_describe(machine)})
 
     def record(self, message: Any, effects: list[Any]) -> None:
         """One step of the machine."""
@@ -60,7 +62,13 @@ def replay(path: Path) -> int:
     The last record may be cut short: its process was killed while it wrote.
     """
     records = _records(path)
-    machine = _build(next(records))
+    described = next(records)
+    if described.get("version") != VERSION:
+        raise FluxError(
+            f"the recording {path} is of protocol version {described.get('version', 'below 5')}, and this release of "
+            f"Flux replays version {VERSION}. Replay it with the release that wrote it"
+        )
+    machine = _build(described)
     steps = 0
     for plain, recorded in records:
         effects = machine.step(from_plain(plain, _itself))

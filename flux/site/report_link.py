@@ -1,36 +1,32 @@
-"""Reports: what a process tells the program that leads the run, or the controller that takes its part."""
+"""Report link: how a process reports to the driver of the run, or to the controller that takes its part."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pyarrow as pa
 
-from ..wire.link import FrameBody, Link
+from ..wire.link import Link
+from ..wire.reports import Load, ProcessUp, Report, RowsNumbered, RowsShed, RowsWritten, report_frame
 
-# Each says totals, so the next one says all that the last did.
-_TOTALS = ("rows", "inputs", "shed", "load")
+# Each holds totals, so the next one includes what the last reported.
+_TOTALS = (RowsWritten, RowsNumbered, RowsShed, Load)
 
 
 class ReportLink(Link):
-    """A link for reports; its first frame says so, because a controller may take the program's part.
+    """A link for reports. Its first frame is `ProcessUp`, because a controller may take the driver's part.
 
-    `again` if it takes the place of another that has broken: rows flow on while nobody leads the run, maybe for hours.
-    Until somebody does, totals are not kept; the process repeats the last of them then.
+    `again` if it replaces a link that broke: rows flow on without a driver, maybe for hours. Until it is connected,
+    totals are not queued; the process repeats the last of them then.
     """
 
     def __init__(self, *, again: bool = False) -> None:
         super().__init__("program")
-        self._again_until_connected = again
-        self.send({"kind": "up"})
+        self._drops_totals = again
+        self.send_report(ProcessUp())
 
-    def send(self, header: dict[str, Any], body: FrameBody = None, bulk: bool = False) -> None:
-        if self._is_kept(header):
-            super().send(header, body, bulk)
-
-    def send_batch(self, header: dict[str, Any], batch: pa.RecordBatch | None, encoded: FrameBody = None) -> None:
-        if self._is_kept(header):
-            super().send_batch(header, batch, encoded)
-
-    def _is_kept(self, header: dict[str, Any]) -> bool:
-        return self.connected or not self._again_until_connected or header["kind"] not in _TOTALS
+    def send_report(self, report: Report, rows: pa.RecordBatch | None = None) -> None:
+        """Queue a report, with these rows if it carries any."""
+        if self.connected or not self._drops_totals or not isinstance(report, _TOTALS):
+            if isinstance(report, RowsWritten):
+                self.send_batch(report_frame(report), rows)
+            else:
+                self.send(report_frame(report))

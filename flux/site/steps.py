@@ -6,15 +6,15 @@ with one tap, its end.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ..hosting import Hosted, host
 from ..model.batch import Batch
 from ..model.punctuation import Punctuation
 from ..plan import Plan
 from ..plan.plan import INPUT
-from .row_skipper import RowSkipper
+from ..wire.reports import RowsSkipped, SkippedContent
+from .row_skipper import RowSkipper, SkippedInput
 
 StepOutputs = dict[int, Batch]  # What came out, by place.
 
@@ -52,15 +52,31 @@ class Steps:
                 found[number] = made
         return {place: made for place, made in found.items() if place in self._taps}
 
-    def skipped(self) -> Iterator[tuple[dict[str, Any], list[tuple[int, int]]]]:
-        """What the program is to be told of rows that were left out; and partition and number of those just now."""
+    def skipped(self) -> Iterator[tuple[RowsSkipped | None, list[tuple[int, int]]]]:
+        """Yield a report of skipped rows for each step, if there is news; and partition and number of the new ones."""
         for number, step in enumerate(self.hosted):
             if not isinstance(step, RowSkipper):
                 continue
             totals, skipped = step.take_skipped()
-            rows = [[row.partition, row.nth, row.sn, *row.shown] for row in skipped if row.shown is not None]
-            place = {"step": step.step.name, "place": [self._stage, number]}
-            told: dict[str, Any] = {"kind": "skipped", **place, "totals": list(totals.items()), "rows": rows}
-            if self._stage == 0:  # What an ingress has counted is not known to the next one; the numbers are the same.
-                told["numbers"] = [row.sn for row in skipped]
-            yield told if totals else {}, [(row.partition, row.sn) for row in skipped]
+            yield (
+                self._report(step, number, totals, skipped) if totals else None,
+                [(row.partition, row.sn) for row in skipped],
+            )
+
+    def _report(
+        self, step: RowSkipper, number: int, totals: Mapping[int, int], skipped: Sequence[SkippedInput]
+    ) -> RowsSkipped:
+        rows = tuple(
+            SkippedContent(partition=row.partition, nth=row.nth, sn=row.sn, values=row.shown[0], error=row.shown[1])
+            for row in skipped
+            if row.shown is not None
+        )
+        return RowsSkipped(
+            step=step.step.name,
+            stage=self._stage,
+            number=number,
+            totals=tuple(totals.items()),
+            rows=rows,
+            # An ingress does not know what the last one has counted; but the numbers of rows are the same.
+            numbers=tuple(row.sn for row in skipped) if self._stage == 0 else None,
+        )

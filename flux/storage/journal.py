@@ -19,12 +19,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..protocols.messages import VERSION
 from ..types.errors import FluxError
 from .disk import append, disk_error, sync_directory
 
 __all__ = ["InUse", "Journal", "Record"]
 
-MAGIC = b"flux journal 1\n"
+_BEGIN = b"flux journal "
+MAGIC = _BEGIN + b"%d\n" % VERSION  # What is in records changes with the protocol.
 _HEAD = struct.Struct("<III")
 _CHECKED_BYTES = 8  # Of the head: length and crc32 of the content.
 _KEPT = "What the journal held before is safe"
@@ -147,8 +149,10 @@ def _framed(content: bytes) -> bytes:
 
 def _records(path: Path, data: bytes) -> Iterator[Record]:
     """Yield the records that are whole; raise if something else than the end is missing."""
+    if data.startswith(_BEGIN) and not data.startswith(MAGIC):
+        raise _other_release(path, data[len(_BEGIN) :].partition(b"\n")[0])
     if not data.startswith(MAGIC):
-        raise _damaged(path, 0, "it does not begin as a journal of this release does")
+        raise _damaged(path, 0, "it does not begin as a journal does")
     position = len(MAGIC)
     while position + _HEAD.size <= len(data):
         length, content_crc, head_crc = _HEAD.unpack_from(data, position)
@@ -161,6 +165,14 @@ def _records(path: Path, data: bytes) -> Iterator[Record]:
             raise _damaged(path, position, "a record does not fit its checksum")
         yield Record(position, content)
         position += _HEAD.size + length
+
+
+def _other_release(path: Path, version: bytes) -> FluxError:
+    return FluxError(
+        f"the journal {path} is of another release: its version is {version.decode('ascii', 'replace'):.20}, and this "
+        f"release of Flux reads version {VERSION}. Nothing was changed. Finish the run with the release that began it, "
+        "or run the flow again from an empty directory"
+    )
 
 
 def _damaged(path: Path, position: int, what: str) -> FluxError:

@@ -1,75 +1,140 @@
-"""Messages and effects of the machines as plain values, for the wire and for recordings.
+"""Dataclasses as plain values, for the wire, for journals and for recordings.
 
-A dataclass of `flux.protocols.messages` becomes a map with its name under "$"; only names known here
-are ever built again, and only with fields of the types they declare: a machine believes what it is given.
-Bodies stay out: the caller says what stands for one (on the wire they travel behind the header; in a
-recording a number stands for each).
+A `Codec` knows the dataclasses of one conversation. Each becomes a map with its name under "$". Only classes that the
+codec knows are ever built again, and only with fields of the types they declare: readers rely on what they are given.
+What it cannot read is a `BadFrame` that says what was expected and what it got.
+
+Bodies stay out: the caller says what stands for one. On the wire they travel after the header; in a recording a number
+stands for each.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from types import UnionType
-from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Iterable
+from types import NoneType, UnionType
+from typing import Any, NewType, TypeAlias, get_args, get_origin, get_type_hints
 
 from ..protocols import messages
 from .frames import BadFrame, format_value
+
+Word = NewType("Word", int)  # An integer of 64 bits without a sign, such as a digest.
 
 BodyOf: TypeAlias = Callable[[Any], Any]
 _Reader: TypeAlias = Callable[[Any, BodyOf], Any]
 
 _INT_MAX = 2**63 - 1  # Positions are columns of int64 elsewhere.
 
-_CLASSES: dict[str, type[Any]] = {
-    name: value for name, value in vars(messages).items() if isinstance(value, type) and dataclasses.is_dataclass(value)
-}
-_FIELDS: dict[str, tuple[tuple[str, bool], ...]] = {
-    name: tuple((field.name, "body" in field.metadata) for field in dataclasses.fields(cls))
-    for name, cls in _CLASSES.items()
-}
+
+def _no_body(body: Any) -> None:
+    """For conversations without bodies."""
 
 
-def to_plain(value: Any, body: BodyOf) -> Any:
-    """`value` in msgpack types; `body` gives what stands for a body."""
-    fields = _FIELDS.get(type(value).__name__)
-    if fields is not None:
-        plain = {
-            name: body(getattr(value, name)) if is_body else to_plain(getattr(value, name), body)
-            for name, is_body in fields
-        }
-        return {"$": type(value).__name__, **plain}
-    if isinstance(value, tuple):
-        return [to_plain(item, body) for item in value]
-    if isinstance(value, frozenset):
-        return {"set": sorted(value)}
-    return value
+class Codec:
+    """Reads and writes values of these dataclasses and of what their fields hold.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Load:
+    ...     rows: int
+    >>> codec = Codec([Load])
+    >>> codec.to_plain(Load(7))
+    {'$': 'Load', 'rows': 7}
+    >>> codec.from_plain({'$': 'Load', 'rows': 7})
+    Load(rows=7)
+    """
+
+    def __init__(self, classes: Iterable[type[Any]]) -> None:
+        self.classes: dict[str, type[Any]] = {cls.__name__: cls for cls in classes}
+        self._fields = {name: tuple(_fields_of(cls)) for name, cls in self.classes.items()}
+        self._readers = {name: self._readers_of(cls) for name, cls in self.classes.items()}
+        self._read_any = self._message_reader(frozenset(self.classes))
+
+    def to_plain(self, value: Any, body: BodyOf = _no_body) -> Any:
+        """Return `value` in msgpack types; `body` gives what stands for a body."""
+        fields = self._fields.get(type(value).__name__)
+        if fields is not None:
+            plain = {
+                name: body(getattr(value, name)) if is_body else self.to_plain(getattr(value, name), body)
+                for name, is_body in fields
+            }
+            return {"$": type(value).__name__, **plain}
+        if isinstance(value, tuple):
+            return [self.to_plain(item, body) for item in value]
+        if isinstance(value, frozenset):
+            return {"set": sorted(value)}
+        return value
+
+    def from_plain(self, plain: Any, body: BodyOf = _no_body) -> Any:
+        """Return the message that `to_plain` was given; `body` turns what stands for a body into one."""
+        return self._read_any(plain, body)
+
+    def _message_reader(self, names: frozenset[str]) -> _Reader:
+        def read(plain: Any, body: BodyOf) -> Any:
+            if not isinstance(plain, dict):
+                raise BadFrame(f"expected a message, got {format_value(plain)}")
+            name = plain.get("$")
+            if not isinstance(name, str) or name not in names:
+                raise BadFrame(f"no message is called {format_value(name)} here; expected {_listed_names(names)}")
+            readers = self._readers[name]
+            if len(plain) != len(readers) + 1 or not all(field in plain for field in readers):
+                fields = ", ".join(readers) or "no fields"
+                raise BadFrame(f"{name} has the fields {fields}; got {format_value(list(plain))}")
+            values = {}
+            for field, reader in readers.items():
+                try:
+                    values[field] = reader(plain[field], body)
+                except BadFrame as error:
+                    raise BadFrame(f"{name}.{field}: {error}") from None
+            return self.classes[name](**values)
+
+        return read
+
+    def _readers_of(self, cls: type[Any]) -> dict[str, _Reader]:
+        hints = get_type_hints(cls)
+        return {name: _read_body if is_body else self._reader(hints[name]) for name, is_body in _fields_of(cls)}
+
+    def _reader(self, hint: Any) -> _Reader:
+        """Return what reads a value of the type `hint`."""
+        origin, inner = get_origin(hint), get_args(hint)
+        if hint in _SIMPLE:
+            return _SIMPLE[hint]
+        if origin is UnionType and NoneType in inner:
+            rest = [kind for kind in inner if kind is not NoneType]
+            return _optional_reader(self._reader(rest[0]))
+        if origin is frozenset:
+            return _set_reader(self._reader(inner[0]))
+        if origin is dict and inner == (str, Any):
+            return _read_map
+        if origin is dict:
+            return _dict_reader(self._reader(inner[0]), self._reader(inner[1]))
+        if origin is tuple and inner[-1] is Ellipsis:
+            return _tuple_reader(self._reader(inner[0]))
+        if origin is tuple:
+            return _fixed_tuple_reader(tuple(map(self._reader, inner)))
+        kinds = inner if origin is UnionType else (hint,)
+        known = all(self.classes.get(kind.__name__) is kind for kind in kinds)
+        assert known, f"the wire cannot carry a field of type {hint}"
+        return self._message_reader(frozenset(kind.__name__ for kind in kinds))
 
 
-def from_plain(plain: Any, body: BodyOf) -> Any:
-    """The message that `to_plain` was given; `body` turns what stands for a body into one."""
-    return _read_any(plain, body)
+def read_frame(codec: Codec, kind: str, header: dict[str, Any], classes: tuple[type[Any], ...] = ()) -> Any:
+    """Return the message in a frame of this kind, one of `classes` if given; `BadFrame` if it is anything else."""
+    if header.get("kind") != kind:
+        raise BadFrame(f"expected a frame of kind {kind!r}, got {format_value(header.get('kind'))}")
+    message = codec.from_plain(header.get("m"))
+    if classes and not isinstance(message, classes):
+        expected = " or ".join(each.__name__ for each in classes)
+        raise BadFrame(f"expected {expected}, got {type(message).__name__}")
+    return message
 
 
-def _message_reader(names: frozenset[str]) -> _Reader:
-    def read(plain: Any, body: BodyOf) -> Any:
-        if not isinstance(plain, dict):
-            raise BadFrame(f"expected a message, got {format_value(plain)}")
-        name = plain.get("$")
-        if not isinstance(name, str) or name not in names:
-            raise BadFrame(f"no message is called {format_value(name)} here")
-        readers = _READERS[name]
-        if len(plain) != len(readers) + 1 or not all(field in plain for field in readers):
-            raise BadFrame(f"{name} has the fields {', '.join(readers)}; got {format_value(list(plain))}")
-        values = {}
-        for field, reader in readers.items():
-            try:
-                values[field] = reader(plain[field], body)
-            except BadFrame as error:
-                raise BadFrame(f"{name}.{field}: {error}") from None
-        return _CLASSES[name](**values)
+def _fields_of(cls: type[Any]) -> list[tuple[str, bool]]:
+    return [(field.name, "body" in field.metadata) for field in dataclasses.fields(cls)]
 
-    return read
+
+def _listed_names(names: frozenset[str]) -> str:
+    return format_value(" or ".join(sorted(names)))
 
 
 def _read_body(plain: Any, body: BodyOf) -> Any:
@@ -82,6 +147,18 @@ def _read_int(plain: Any, body: BodyOf) -> int:
     return plain
 
 
+def _read_word(plain: Any, body: BodyOf) -> Word:
+    if type(plain) is not int or not 0 <= plain < 2**64:
+        raise BadFrame(f"expected an integer of 64 bits without a sign, got {format_value(plain)}")
+    return Word(plain)
+
+
+def _read_float(plain: Any, body: BodyOf) -> float:
+    if type(plain) not in (float, int):
+        raise BadFrame(f"expected a number, got {format_value(plain)}")
+    return float(plain)
+
+
 def _read_bool(plain: Any, body: BodyOf) -> bool:
     if type(plain) is not bool:
         raise BadFrame(f"expected true or false, got {format_value(plain)}")
@@ -92,6 +169,31 @@ def _read_str(plain: Any, body: BodyOf) -> str:
     if type(plain) is not str:
         raise BadFrame(f"expected text, got {format_value(plain)}")
     return plain
+
+
+def _read_map(plain: Any, body: BodyOf) -> dict[str, Any]:
+    if not isinstance(plain, dict) or not all(type(key) is str for key in plain):
+        raise BadFrame(f"expected a map with texts as keys, got {format_value(plain)}")
+    return plain
+
+
+_SIMPLE: dict[Any, _Reader] = {int: _read_int, Word: _read_word, float: _read_float, bool: _read_bool, str: _read_str}
+
+
+def _optional_reader(inner: _Reader) -> _Reader:
+    def read(plain: Any, body: BodyOf) -> Any:
+        return None if plain is None else inner(plain, body)
+
+    return read
+
+
+def _dict_reader(key: _Reader, value: _Reader) -> _Reader:
+    def read(plain: Any, body: BodyOf) -> dict[Any, Any]:
+        if not isinstance(plain, dict):
+            raise BadFrame(f"expected a map, got {format_value(plain)}")
+        return {key(name, body): value(each, body) for name, each in plain.items()}
+
+    return read
 
 
 def _tuple_reader(item: _Reader) -> _Reader:
@@ -125,30 +227,10 @@ def _listed(plain: Any) -> Any:
     return plain
 
 
-def _reader(hint: Any) -> _Reader:
-    """What reads a value of the type `hint`."""
-    origin, inner = get_origin(hint), get_args(hint)
-    if hint is int:
-        return _read_int
-    if hint is bool:
-        return _read_bool
-    if hint is str:
-        return _read_str
-    if origin is frozenset:
-        return _set_reader(_reader(inner[0]))
-    if origin is tuple and inner[-1] is Ellipsis:
-        return _tuple_reader(_reader(inner[0]))
-    if origin is tuple:
-        return _fixed_tuple_reader(tuple(map(_reader, inner)))
-    kinds = inner if origin is UnionType else (hint,)
-    assert all(_CLASSES.get(kind.__name__) is kind for kind in kinds), f"the wire cannot carry a field of type {hint}"
-    return _message_reader(frozenset(kind.__name__ for kind in kinds))
-
-
-def _readers(cls: type[Any]) -> dict[str, _Reader]:
-    hints = get_type_hints(cls)
-    return {name: _read_body if is_body else _reader(hints[name]) for name, is_body in _FIELDS[cls.__name__]}
-
-
-_READERS: dict[str, dict[str, _Reader]] = {name: _readers(cls) for name, cls in _CLASSES.items()}
-_read_any = _message_reader(frozenset(_CLASSES))
+# What the machines send each other, and their effects.
+PROTOCOL_CLASSES = [
+    value for value in vars(messages).values() if isinstance(value, type) and dataclasses.is_dataclass(value)
+]
+_PROTOCOL = Codec(PROTOCOL_CLASSES)
+to_plain = _PROTOCOL.to_plain
+from_plain = _PROTOCOL.from_plain

@@ -14,10 +14,11 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from .codec import Codec, read_frame
 from .frames import BadFrame
 from .state_codec import ForeignValue, decode, encode
 from .state_types import TypesByStep
@@ -25,9 +26,32 @@ from .state_types import TypesByStep
 # Data that was sent behind a chunk waits for it: half a millisecond on a link that carries a gigabyte per second.
 CHUNK_BYTES = 512 << 10
 
+CHUNK_KIND = "chunk"  # The kind of the frames that carry them.
+
 _ITEM = struct.Struct("<BQ")
 _BUFFER, _VALUE = 0, 1
 _BUFFERS_MAX = 1 << 20  # Of one value; each has at least 64 KiB, or 8,192 entries.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateChunk:
+    """A chunk of the copy `version`; the bytes are the body of its frame. The `last` one has none."""
+
+    version: int
+    last: bool
+
+
+_CODEC = Codec([StateChunk])
+
+
+def chunk_frame(chunk: StateChunk) -> dict[str, Any]:
+    """Return the header of the frame that carries a chunk."""
+    return {"kind": CHUNK_KIND, "m": _CODEC.to_plain(chunk)}
+
+
+def read_chunk(header: dict[str, Any]) -> StateChunk:
+    """Return the chunk in a frame; `BadFrame` if there is none."""
+    return cast(StateChunk, read_frame(_CODEC, CHUNK_KIND, header))
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from flux.commands.top import screen, watch
 from flux.driver.local import registry
 from flux.types.errors import AuthError, FluxError
 from flux.wire import address
-from flux.wire.request import RequestTimeout, Unanswered, ask, command
+from flux.wire.requests import RequestTimeout, Unanswered, ask, command
 from tests.runtime import fakes
 from tests.runtime.waiting import wait_until
 
@@ -259,7 +259,7 @@ def test_who_takes_too_long_to_answer_is_late_not_gone(run: flux.Run, monkeypatc
 
 
 def test_who_does_not_greet_in_time_is_late_not_gone(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flux.wire.request._CONNECT_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("flux.wire.requests._CONNECT_TIMEOUT_S", 0.1)
     where = f"unix:{runs.parent / 'silent'}"
     with address.listen(where), pytest.raises(RequestTimeout, match=r"nobody answers at .*: no connection within"):
         ask(where, command(b"a secret"), "status", 30.0)

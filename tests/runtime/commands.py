@@ -15,7 +15,7 @@ import pytest
 
 from flux.commands.main import main
 from flux.types.errors import FluxError
-from flux.wire.request import ask, command
+from flux.wire.requests import ask, command
 from flux.wire.tls import VARIABLES, tls_from
 
 from .waiting import wait_until

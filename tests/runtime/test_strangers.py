@@ -10,7 +10,7 @@ import pytest
 
 from flux.site.shell import FENCED
 from flux.wire.connections import Identity
-from flux.wire.request import listens
+from flux.wire.requests import listens
 
 from .ordeal import Ordeal, ordeal
 from .strangers import CONFUSED, DEAD, STRANGERS, Stranger, visit

@@ -8,7 +8,7 @@ import pytest
 
 from flux.protocols.messages import VERSION
 from flux.types.errors import FluxError
-from flux.wire.request import ask, command
+from flux.wire.requests import ask, command
 
 from .commands import SECRET, Processes, controller, encrypt, said
 from .waiting import wait_until

@@ -18,20 +18,40 @@ from typing import Any, TypeVar
 
 import trio
 
-from ...controller.divergence import Divergence
 from ...plan.plan import CONTROLLER, EGRESS, INGRESS
 from ...sinks import Collect, Sink
 from ...site.config import ProcessConfig
 from ...site.crash_note import SUFFIX, Job, last_job
-from ...types.errors import DataLost, FluxError, from_dict, unwrap_group
+from ...types.errors import DataLost, FluxError, unwrap_group
 from ...wire import frames
 from ...wire.connections import let_in
 from ...wire.link import Link, accept_loop
-from ...wire.request import COMMAND
+from ...wire.reports import (
+    Collected,
+    DeclareDead,
+    DrainSite,
+    OutputReached,
+    RowsDurable,
+    RowsWritten,
+    StopProcess,
+    command_frame,
+    read_report,
+)
+from ...wire.requests import COMMAND, Request, read_request
 from ..failures import settle_failures
 from ..poison_rows import PoisonRowDetector
 from ..processes import Process
-from ..run_state import Completeness, RunState, SinkProgress
+from ..run_state import (
+    Action,
+    Fail,
+    Log,
+    NodeDied,
+    RunState,
+    SendCommand,
+    SinkProgress,
+    SiteEmpty,
+    StreamEnded,
+)
 from .spawner import Spawner
 from .supervisor import Supervisor
 
@@ -39,13 +59,13 @@ T = TypeVar("T")
 
 log = logging.getLogger("flux")
 
-_LAST_WORDS_S = 5.0
+_LAST_REPORTS_TIMEOUT_S = 5.0
 
 
 class Driver:
     """The thread that hears the processes of one run, and has those started again that are named in `restarts`."""
 
-    _post_mortem_s = 0.3  # In this time the system has told how a process ended.
+    _death_known_within_s = 0.3  # In this time the system reports how a process ended.
 
     def __init__(
         self,
@@ -55,9 +75,9 @@ class Driver:
         spawner: Spawner,
         names: Sequence[str],
         restarts: frozenset[str],
-        answer: Callable[[dict[str, Any]], dict[str, Any]],
+        answer: Callable[[Request], dict[str, Any]],
     ) -> None:
-        self.run_state = RunState(sinks=[SinkProgress() for _ in sinks])
+        self.run_state = RunState(config.plan, sinks=[SinkProgress() for _ in sinks])
         self.changed = threading.Condition()
         self._config = config
         self._sinks = sinks
@@ -70,8 +90,7 @@ class Driver:
         self.processes = self._supervisor.processes
         self._links: dict[str, Link] = {}  # By the names of processes, not of nodes.
         self._over: dict[str, trio.Event] = {}  # Set when nothing more can come on the link.
-        self._divergence = Divergence(config.plan)
-        self._post_mortem = PoisonRowDetector(config.plan)
+        self._poison_rows = PoisonRowDetector(config.plan)
         self._stopping = False
         self._token: trio.lowlevel.TrioToken | None = None
         self._up = threading.Event()
@@ -96,13 +115,13 @@ class Driver:
 
     def start_site(self) -> Process:
         """Start a further site."""
-        return self._in_thread(self._start_site)
+        return self._call_in_thread(self._start_site)
 
     def drain(self, name: str) -> Process:
         """Have the controller empty a site; when it has, the site is stopped."""
         with self.changed:
             process = self._live_site(name)
-        self._in_thread(lambda: self._ask_to_drain(name))
+        self._call_in_thread(lambda: self._ask_to_drain(name))
         return process
 
     def sites_without(self, name: str) -> list[str]:
@@ -125,7 +144,7 @@ class Driver:
 
     def stop(self, patience_s: float = 5.0) -> None:
         """Tell every process to end, and wait until they have; those that do not are killed."""
-        self._tell(self._stop)
+        self._run_in_thread(self._stop)
         self.wait(lambda run_state: self.processes.all_gone() or not self._thread.is_alive(), patience_s)
         with self.changed:
             for process in self.processes:
@@ -134,7 +153,7 @@ class Driver:
 
     def join(self) -> None:
         """End the spawner, with whatever is left, and the thread."""
-        self._tell(lambda: self._cancel.cancel())
+        self._run_in_thread(lambda: self._cancel.cancel())
         self._thread.join()
         self._spawner.close()
         with self.changed:
@@ -142,13 +161,13 @@ class Driver:
                 if not process.gone:
                     self.processes.end(process, None)  # The thread died before it could hear how.
 
-    def _tell(self, what: Callable[[], None]) -> None:
+    def _run_in_thread(self, what: Callable[[], None]) -> None:
         self._up.wait()
         with contextlib.suppress(trio.RunFinishedError):
             assert self._token is not None
             self._token.run_sync_soon(what)
 
-    def _in_thread(self, what: Callable[[], T]) -> T:
+    def _call_in_thread(self, what: Callable[[], T]) -> T:
         self._up.wait()
         try:
             return trio.from_thread.run_sync(what, trio_token=self._token)
@@ -194,7 +213,7 @@ class Driver:
                 if link.peer == COMMAND:
                     await self._reply(link, frame[0])
                 else:
-                    self._hear(link, *frame)
+                    self._take(link, *frame)
         except frames.BadFrame as error:
             self._log(logging.WARNING, f"closed the connection to {link.peer}: {error}", node=link.peer)
         finally:
@@ -214,7 +233,7 @@ class Driver:
         process = self.processes.of_node(link.peer)
         if process is None:
             raise frames.BadFrame("it died a moment ago")
-        await self._hear_out(process.name)
+        await self._await_last_reports(process.name)
         with self.changed:
             self._links[process.name], self._over[process.name] = link, over
             process.greeted()
@@ -223,29 +242,30 @@ class Driver:
             if process.name == EGRESS:
                 for number, (sink, taken) in enumerate(zip(self._sinks, self.run_state.sinks, strict=True)):
                     if isinstance(sink, Collect):
-                        held = {"sink": number, "upto": taken.upto, "reached": taken.reached}
-                        link.send({"kind": "collected", **held})
+                        position, ahead = taken.reached
+                        held = Collected(sink=number, upto=taken.upto, position=position, ahead=ahead)
+                        link.send(command_frame(held))
             if process.name == INGRESS and self._config.plan.policy.max_latency_ms is not None:
-                link.send({"kind": "out", "upto": self.run_state.safe_upto})
+                link.send(command_frame(OutputReached(upto=self.run_state.safe_upto)))
             if process.name == CONTROLLER:
                 for dead in self.run_state.deaths:
-                    link.send({"kind": "dead", "node": dead.node})
+                    link.send(command_frame(DeclareDead(node=dead.node)))
                 for site in self.run_state.draining:
-                    link.send({"kind": "drain", "site": site})
+                    link.send(command_frame(DrainSite(site=site)))
             if self._stopping:
-                link.send({"kind": "stop"})
+                link.send(command_frame(StopProcess()))
             self.changed.notify_all()
 
     async def _reply(self, link: Link, header: dict[str, Any]) -> None:
         """Answer a command: in a thread, because the answer may have to wait for what this one hears."""
         # It is abandoned when the run stops, which it may itself be waiting for.
-        link.send(await trio.to_thread.run_sync(partial(self._answer, header), abandon_on_cancel=True))
+        link.send(await trio.to_thread.run_sync(partial(self._answer, read_request(header)), abandon_on_cancel=True))
         await link.drain()
 
-    async def _hear_out(self, name: str) -> None:
+    async def _await_last_reports(self, name: str) -> None:
         """Before the next incarnation is heard, hear what the last one had sent: then the two do not mix."""
         if name in self._links:
-            with trio.move_on_after(_LAST_WORDS_S):  # A fork of it may hold the connection.
+            with trio.move_on_after(_LAST_REPORTS_TIMEOUT_S):  # A fork of it may hold the connection.
                 await self._over[name].wait()
             self._links[name].close()
 
@@ -260,16 +280,16 @@ class Driver:
     def _ask_to_drain(self, site: str) -> None:
         with self.changed:
             self.run_state.draining.add(site)
-            self._links[CONTROLLER].send({"kind": "drain", "site": site})
+            self._links[CONTROLLER].send(command_frame(DrainSite(site=site)))
 
-    def _let_go(self, site: str) -> None:
+    def _stop_drained(self, site: str) -> None:
         """Nothing is on the site any more."""
         self.run_state.draining.discard(site)
         process = self.processes.of_node(site)
         if process is not None:  # It may have died meanwhile.
             process.drained = True
             self.run_state.changes.append((time.monotonic(), f"{site} is drained"))
-            self._links[site].send({"kind": "stop"})
+            self._links[site].send(command_frame(StopProcess()))
 
     def _declared_dead(self, node: str) -> None:
         """Its process may be there, stopped or cut off, for as long as it likes."""
@@ -284,7 +304,7 @@ class Driver:
             return
         self.run_state.deaths.append(process)
         if CONTROLLER in self._links:
-            self._links[CONTROLLER].send({"kind": "dead", "node": process.node})
+            self._links[CONTROLLER].send(command_frame(DeclareDead(node=process.node)))
         if process.is_site:
             self._examine(process, last_job(self._config.directory / f"{process.name}{SUFFIX}"))
         if self.run_state.started_at is None:
@@ -314,65 +334,47 @@ class Driver:
     def _examine(self, process: Process, job: Job | None) -> None:
         """End the run if its input kills the sites that work on it."""
         if job is not None and process.killed_at is None:
-            poison = self._post_mortem.examine(process.name, process.how_it_ended(), job)
+            poison = self._poison_rows.examine(process.name, process.how_it_ended(), job)
             if poison is not None:
                 self._fail(poison)
 
-    async def _fail_when_the_dead_are_known(self, error: BaseException) -> None:
+    async def _fail_when_deaths_are_known(self, error: BaseException) -> None:
         """Both copies are gone; why may be known in a moment."""
-        await trio.sleep(self._post_mortem_s)
+        await trio.sleep(self._death_known_within_s)
         with self.changed:
             self._fail(error)
             self.changed.notify_all()
 
-    def _hear(self, link: Link, header: dict[str, Any], body: Any) -> None:
-        now = time.monotonic()
-        kind = header["kind"]
+    def _take(self, link: Link, header: dict[str, Any], body: Any) -> None:
+        """Take a report, and carry out what it makes necessary."""
+        report, now = read_report(header), time.monotonic()
         with self.changed:
-            run_state = self.run_state
-            if kind == "rows":
-                self._take_rows(link, header, body, now)
-            elif kind == "inputs":
-                run_state.history.add_inputs(header["log"], header["total"])
-            elif kind == "view":
-                if run_state.started_at is None:
-                    run_state.started_at = header["at"]
-                if run_state.whole != header["whole"]:
-                    what = "every partition has all its copies" if header["whole"] else "copies are missing"
-                    self._log(logging.INFO, f"view {header['number']}: {what}", node=CONTROLLER)
-                run_state.whole = header["whole"]
-                if run_state.whole:
-                    run_state.wholes.append(Completeness(header["at"], header["versions"]))
-            elif kind == "placed":
-                run_state.copies, run_state.building = header["copies"], header["building"]
-            elif kind == "load":
-                run_state.buffered_rows[link.peer] = header["buffered_rows"]
-            elif kind == "moved":
-                run_state.hear_moved(link.peer, header, self._config.plan, now)
-            elif kind == "installed":
-                run_state.hear_installed(header)
-            elif kind == "gone":
-                run_state.hear_gone(header)
-                self._declared_dead(header["node"])
-            elif kind == "drained":
-                self._let_go(header["site"])
-            elif kind == "error":
-                error = from_dict(header["error"])
-                if isinstance(error, DataLost):
-                    self._nursery.start_soon(self._fail_when_the_dead_are_known, error)
-                else:
-                    self._fail(error)
-            elif kind == "bye":
-                run_state.hear_bye(link.peer, header, self._divergence)
-            elif kind in ("skipped", "shed", "late"):
-                for text in run_state.left_out.hear(header):
-                    self._log(logging.WARNING, text, node=link.peer)
-            elif kind == "log":
-                self._log(header["level"], f"{header['node']}: {header['text']}", node=header["node"])
-            elif kind != "up":
-                raise frames.BadFrame(f"{link.peer} sent an unknown {kind!r}")
+            if isinstance(report, RowsWritten) and not self._collect(link, report, header, body):
+                return
+            for action in self.run_state.apply(report, link.peer, now):
+                self._carry_out(action)
+            if isinstance(report, RowsWritten) and isinstance(self._sinks[report.sink], Collect):
+                link.send(command_frame(RowsDurable(sink=report.sink, upto=report.upto)))
             self._settle_history(now)
             self.changed.notify_all()
+
+    def _carry_out(self, action: Action) -> None:
+        match action:
+            case Fail(DataLost() as error):
+                self._nursery.start_soon(self._fail_when_deaths_are_known, error)
+            case Fail(error):
+                self._fail(error)
+            case Log(level, node, text):
+                self._log(level, text, node=node)
+            case SendCommand(to, command):
+                if to in self._links:
+                    self._links[to].send(command_frame(command))
+            case NodeDied(node):
+                self._declared_dead(node)
+            case SiteEmpty(site):
+                self._stop_drained(site)
+            case StreamEnded():
+                pass  # Waiting threads are notified.
 
     def _settle_history(self, now: float) -> None:
         run_state = self.run_state
@@ -380,36 +382,32 @@ class Driver:
             settle_failures(run_state, now)
             run_state.history.settle(run_state.started_at, now)
 
-    def _take_rows(self, link: Link, header: dict[str, Any], body: Any, now: float) -> None:
-        number, upto = header.get("sink", 0), header["upto"]
-        sink, taken = self._sinks[number], self.run_state.sinks[number]
+    def _collect(self, link: Link, report: RowsWritten, header: dict[str, Any], body: Any) -> bool:
+        """Write the rows of a `Collect`, each once; False if the run ends because some are missing."""
+        if not 0 <= report.sink < len(self._sinks):
+            raise frames.BadFrame(f"expected output of one of {len(self._sinks)} sinks, got number {report.sink}")
+        sink, progress = self._sinks[report.sink], self.run_state.sinks[report.sink]
         rows = link.decode_batch(header, body)
-        if isinstance(sink, Collect):
-            after = header["after"]
-            if upto > taken.upto != after:
-                self._fail(
-                    FluxError(
-                        f"{link.peer} sent the output from {after} to {upto}, and the program has it up to "
-                        f"{taken.upto}: some would be lost or be there twice, so the run ends here. This is an error "
-                        "of Flux; please report it"
-                    )
+        if not isinstance(sink, Collect) or report.upto <= progress.upto:
+            return True  # The last egress had sent it, and was killed before it knew that it had arrived.
+        if progress.upto != report.after:
+            self._fail(
+                FluxError(
+                    f"{link.peer} sent the output from {report.after} to {report.upto}, and the driver has it up to "
+                    f"{progress.upto}: some would be lost or be there twice, so the run ends here. This is an error of "
+                    "Flux; please report it"
                 )
-                return
-            # Else the last egress had sent it, and was killed before it knew that it had come.
-            if upto > taken.upto and rows is not None:
-                sink.write(rows, after, upto)
-        self.run_state.take(header, now)
-        if isinstance(sink, Collect):
-            link.send({"kind": "durable", "sink": number, "upto": upto})
-        if self._config.plan.policy.max_latency_ms is not None and INGRESS in self._links:
-            self._links[INGRESS].send({"kind": "out", "upto": self.run_state.safe_upto})
+            )
+            self.changed.notify_all()
+            return False
+        if rows is not None:
+            sink.write(rows, report.after, report.upto)
+        return True
 
     def _fail(self, error: BaseException) -> None:
         # While a run stops, its processes see each other go one by one.
         if self.run_state.error is None and not self.run_state.ended and not self._stopping:
-            if isinstance(error, DataLost):
-                error = DataLost(error.partitions, self.run_state.safe_upto or None, copies=error.copies)
-            self.run_state.error = error
+            self.run_state.error = self.run_state.safe(error)
 
     def _log(self, level: int, text: str, *, node: str) -> None:
         log.log(level, "%s", text, extra={"flow": self._config.plan.name, "node": node})
@@ -417,4 +415,4 @@ class Driver:
     def _stop(self) -> None:
         self._stopping = True
         for link in self._links.values():
-            link.send({"kind": "stop"})
+            link.send(command_frame(StopProcess()))

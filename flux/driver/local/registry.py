@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ...storage.disk import disk_error
 from ...types.errors import FluxError
-from ...wire.request import listens
+from ...wire.requests import listens
 
 log = logging.getLogger("flux")
 

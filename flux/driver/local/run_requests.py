@@ -7,6 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...types.errors import FluxError
+from ...wire.requests import (
+    AddSiteRequest,
+    DrainRequest,
+    KillRequest,
+    Request,
+    StatusRequest,
+    answer_frame,
+    failure_frame,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,24 +27,24 @@ class RequestHandlers:
     drain: Callable[[str, float], None]  # A site, and the timeout in seconds.
     add_site: Callable[[], str]
 
-    def answer(self, header: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer to one request; it may take as long as a site takes to drain."""
+    def answer(self, request: Request) -> dict[str, Any]:
+        """Return the frame that answers a request; it may take as long as a site takes to drain."""
         try:
-            return {"kind": "answer", "answer": self._answer(header)}
+            return answer_frame(self._answer(request))
         except Exception as error:
-            known = error if isinstance(error, FluxError) else FluxError(str(error))
-            return {"kind": "answer", "error": known.to_dict()}
+            return failure_frame(error)
 
-    def _answer(self, header: dict[str, Any]) -> dict[str, Any]:
-        what = header.get("what")
-        if what == "status":
-            return self.status()
-        if what == "kill":
-            self.kill(str(header.get("process")))
-            return {}
-        if what == "drain":
-            self.drain(str(header.get("site")), float(header["within_s"]))
-            return {}
-        if what == "add-site":
-            return {"site": self.add_site()}
-        raise FluxError(f"a run can be asked for status, kill, drain and add-site, not for {what!r}")
+    def _answer(self, request: Request) -> dict[str, Any]:
+        match request:
+            case StatusRequest():
+                return self.status()
+            case KillRequest(process=process):
+                self.kill(process)
+            case DrainRequest(site=site, within_s=within_s):
+                self.drain(site, within_s)
+            case AddSiteRequest():
+                return {"site": self.add_site()}
+            case _:
+                what = type(request).__name__
+                raise FluxError(f"a local run can be asked for status, kill, drain and add-site, not for {what}")
+        return {}

@@ -31,7 +31,7 @@ from ...site.heartbeat import BEAT_EVERY_S
 from ...site.shell import leave
 from ...types.errors import FluxError
 from ...wire.connections import Identity
-from ...wire.request import Unanswered, ask
+from ...wire.requests import SiteDeath, Unanswered, ask
 
 _ASK_TIMEOUT_S = 10.0
 _TELL_WITHIN_S = 15.0  # The controller may be on its way back; and a supervisor may wait for its witness.
@@ -107,10 +107,10 @@ class ExitMonitor:
     def _tell(self, who: dict[str, str], job: Job | None) -> None:
         """The controller may be gone because the run has ended: only who died at work is worth another try."""
         deadline = time.monotonic() + (0 if job is None else _TELL_WITHIN_S)
-        plain = None if job is None else job.to_plain()
+        death = SiteDeath(run=who["run"], name=who["name"], job=None if job is None else job.to_plain())
         while True:
             try:
-                ask(self._controller, self._own, "died", _ASK_TIMEOUT_S, **who, job=plain)
+                ask(self._controller, self._own, death, _ASK_TIMEOUT_S)
                 return
             except Unanswered:
                 if time.monotonic() > deadline:

@@ -24,7 +24,7 @@ from ...storage.journal import InUse
 from ...types.errors import FluxError
 from ...wire import address
 from ...wire.connections import Identity
-from ...wire.request import Unanswered, ask
+from ...wire.requests import JoinRequest, Request, SettingsRequest, Unanswered, ask
 from ..launcher import Runnable
 from .exit_monitor import ExitMonitor
 from .remote_config import RemoteConfig
@@ -36,7 +36,7 @@ _RUN = "run"
 
 
 @dataclass(frozen=True, kw_only=True)
-class JoinRequest:
+class RemoteProcess:
     """A process that is to be the `role` of a run: "site", "ingress" or "egress"."""
 
     flow: LogicalFlow
@@ -50,10 +50,10 @@ class JoinRequest:
 
     def process(self, directory: Path | None, wish: str | None = None) -> Runnable:
         """What the process is to do; `wish` is the name that a site would like to have."""
-        settings = self._patiently("settings")
+        settings = self._ask_until_answered(SettingsRequest())
         policy = Policy(**settings["policy"])
         flow = RemoteFlow.of(self.flow, settings["sites"], settings["standby"], settings["availability"], policy)
-        joined = self._ask("join", role=self.role, name=wish, flow=description(flow.plan))
+        joined = self._ask(JoinRequest(role=self.role, name=wish, flow=description(flow.plan)))
         if directory is None:
             directory = Path(tempfile.gettempdir())  # Nothing that a site writes is wanted after it.
         else:
@@ -91,12 +91,12 @@ class JoinRequest:
             )
         return self.listen
 
-    def _patiently(self, what: str) -> dict[str, Any]:
+    def _ask_until_answered(self, request: Request) -> dict[str, Any]:
         """Ask a controller that may still be on its way: supervisors start processes in any order."""
         deadline = time.monotonic() + self.patience_s
         while True:
             try:
-                return self._ask(what)
+                return self._ask(request)
             except Unanswered as error:
                 if time.monotonic() > deadline:
                     raise Unanswered(
@@ -104,8 +104,8 @@ class JoinRequest:
                     ) from error
                 time.sleep(_RETRY_S)
 
-    def _ask(self, what: str, **details: Any) -> dict[str, Any]:
-        return ask(self.controller, self.own, what, _ASK_TIMEOUT_S, **details)
+    def _ask(self, request: Request) -> dict[str, Any]:
+        return ask(self.controller, self.own, request, _ASK_TIMEOUT_S)
 
 
 def _alone(end: IngressProcess | EgressProcess) -> Runnable:

@@ -22,8 +22,22 @@ from ...plan.plan import CONTROLLER, EGRESS, INGRESS
 from ...site.crash_note import Job
 from ...storage.disk import disk_error, replace_file
 from ...types.errors import FluxError, NoSites, PlanError
-from ...wire import frames
 from ...wire.link import Link, tune
+from ...wire.reports import REPORT_KIND, KillProcess, command_frame
+from ...wire.requests import (
+    REQUEST_KIND,
+    DrainRequest,
+    JoinRequest,
+    KillRequest,
+    OutcomeRequest,
+    Request,
+    SettingsRequest,
+    SiteDeath,
+    StatusRequest,
+    answer_frame,
+    failure_frame,
+    read_request,
+)
 from .process_names import ProcessNames
 from .remote_config import RemoteConfig
 from .remote_driver import RemoteDriver
@@ -32,7 +46,6 @@ from .remote_flow import description
 _RUN, _ENDED = "run", "ended"
 _FAREWELL_S = 10.0  # Those who were told to stop may have a sink to flush.
 _LOOK_EVERY_S = 0.05
-_KILL_ME = {"killed": CONTROLLER}
 
 
 class RemoteController(ControllerProcess):
@@ -46,8 +59,8 @@ class RemoteController(ControllerProcess):
         # Read when the journal is this process's alone.
         self.config = replace(config, run=_run_name(config.directory))
         self._ended = config.directory / _ENDED
-        self.leader = RemoteDriver(config.plan, self._ended.exists())
-        self._roll = ProcessNames(config.plan)
+        self.driver = RemoteDriver(config.plan, self._ended.exists())
+        self._names = ProcessNames(config.plan)
         self._outcome: dict[str, Any] = {}  # How the run has ended, when it has.
         self._has_outcome = trio.Event()
         self._await_outcome: set[Link] = set()
@@ -56,20 +69,20 @@ class RemoteController(ControllerProcess):
         """Live until the stream has ended, or the run has failed."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(super().run)
-            was_over = self.leader.over
+            was_over = self.driver.over
             if was_over:
                 await trio.sleep(RETURN_S)
-            while not self.leader.over:
+            while not self.driver.over:
                 await trio.sleep(_LOOK_EVERY_S)
-                self.leader.end_if_lost()
-            error = self.leader.run_state.error
+                self.driver.end_if_lost()
+            error = self.driver.run_state.error
             if error is None:
                 _write(self._ended, b"")
             with trio.move_on_after(_FAREWELL_S):
                 # Its own is among them. Who is just connecting anew must find somebody to send it home.
-                while len(self.leader.links) > 1 or not (was_over or self._all_told()):
+                while len(self.driver.links) > 1 or not (was_over or self._all_stopped()):
                     await trio.sleep(_LOOK_EVERY_S)
-            error = error or self.leader.run_state.diverged
+            error = error or self.driver.run_state.diverged
             with trio.move_on_after(_FAREWELL_S):
                 await self._tell_outcome(error)
             nursery.cancel_scope.cancel()
@@ -78,38 +91,37 @@ class RemoteController(ControllerProcess):
 
     async def _tell_outcome(self, error: BaseException | None) -> None:
         """Those who have asked for it hear it from here, or never."""
-        self._outcome = {"status": self.leader.status().to_dict(), "error": None if error is None else str(error)}
+        self._outcome = {"status": self.driver.status().to_dict(), "error": None if error is None else str(error)}
         self._has_outcome.set()
         while self._await_outcome:
             await trio.sleep(_LOOK_EVERY_S)
 
-    def _all_told(self) -> bool:
+    def _all_stopped(self) -> bool:
         view = self.machine.view
-        return all(node in self.leader.told for node in view.nodes if view.alive(node))
+        return all(node in self.driver.stopped for node in view.nodes if view.alive(node))
 
-    async def _find_program(self) -> socket.socket:
+    async def _find_driver(self) -> socket.socket:
         """It is here."""
         ours, theirs = socket.socketpair()
         for sock in (ours, theirs):
             tune(sock)
         link = Link(CONTROLLER, theirs)
         self._nursery.start_soon(link.write)
-        self._nursery.start_soon(self.leader.serve, link)
+        self._nursery.start_soon(self.driver.serve, link)
         return ours
 
     async def _attend(self, link: Link, first: dict[str, Any], pid: int | None) -> None:
-        if first["kind"] == "ask" and first.get("what") == "outcome":
-            await self._answer_at_the_end(link)
-        elif first["kind"] == "ask":
-            answer = await self._answered(first)
-            link.send(answer)
-            await link.drain()
-            if answer.get("answer") == _KILL_ME:
-                os.kill(os.getpid(), signal.SIGKILL)
-        elif first["kind"] == "up":
-            await self.leader.serve(link)
-        else:
+        if first["kind"] == REPORT_KIND:
+            await self.driver.serve(link)
+        elif first["kind"] != REQUEST_KIND:
             await super()._attend(link, first, pid)
+        elif isinstance(request := read_request(first), OutcomeRequest):
+            await self._answer_at_the_end(link)
+        else:
+            link.send(await self._answered(request))
+            await link.drain()
+            if request == KillRequest(process=CONTROLLER):
+                os.kill(os.getpid(), signal.SIGKILL)
 
     async def _answer_at_the_end(self, link: Link) -> None:
         """Tell a command how the run has ended, when it has; the command may be gone by then."""
@@ -117,68 +129,63 @@ class RemoteController(ControllerProcess):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_cancel_when_gone, link, nursery.cancel_scope)
             await self._has_outcome.wait()
-            link.send({"kind": "answer", "answer": self._outcome})
+            link.send(answer_frame(self._outcome))
             await link.drain()
             nursery.cancel_scope.cancel()
         self._await_outcome.discard(link)
 
-    async def _answered(self, header: dict[str, Any]) -> dict[str, Any]:
+    async def _answered(self, request: Request) -> dict[str, Any]:
         try:
-            return {"kind": "answer", "answer": await self._answer(header)}
-        except (FluxError, frames.BadFrame) as error:
-            known = error if isinstance(error, FluxError) else FluxError(f"the question makes no sense: {error}")
-            return {"kind": "answer", "error": known.to_dict()}
+            return answer_frame(await self._answer(request))
+        except FluxError as error:
+            return failure_frame(error)
 
-    async def _answer(self, header: dict[str, Any]) -> dict[str, Any]:
-        what = header.get("what")
-        if what == "status":
-            return self.leader.status().to_dict()
-        if what == "settings":
-            return self._settings
-        if what == "join":
-            return self._admit(header)
-        if what == "kill":
-            return await self._killed(str(header.get("process")))
-        if what == "died":
-            return self._hear_witness(header)
-        if what == "drain":
-            return await self._drained(str(header.get("site")), frames.field(header, "within_s", float))
-        raise FluxError(
-            f"a remote run can be asked for status, kill and drain, not for {what!r}: its processes are started where "
-            "they run, with `flux site`"
-        )
+    async def _answer(self, request: Request) -> dict[str, Any]:
+        match request:
+            case StatusRequest():
+                return self.driver.status().to_dict()
+            case SettingsRequest():
+                return self._settings
+            case JoinRequest():
+                return self._admit(request)
+            case KillRequest(process=process):
+                return await self._killed(process)
+            case SiteDeath(run=run, name=name, job=job):
+                if run == self.config.run:
+                    self.driver.note_site_death(name, None if job is None else Job.from_plain(job))
+                return {}
+            case DrainRequest(site=site, within_s=within_s):
+                return await self._drained(site, within_s)
+            case _:
+                raise FluxError(
+                    f"a remote run can be asked for status, kill and drain, not for {type(request).__name__}: its "
+                    "processes are started where they run, with `flux site`"
+                )
 
-    def _admit(self, header: dict[str, Any]) -> dict[str, Any]:
-        """Tell a process that joins who it is, and the settings that all must share."""
-        kind, view = frames.field(header, "role", str), self.machine.view
-        if header.get("flow") != description(self.config.plan):
+    def _admit(self, request: JoinRequest) -> dict[str, Any]:
+        """Return the name of a process that joins, and what all processes must share."""
+        role, view = request.role, self.machine.view
+        if request.flow != description(self.config.plan):
             raise PlanError(
-                f"the MODULE:FLOW of this {kind} is another than its controller's: give both the same release of it"
+                f"the MODULE:FLOW of this {role} is another than its controller's: give both the same release of it"
             )
-        answer = {"run": self.config.run, "started": view.number > 0, "over": self.leader.over}
-        if kind in (INGRESS, EGRESS):
-            return {**answer, "name": kind, "incarnation": self._roll.incarnation(kind, view)}
-        return {**answer, "name": self._roll.site(header.get("name"), view, self._links), "incarnation": 1}
-
-    def _hear_witness(self, header: dict[str, Any]) -> dict[str, Any]:
-        """A site has ended, maybe while its operator was at work."""
-        if header.get("run") == self.config.run:
-            job = None if header.get("job") is None else Job.from_plain(header["job"])
-            self.leader.hear_witness(frames.field(header, "name", str), job)
-        return {}
+        answer = {"run": self.config.run, "started": view.number > 0, "over": self.driver.over}
+        if role in (INGRESS, EGRESS):
+            return {**answer, "name": role, "incarnation": self._names.incarnation(role, view)}
+        return {**answer, "name": self._names.site(request.name, view, self._links), "incarnation": 1}
 
     async def _killed(self, name: str) -> dict[str, Any]:
         """Have a process kill itself, as if by SIGKILL from outside; what starts it again is its supervisor's to do."""
         if name == CONTROLLER:
-            return _KILL_ME
-        node = next((node for node in self.leader.links if name in (node, node.partition(".")[0])), None)
+            return {"killed": CONTROLLER}  # It kills itself when the answer is out.
+        node = next((node for node in self.driver.links if name in (node, node.partition(".")[0])), None)
         if node is None:
-            there = sorted(peer for peer in self.leader.links if peer != CONTROLLER)
+            there = sorted(peer for peer in self.driver.links if peer != CONTROLLER)
             raise FluxError(f"no process of this run is called {name!r}; there are {', '.join([CONTROLLER, *there])}")
-        link = self.leader.links[node]
-        link.send({"kind": "kill"})
+        link = self.driver.links[node]
+        link.send(command_frame(KillProcess()))
         with trio.move_on_after(_FAREWELL_S):
-            while self.leader.links.get(node) is link:
+            while self.driver.links.get(node) is link:
                 await trio.sleep(_LOOK_EVERY_S)
             return {}
         raise FluxError(f"{name} did not end within {_FAREWELL_S:g} s: it is busy, or stopped")
@@ -191,8 +198,8 @@ class RemoteController(ControllerProcess):
         self._draining.add(site)
         self._drain()
         with trio.move_on_after(within_s):
-            while site not in self.leader.drained:
-                if site in self.leader.run_state.closed_at:
+            while site not in self.driver.drained:
+                if site in self.driver.run_state.closed_at:
                     raise FluxError(
                         f"{site} died before everything had been moved off it; its copies are rebuilt on other sites"
                     )
@@ -205,7 +212,7 @@ class RemoteController(ControllerProcess):
         """`NoSites` if what is on a site that is to be emptied could not live on the others: nothing is moved then."""
         others = [other for other in self._sites() if other != site and other not in self._draining]
         needed = self.config.plan.copies
-        if len(others) < needed and site not in self.leader.drained:
+        if len(others) < needed and site not in self.driver.drained:
             self._draining.discard(site)
             there = f"there is {len(others)}" if len(others) == 1 else f"there are {len(others)}"
             listed = f" ({', '.join(others)})" if others else ""

@@ -1,8 +1,8 @@
 """The egress process: it hands rows to the sinks and acknowledges what is durable there.
 
-Each sink is a stage of the dataflow with a machine of its own: one that is slow holds up no other until buffers are
-full. A sink that blocks is called in a thread, and what comes meanwhile is in the next call. An egress that takes the
-place of one that died goes on behind what each sink has.
+Each sink is a stage of the dataflow with a machine of its own: a slow one holds up no other until buffers are full. A
+sink that blocks is called in a thread, and what arrives meanwhile is in the next call. An egress that is started again
+resumes after what each sink has.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import trio
 
@@ -18,86 +17,96 @@ from ...plan.plan import EGRESS
 from ...protocols.messages import Consume
 from ...protocols.node import Node
 from ...sinks import Sink
+from ...wire.frames import BadFrame
+from ...wire.reports import Collected, Command, ProcessStopped, RowsDurable, read_command
 from ..config import ProcessConfig, place_of
+from ..role import Role
 from ..shell import Shell
 from .sink_writer import SinkWork, SinkWriter
 
 
-class EgressProcess(Shell):
-    """The process behind the dataflow; the `incarnation`-th that is."""
+class EgressProcess(Role):
+    """The process after the dataflow; the `incarnation`-th of its run."""
 
     def __init__(self, config: ProcessConfig, sinks: Sequence[Sink], incarnation: int = 1) -> None:
         stages = config.plan.sink_stages
-        self._outlets = [
+        self._writers = [
             SinkWriter(number, stages[number], sink, place_of(config.directory, "sink", number))
             for number, sink in enumerate(sinks)
         ]
         self._incarnation = incarnation
-        super().__init__(config, self._node())
-        self._inputs = {outlet.stage: self.input_of(outlet.stage) for outlet in self._outlets}
-        self._work = {outlet.stage: trio.open_memory_channel[SinkWork](1) for outlet in self._outlets}
+        self._stages = stages
+        self.shell = Shell(config, self._node(), self)
+        self._inputs = {writer.stage: self.shell.input_of(writer.stage) for writer in self._writers}
+        self._work = {writer.stage: trio.open_memory_channel[SinkWork](1) for writer in self._writers}
+
+    async def run(self) -> None:
+        """Live until the driver sends `StopProcess`."""
+        await self.shell.run()
 
     def _node(self) -> Node:
         name = EGRESS if self._incarnation == 1 else f"{EGRESS}.{self._incarnation}"
-        return Node(name, [outlet.machine(name) for outlet in self._outlets], self._incarnation)
+        return Node(name, [writer.machine(name) for writer in self._writers], self._incarnation)
 
-    async def prepare(self) -> None:
-        """What was collected is held by the program: an egress that is started again goes on behind that."""
-        for _ in [outlet for outlet in self._outlets if outlet.collects]:
-            if (frame := await self.reports.receive()) is not None:
-                held = frame[0]
-                self._outlets[held.get("sink", 0)].go_on(held["upto"], held.get("reached"))
-        self.node = self._node()
+    async def prepare(self) -> Node:
+        """Resume after what the driver has collected."""
+        for _ in [writer for writer in self._writers if writer.collects]:
+            if (frame := await self.shell.reports.receive()) is not None:
+                held = read_command(frame[0])
+                if not isinstance(held, Collected):
+                    raise BadFrame(f"expected what was collected, got {held!r:.200}")
+                self._writers[held.sink].resume((held.position, held.ahead), held.upto)
+        return self._node()
 
     @property
     def unusable(self) -> Exception | None:
         """Why a sink cannot be written to."""
-        return next((outlet.unusable for outlet in self._outlets if outlet.unusable is not None), None)
+        return next((writer.unusable for writer in self._writers if writer.unusable is not None), None)
 
     def start(self, nursery: trio.Nursery) -> None:
         if self.unusable is not None:
             raise self.unusable
-        for outlet in self._outlets:
-            if outlet.progress is not None and outlet.progress.ended:
-                outlet.sink.close()
-            if outlet.sink.blocks and not outlet.collects:
-                nursery.start_soon(self._serve_sink, outlet)
+        for writer in self._writers:
+            if writer.progress is not None and writer.progress.ended:
+                writer.sink.close()
+            if writer.sink.blocks and not writer.collects:
+                nursery.start_soon(self._serve_sink, writer)
         if self._incarnation > 1:
-            self.repeat_report()
+            self.repeat_reports()
 
-    def repeat_report(self) -> None:
-        """What the sinks took, from this egress or the last, the program may not have heard of."""
-        for outlet in self._outlets:
-            if outlet.progress is not None:
-                self.reports.send_batch(outlet.last_report, None)
+    def repeat_reports(self) -> None:
+        """Report what the sinks took, from this egress or the last: the driver may not know of it."""
+        for writer in self._writers:
+            if writer.progress is not None:
+                self.shell.report(writer.last_report)
 
     def perform(self, job: Consume) -> None:
-        outlet = self._outlets[self.plan.sink_stages.index(job.stage)]
+        writer = self._writers[self._stages.index(job.stage)]
         inputs = self._inputs[job.stage]
-        work = outlet.work(job, inputs.merged(job))
+        work = writer.work(job, inputs.merged(job))
         inputs.forget(job.after)
-        if outlet.collects:
-            self.reports.send_batch(outlet.report(work), work.rows.user if len(work.rows) else None)
-        elif outlet.sink.blocks:
+        if writer.collects:
+            self.shell.report_rows(writer.report(work), work.rows.user if len(work.rows) else None)
+        elif writer.sink.blocks:
             self._work[job.stage][0].send_nowait(work)  # The machine gives the next one when this one is consumed.
         else:
-            outlet.write(work)
-            self._finish(outlet, work)
+            writer.write(work)
+            self._finish(writer, work)
 
-    def last_words(self) -> dict[str, Any]:
-        for outlet in self._outlets:
-            if outlet.progress is not None:
-                outlet.sink.interrupt()
+    def stop(self) -> ProcessStopped:
+        for writer in self._writers:
+            if writer.progress is not None:
+                writer.sink.interrupt()
                 try:
-                    outlet.flush()
+                    writer.flush()
                 except Exception as error:
-                    self.log(f"flushing the sink: {error}")
-        return {}
+                    self.shell.log(f"flushing the sink: {error}")
+        return ProcessStopped()
 
-    async def _serve_sink(self, outlet: SinkWriter) -> None:
+    async def _serve_sink(self, writer: SinkWriter) -> None:
         """Give a sink that blocks its work, one call at a time, and let it flush now and then."""
-        given = self._work[outlet.stage][1]
-        every_s = math.inf if outlet.sink.flush_every_s is None else outlet.sink.flush_every_s
+        given = self._work[writer.stage][1]
+        every_s = math.inf if writer.sink.flush_every_s is None else writer.sink.flush_every_s
         flush_at = trio.current_time() + every_s
         try:
             while True:
@@ -105,22 +114,22 @@ class EgressProcess(Shell):
                 with trio.move_on_at(flush_at):
                     work = await given.receive()
                 if work is not None:
-                    await trio.to_thread.run_sync(partial(outlet.write, work))
-                    self._finish(outlet, work)
+                    await trio.to_thread.run_sync(partial(writer.write, work))
+                    self._finish(writer, work)
                 if trio.current_time() >= flush_at:
-                    await trio.to_thread.run_sync(outlet.flush)
+                    await trio.to_thread.run_sync(writer.flush)
                     flush_at = trio.current_time() + every_s
         except Exception as error:
-            self.fail(error)
+            self.shell.fail(error)
 
-    def _finish(self, outlet: SinkWriter, work: SinkWork) -> None:
-        self.reports.send_batch(outlet.report(work), None)
-        self._durable(outlet, work.upto)
+    def _finish(self, writer: SinkWriter, work: SinkWork) -> None:
+        self.shell.report(writer.report(work))
+        self._acknowledge(writer, work.upto)
 
-    def hear_program(self, header: dict[str, Any]) -> None:
-        if header["kind"] == "durable":
-            self._durable(self._outlets[header.get("sink", 0)], header["upto"])
+    def on_command(self, command: Command) -> None:
+        if isinstance(command, RowsDurable):
+            self._acknowledge(self._writers[command.sink], command.upto)
 
-    def _durable(self, outlet: SinkWriter, upto: int) -> None:
-        if (consumed := outlet.finish(upto)) is not None:
-            self.enqueue(consumed)
+    def _acknowledge(self, writer: SinkWriter, upto: int) -> None:
+        if (consumed := writer.finish(upto)) is not None:
+            self.shell.enqueue(consumed)

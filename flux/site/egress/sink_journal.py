@@ -11,7 +11,7 @@ what it was given, and how far the dataflow is with each is noted beside them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,11 @@ import msgpack
 
 from ...storage.journal import Journal
 from ...types.errors import FluxError
+from ...wire.codec import from_plain, to_plain
+from ...wire.reports import Reached
 
 _SHORTEN_AT_BYTES = 256 * 1024
 _GIVEN, _TAKEN = "given", "taken"
-
-# A position of the dataflow, and how far ahead of it the rows of each producer were taken, as plain values.
-Reached = tuple[int, Sequence[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +41,18 @@ class GivenRows:
     end: bool
     before: Reached
     behind: Reached
+
+    def to_plain(self) -> list[Any]:
+        """Return the fields in msgpack types."""
+        *numbers, before, behind = (getattr(self, name) for name in self.__slots__)
+        return [*numbers, *([position, [to_plain(each) for each in ahead]] for position, ahead in (before, behind))]
+
+    @classmethod
+    def from_plain(cls, fields: Sequence[Any]) -> GivenRows:
+        """Return what `to_plain` was called on."""
+        *numbers, before, behind = fields
+        reached = [(position, tuple(from_plain(each) for each in ahead)) for position, ahead in (before, behind)]
+        return cls(**dict(zip(cls.__slots__, [*numbers, *reached], strict=True)))
 
 
 _NOTHING = GivenRows(after=0, upto=0, rows=0, rows_before=0, written_upto=0, end=False, before=(0, ()), behind=(0, ()))
@@ -96,7 +107,7 @@ class SinkJournal:
             behind=(upto, ()) if reached is None else reached,
         )
         self._taken = False
-        content = msgpack.packb([_GIVEN, *astuple(self._given)])
+        content = msgpack.packb([_GIVEN, *self._given.to_plain()])
         if self._journal.size > _SHORTEN_AT_BYTES:
             self._journal.shorten([content], self._journal.size)
         else:
@@ -114,7 +125,7 @@ class SinkJournal:
 
     def _read(self, kind: str, *fields: Any) -> None:
         if kind == _GIVEN:
-            self._given = GivenRows(**dict(zip(GivenRows.__slots__, fields, strict=True)))
+            self._given = GivenRows.from_plain(fields)
         self._taken = kind == _TAKEN
 
     def _settle(self) -> None:

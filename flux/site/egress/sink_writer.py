@@ -14,18 +14,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
 from ...exchange.rows import Rows
 from ...protocols.egress import ONLY, Egress
-from ...protocols.messages import Ahead, Consume, Consumed
+from ...protocols.messages import Consume, Consumed
 from ...sinks import Collect, Sink
 from ...sinks.sink import check_alike
 from ...types.errors import with_location
-from ...wire.codec import from_plain, to_plain
-from .sink_journal import Reached, SinkJournal
+from ...wire.reports import Reached, RowsWritten
+from .sink_journal import SinkJournal
 
 JOURNAL = "egress.journal"
 
@@ -61,7 +60,7 @@ class SinkWriter:
             try:
                 self._open()
             except Exception as error:
-                self.unusable = error  # Told when there is a connection to tell it on.
+                self.unusable = error  # Reported when there is a connection to report it on.
 
     def _open(self) -> None:
         self._directory.mkdir(exist_ok=True)
@@ -69,23 +68,20 @@ class SinkWriter:
         with self._blaming("was opened"):
             progress.resume(self.sink.open(self._directory))
         self.progress = progress
-        self.go_on(progress.upto, progress.reached)
+        self.resume(progress.reached, progress.upto)
 
-    def go_on(self, upto: int, reached: Reached | None) -> None:
-        """The sink has what is up to `upto`."""
+    def resume(self, reached: Reached, upto: int) -> None:
+        """Begin after `upto`, a position of the sink, at which the dataflow had `reached` its own."""
         self._upto = upto
-        self._reached = (upto, ()) if reached is None else reached
+        self._reached = reached
 
     def machine(self, node: str) -> Egress:
-        """The machine of an egress that begins behind what the sink has."""
-        position, ahead = self._reached
-        taken = tuple(from_plain(plain, lambda body: body) for plain in ahead)
-        assert all(isinstance(each, Ahead) for each in taken)
-        return Egress(node, self.stage, position, taken)
+        """Return the machine of an egress that begins after what the sink has."""
+        return Egress(node, self.stage, *self._reached)
 
     @property
-    def last_report(self) -> dict[str, Any]:
-        """What the program is told of the last that the sink took."""
+    def last_report(self) -> RowsWritten:
+        """The report of what the sink took last."""
         assert self.progress is not None
         work = SinkWork(
             after=self._upto, upto=self._upto, rows=Rows(None), end=self.progress.ended, reached=self.progress.reached
@@ -94,10 +90,9 @@ class SinkWriter:
 
     def work(self, job: Consume, rows: Rows) -> SinkWork:
         """What the machine wants consumed, as work for the sink."""
-        ahead = [to_plain(taken, lambda body: body) for taken in job.ahead]
         after, upto = (job.after, job.upto) if job.ordered else (self._upto, self._upto + 1)
         end = any(mark.kind == "end" for mark in rows.punctuations)
-        self._given = SinkWork(after=after, upto=upto, rows=rows, end=end, reached=(job.upto, ahead))
+        self._given = SinkWork(after=after, upto=upto, rows=rows, end=end, reached=(job.upto, job.ahead))
         return self._given
 
     def write(self, work: SinkWork) -> None:
@@ -126,7 +121,7 @@ class SinkWriter:
         if work is None or work.upto != upto:
             return None
         self._given = None
-        self.go_on(upto, work.reached)
+        self.resume(work.reached, upto)
         return Consumed(stage=self.stage, cohort=ONLY, upto=work.reached[0], rows=0, body=None)
 
     def flush(self) -> None:
@@ -134,21 +129,20 @@ class SinkWriter:
         with self._in_use, self._blaming("was flushed"):
             self.sink.flush()
 
-    def report(self, work: SinkWork) -> dict[str, Any]:
-        """What the program is told of work that is done; rows that are collected go with it."""
-        header = {
-            "kind": "rows",
-            "sink": self.number,
-            "after": work.after,
-            "upto": work.upto,
-            "count": len(work.rows),
-            "end": work.end,
-            "reached": work.reached,
-        }
-        if self.progress is not None:
-            # Of all egresses of the run: what one of them could not tell any more is in it.
-            header["total"] = self.progress.rows
-        return header
+    def report(self, work: SinkWork) -> RowsWritten:
+        """Return the report of work that is done; rows that the driver collects go with it."""
+        position, ahead = work.reached
+        return RowsWritten(
+            sink=self.number,
+            after=work.after,
+            upto=work.upto,
+            rows=len(work.rows),
+            end=work.end,
+            position=position,
+            ahead=ahead,
+            # Of all egresses of the run: it includes what one of them could not report any more.
+            total=None if self.progress is None else self.progress.rows,
+        )
 
     @contextmanager
     def _blaming(self, doing: str) -> Iterator[None]:

@@ -30,9 +30,10 @@ from ...site.config import ProcessConfig
 from ...sources import Source
 from ...types.errors import FluxError, PlanError
 from ...wire import address
+from ...wire.requests import Request, TaskJoinRequest, TaskSiteDeath, answer_frame, failure_frame
 from ...wire.secret import new_secret
 from ..session import driver_host, register
-from .external_sites import ExternalSiteDriver, death_of, site_arrival_of
+from .external_sites import ExternalSiteDriver
 from .jobs import Jobs
 from .task_site import SitePosting, TcpConfig
 
@@ -179,17 +180,19 @@ class _SparkRun(Run):
         settings = (self._config, self._sinks, listener, spawner, _ENDS, frozenset(_ENDS), self._answer)
         return ExternalSiteDriver(*settings, executors=partial(_executors, self._context))
 
-    def _answer(self, header: dict[str, Any]) -> dict[str, Any]:
-        if header.get("what") not in ("join", "died"):
-            return self._request_handlers().answer(header)
+    def _answer(self, request: Request) -> dict[str, Any]:
         try:
-            if header["what"] == "died":
-                self._guests.tell_death(*death_of(header))
-                return {"kind": "answer", "answer": {}}
-            guest = self._guests.admit(site_arrival_of(header))
-            return {"kind": "answer", "answer": {"name": None if guest is None else guest.name}}
+            match request:
+                case TaskSiteDeath():
+                    self._sites.note_death(request)
+                    return answer_frame({})
+                case TaskJoinRequest():
+                    site = self._sites.admit(request)
+                    return answer_frame({"name": None if site is None else site.name})
+                case _:
+                    return self._request_handlers().answer(request)
         except FluxError as error:
-            return {"kind": "answer", "error": error.to_dict()}
+            return failure_frame(error)
 
     def _await_start(self) -> None:
         name, run = self._plan.name, self._config.run
@@ -199,7 +202,7 @@ class _SparkRun(Run):
         try:
             self._await(lambda run_state: run_state.started_at is not None, self._patience_s, "start")
         except TimeoutError:
-            wanted, there = len(self._plan.site_names), len(self._guests.guests_up())
+            wanted, there = len(self._plan.site_names), len(self._sites.guests_up())
             raise FluxError(
                 f"{_WHO}: {there} of {wanted} sites have come within {self._patience_s:g} s. Each needs a core of an "
                 f"executor for itself, and the application has {self._context.defaultParallelism} in all, some maybe "
@@ -226,26 +229,26 @@ class _SparkRun(Run):
         index = self._submit()
 
         def is_up(run_state: RunState) -> bool:
-            guest = self._guests.guest_at(index)
+            guest = self._sites.guest_at(index)
             return guest is not None and guest.state == "up"
 
         wait(is_up, self._patience_s, f"Spark to find a core for site {index}")
-        guest = self._guests.guest_at(index)
+        guest = self._sites.guest_at(index)
         assert guest is not None
         return guest.name
 
     def _is_wanted(self, index: int) -> bool:
         """Whether a site that has ended is to be replaced: not if it was drained, nor behind the end."""
-        guest = self._guests.guest_at(index)
+        guest = self._sites.guest_at(index)
         return not self._stopped and not self._run_state.ended and not (guest is not None and guest.drained)
 
     def _gave_up(self, reason: str) -> None:
         """Spark could not run a site. Before the start that is an error of the user's or the cluster's."""
         if self._run_state.started_at is None:
-            self._guests.fail(FluxError(f"{_WHO}: a site could not be started on an executor: {reason}"))
+            self._sites.fail(FluxError(f"{_WHO}: a site could not be started on an executor: {reason}"))
 
     @property
-    def _guests(self) -> ExternalSiteDriver:
+    def _sites(self) -> ExternalSiteDriver:
         assert isinstance(self._driver, ExternalSiteDriver)
         return self._driver
 

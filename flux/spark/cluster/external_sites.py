@@ -22,30 +22,17 @@ from ...driver.processes import Process
 from ...site.crash_note import Job
 from ...types.errors import FluxError
 from ...wire.link import Link
+from ...wire.reports import DeclareDead, KillProcess, command_frame
+from ...wire.requests import TaskJoinRequest, TaskSiteDeath
 
 CROWDED_MAX = 20  # So often a site is sent to another executor before it is taken where it is.
-
-
-@dataclass(frozen=True, slots=True)
-class SiteArrival:
-    """What a site says of itself: its place, which attempt at it, its process, and the executor's."""
-
-    index: int
-    attempt: int
-    pid: int
-    host: str
-    executor: int
-
-    @property
-    def where(self) -> tuple[str, int]:
-        return self.host, self.executor
 
 
 @dataclass(kw_only=True)
 class ExternalSite(Process):
     """A site in a task of Spark's; `pid` is its number on its own machine."""
 
-    coming: SiteArrival
+    coming: TaskJoinRequest
     say: Callable[[Callable[[], None]], None]  # Calls it in the program's thread.
     link: Link | None = None
 
@@ -57,27 +44,27 @@ class ExternalSite(Process):
         if self.link is not None and not self.gone:
             self.killed_at = self.killed_at or time.monotonic()
             link = self.link
-            self.say(lambda: link.send({"kind": "kill"}))
+            self.say(lambda: link.send(command_frame(KillProcess())))
 
 
 class ExternalSiteDriver(Driver):
     """The program's end of a run whose sites are guests; `executors` counts those that could have one."""
 
-    _post_mortem_s = 3.0  # In this time a task has told how its site ended, if the executor lives.
+    _death_known_within_s = 3.0  # In this time a task reports how its site ended, if the executor lives.
 
     def __init__(self, *settings: Any, executors: Callable[[], int]) -> None:
         self._executors = executors
         self._turned_away: Counter[int] = Counter()
         super().__init__(*settings)
 
-    def admit(self, coming: SiteArrival) -> ExternalSite | None:
+    def admit(self, coming: TaskJoinRequest) -> ExternalSite | None:
         """The guest with its name, from any thread; None if it should try on another executor."""
         executors = self._executors()
-        return self._in_thread(lambda: self._admit(coming, executors))
+        return self._call_in_thread(lambda: self._admit(coming, executors))
 
-    def tell_death(self, index: int, attempt: int, status: int, job: Job | None) -> None:
-        """A task has found its site dead; from any thread."""
-        self._in_thread(lambda: self._note_death(index, attempt, status, job))
+    def note_death(self, death: TaskSiteDeath) -> None:
+        """Note that a task has found its site dead; from any thread."""
+        self._call_in_thread(lambda: self._note_death(death))
 
     def guest_at(self, index: int) -> ExternalSite | None:
         """The last that came for a place."""
@@ -101,7 +88,7 @@ class ExternalSiteDriver(Driver):
 
     # In the thread.
 
-    def _admit(self, coming: SiteArrival, executors: int) -> ExternalSite | None:
+    def _admit(self, coming: TaskJoinRequest, executors: int) -> ExternalSite | None:
         with self.changed:
             earlier = self._guests(coming.index)
             if any(guest.coming.attempt >= coming.attempt for guest in earlier):
@@ -112,7 +99,7 @@ class ExternalSiteDriver(Driver):
             if crowd and self._turned_away[coming.index] < CROWDED_MAX and self._has_free(executors):
                 self._turned_away[coming.index] += 1
                 return None
-            guest = ExternalSite(self._free_name(), pid=coming.pid, coming=coming, say=self._tell)
+            guest = ExternalSite(self._free_name(), pid=coming.pid, coming=coming, say=self._run_in_thread)
             guest.stderr.handed_over()  # What it writes is in its executor's log.
             self.processes.enter(guest)
             for other in earlier:
@@ -125,22 +112,22 @@ class ExternalSiteDriver(Driver):
             self.changed.notify_all()
             return guest
 
-    def _note_death(self, index: int, attempt: int, status: int, job: Job | None) -> None:
+    def _note_death(self, death: TaskSiteDeath) -> None:
         with self.changed:
-            for guest in self._guests(index):
-                if guest.coming.attempt == attempt:
-                    guest.exited = status
-                    self._examine(guest, job)
+            for guest in self._guests(death.index):
+                if guest.coming.attempt == death.attempt:
+                    guest.exited = death.status
+                    self._examine(guest, None if death.job is None else Job.from_plain(death.job))
                     self.changed.notify_all()
 
-    def _crowd(self, coming: SiteArrival) -> list[str]:
+    def _crowd(self, coming: TaskJoinRequest) -> list[str]:
         """Who is on the same executor: one death would be the death of both."""
         others = [guest for guest in self._guests() if not guest.gone and guest.coming.index != coming.index]
-        return [guest.name for guest in others if guest.coming.where == coming.where]
+        return [guest.name for guest in others if _where(guest.coming) == _where(coming)]
 
     def _has_free(self, executors: int) -> bool:
         """Whether one of so many executors has no site."""
-        return executors > len({guest.coming.where for guest in self._guests() if not guest.gone})
+        return executors > len({_where(guest.coming) for guest in self._guests() if not guest.gone})
 
     def _free_name(self) -> str:
         taken = {process.name for process in self.processes}
@@ -186,23 +173,10 @@ class ExternalSiteDriver(Driver):
             return
         self.run_state.deaths.append(process)
         with contextlib.suppress(KeyError):
-            self._links["controller"].send({"kind": "dead", "node": process.node})
+            self._links["controller"].send(command_frame(DeclareDead(node=process.node)))
         self._log(logging.WARNING, f"{process.node} on {process.coming.host} is gone", node=process.node)
 
 
-def site_arrival_of(header: dict[str, Any]) -> SiteArrival:
-    """What a site said, checked."""
-    numbers = {name: header.get(name) for name in ("index", "attempt", "pid", "executor")}
-    host = header.get("host")
-    if not isinstance(host, str) or not all(type(number) is int for number in numbers.values()):
-        raise FluxError(f"a site that joins says index, attempt, pid, host and executor, not {header!r:.200}")
-    return SiteArrival(host=host, **numbers)  # type: ignore[arg-type]
-
-
-def death_of(header: dict[str, Any]) -> tuple[int, int, int, Job | None]:
-    """What a task said of its site's death, checked: index, attempt, status, and what the site was busy with."""
-    numbers = [header.get(name) for name in ("index", "attempt", "status")]
-    job = header.get("job")
-    if not all(type(number) is int for number in numbers):
-        raise FluxError(f"a site that has died has an index, attempt and status, not {header!r:.200}")
-    return (*numbers, None if job is None else Job.from_plain(job))  # type: ignore[return-value]
+def _where(coming: TaskJoinRequest) -> tuple[str, int]:
+    """The executor that a site is on."""
+    return coming.host, coming.executor

@@ -35,7 +35,7 @@ from ...site.shell import leave
 from ...site.worker import Worker
 from ...types.errors import FluxError
 from ...wire import address
-from ...wire.request import ask, command
+from ...wire.requests import TaskJoinRequest, TaskSiteDeath, ask, command
 
 ENDED, ELSEWHERE = 0, 75  # Statuses: the run wants it no more; it should be on another executor.
 
@@ -84,15 +84,15 @@ class SitePosting:
         _, status = os.waitpid(pid, 0)
         exited = os.waitstatus_to_exitcode(status)
         if exited < 0:
-            self._tell_death(attempt, exited, job_of(note[:]))
+            self._report_death(attempt, exited, job_of(note[:]))
         yield exited
 
-    def _tell_death(self, attempt: int, status: int, job: Job | None) -> None:
+    def _report_death(self, attempt: int, status: int, job: Job | None) -> None:
         """A signal has killed the site, and what it was busy with may be why."""
-        at = None if job is None else job.to_plain()
+        plain = None if job is None else job.to_plain()
+        death = TaskSiteDeath(index=self.index, attempt=attempt, status=status, job=plain)
         with contextlib.suppress(FluxError):  # The run may be over.
-            own = command(self.secret)
-            ask(self.program, own, "died", _ASK_TIMEOUT_S, index=self.index, attempt=attempt, status=status, job=at)
+            ask(self.program, command(self.secret), death, _ASK_TIMEOUT_S)
 
 
 class TaskSite(Worker):
@@ -128,9 +128,10 @@ def _become(posting: SitePosting, attempt: int, ancestors: list[int], note: mmap
 
 
 def _joined(posting: SitePosting, attempt: int, executor: int, watched: list[int], note: mmap.mmap) -> TaskSite:
-    details = {"index": posting.index, "attempt": attempt, "host": socket.gethostname(), "executor": executor}
-    own = command(posting.secret)
-    joined = ask(posting.program, own, "join", _ASK_TIMEOUT_S, pid=os.getpid(), **details)
+    request = TaskJoinRequest(
+        index=posting.index, attempt=attempt, pid=os.getpid(), host=socket.gethostname(), executor=executor
+    )
+    joined = ask(posting.program, command(posting.secret), request, _ASK_TIMEOUT_S)
     if joined["name"] is None:
         leave(ELSEWHERE)
     directory = Path(tempfile.mkdtemp(prefix="flux-site-"))

@@ -1,0 +1,161 @@
+"""Copy transfer: a site sends the state of a partition to another site, and receives others' copies.
+
+The state, the position and the output of a copy are of one instant (rule 16). The snapshot is sent in chunks as the
+link has room for them, between the rows of lanes. A large copy that has arrived is read in a thread. Then the machine
+gets its `State`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import trio
+
+from ...exchange.channel_mask import ChannelMask
+from ...plan import Plan
+from ...protocols.messages import Block, Standby, State
+from ...types.errors import FluxError, StateError
+from ...wire import frames
+from ...wire.link import Link
+from ...wire.reports import StateSent
+from ...wire.state_types import StateTypes
+from ...wire.transfer import Arrival, StateChunk, StateOwner, chunk_frame
+from ..digests import Digests
+from ..shell import Shell
+from ..steps import Steps
+from .partition_copy import CopyReceiver, copy_values, read_copy
+from .snapshot import Snapshot, Snapshotter
+
+_READ_INLINE_BYTES = 1 << 20
+
+
+class CopyTransfer:
+    """The transfers of one site; `segments` and `digests` are by stage, and `types` by stage and step."""
+
+    def __init__(
+        self,
+        shell: Shell,
+        segments: Mapping[int, Steps],
+        digests: Mapping[int, Digests],
+        types: Mapping[tuple[int, int], StateTypes],
+    ) -> None:
+        self._shell = shell
+        self._segments = segments
+        self._digests = digests
+        self._types = types
+        self._snapshotters = {stage: Snapshotter() for stage in shell.plan.stages}
+        self._receiver = CopyReceiver()
+        self._edges = [shell.plan.outputs(stage) for stage in range(shell.plan.sink_stages.stop)]
+
+    def standby(self, version: int, donor: str | None = None) -> Standby | None:
+        """Return the copy `version` that the view wants built, from this donor if given; None if it wants none."""
+        view = self._shell.node.view
+        standby = view.standby if view is not None else ()
+        return next((s for s in standby if s.version == version and donor in (None, s.donor)), None)
+
+    def send(self, to: str, message: State) -> None:
+        """Begin to send a copy, as it is between two steps of the operator."""
+        link = self._shell.peers.link_to(to)
+        if link.closed:
+            return
+        began = time.monotonic()
+        standby = self.standby(message.version)
+        assert standby is not None, f"no site wants copy {message.version}"
+        partition = standby.partition
+        own = {
+            edge: _channels_of(self._shell.plan, partition, edge) for edge in self._shell.plan.outputs(message.stage)
+        }
+        steps, digest = self._segments[message.stage].hosted, self._digests[message.stage].moving(partition)
+        place = f"stage {message.stage}, partition {partition}, on {self._shell.name}"
+        owner = StateOwner(place, tuple(step.step.name for step in steps))
+        values = partial(copy_values, message, partition, own, steps, digest)
+        for step in steps:
+            step.init_trans(partition)
+        in_memory = all(step.state_in_memory for step in steps)
+        snapshot = self._snapshotters[message.stage].take(values, owner, in_memory)
+        for step in steps:
+            step.end_trans(partition)
+        sent = StateSent(
+            version=message.version,
+            stage=message.stage,
+            partition=partition,
+            to=to,
+            size_bytes=0,
+            snapshot_s=time.monotonic() - began,
+            send_s=0.0,
+        )
+        self._shell.nursery.start_soon(self._send_chunks, snapshot, link, sent, began)
+
+    async def _send_chunks(self, snapshot: Snapshot, link: Link, sent: StateSent, began: float) -> None:
+        """Send a snapshot as the link has room for it; if the other site has died meanwhile, it is dropped."""
+        try:
+            size_bytes = 0
+            while await link.bulk_room() and (chunk := await snapshot.read()) is not None:
+                header = chunk_frame(StateChunk(version=sent.version, last=False))
+                link.send(header, pa.py_buffer(chunk), bulk=True)
+                size_bytes += len(chunk)
+            self._shell.report(replace(sent, size_bytes=size_bytes, send_s=time.monotonic() - began))
+            link.send(chunk_frame(StateChunk(version=sent.version, last=True)), bulk=True)
+        except FluxError as error:
+            self._shell.fail(error)
+        finally:
+            snapshot.close()
+
+    def take_chunk(self, link: Link, chunk: StateChunk, body: Any) -> None:
+        """Take the next chunk of a copy; with the last, the copy is read."""
+        if self.standby(chunk.version, link.peer) is None:
+            self._receiver.forget(link.peer, chunk.version)  # A later view does not want it any more.
+            return
+        try:
+            arrival = self._receiver.take(link.peer, chunk.version, body)
+        except frames.BadFrame as error:
+            self._receiver.forget(link.peer, chunk.version)
+            self._refuse(link, error)
+            return
+        if chunk.last:
+            self._receiver.forget(link.peer, chunk.version)
+            self._shell.nursery.start_soon(self._read, link, arrival)
+
+    def forget_chunks(self, peer: str) -> None:
+        """Drop what has arrived of transfers from `peer`."""
+        self._receiver.forget_all(peer)
+
+    async def _read(self, link: Link, arrival: Arrival) -> None:
+        """Read a copy that has arrived whole, in a thread if it is large, and give the machine its `State`."""
+        try:
+            if arrival.size_bytes < _READ_INLINE_BYTES:
+                message = read_copy(arrival, self._edges, self._types)
+            else:
+                message = await trio.to_thread.run_sync(read_copy, arrival, self._edges, self._types)
+            if message.sender != link.peer:
+                raise frames.BadFrame(f"expected the state of a partition of {link.peer}, got {message!r:.200}")
+        except frames.BadFrame as error:
+            self._refuse(link, error)
+            return
+        except StateError as error:
+            # The operator caused it, and would on any other site.
+            self._shell.fail(error)
+            return
+        if not link.closed:
+            self._shell.enqueue(message)
+
+    def _refuse(self, link: Link, error: frames.BadFrame) -> None:
+        """Give up a link: a copy cannot be read, and its chunks are not repeated. Another pair of sites must do it."""
+        self._shell.log(
+            f"closed the connection to {link.peer}, which sent state that cannot be read: {error}", logging.WARNING
+        )
+        self._shell.peers.give_up(link)
+
+
+def _channels_of(plan: Plan, partition: int, edge: int) -> ChannelMask:
+    """Return everything that `partition` sends on `edge`."""
+    ends = plan.edges[edge]
+    consumers = tuple(range(plan.partitions(ends.consumer)))
+    block = Block(producers=(partition,), consumers=consumers)
+    return ChannelMask((block,), plan.partitions(ends.producer), len(consumers))

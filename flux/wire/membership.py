@@ -1,0 +1,94 @@
+"""Membership: the conversation between the controller and the nodes, each message a frozen dataclass.
+
+A heartbeat is a plain frame, ``{"kind": "beat"}``, on a connection of its own, and is not read by a codec.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+from ..protocols.messages import CopyFailed, CopyReady, Hello, View
+from .codec import PROTOCOL_CLASSES, Codec, Word, read_frame
+
+MEMBERSHIP_KIND = "membership"  # The kind of their frames.
+BEAT = {"kind": "beat"}
+
+
+# What a node sends.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeAddress:
+    """Where the node listens: the first message on its link."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewReceived:
+    """The node has this view in its inbox: no later controller is asked for it (rule 33)."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmittedDigests:
+    """What the node's copies of `partitions` have emitted up to `position`, to be compared with other copies."""
+
+    stage: int
+    position: int
+    partitions: tuple[int, ...]
+    digests: tuple[Word, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerUnreachable:
+    """The connection to a peer broke and could not be made again."""
+
+    peer: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FromMachine:
+    """What the node's machine sends to the controller's."""
+
+    message: Hello | CopyReady | CopyFailed
+
+
+# What the controller sends.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewView:
+    """The next view, and where its nodes listen."""
+
+    view: View
+    addresses: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dismissed:
+    """The node was declared dead: it must end."""
+
+    why: str
+
+
+FromNode: TypeAlias = NodeAddress | ViewReceived | EmittedDigests | PeerUnreachable | FromMachine
+FromController: TypeAlias = NewView | Dismissed
+_CODEC = Codec([*FromNode.__args__, *FromController.__args__, *PROTOCOL_CLASSES])
+
+
+def membership_frame(message: FromNode | FromController) -> dict[str, Any]:
+    """Return the header of the frame that carries a message."""
+    return {"kind": MEMBERSHIP_KIND, "m": _CODEC.to_plain(message)}
+
+
+def read_from_node(header: dict[str, Any]) -> FromNode:
+    """Return what a node sent; `BadFrame` if it is anything else."""
+    return cast(FromNode, read_frame(_CODEC, MEMBERSHIP_KIND, header, FromNode.__args__))
+
+
+def read_from_controller(header: dict[str, Any]) -> FromController:
+    """Return what a controller sent; `BadFrame` if it is anything else."""
+    return cast(FromController, read_frame(_CODEC, MEMBERSHIP_KIND, header, FromController.__args__))

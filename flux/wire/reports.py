@@ -1,0 +1,317 @@
+"""Reports and commands: the conversation between the processes of a run and its driver.
+
+A process reports what it did; the driver, or the controller that takes its part in a remote run, sends commands. Each
+is a frozen dataclass that travels in one frame: ``{"kind": "report", "m": {"$": name, field: value, ...}}``. A frame
+that is malformed, of an unknown name or of a newer release is a `BadFrame`, and closes the link it came on.
+
+Times are of the monotonic clock of the process that reports. `on_clock_of_reader` replaces them where clocks differ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, cast
+
+from ..protocols.messages import Ahead, Block
+from .codec import Codec, Word, read_frame
+
+REPORT_KIND, COMMAND_KIND = "report", "command"  # The kinds of their frames.
+
+Reached: TypeAlias = tuple[int, tuple[Ahead, ...]]  # A position, and how far beyond it each producer's rows were taken.
+
+
+# What any process reports.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessUp:
+    """The process is connected: always the first report on a link."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLine:
+    """A line for the log of the run; `level` is one of `logging`."""
+
+    node: str
+    level: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessFailed:
+    """The run cannot go on; `error` is what `FluxError.to_dict` gave."""
+
+    node: str
+    error: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinalDigests:
+    """What the copies of `partitions` in one cohort have emitted when the run ends, up to `position`."""
+
+    stage: int
+    position: int
+    partitions: tuple[int, ...]
+    digests: tuple[Word, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessStopped:
+    """The process obeys `StopProcess`: its last report."""
+
+    digests: tuple[FinalDigests, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """Rows that the process buffers until its consumers have acknowledged them."""
+
+    buffered_rows: int
+
+
+# What the ingress reports.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsNumbered:
+    """Ranges that were numbered since the last report, as (time, last number, rows); and the rows of the whole run."""
+
+    log: tuple[tuple[float, int, int], ...]
+    total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsShed:
+    """Rows of the whole run that were dropped because there was no room for them."""
+
+    total: int
+
+
+# What sites report, and the ingress for the steps that run there.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkippedContent:
+    """A row that an operator refused: the `nth` of its partition."""
+
+    partition: int
+    nth: int
+    sn: int
+    values: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsSkipped:
+    """Rows that step `number` of `stage` refused: new totals by partition, and the content of some.
+
+    `numbers` are the sequence numbers of rows that the ingress skipped: after a restart it skips some of them again.
+    """
+
+    step: str
+    stage: int
+    number: int
+    totals: tuple[tuple[int, int], ...]
+    rows: tuple[SkippedContent, ...]
+    numbers: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsLate:
+    """Late rows of step `number` of `stage`: the totals by partition that changed."""
+
+    step: str
+    stage: int
+    number: int
+    totals: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateSent:
+    """The state of a partition was sent to another site; `snapshot_s` is how long the snapshot held up the donor."""
+
+    version: int
+    stage: int
+    partition: int
+    to: str
+    size_bytes: int
+    snapshot_s: float
+    send_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateInstalled:
+    """The copy `version` is in place; installing it held up the site for `install_s`."""
+
+    version: int
+    install_s: float
+
+
+# What the egress reports.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsWritten:
+    """A sink has the output in (after, upto], or, if the driver collects it, these rows are for it.
+
+    `total` are the rows of all egresses of the run; None where the driver keeps count.
+    """
+
+    sink: int
+    after: int
+    upto: int
+    rows: int
+    end: bool
+    position: int
+    ahead: tuple[Ahead, ...]
+    total: int | None = None
+
+
+# What the controller reports.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewPublished:
+    """View `number` is out; `versions` copies were begun up to it, and `whole` says that no copy is missing."""
+
+    number: int
+    versions: int
+    whole: bool
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """How many copies of partitions each live node holds, and how many are being built."""
+
+    copies: dict[str, int]
+    building: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeDead:
+    """A node is dead since `at`; one that fell silent gave its last sign of life at `seen_at`."""
+
+    node: str
+    at: float
+    seen_at: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteDrained:
+    """No partition is left on a site."""
+
+    site: str
+
+
+# What the driver commands.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopProcess:
+    """End with this exit status."""
+
+    status: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KillProcess:
+    """End as if by SIGKILL: the process may be on another machine than the command that wants it killed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """To the egress: the driver has collected the output of a sink up to here."""
+
+    sink: int
+    upto: int
+    position: int
+    ahead: tuple[Ahead, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsDurable:
+    """To the egress: the driver holds what it was sent for a sink up to here."""
+
+    sink: int
+    upto: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputReached:
+    """To the ingress: all sinks have the output up to this number."""
+
+    upto: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeclareDead:
+    """To the controller: this process has ended."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainSite:
+    """To the controller: move everything off this site."""
+
+    site: str
+
+
+Report: TypeAlias = (
+    ProcessUp
+    | LogLine
+    | ProcessFailed
+    | ProcessStopped
+    | Load
+    | RowsNumbered
+    | RowsShed
+    | RowsSkipped
+    | RowsLate
+    | StateSent
+    | StateInstalled
+    | RowsWritten
+    | ViewPublished
+    | Placement
+    | NodeDead
+    | SiteDrained
+)
+Command: TypeAlias = StopProcess | KillProcess | Collected | RowsDurable | OutputReached | DeclareDead | DrainSite
+_PARTS = (FinalDigests, SkippedContent, Ahead, Block)
+_REPORTS = Codec([*Report.__args__, *_PARTS])
+_COMMANDS = Codec([*Command.__args__, *_PARTS])
+
+
+def report_frame(report: Report) -> dict[str, Any]:
+    """Return the header of the frame that carries a report."""
+    return {"kind": REPORT_KIND, "m": _REPORTS.to_plain(report)}
+
+
+def read_report(header: dict[str, Any]) -> Report:
+    """Return the report in a frame; `BadFrame` if there is none."""
+    return cast(Report, read_frame(_REPORTS, REPORT_KIND, header, Report.__args__))
+
+
+def command_frame(command: Command) -> dict[str, Any]:
+    """Return the header of the frame that carries a command."""
+    return {"kind": COMMAND_KIND, "m": _COMMANDS.to_plain(command)}
+
+
+def read_command(header: dict[str, Any]) -> Command:
+    """Return the command in a frame; `BadFrame` if there is none."""
+    return cast(Command, read_frame(_COMMANDS, COMMAND_KIND, header, Command.__args__))
+
+
+def on_clock_of_reader(report: Report, now: float) -> Report:
+    """Return the report with times of the reader's clock: everything in it happened when it arrived."""
+    match report:
+        case RowsNumbered():
+            return replace(report, log=tuple((now, upto, rows) for _, upto, rows in report.log))
+        case ViewPublished():
+            return replace(report, at=now)
+        case NodeDead(seen_at=float(seen_at)):
+            return replace(report, at=now, seen_at=now - (report.at - seen_at))
+        case NodeDead():
+            return replace(report, at=now)
+        case _:
+            return report
