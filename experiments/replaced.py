@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from experiments.soak.stream import Checked, Packets, flow
 from experiments.soak.watching import Watch
@@ -29,7 +29,7 @@ from flux.protocols.messages import Closed, CopyReady, Effect, Hello, Publish, V
 from flux.protocols.node import Node
 from flux.spec.dataflow import declustered
 from flux.wire import frames
-from flux.wire.codec import from_plain, to_plain
+from flux.wire.membership import NewView, membership_frame, read_from_controller
 
 AVERAGED = 10  # Sites that are replaced while the time is taken.
 RATE, POOL_ROWS, PATIENCE_S = 20_000, 32_768, 120.0  # Of a run.
@@ -105,8 +105,10 @@ class Replacing:
             began = time.perf_counter()
             sent = list(self._carry_out(self._controller.step(message)))
             behind = time.perf_counter()
-            for plain in sent:
-                view = from_plain(plain, lambda body: body)
+            for header in sent:
+                message = read_from_controller(header)
+                assert isinstance(message, NewView)
+                view = message.view
                 self._node.step(view)
                 self._views.took("ingress", view.number)
                 for site in (*self._sites, "egress"):
@@ -114,14 +116,14 @@ class Replacing:
             self._make_s += behind - began
             self._apply_s += time.perf_counter() - behind
 
-    def _carry_out(self, effects: Iterable[Effect]) -> Iterable[object]:
+    def _carry_out(self, effects: Iterable[Effect]) -> Iterable[dict[str, Any]]:
         for effect in effects:
             assert isinstance(effect, Publish), f"nothing else happens here: {effect}"
             self._views.append(effect.view)
-            yield frames.decode_header(frames.encode(self._sent(effect.view))[frames.PREFIX.size :])["view"]
+            yield frames.decode_header(frames.encode(self._sent(effect.view))[frames.PREFIX.size :])
 
-    def _sent(self, view: View) -> dict[str, object]:
-        return {"kind": "view", "view": to_plain(view, lambda body: body), "addresses": self._views.addresses}
+    def _sent(self, view: View) -> dict[str, Any]:
+        return membership_frame(NewView(view=view, addresses=self._views.addresses))
 
 
 def run(replaced: int, sites: int, partitions: int) -> None:

@@ -20,7 +20,7 @@ from flux.commands.top import screen, watch
 from flux.driver.local import registry
 from flux.types.errors import AuthError, FluxError
 from flux.wire import address
-from flux.wire.requests import RequestTimeout, Unanswered, ask, command
+from flux.wire.requests import RequestTimeout, SettingsRequest, StatusRequest, Unanswered, ask, command
 from tests.runtime import fakes
 from tests.runtime.waiting import wait_until
 
@@ -137,14 +137,14 @@ def test_a_site_that_the_others_cannot_do_without_is_not_drained(capsys: pytest.
 def test_who_does_not_know_the_secret_is_refused(run: flux.Run) -> None:
     [entry] = registry.entries()
     with pytest.raises(AuthError, match="this process has another secret than the run there; give both the same one"):
-        ask(entry.address, command(b"guessed"), "status", 30.0)
+        ask(entry.address, command(b"guessed"), StatusRequest(), 30.0)
     assert entry.secret not in repr(entry)
 
 
 def test_an_unknown_question_is_refused(run: flux.Run) -> None:
     [entry] = registry.entries()
-    with pytest.raises(FluxError, match="can be asked for status, kill, drain and add-site, not for 'pause'"):
-        ask(entry.address, command(bytes.fromhex(entry.secret)), "pause", 30.0)
+    with pytest.raises(FluxError, match="can be asked for status, kill, drain and add-site, not for SettingsRequest"):
+        ask(entry.address, command(bytes.fromhex(entry.secret)), SettingsRequest(), 30.0)
 
 
 # How they find it.
@@ -253,16 +253,16 @@ def test_who_takes_too_long_to_answer_is_late_not_gone(run: flux.Run, monkeypatc
     [entry] = registry.entries()
     asked, own = threading.Event(), command(bytes.fromhex(entry.secret))
     monkeypatch.setattr(run, "status", asked.wait)
-    with pytest.raises(RequestTimeout, match=r"no answer to 'status' came from .* within 0\.2 s"):
-        ask(entry.address, own, "status", 0.2)
+    with pytest.raises(RequestTimeout, match=r"no answer to StatusRequest from .* within 0\.2 s"):
+        ask(entry.address, own, StatusRequest(), 0.2)
     asked.set()
 
 
 def test_who_does_not_greet_in_time_is_late_not_gone(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flux.wire.requests._CONNECT_TIMEOUT_S", 0.1)
     where = f"unix:{runs.parent / 'silent'}"
-    with address.listen(where), pytest.raises(RequestTimeout, match=r"nobody answers at .*: no connection within"):
-        ask(where, command(b"a secret"), "status", 30.0)
+    with address.listen(where), pytest.raises(RequestTimeout, match=r"no process answers at .*: no connection within"):
+        ask(where, command(b"a secret"), StatusRequest(), 30.0)
 
 
 @pytest.mark.parametrize("every", ["-1", "0", "nan", "inf", "1e300", "soon"])

@@ -13,7 +13,7 @@ from flux.controller.failure_detector import LATE_MAX_S, LOOK_EVERY_S, MISSED_MA
 from flux.controller.link_suspicions import LinkSuspicions
 from flux.controller.os_process import is_stopped, pid_of
 from flux.site.heartbeat import BEAT_EVERY_S
-from flux.site.peers import CUT_PATIENCE_S
+from flux.site.peers import UNREACHABLE_AFTER_S
 from tests.runtime.waiting import wait_until
 
 NODES = ("site-1", "site-2")
@@ -176,7 +176,7 @@ def test_what_is_usual_is_the_longest_pause_of_anybody() -> None:
 
 
 class Saying:
-    """What nodes say every `CUT_PATIENCE_S`, where nobody has to wait more than `turn_s`."""
+    """What nodes say every `UNREACHABLE_AFTER_S`, where nobody has to wait more than `turn_s`."""
 
     def __init__(self, turn_s: float = BEAT_EVERY_S) -> None:
         self.now = 100.0
@@ -187,7 +187,7 @@ class Saying:
         """Whether two are cut off when each of `pairs` has said so many times that the first cannot reach the other."""
         are_cut_off = False
         for _ in range(times):
-            self.now += CUT_PATIENCE_S
+            self.now += UNREACHABLE_AFTER_S
             said = [self._doubts.add(*pair, self.now, self._turn_s) for pair in pairs]
             are_cut_off = any(said)
         return are_cut_off
@@ -213,7 +213,7 @@ def test_the_other_may_say_it_later() -> None:
 def test_what_was_said_long_ago_does_not_count() -> None:
     saying = Saying()
     saying.say(THERE)
-    saying.now += 3 * CUT_PATIENCE_S
+    saying.now += 3 * UNREACHABLE_AFTER_S
     assert not saying.say(BACK)
 
 
@@ -226,7 +226,7 @@ def test_on_a_busy_machine_both_must_go_on_to_say_so() -> None:
 def test_who_has_stopped_to_say_so_begins_anew() -> None:
     saying = Saying(turn_s=0.4)
     saying.say(THERE, BACK, times=3)
-    saying.now += 3 * CUT_PATIENCE_S
+    saying.now += 3 * UNREACHABLE_AFTER_S
     assert not saying.say(THERE, BACK)
 
 

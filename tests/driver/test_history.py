@@ -13,9 +13,11 @@ from flux.driver.report import LogEntry, build_timeline
 from flux.driver.report_builder import make_report, make_status
 from flux.driver.run_state import MOVES_MAX, Completeness, RunState, StateMove
 from flux.plan import Policy
+from flux.wire.reports import NodeDead, StateInstalled, StateSent
 from tests.runtime.fakes import flow
 
 STARTED_AT = 1_000.0
+PLAN = flow()._logical.plan(2, 1, "pairs", 1_000, Policy())
 LATENCY_S = 0.07
 
 
@@ -110,7 +112,7 @@ def test_an_ingress_that_was_started_again_is_not_counted_twice_and_what_none_to
 def test_the_output_gap_of_a_death_long_ago_is_still_known() -> None:
     numbered, taken = logs(RECENT_S, every_s=0.25)
     taken = [entry for entry in taken if not 10.0 < entry[0] < 11.0]
-    run_state = RunState(started_at=STARTED_AT)
+    run_state = RunState(PLAN, started_at=STARTED_AT)
     site = Process("site-1", killed_at=STARTED_AT + 10.0, gone_at=STARTED_AT + 10.0)
     run_state.deaths.append(site)
     entries = [(STARTED_AT + t_s, upto, rows) for t_s, upto, rows in numbered]
@@ -127,7 +129,7 @@ def test_the_output_gap_of_a_death_long_ago_is_still_known() -> None:
 
 def heard_of(output_s: list[float], died_s: float = 10.0) -> RunState:
     """A run with a row of output at each of these seconds, whose site-1 was killed."""
-    run_state = RunState(started_at=STARTED_AT)
+    run_state = RunState(PLAN, started_at=STARTED_AT)
     run_state.deaths.append(Process("site-1", killed_at=STARTED_AT + died_s, gone_at=STARTED_AT + died_s))
     for number, t_s in enumerate(output_s, start=1):
         run_state.history.add_output((STARTED_AT + t_s, number, 1))
@@ -172,8 +174,8 @@ def test_a_site_that_fell_silent_died_at_its_last_sign_of_life() -> None:
     run_state.deaths = []
     stopped = Process("site-2")  # It is still there.
     run_state.declared.append(stopped)
-    run_state.hear_gone({"node": "site-2", "at": STARTED_AT + 13.0, "seen_at": STARTED_AT + 10.0})
-    run_state.hear_gone({"node": "site-2", "at": STARTED_AT + 15.0, "seen_at": None})
+    for at_s, seen_at in ((13.0, STARTED_AT + 10.0), (15.0, None)):
+        run_state.apply(NodeDead(node="site-2", at=STARTED_AT + at_s, seen_at=seen_at), "controller", 0.0)
     [failure] = failures_of(run_state)
     assert (failure.when_s, failure.detected_after_s, failure.output_gap_s) == (10.0, 3.0, 4.0)
     stopped.gone_at = STARTED_AT + 20.0
@@ -182,11 +184,11 @@ def test_a_site_that_fell_silent_died_at_its_last_sign_of_life() -> None:
 
 
 def test_of_very_many_moves_the_last_are_kept() -> None:
-    run_state, plan = RunState(started_at=STARTED_AT), flow()._logical.plan(2, 1, "pairs", 1_000, Policy())
-    header = {"stage": 1, "partition": 0, "to": "site-3", "bytes": 7, "cut_s": 0.0, "send_s": 0.5}
+    run_state = RunState(PLAN, started_at=STARTED_AT)
     for version in range(MOVES_MAX + 3):
-        run_state.hear_moved("site-1", {**header, "version": version}, plan, STARTED_AT + version)
-    run_state.hear_installed({"version": MOVES_MAX + 2, "install_s": 0.25})
+        sent = StateSent(version=version, stage=1, partition=0, to="site-3", size_bytes=7, snapshot_s=0.0, send_s=0.5)
+        run_state.apply(sent, "site-1", STARTED_AT + version)
+    run_state.apply(StateInstalled(version=MOVES_MAX + 2, install_s=0.25), "site-3", STARTED_AT)
     settle_failures(run_state, STARTED_AT + 2 * MOVES_MAX)
     report = make_report("a flow", run_state, [])
     assert run_state.moved == [] and len(report.moves) == MOVES_MAX
@@ -203,7 +205,7 @@ def test_of_very_many_moves_the_last_are_kept() -> None:
 
 
 def test_what_only_settled_deaths_needed_is_forgotten_and_they_are_told_all_the_same() -> None:
-    run_state = RunState(started_at=STARTED_AT)
+    run_state = RunState(PLAN, started_at=STARTED_AT)
     recovered = Process("site-1", killed_at=STARTED_AT + 10.0, gone_at=STARTED_AT + 10.0)
     run_state.deaths.append(recovered)
     run_state.wholes = [Completeness(STARTED_AT + second, second) for second in range(100)]
@@ -217,7 +219,7 @@ def test_what_only_settled_deaths_needed_is_forgotten_and_they_are_told_all_the_
 
 
 def test_what_was_moved_counts_for_a_recovery_though_it_is_told_after_its_end() -> None:
-    run_state = RunState(started_at=STARTED_AT)
+    run_state = RunState(PLAN, started_at=STARTED_AT)
     run_state.deaths.append(Process("site-1", killed_at=STARTED_AT + 10.0, gone_at=STARTED_AT + 10.0))
     run_state.wholes = [Completeness(STARTED_AT + 11.0, 1)]
     settle_failures(run_state, STARTED_AT + 11.1)
@@ -227,7 +229,7 @@ def test_what_was_moved_counts_for_a_recovery_though_it_is_told_after_its_end() 
 
 
 def test_what_a_death_needs_that_is_not_settled_is_kept() -> None:
-    run_state = RunState(started_at=STARTED_AT)
+    run_state = RunState(PLAN, started_at=STARTED_AT)
     run_state.deaths.append(Process("site-1", killed_at=STARTED_AT + 10.0, gone_at=STARTED_AT + 10.0))
     run_state.wholes = [Completeness(STARTED_AT + 5.0, 0)]
     run_state.moved = [moved(5.0, 1), moved(11.0, 7)]
@@ -239,7 +241,10 @@ def test_what_a_death_needs_that_is_not_settled_is_kept() -> None:
 
 
 def test_pairs_are_not_whole_while_nobody_knows_that_a_site_is_gone() -> None:
-    run_state, processes = RunState(started_at=STARTED_AT, whole=True, copies={"site-1": 8, "site-2": 8}), Processes()
+    run_state, processes = (
+        RunState(PLAN, started_at=STARTED_AT, whole=True, copies={"site-1": 8, "site-2": 8}),
+        Processes(),
+    )
     processes.begin("site-1")
     assert make_status("a flow", run_state, processes).whole
     processes.live("site-1").gone_at = STARTED_AT + 1.0

@@ -15,7 +15,7 @@ import pytest
 
 from flux.commands.main import main
 from flux.types.errors import FluxError
-from flux.wire.requests import ask, command
+from flux.wire.requests import StatusRequest, ask, command
 from flux.wire.tls import VARIABLES, tls_from
 
 from .waiting import wait_until
@@ -128,7 +128,7 @@ class Processes:
         """What the controller says; nothing while there is none."""
         try:
             own = command(SECRET.encode(), tls_from(None, None, None))
-            return ask(f"tcp:{self.controller}", own, "status", DEADLINE_S)
+            return ask(f"tcp:{self.controller}", own, StatusRequest(), DEADLINE_S)
         except FluxError:
             return {"outputs": -1, "whole": False, "processes": []}
 

@@ -17,8 +17,26 @@ import flux
 from flux.site.config import ProcessConfig
 from flux.site.report_link import ReportLink
 from flux.wire.connections import dial
+from flux.wire.reports import (
+    Collected,
+    Command,
+    DeclareDead,
+    DrainSite,
+    RowsDurable,
+    RowsNumbered,
+    RowsWritten,
+    SiteDrained,
+    StopProcess,
+    ViewPublished,
+    read_command,
+)
 
 ROWS = 200
+
+
+def written(after: int, upto: int, rows: int, end: bool = False) -> RowsWritten:
+    """What an egress reports of the only sink."""
+    return RowsWritten(sink=0, after=after, upto=upto, rows=rows, end=end, position=upto, ahead=())
 
 
 class Fake:
@@ -28,25 +46,25 @@ class Fake:
         self.config = config
         self.name = name if incarnation == 1 or name == "controller" else f"{name}.{incarnation}"
         self.incarnation = incarnation
-        self.program = ReportLink()
+        self.driver = ReportLink()
 
     def begin(self) -> None:
         """What it does first."""
 
-    def hear(self, header: dict[str, Any]) -> None:
-        """What it does when the program says something."""
+    def obey(self, command: Command) -> None:
+        """What it does when the driver commands something."""
 
     async def run(self) -> None:
         where = self.config.address("program")
-        self.program.connect(await dial(where, self.config.identity(self.name), "program"))
+        self.driver.connect(await dial(where, self.config.identity(self.name), "program"))
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.program.write)
+            nursery.start_soon(self.driver.write)
             self.begin()
-            while (frame := await self.program.receive()) is not None:
-                header, _ = frame
-                if header["kind"] == "stop":
+            while (frame := await self.driver.receive()) is not None:
+                command = read_command(frame[0])
+                if isinstance(command, StopProcess):
                     break
-                self.hear(header)
+                self.obey(command)
             os._exit(0)
 
 
@@ -57,13 +75,13 @@ class FakeController(Fake):
         super().__init__(config, "controller", incarnation)
 
     def begin(self) -> None:
-        self.program.send({"kind": "view", "number": 1, "versions": 0, "whole": True, "at": time.monotonic()})
+        self.driver.send_report(ViewPublished(number=1, versions=0, whole=True, at=time.monotonic()))
 
-    def hear(self, header: dict[str, Any]) -> None:
-        if header["kind"] == "dead":
+    def obey(self, command: Command) -> None:
+        if isinstance(command, DeclareDead):
             return
-        assert header["kind"] == "drain"
-        self.program.send({"kind": "drained", "site": header["site"]})
+        assert isinstance(command, DrainSite)
+        self.driver.send_report(SiteDrained(site=command.site))
 
 
 class FakeIngress(Fake):
@@ -74,7 +92,7 @@ class FakeIngress(Fake):
 
     def begin(self) -> None:
         if self.incarnation == 1:
-            self.program.send({"kind": "inputs", "log": [(time.monotonic(), ROWS, ROWS)], "total": ROWS})
+            self.driver.send_report(RowsNumbered(log=((time.monotonic(), ROWS, ROWS),), total=ROWS))
 
 
 class FakeEgress(Fake):
@@ -83,8 +101,9 @@ class FakeEgress(Fake):
     def __init__(self, config: ProcessConfig, sink: Any, incarnation: int = 1) -> None:
         super().__init__(config, "egress", incarnation)
 
-    def hear(self, header: dict[str, Any]) -> None:
-        after = header["upto"]
+    def obey(self, command: Command) -> None:
+        assert isinstance(command, Collected | RowsDurable)
+        after = command.upto
         gate = self.gate(after)
         while gate is not None and not gate.exists():
             time.sleep(0.005)
@@ -97,8 +116,7 @@ class FakeEgress(Fake):
 
     def give(self, after: int, upto: int) -> None:
         rows = pa.record_batch({"n": list(range(after + 1, upto + 1))})
-        header = {"kind": "rows", "after": after, "upto": upto, "count": len(rows), "end": upto == ROWS}
-        self.program.send_batch(header, rows)
+        self.driver.send_report(written(after, upto, len(rows), upto == ROWS), rows)
 
 
 class FakeWorker(Fake):

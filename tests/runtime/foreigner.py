@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from flux.exchange.lane_frames import message_frame
 from flux.protocols.messages import Ack, PeerMessage, Stopped
 from flux.wire import frames
-from flux.wire.codec import to_plain
 
 from .relay import Relay
 from .waiting import wait_until
@@ -37,7 +37,7 @@ class Foreigner:
 
     def say(self, message: PeerMessage) -> None:
         """Say this, in its sender's name; return when it is said."""
-        self._header = {"kind": "peer", "m": to_plain(message, lambda body: None)}
+        self._header = message_frame(message)
         wait_until(lambda: self._header is None, f"{message.sender} does not ping")
 
     def _replace(self, header: dict[str, Any], frame: bytes) -> bytes:

@@ -57,7 +57,7 @@ def proving(secret: bytes) -> Callable[[socket.socket, Identity], None]:
     def act(sock: socket.socket, own: Identity) -> None:
         dialler = Dialler(own.name, secret or own.secret, own.run)
         sock.sendall(frames.encode(dialler.greet()))
-        sock.sendall(frames.encode(dialler.prove(_run_state(sock))))
+        sock.sendall(frames.encode(dialler.prove(_answer(sock))))
 
     return act
 
@@ -67,13 +67,18 @@ def telling(header: dict[str, Any]) -> Callable[[socket.socket, Identity], None]
 
     def act(sock: socket.socket, own: Identity) -> None:
         proving(b"")(sock, own)
-        assert _run_state(sock)["kind"] == "welcome"
+        assert _answer(sock)["kind"] == "welcome"
         sock.sendall(frames.encode(header))
 
     return act
 
 
-def _run_state(sock: socket.socket) -> dict[str, Any]:
+def member(message: Any) -> Callable[[socket.socket, Identity], None]:
+    """Know the secret, and send the controller this message."""
+    return telling({"kind": "membership", "m": message})
+
+
+def _answer(sock: socket.socket) -> dict[str, Any]:
     with sock.makefile("rb") as incoming:
         header_bytes, _ = frames.decode_prefix(incoming.read(frames.PREFIX.size))
         return frames.decode_header(incoming.read(header_bytes))
@@ -108,16 +113,17 @@ STRANGERS = {
 DEAD = Stranger(proving(b""), "was refused: ")
 # At the controller, from who knows the secret.
 CONFUSED = {
-    "no address": Stranger(telling({"kind": "here"}), "expected 'here' with address as str, got None"),
-    "no message": Stranger(telling({"kind": "tell"}), ""),
-    "no peer": Stranger(telling({"kind": "cut", "peer": 7}), "expected 'cut' with peer as str, got 7"),
+    "no address": Stranger(member({"$": "NodeAddress"}), "NodeAddress has the fields address; got ['$']"),
+    "no message": Stranger(member(None), "expected a message, got None"),
+    "no peer": Stranger(member({"$": "PeerUnreachable", "peer": 7}), "PeerUnreachable.peer: expected text, got 7"),
     "bad digests": Stranger(
-        telling({"kind": "digests", "stage": 1, "position": 1, "partitions": [1, 2], "digests": [3]}),
-        "1 digests of 2 partitions",
+        member({"$": "EmittedDigests", "stage": 1, "position": 1, "partitions": [1, 2], "digests": [3]}),
+        "expected a digest for each partition of a stage, got EmittedDigests(",
     ),
     "no numbers": Stranger(
-        telling({"kind": "digests", "stage": 1, "position": 1, "partitions": ["a"], "digests": [3]}),
-        "with partitions as whole numbers, got ('a',)",
+        member({"$": "EmittedDigests", "stage": 1, "position": 1, "partitions": ["a"], "digests": [3]}),
+        "EmittedDigests.partitions: expected an integer of 64 bits, got 'a'",
     ),
-    "unknown": Stranger(telling({"kind": "sing"}), "expected what a node tells, got {'kind': 'sing'}"),
+    "newer": Stranger(member({"$": "NodeAddress", "address": "x", "zone": 1}), "NodeAddress has the fields address;"),
+    "unknown": Stranger(telling({"kind": "sing"}), "expected a frame of kind 'membership', got 'sing'"),
 }

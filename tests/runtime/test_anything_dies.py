@@ -12,7 +12,7 @@ import pytest
 
 import flux
 from experiments import dmz
-from flux.site.peers import CUT_PATIENCE_S
+from flux.site.peers import UNREACHABLE_AFTER_S
 from flux.site.shell import FENCED
 from flux.wire.tls import Tls
 
@@ -148,4 +148,4 @@ def test_of_two_sites_that_cannot_reach_each_other_one_is_removed(
     assert report.table.equals(expected)
     assert [failure.site for failure in report.failures] in (["site-1"], ["site-2"])
     # Both had tried for a while before it was decided.
-    assert report.failures[0].detected_after_s > CUT_PATIENCE_S
+    assert report.failures[0].detected_after_s > UNREACHABLE_AFTER_S

@@ -17,8 +17,9 @@ import pytest
 import flux
 from flux.driver.processes import DEATHS_MAX, Process
 from flux.driver.report_builder import RATE_WINDOW_S, rate
+from flux.wire.reports import Collected, Command, RowsDurable
 
-from .fakes import ROWS, FakeController, FakeEgress, FakeIngress, FakeWorker, flow, gated
+from .fakes import ROWS, FakeController, FakeEgress, FakeIngress, FakeWorker, flow, gated, written
 from .waiting import DEADLINE_S, is_gone, wait_until
 
 ALL = [{"n": n} for n in range(1, ROWS + 1)]
@@ -143,10 +144,11 @@ def test_output_the_program_has_already_is_not_collected_twice(fake: Callable[..
             super().give(after, upto)
             super().give(after, upto)
 
-        def hear(self, header: dict[str, Any]) -> None:
-            if header["kind"] == "collected" or header["upto"] > self.given:
-                self.given = header["upto"]
-                super().hear(header)
+        def obey(self, command: Command) -> None:
+            assert isinstance(command, Collected | RowsDurable)
+            if isinstance(command, Collected) or command.upto > self.given:
+                self.given = command.upto
+                super().obey(command)
 
     fake(EgressProcess=Repeating)
     with flow().start(sites=2) as run:
@@ -163,7 +165,7 @@ def test_a_gap_in_the_output_ends_the_run(fake: Callable[..., None]) -> None:
     fake(EgressProcess=Skipping)
     with (
         flow().start(sites=2) as run,
-        pytest.raises(flux.FluxError, match="egress sent the output from 51 to 52, and the program has it up to 50"),
+        pytest.raises(flux.FluxError, match="egress sent the output from 51 to 52, and the driver has it up to 50"),
     ):
         run.wait(timeout=DEADLINE_S)
 
@@ -177,16 +179,16 @@ def test_rows_that_a_killed_egress_had_sent_are_taken_before_the_next_is_told_wh
         def begin(self) -> None:
             (self.config.directory / f"begun-{self.incarnation}").touch()
 
-        def hear(self, header: dict[str, Any]) -> None:
+        def obey(self, command: Command) -> None:
             if self.incarnation > 1:
-                super().hear(header)
+                super().obey(command)
                 return
             if os.fork() == 0:
                 while not (self.config.directory / "begun-2").exists():
                     time.sleep(0.005)
                 time.sleep(0.1)  # So that the next one would be well on its way, were it not made to wait.
                 self.give(0, 20)
-                self.program._write_some(self.program._sock)  # type: ignore[arg-type]
+                self.driver._write_some(self.driver._sock)  # type: ignore[arg-type]
                 (self.config.directory / "sent").touch()
             os._exit(1)
 
@@ -220,8 +222,7 @@ def test_when_the_programs_own_thread_fails_the_run_ends_and_nothing_is_left(fak
             if after < 50:
                 super().give(after, upto)
                 return
-            header = {"kind": "rows", "after": after, "upto": upto, "count": 1, "end": False}
-            self.program.send_batch(header, pa.record_batch({"other": ["text"]}))
+            self.driver.send_report(written(after, upto, 1), pa.record_batch({"other": ["text"]}))
 
     fake(EgressProcess=Changing)
     with flow().start(sites=2) as run:

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from flux.protocols.messages import VERSION
-from flux.types.errors import FluxError
-from flux.wire.requests import ask, command
+from flux.wire.requests import DrainRequest, JoinRequest, Unanswered, ask, command
 
 from .commands import SECRET, Processes, controller, encrypt, said
 from .waiting import wait_until
@@ -42,13 +41,15 @@ def test_another_secret(
     assert_logged(processes, "who calls itself 'command' does not know the secret of run")
 
 
-def test_a_question_that_makes_no_sense_is_answered_so(processes: Processes) -> None:
+def test_a_malformed_request_closes_its_connection_and_is_logged(processes: Processes) -> None:
     started(processes)
     where, own = f"tcp:{processes.controller}", command(SECRET.encode())
-    with pytest.raises(FluxError, match="makes no sense: expected 'ask' with within_s as float, got None"):
-        ask(where, own, "drain", 30.0, site="site-1")
-    with pytest.raises(FluxError, match="makes no sense: expected 'ask' with role as str, got 7"):
-        ask(where, own, "join", 30.0, role=7)
+    with pytest.raises(Unanswered, match=r"the connection to .* broke before the answer to DrainRequest"):
+        ask(where, own, DrainRequest(site="site-1", within_s="soon"), 30.0)  # type: ignore[arg-type]
+    assert_logged(processes, "DrainRequest.within_s: expected a number, got 'soon'")
+    with pytest.raises(Unanswered, match=r"the connection to .* broke before the answer to JoinRequest"):
+        ask(where, own, JoinRequest(role=7, name=None, flow=""), 30.0)  # type: ignore[arg-type]
+    assert_logged(processes, "JoinRequest.role: expected text, got 7")
     assert processes.up() != set()
 
 

@@ -34,7 +34,8 @@ class SilentLink:
 def minded(late_s: float) -> SilentLink:
     """The link when a process has looked after it once, so many seconds later than it wanted to."""
     link, clock = SilentLink(), trio.testing.MockClock()
-    peers = SimpleNamespace(links={link.peer: link}, log=lambda text: None, _is_cut_off=lambda: False)
+    handler = SimpleNamespace(log=lambda text: None)
+    peers = SimpleNamespace(links={link.peer: link}, _handler=handler, _is_cut_off=lambda: False)
 
     async def mind() -> None:
         async with trio.open_nursery() as nursery:
@@ -76,7 +77,7 @@ def alone_after(lease_s: float, kept_s: float = 0.0, peer: bool = False, control
     def end(why: str) -> NoReturn:
         raise Ended(why)
 
-    peers.end_as_dead = end  # type: ignore[method-assign]
+    peers._handler = SimpleNamespace(end_as_dead=end)  # type: ignore[assignment]
 
     async def mind() -> float | None:
         async with trio.open_nursery() as nursery:
@@ -141,7 +142,7 @@ def refusal(peer: str) -> str | None:
 
 @pytest.mark.parametrize("peer", ["site-5", "site-4", "site-1"], ids=["dead", "forgotten", "long forgotten"])
 def test_the_dead_are_told_so_also_when_no_view_lists_them_any_more(peer: str) -> None:
-    assert "taken it for dead" in str(refusal(peer))
+    assert "declared it dead" in str(refusal(peer))
 
 
 @pytest.mark.parametrize("peer", ["site-3", "site-6", "egress", "egress.2"])

@@ -17,8 +17,10 @@ from flux.site.report_link import ReportLink
 from flux.site.worker import Worker
 from flux.wire.frames import BadFrame
 from flux.wire.link import Link
+from flux.wire.reports import Load, LogLine, RowsNumbered
+from flux.wire.transfer import StateChunk, read_chunk
 
-CHUNK = {"kind": "chunk", "version": 1}
+CHUNK = StateChunk(version=1, last=False)
 
 
 def worker(name: str) -> Worker:
@@ -29,64 +31,64 @@ def worker(name: str) -> Worker:
     made = Worker(config, name, shared_note())
     made._segments[1] = []
     standby = Standby(version=1, stage=1, partition=0, slot=1, node="site-3", donor="site-1")
-    made.node.view = replace(plan.view(), number=1, standby=(standby,), versions=1)
+    made.shell.node.view = replace(plan.view(), number=1, standby=(standby,), versions=1)
     return made
 
 
 def test_state_for_a_site_that_has_died_meanwhile_goes_nowhere() -> None:
     """The link goes when a view is read, and the machine steps that view later: until then it may send to the dead."""
     donor = worker("site-1")
-    assert not donor.links, "no view has been read, so nobody is linked"
+    assert not donor.shell.peers.links, "no view has been read, so nobody is linked"
 
     donor.send_state("site-3", State(sender="site-1", view=1, stage=1, version=1, position=0, runs=(), body=None))
 
-    assert not donor.links
+    assert not donor.shell.peers.links
 
 
 def test_chunks_of_a_copy_that_a_view_takes_back_are_forgotten() -> None:
     site = worker("site-3")
     chunk = pa.py_buffer(b"x" * 5)
     site.take_chunk(Link("site-1"), CHUNK, chunk)
-    assert site._receiving.take("site-1", 1, None).size_bytes == 5
-    assert site.node.view is not None
-    site.node.view = replace(site.node.view, number=2, standby=())
+    assert site._transfer._receiver.take("site-1", 1, None).size_bytes == 5
+    assert site.shell.node.view is not None
+    site.shell.node.view = replace(site.shell.node.view, number=2, standby=())
     site.take_chunk(Link("site-1"), CHUNK, chunk)
-    assert site._receiving.take("site-1", 1, None).size_bytes == 0
-    site.take_chunk(Link("site-1"), CHUNK | {"last": True}, None)
-    assert not site.inbox, "nothing is said to the machine"
+    assert site._transfer._receiver.take("site-1", 1, None).size_bytes == 0
+    site.take_chunk(Link("site-1"), replace(CHUNK, last=True), None)
+    assert not site.shell.inbox, "nothing is said to the machine"
 
 
 def test_chunks_are_taken_from_the_donor_alone() -> None:
     site = worker("site-3")
     site.take_chunk(Link("site-2"), CHUNK, pa.py_buffer(b"x" * 5))
-    assert site._receiving.take("site-2", 1, None).size_bytes == 0
+    assert site._transfer._receiver.take("site-2", 1, None).size_bytes == 0
 
 
 def test_chunks_from_a_donor_that_is_gone_are_forgotten() -> None:
     site = worker("site-3")
     site.take_chunk(Link("site-1"), CHUNK, pa.py_buffer(b"x" * 5))
     site.forget_chunks("site-1")
-    assert site._receiving.take("site-1", 1, None).size_bytes == 0
+    assert site._transfer._receiver.take("site-1", 1, None).size_bytes == 0
 
 
 def test_a_chunk_of_no_copy_is_refused() -> None:
-    with pytest.raises(BadFrame, match="expected a chunk of a copy"):
-        worker("site-3").take_chunk(Link("site-1"), {"kind": "chunk"}, None)
+    with pytest.raises(BadFrame, match=r"StateChunk has the fields version, last; got"):
+        read_chunk({"kind": "chunk", "m": {"$": "StateChunk", "version": 1}})
 
 
 def test_tables_of_lanes_that_are_no_more_are_not_kept() -> None:
     site = worker("site-1")
-    lanes = [(Block(producers=(0,), consumers=(0,)),) for _ in range(3_000)]
-    made = [site.table(lane, 0) for lane in lanes]
-    assert len(site._channels) <= 256
-    assert site.table(lanes[-1], 0) is made[-1], "what is in use is made once"
+    lanes = [(Block(producers=(0,) * n, consumers=(0,)),) for n in range(1, 3_000)]
+    made = [site.shell.lanes.mask(lane, 0) for lane in lanes]
+    assert len(site.shell.lanes._masks) <= 256
+    assert site.shell.lanes.mask(lanes[-1], 0) is made[-1], "what is in use is made once"
 
 
 def test_reports_that_nobody_hears_are_kept_if_they_say_more_than_the_next_one_does() -> None:
     reports = ReportLink(again=True)
     for n in range(1_000):
-        reports.send({"kind": "inputs", "log": [], "total": n})
-        reports.send_batch({"kind": "rows", "total": n}, None)
+        reports.send_report(RowsNumbered(log=(), total=n))
+        reports.send_report(Load(buffered_rows=n))
     waiting = len(reports._waiting)
-    reports.send({"kind": "log", "node": "site-1", "level": 30, "text": "closed the connection"})
+    reports.send_report(LogLine(node="site-1", level=30, text="closed the connection"))
     assert waiting == 1 and len(reports._waiting) == 2, "that it is there, and what it has to say"

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +25,7 @@ from flux.sinks import Callback, Jsonl, Null, Parquet, Sink
 from flux.site.config import ProcessConfig
 from flux.site.egress.egress_process import EgressProcess
 from flux.types.errors import FluxError
+from flux.wire.reports import Report
 from flux.wire.secret import new_secret
 
 PLAN = Plan(
@@ -64,8 +64,10 @@ class Played(EgressProcess):
         self.producer = producer
         self.attach: Attach | None = None
         self.errors: list[BaseException] = []
-        self.reported: list[dict[str, Any]] = []
-        self.reports.send_batch = lambda header, batch, encoded=None: self.reported.append(header)  # type: ignore
+        self.reported: list[Report] = []
+        self.shell.reports.send_report = lambda report, rows=None: self.reported.append(report)  # type: ignore
+        self.shell._send = self._send  # type: ignore[method-assign]
+        self.shell.fail = self._fail  # type: ignore[method-assign]
 
     def _send(self, effect: Send) -> None:
         if isinstance(effect.message, Attach):
@@ -75,7 +77,7 @@ class Played(EgressProcess):
             assert isinstance(effect.message, Ack)
             self.producer.acked = effect.message.position
 
-    def fail(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException) -> None:
         self.errors.append(error)
 
     def view(self) -> View:
@@ -83,18 +85,18 @@ class Played(EgressProcess):
         dead = ["egress", *(f"egress.{n}" for n in range(2, self._incarnation))][: self._incarnation - 1]
         return View(
             number=self._incarnation,
-            nodes=tuple(dict.fromkeys((*first.nodes, *dead, self.name))),
+            nodes=tuple(dict.fromkeys((*first.nodes, *dead, self.shell.name))),
             dead=frozenset(dead),
-            copies=(*first.copies[:-1], ((self.name,),)),
+            copies=(*first.copies[:-1], ((self.shell.name,),)),
         )
 
 
 async def live(process: Played, steps: list[int], *, crash: bool) -> None:
     """One life: data comes in ranges of these lengths; at the end it dies, or gets all the rest and is through."""
     async with trio.open_nursery() as nursery:
-        process._nursery = nursery
-        nursery.start_soon(process._guarded_loop)
-        process.enqueue(process.view())
+        process.shell.nursery = nursery
+        nursery.start_soon(process.shell._guarded_loop)
+        process.shell.enqueue(process.view())
         await trio.testing.wait_all_tasks_blocked()
         last = process.producer.last
         if process.attach is not None and not process.errors:
@@ -102,7 +104,7 @@ async def live(process: Played, steps: list[int], *, crash: bool) -> None:
             for step in [*steps, *([] if crash else [last])]:
                 upto = min(last, sent + step)
                 if upto > sent:
-                    process.enqueue(process.producer.data(process.attach, upto, sent))
+                    process.shell.enqueue(process.producer.data(process.attach, upto, sent))
                     sent = upto
                     await trio.testing.wait_all_tasks_blocked()
             # A sink that blocks works in a thread, which is not a task: a crash comes before or after its answer.
@@ -140,9 +142,10 @@ def test_each_row_is_at_the_sink_once_and_heard_of(kind: str, last: int, steps: 
             assert not process.errors
             if isinstance(sink, Parquet) and sink._journal is not None:
                 sink._journal.close()
-        header = process.reported[-1]
-        assert header["end"] and header["total"] == len(expected)
-        assert process.reported[0]["after"] <= process.reported[0]["upto"]
+        first, last = process.reported[0], process.reported[-1]
+        assert isinstance(first, RowsWritten) and isinstance(last, RowsWritten)
+        assert last.end and last.total == len(expected)
+        assert first.after <= first.upto
         if kind == "Jsonl":
             seen = [json.loads(line)["n"] for line in out.read_text().splitlines()]
         elif kind == "Parquet":
@@ -155,8 +158,8 @@ def test_an_egress_that_begins_behind_the_end_says_that_it_was_reached(tmp_path:
     trio.run(lambda: live(Played(tmp_path, Null(), producer, 1), [], crash=False))
     second = Played(tmp_path, Null(), producer, 2)
     trio.run(lambda: live(second, [], crash=False))
-    told = {"after": 5, "upto": 5, "count": 0, "end": True, "total": 4}
-    assert [{name: header[name] for name in told} for header in second.reported] == [told]
+    written = RowsWritten(sink=0, after=5, upto=5, rows=0, end=True, position=5, ahead=(), total=4)
+    assert second.reported == [written]
 
 
 def test_a_sink_that_cannot_be_opened_is_told_to_the_program(tmp_path: Path) -> None:
@@ -197,18 +200,18 @@ def test_a_sink_is_flushed_as_often_as_it_asks_and_when_the_run_stops(tmp_path: 
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
-            process._nursery = nursery
-            nursery.start_soon(process._guarded_loop)
+            process.shell.nursery = nursery
+            nursery.start_soon(process.shell._guarded_loop)
             with trio.fail_after(60):
                 await flushed.wait()
             nursery.cancel_scope.cancel()
 
     trio.run(main)
     sink.blocks = False
-    process.last_words()
+    process.stop()
     assert stopped == [True]
 
 
 def test_names_follow_the_incarnation(tmp_path: Path) -> None:
-    assert Played(tmp_path / "none", Null(), Producer(1), 1).name == "egress"
-    assert Played(tmp_path / "none", Null(), Producer(1), 3).name == "egress.3"
+    assert Played(tmp_path / "none", Null(), Producer(1), 1).shell.name == "egress"
+    assert Played(tmp_path / "none", Null(), Producer(1), 3).shell.name == "egress.3"

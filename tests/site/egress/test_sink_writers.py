@@ -77,7 +77,9 @@ class Played(EgressProcess):
         self.producers = producers
         self.attached: list[tuple[str, Attach]] = []
         self.errors: list[BaseException] = []
-        self.reports.send_batch = lambda header, batch, encoded=None: None  # type: ignore
+        self.shell.reports.send_report = lambda report, rows=None: None  # type: ignore[method-assign]
+        self.shell._send = self._send  # type: ignore[method-assign]
+        self.shell.fail = self._fail  # type: ignore[method-assign]
 
     def _send(self, effect: Send) -> None:
         message = effect.message
@@ -87,17 +89,17 @@ class Played(EgressProcess):
         elif isinstance(message, Ack):
             self.producers.acked[effect.to, message.edge] = message.position
 
-    def fail(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException) -> None:
         self.errors.append(error)
 
     def begin(self) -> None:
-        first = self.plan.view()
+        first = self.shell.plan.view()
         dead = ["egress", *(f"egress.{n}" for n in range(2, self._incarnation))][: self._incarnation - 1]
-        ends = [((self.name,),)] * self.plan.sinks
-        self.enqueue(
+        ends = [((self.shell.name,),)] * self.shell.plan.sinks
+        self.shell.enqueue(
             View(
                 number=self._incarnation,
-                nodes=tuple(dict.fromkeys((*first.nodes, *dead, self.name))),
+                nodes=tuple(dict.fromkeys((*first.nodes, *dead, self.shell.name))),
                 dead=frozenset(dead),
                 copies=(*first.copies[:2], *ends),
                 edges=first.edges,
@@ -109,8 +111,8 @@ class Played(EgressProcess):
 async def live(process: Played, steps: list[tuple[int, int]], *, crash: bool) -> None:
     """One life: step (i, n) brings n numbers more on lane i; at the end it dies, or gets the rest and is through."""
     async with trio.open_nursery() as nursery:
-        process._nursery = nursery
-        nursery.start_soon(process._guarded_loop)
+        process.shell.nursery = nursery
+        nursery.start_soon(process.shell._guarded_loop)
         process.begin()
         await trio.testing.wait_all_tasks_blocked()
         sent = {lane: attach.position for lane, (_, attach) in enumerate(process.attached)}
@@ -120,7 +122,7 @@ async def live(process: Played, steps: list[tuple[int, int]], *, crash: bool) ->
             if lane in sent and sent[lane] < last:
                 sender, attach = process.attached[lane]
                 upto = min(last, sent[lane] + count)
-                process.enqueue(process.producers.data(attach, sender, upto, sent[lane]))
+                process.shell.enqueue(process.producers.data(attach, sender, upto, sent[lane]))
                 sent[lane] = upto
                 await trio.testing.wait_all_tasks_blocked()
         # A sink that blocks works in a thread, which is not a task: a crash comes before or after its answer.

@@ -75,12 +75,14 @@ class Played(IngressProcess):
         config = ProcessConfig(plan=PLAN, directory=directory, run="again", secret=new_secret())
         super().__init__(config, (source,), incarnation)
         self.copies = copies
+        self.shell._send_rows = self._send_rows  # type: ignore[method-assign]
+        self.shell.fail = self._fail  # type: ignore[method-assign]
         self.errors: list[FluxError] = []
 
     def _send_rows(self, to: str, message: Data, channels: Any) -> None:
         self.copies[to].take(message)
 
-    def fail(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException) -> None:
         assert isinstance(error, FluxError), error
         self.errors.append(from_dict(error.to_dict()))
 
@@ -89,40 +91,40 @@ class Played(IngressProcess):
         dead = ["ingress", *(f"ingress.{n}" for n in range(2, self._incarnation))][: self._incarnation - 1]
         view = View(
             number=self._incarnation,
-            nodes=tuple(dict.fromkeys((*first.nodes, *dead, self.name))),
+            nodes=tuple(dict.fromkeys((*first.nodes, *dead, self.shell.name))),
             dead=frozenset(dead),
-            copies=(((self.name,),), *first.copies[1:]),
+            copies=(((self.shell.name,),), *first.copies[1:]),
         )
-        self.enqueue(view)
+        self.shell.enqueue(view)
         for site, copy in self.copies.items():
             self.acknowledge(site, copy.acked)
             at = {"sender": site, "view": self._incarnation, "edge": 0}
-            self.enqueue(Attach(**at, lane_id=self._incarnation, position=copy.upto, channels=EVERY_CHANNEL))
+            self.shell.enqueue(Attach(**at, lane_id=self._incarnation, position=copy.upto, channels=EVERY_CHANNEL))
 
     def acknowledge(self, site: str, position: int) -> None:
         self.copies[site].acked = position
-        self.enqueue(Ack(sender=site, view=self._incarnation, edge=0, position=position))
+        self.shell.enqueue(Ack(sender=site, view=self._incarnation, edge=0, position=position))
 
 
 async def live(process: Played, acks: list[tuple[str, int]], *, crash: bool) -> None:
     """One life of an ingress: the copies acknowledge a few rows more at each turn; at the end it dies or is through."""
     with trio.fail_after(DEADLINE_S):
         await _live(process, acks, crash)
-    if process._numbering is not None:
-        process._numbering.close()
+    if process._journal is not None:
+        process._journal.close()
 
 
 async def _live(process: Played, acks: list[tuple[str, int]], crash: bool) -> None:
     async with trio.open_nursery() as nursery:
         process.begin()
-        nursery.start_soon(process._guarded_loop)
-        process._nursery = nursery
+        nursery.start_soon(process.shell._guarded_loop)
+        process.shell.nursery = nursery
         await trio.testing.wait_all_tasks_blocked()
         for site, rows in acks:
             copy = process.copies[site]
             process.acknowledge(site, min(copy.acked + rows, copy.upto))
             await trio.testing.wait_all_tasks_blocked()
-        while not crash and not process.errors and not process.node.machines[0].ended:  # type: ignore[union-attr]
+        while not crash and not process.errors and not process.shell.node.machines[0].ended:  # type: ignore[union-attr]
             for site, copy in process.copies.items():
                 process.acknowledge(site, copy.upto)
             await trio.testing.wait_all_tasks_blocked()
@@ -185,8 +187,8 @@ def test_what_is_shed_is_shed_for_every_copy_and_counted(
     *found, end = [copies[0].received[sn] for sn in range(1, copies[0].upto + 1)]
     assert end == "end"
     assert found == sorted(set(found))
-    assert lives[-1]._numbering is not None
-    assert len(found) + lives[-1]._numbering.shed == rows
+    assert lives[-1]._journal is not None
+    assert len(found) + lives[-1]._journal.shed == rows
 
 
 @settings(max_examples=60)

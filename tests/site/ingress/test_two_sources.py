@@ -83,30 +83,32 @@ class Played(IngressProcess):
         config = ProcessConfig(plan=plan, directory=directory, run="two", secret=new_secret())
         super().__init__(config, sources, incarnation)
         self.copies = copies
+        self.shell._send_rows = self._send_rows  # type: ignore[method-assign]
+        self.shell.fail = self._fail  # type: ignore[method-assign]
         self.errors: list[BaseException] = []
 
     def _send_rows(self, to: str, message: Data, channels: Any) -> None:
         self.copies[to].take(message)
 
-    def fail(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException) -> None:
         self.errors.append(error)
 
     def begin(self) -> None:
-        first = self.plan.view()
+        first = self.shell.plan.view()
         dead = ["ingress", *(f"ingress.{n}" for n in range(2, self._incarnation))][: self._incarnation - 1]
-        nodes = tuple(dict.fromkeys((*first.nodes, *dead, self.name)))
-        copies = (((self.name,),), *first.copies[1:])
+        nodes = tuple(dict.fromkeys((*first.nodes, *dead, self.shell.name)))
+        copies = (((self.shell.name,),), *first.copies[1:])
         number = self._incarnation
-        self.enqueue(View(number=number, nodes=nodes, dead=frozenset(dead), copies=copies, edges=first.edges))
+        self.shell.enqueue(View(number=number, nodes=nodes, dead=frozenset(dead), copies=copies, edges=first.edges))
         for site, copy in self.copies.items():
             for edge in range(EDGES):
                 self.acknowledge(site, edge, copy.acked[edge])
                 at = {"sender": site, "view": self._incarnation, "edge": edge, "position": copy.upto[edge]}
-                self.enqueue(Attach(**at, lane_id=EDGES * self._incarnation + edge, channels=EVERY_CHANNEL))
+                self.shell.enqueue(Attach(**at, lane_id=EDGES * self._incarnation + edge, channels=EVERY_CHANNEL))
 
     def acknowledge(self, site: str, edge: int, position: int) -> None:
         self.copies[site].acked[edge] = position
-        self.enqueue(Ack(sender=site, view=self._incarnation, edge=edge, position=position))
+        self.shell.enqueue(Ack(sender=site, view=self._incarnation, edge=edge, position=position))
 
 
 async def live(process: Played, acks: list[tuple[str, int, int]], *, crash: bool) -> None:
@@ -114,8 +116,8 @@ async def live(process: Played, acks: list[tuple[str, int, int]], *, crash: bool
     with trio.fail_after(DEADLINE_S):
         async with trio.open_nursery() as nursery:
             process.begin()
-            nursery.start_soon(process._guarded_loop)
-            process._nursery = nursery
+            nursery.start_soon(process.shell._guarded_loop)
+            process.shell.nursery = nursery
             await trio.testing.wait_all_tasks_blocked()
             for who, which, rows in acks:
                 everyone = who == EVERYBODY  # Only what all have acknowledged on all edges is released.
@@ -129,8 +131,8 @@ async def live(process: Played, acks: list[tuple[str, int, int]], *, crash: bool
                         process.acknowledge(site, edge, copy.upto[edge])
                 await trio.testing.wait_all_tasks_blocked()
             nursery.cancel_scope.cancel()
-    assert process._numbering is not None
-    process._numbering.close()
+    assert process._journal is not None
+    process._journal.close()
 
 
 LIVES = st.lists(
@@ -215,7 +217,7 @@ def test_what_is_shed_of_either_source_is_shed_for_every_copy(
     found, copies = played(tables, lives, Policy(on_overload="shed"))
     rows, others = check(copies)
     assert rows == sorted(set(rows)) and others == sorted(set(others))
-    numbering = found[-1]._numbering
+    numbering = found[-1]._journal
     assert numbering is not None
     numbered = copies[0].upto[0] - 1  # The last is the end of the stream.
     assert numbered + numbering.shed == one + two

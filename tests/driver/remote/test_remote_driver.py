@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -17,6 +16,16 @@ from flux.plan import Policy
 from flux.site.crash_note import Job
 from flux.types.errors import DataLost, OperatorError
 from flux.wire.link import Link
+from flux.wire.reports import (
+    NodeDead,
+    ProcessFailed,
+    Report,
+    RowsWritten,
+    SiteDrained,
+    StateSent,
+    ViewPublished,
+    report_frame,
+)
 from tests.runtime.commands import DEADLINE_S, Processes
 from tests.runtime.fakes import flow
 from tests.runtime.waiting import wait_until
@@ -31,24 +40,31 @@ class Hearing:
         self.now = STARTED_AT
         for module in ("flux.driver.remote.remote_driver", "flux.driver.processes"):
             monkeypatch.setattr(f"{module}.time", SimpleNamespace(monotonic=lambda: self.now))
-        self.leader = RemoteDriver(flow()._logical.plan(2, 1, "pairs", 1_000, Policy()), ended=False)
+        self.driver = RemoteDriver(flow()._logical.plan(2, 1, "pairs", 1_000, Policy()), ended=False)
         self._rows = 0
 
-    def hear(self, t_s: float, kind: str, by: str = "controller", **header: Any) -> None:
+    def take(self, t_s: float, report: Report, by: str = "controller") -> None:
         self.now = STARTED_AT + t_s
-        self.leader._hear(Link(by), {"kind": kind, **header})
+        self.driver._take(Link(by), report_frame(report))
+
+    def view(self, t_s: float, number: int, versions: int = 0, whole: bool = True) -> None:
+        self.take(t_s, ViewPublished(number=number, versions=versions, whole=whole, at=0.0))
+
+    def written(self, t_s: float, upto: int, end: bool = False) -> None:
+        report = RowsWritten(sink=0, after=upto - 1, upto=upto, rows=1, end=end, position=upto, ahead=(), total=upto)
+        self.take(t_s, report, "egress")
 
     def rows(self, *seconds: float) -> None:
         for t_s in seconds:
             self._rows += 1
-            self.hear(t_s, "rows", "egress", upto=self._rows, total=self._rows, count=1, end=False)
+            self.written(t_s, self._rows)
 
     def gone(self, t_s: float, node: str, seen_s: float | None = None) -> None:
         seen_at = None if seen_s is None else STARTED_AT + seen_s
-        self.hear(t_s, "gone", node=node, at=STARTED_AT + t_s, seen_at=seen_at)
+        self.take(t_s, NodeDead(node=node, at=STARTED_AT + t_s, seen_at=seen_at))
 
     def status(self) -> Status:
-        return self.leader.status()
+        return self.driver.status()
 
 
 @pytest.fixture
@@ -57,30 +73,29 @@ def hearing(monkeypatch: pytest.MonkeyPatch) -> Hearing:
 
 
 def test_what_a_death_cost_is_told_and_still_known_when_the_history_is_cut(hearing: Hearing) -> None:
-    hearing.hear(0.0, "view", number=1, versions=0, whole=True, at=0.0)
+    hearing.view(0.0, 1, 0, whole=True)
     hearing.rows(9.0, 9.75)
     hearing.gone(13.0, "site-2", seen_s=10.0)
-    hearing.hear(13.0, "view", number=2, versions=9, whole=False, at=0.0)
-    hearing.hear(
-        13.5, "moved", "site-1", version=9, stage=1, partition=2, to="site-3", bytes=700, cut_s=0.1, send_s=0.2
-    )
-    hearing.hear(14.0, "view", number=3, versions=9, whole=True, at=0.0)
+    hearing.view(13.0, 2, 9, whole=False)
+    sent = StateSent(version=9, stage=1, partition=2, to="site-3", size_bytes=700, snapshot_s=0.1, send_s=0.2)
+    hearing.take(13.5, sent, "site-1")
+    hearing.view(14.0, 3, 9, whole=True)
     hearing.rows(14.25)
     [failure] = hearing.status().failures
     assert (failure.site, failure.when_s, failure.detected_after_s) == ("site-2", 10.0, 3.0)
     assert (failure.output_gap_s, failure.recovered_after_s, failure.bytes_moved) == (4.25, 4.0, 700)
     hearing.rows(*(15.0 + second for second in range(600)))
-    run_state = hearing.leader.run_state
+    run_state = hearing.driver.run_state
     assert len(run_state.history.outputs) < 300 and run_state.moved == []
     assert hearing.status().failures == [failure]
 
 
 def test_an_end_has_recovered_when_the_next_is_there(hearing: Hearing) -> None:
-    hearing.hear(0.0, "view", number=1, versions=0, whole=True, at=0.0)
+    hearing.view(0.0, 1, 0, whole=True)
     hearing.gone(5.0, "ingress")
     assert hearing.status().failures[0].recovered_after_s is None
     hearing.now = STARTED_AT + 7.0
-    hearing.leader._note_return("ingress.2")
+    hearing.driver._note_return("ingress.2")
     hearing.gone(8.0, "ingress.2")
     first, second = hearing.status().failures
     assert (first.site, first.recovered_after_s) == ("ingress", 2.0)
@@ -88,10 +103,10 @@ def test_an_end_has_recovered_when_the_next_is_there(hearing: Hearing) -> None:
 
 
 def test_who_was_drained_or_sent_home_has_not_failed(hearing: Hearing) -> None:
-    hearing.hear(0.0, "view", number=1, versions=0, whole=True, at=0.0)
-    hearing.hear(1.0, "drained", site="site-1")
+    hearing.view(0.0, 1, 0, whole=True)
+    hearing.take(1.0, SiteDrained(site="site-1"))
     hearing.gone(2.0, "site-1")
-    hearing.hear(3.0, "rows", "egress", upto=1, total=1, count=1, end=True)
+    hearing.written(3.0, 1, end=True)
     hearing.gone(4.0, "site-2")
     assert hearing.status().failures == []
 
@@ -99,37 +114,37 @@ def test_who_was_drained_or_sent_home_has_not_failed(hearing: Hearing) -> None:
 @pytest.fixture
 def bereft(hearing: Hearing) -> Hearing:
     """Both sites have died a moment ago."""
-    hearing.hear(0.0, "view", number=1, versions=0, whole=True, at=0.0)
+    hearing.view(0.0, 1, 0, whole=True)
     for site in ("site-1", "site-2"):
         hearing.gone(1.0, site)
-    hearing.hear(1.0, "error", error=DataLost([("Sums", 1)]).to_dict())
-    hearing.leader.end_if_lost()
-    assert not hearing.leader.over
+    hearing.take(1.0, ProcessFailed(node="controller", error=DataLost([("Sums", 1)]).to_dict()))
+    hearing.driver.end_if_lost()
+    assert not hearing.driver.over
     return hearing
 
 
 def test_a_loss_is_told_when_every_witness_has_spoken(bereft: Hearing) -> None:
-    bereft.leader.hear_witness("site-1", None)
-    bereft.leader.end_if_lost()
-    assert not bereft.leader.over
-    bereft.leader.hear_witness("site-2", None)
-    bereft.leader.end_if_lost()
-    assert isinstance(bereft.leader.run_state.error, DataLost)
+    bereft.driver.note_site_death("site-1", None)
+    bereft.driver.end_if_lost()
+    assert not bereft.driver.over
+    bereft.driver.note_site_death("site-2", None)
+    bereft.driver.end_if_lost()
+    assert isinstance(bereft.driver.run_state.error, DataLost)
 
 
 def test_a_loss_is_told_after_a_while_where_the_witnesses_are_lost_too(bereft: Hearing) -> None:
     bereft.now += 20.0
-    bereft.leader.end_if_lost()
-    assert isinstance(bereft.leader.run_state.error, DataLost)
+    bereft.driver.end_if_lost()
+    assert isinstance(bereft.driver.run_state.error, DataLost)
 
 
 def test_a_loss_by_rows_that_kill_is_told_as_that(bereft: Hearing) -> None:
     first = Job(stage=1, after=10, upto=30, partitions=frozenset({0, 2}))
     second = Job(stage=1, after=20, upto=40, partitions=frozenset({2}))
-    bereft.leader.hear_witness("site-1", first)
-    bereft.leader.hear_witness("site-2", second)
-    assert isinstance(bereft.leader.run_state.error, OperatorError)
-    assert "site-1 and site-2 both died while they worked on rows 21 to 30" in str(bereft.leader.run_state.error)
+    bereft.driver.note_site_death("site-1", first)
+    bereft.driver.note_site_death("site-2", second)
+    assert isinstance(bereft.driver.run_state.error, OperatorError)
+    assert "site-1 and site-2 both died while they worked on rows 21 to 30" in str(bereft.driver.run_state.error)
 
 
 def test_deaths_leave_no_open_files(hearing: Hearing) -> None:
