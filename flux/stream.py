@@ -13,7 +13,7 @@ from .exchange.routes import boundaries_of, check_in_order, checked_boundaries
 from .hosting import checked_operator
 from .model.operator import OperatorStep, Retained, name_of, output_of
 from .model.stateless import Filter, FlatMap, Map, Select, select_columns
-from .operators.join import Join, Joined
+from .operators.join import Join, JoinSpec
 from .plan import Availability, By, Route
 from .plan.arguments import (
     check_choice,
@@ -350,7 +350,7 @@ class Stream:
         self._check_partner("join", other)
         check_partitions(partitions, availability)
         assert self._schema is not None and other._schema is not None
-        joined = Joined.of(self._schema, other._schema, on, within, suffix)
+        joined = JoinSpec.of(self._schema, other._schema, on, within, suffix)
         kept = None if joined.column is None else self._kept(joined.column, self._tails + other._tails)
         joined = replace(joined, is_event_time=joined.column is not None and kept is None)
         inputs = tuple(

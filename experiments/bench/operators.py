@@ -32,7 +32,7 @@ from flux.model.event_time import EventTime
 from flux.model.operator import OperatorStep, output_of
 from flux.model.punctuation import Punctuation
 from flux.operators import Distinct, GroupBy, Join, TimeWindow, TopK
-from flux.operators.join_spec import Joined
+from flux.operators.join_spec import JoinSpec
 from flux.site.ingress.watermarks import Watermarks, number_watermarks
 from flux.types.hashing import partition_of
 
@@ -146,7 +146,7 @@ AGGREGATES = {"s": ("sum", "x"), "c": ("count", "x"), "m": ("max", "n")}
 TIMED: dict[str, Any] = {"time": "ts", "size_ms": WINDOW_MS}
 WINDOW = TIMED | {"aggregates": AGGREGATES}
 SIDES = tuple(pa.schema({"k": "int64", "ts": "int64"} | last) for last in ({"x": "float64"}, {"n": "int64"}))
-JOINED = replace(Joined.of(*SIDES, on="k", within={"ts": WINDOW_MS}, suffix="_right"), is_event_time=True)
+JOINED = replace(JoinSpec.of(*SIDES, on="k", within={"ts": WINDOW_MS}, suffix="_right"), is_event_time=True)
 TOLD = ("window_start", "k", "s", "c", "m")
 CASES = (
     Case("tumbling, 1,000 keys", TimeWindow, "k", WINDOW, lambda n: columns_of(n, 1_000), windows_by_pandas, TOLD),

@@ -1,4 +1,4 @@
-"""What is joined: the columns of a join's two sides, how close rows must be, and what a pair looks like."""
+"""The specification of a join: the columns of its two sides, how close rows must be, and the columns of a pair."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _UNIT_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Joined:
+class JoinSpec:
     """A join of two streams: `sides` are their schemas, `ours` and `theirs` the columns in which a pair agrees.
 
-    In a pair the values of `column` are at most `bound` apart; if there is no column, the sequence numbers are. A pair
-    has the columns `output`: all of ours, and `taken` of theirs.
+    In a pair the values of `column` are at most `bound` apart; without a column, the sequence numbers are. A pair has
+    the columns `output`: all of ours, and `taken` of theirs.
     """
 
     sides: tuple[pa.Schema, pa.Schema]
@@ -37,12 +37,12 @@ class Joined:
     bound: Any
     taken: tuple[str, ...]
     output: pa.Schema
-    # Whether `column` tells the event time of both sides: only then do watermarks say anything of it.
+    # Whether `column` is the event time of both sides: only then do watermarks apply to it.
     is_event_time: bool = False
 
     @staticmethod
-    def of(left: pa.Schema, right: pa.Schema, on: Any, within: Any, suffix: str) -> Joined:
-        """The join that a user has asked for; `PlanError` if it cannot be."""
+    def of(left: pa.Schema, right: pa.Schema, on: Any, within: Any, suffix: str) -> JoinSpec:
+        """Return the join that a user specified; raise `PlanError` if it is invalid."""
         ours, theirs = _keys(left, right, on)
         column, bound = _within(left, right, within)
         taken = tuple(name for name in right.names if name not in theirs)
@@ -56,7 +56,7 @@ class Joined:
                 f"join: a pair would have the columns {', '.join(map(repr, twice))} twice, because both sides have "
                 "them. Give another suffix=, or rename them with select(new='old') before"
             )
-        return Joined(
+        return JoinSpec(
             sides=(left, right),
             ours=ours,
             theirs=theirs,
@@ -67,21 +67,21 @@ class Joined:
         )
 
     def keys(self, side: int) -> tuple[str, ...]:
-        """The columns of a side in which a pair agrees."""
+        """Return the columns of a side in which a pair agrees."""
         return self.theirs if side else self.ours
 
     def distance(self, a: Any, b: Any) -> Any:
-        """How far values of `column` are apart, as `bound` counts."""
+        """Return how far values of `column` are apart, in the unit of `bound`."""
         if a.dtype.kind == "f":
-            with np.errstate(invalid="ignore", over="ignore"):  # Infinities are near to nothing.
+            with np.errstate(invalid="ignore", over="ignore"):  # An infinity is not near to anything.
                 return np.abs(a - b)
-        # Two numbers of 64 bits may be further apart than such a number can say.
+        # The distance of two signed numbers of 64 bits may need an unsigned one.
         later, earlier = np.maximum(a, b), np.minimum(a, b)
         return later.view(np.uint64) - earlier.view(np.uint64)
 
 
 def times_of(column: Any) -> npt.NDArray[Any]:
-    """A column of times or numbers without nulls, as 64-bit numbers that are as far apart as its values are."""
+    """Return a column of times or numbers without nulls, as 64-bit numbers with the same distances."""
     kind = column.type
     if pa.types.is_floating(kind):
         column = column.cast(pa.float64())
@@ -93,15 +93,15 @@ def times_of(column: Any) -> npt.NDArray[Any]:
     return np.asarray(column.to_numpy())
 
 
-def _listed(on: Any) -> list[Any]:
-    # A set has another order on every site.
+def _as_list(on: Any) -> list[Any]:
+    # The order of a set differs between sites.
     return list(on) if isinstance(on, Iterable) and not isinstance(on, Set) else [on]
 
 
 def _keys(left: pa.Schema, right: pa.Schema, on: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if isinstance(on, str):
         on = [on]
-    named = list(on.items()) if isinstance(on, Mapping) else [(name, name) for name in _listed(on)]
+    named = list(on.items()) if isinstance(on, Mapping) else [(name, name) for name in _as_list(on)]
     if not named or not all(isinstance(name, str) for pair in named for name in pair):
         raise PlanError(
             'join needs the columns in which rows agree, such as on="user", on=["user", "day"] or on={"user": "id"}; '
@@ -120,7 +120,7 @@ def _keys(left: pa.Schema, right: pa.Schema, on: Any) -> tuple[tuple[str, ...], 
                 f"join(on=...): {ours!r} is {kinds[0]} here and {theirs!r} is {kinds[1]} there; rows agree in columns "
                 "of the same type. Make them alike with select(...)"
             )
-        tokens(pa.array([], kinds[0]))  # Whether there is a hash for it.
+        tokens(pa.array([], kinds[0]))  # Raises if the type has no hash.
     return tuple(pairs), tuple(pairs.values())
 
 
@@ -145,7 +145,7 @@ def _within(left: pa.Schema, right: pa.Schema, within: Any) -> tuple[str | None,
 
 
 def _bound(kind: Any, column: str, bound: Any) -> Any:
-    """The bound in the numbers in which the column is kept."""
+    """Return the bound in the unit in which the column is kept."""
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         if isinstance(bound, int | float) and not isinstance(bound, bool) and 0 <= bound < math.inf:
             return _as_float(bound) if pa.types.is_floating(kind) else min(int(bound), _FARTHEST)
@@ -154,7 +154,7 @@ def _bound(kind: Any, column: str, bound: Any) -> Any:
         )
     unit = _unit_ns(kind)
     if unit is None:
-        raise PlanError(f"join(within=...): {column!r} is {kind}; nearness is known of numbers, dates and times")
+        raise PlanError(f"join(within=...): {column!r} is {kind}; expected numbers, dates or times")
     if not isinstance(bound, datetime.timedelta) or bound < datetime.timedelta(0):
         raise PlanError(f"join(within=...): {column!r} is {kind}, so its bound is a timedelta from 0 on; got {bound!r}")
     return min((bound // datetime.timedelta(microseconds=1)) * 1_000 // unit, _FARTHEST)
@@ -163,12 +163,12 @@ def _bound(kind: Any, column: str, bound: Any) -> Any:
 def _as_float(bound: float) -> float:
     try:
         return float(bound)
-    except OverflowError:  # A whole number beyond all floats: no two of them are further apart.
+    except OverflowError:  # A whole number beyond all floats: no two floats are further apart.
         return float(np.finfo(np.float64).max)
 
 
 def _unit_ns(kind: Any) -> int | None:
-    """In what times of a type are counted; None for numbers."""
+    """Return the unit of a type of times, in nanoseconds; None for numbers."""
     if pa.types.is_timestamp(kind) or pa.types.is_duration(kind) or pa.types.is_time(kind):
         return _UNIT_NS[kind.unit]
     if pa.types.is_date(kind):

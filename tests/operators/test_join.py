@@ -22,7 +22,7 @@ from flux.model.batch import Batch
 from flux.model.operator import OperatorStep
 from flux.model.punctuation import Punctuation
 from flux.operators import Join
-from flux.operators.join_spec import Joined
+from flux.operators.join_spec import JoinSpec
 from flux.operators.sorted_runs import SortedRun
 from flux.plan.graph import StepNode
 from flux.types.errors import OperatorError, PlanError
@@ -46,21 +46,21 @@ def schemas(kind: Any) -> tuple[pa.Schema, pa.Schema]:
     return left, pa.schema([("id", kind), ("w", pa.int64()), ("ts", pa.int64())])
 
 
-def joined_of(kind: Any, within: Any) -> Joined:
-    joined = Joined.of(*schemas(kind), {"k": "id"}, within, "_right")
+def joined_of(kind: Any, within: Any) -> JoinSpec:
+    joined = JoinSpec.of(*schemas(kind), {"k": "id"}, within, "_right")
     return replace(joined, is_event_time=joined.column is not None)
 
 
-def step_of(joined: Joined) -> OperatorStep:
+def step_of(joined: JoinSpec) -> OperatorStep:
     return OperatorStep(Join, {"joined": joined}, "Join", joined.ours, PARTITIONS, 0, joined.output)
 
 
-def batch_of(joined: Joined, events: Sequence[Event], first_sn: int) -> Batch:
+def batch_of(joined: JoinSpec, events: Sequence[Event], first_sn: int) -> Batch:
     """Widened rows, as a stage with two inputs is given them; number n has the value n."""
     return numbered(joined, events, np.arange(first_sn, first_sn + len(events)))
 
 
-def numbered(joined: Joined, events: Sequence[Event], sns: Any) -> Batch:
+def numbered(joined: JoinSpec, events: Sequence[Event], sns: Any) -> Batch:
     """The same with these numbers."""
     left = [(key, ts, sn) if side == 0 else (None, None, None) for (side, key, ts), sn in zip(events, sns, strict=True)]
     right = [
@@ -116,7 +116,7 @@ def move(old: Hosted, new: Hosted, pid: int) -> None:
 
 
 def outputs(
-    joined: Joined, events: Sequence[Event], batches: Sequence[tuple[int, int]], moves: Sequence[int]
+    joined: JoinSpec, events: Sequence[Event], batches: Sequence[tuple[int, int]], moves: Sequence[int]
 ) -> tuple[list[tuple[int, tuple[Any, ...]]], int]:
     """(sn, pair) of all output of two sites that share the partitions, and how many rows were late.
 
@@ -179,7 +179,7 @@ def test_the_pairs_are_those_of_a_plain_loop_for_any_batching_and_any_moves(
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 3), st.integers(0, 3)), max_size=40), st.data())
 def test_rows_agree_in_all_columns_of_the_key(events: list[tuple[int, int, int]], data: st.DataObject) -> None:
     side = pa.schema([("a", pa.int64()), ("b", pa.string())])
-    joined = Joined.of(side, side, ["a", "b"], 1_000, "_right")
+    joined = JoinSpec.of(side, side, ["a", "b"], 1_000, "_right")
     hosted = opened(OperatorStep(Join, {"joined": joined}, "Join", joined.ours, PARTITIONS, 0, joined.output))
     found = 0
     for start, stop in data.draw(cuts(len(events))):
@@ -219,7 +219,7 @@ def test_a_watermark_is_in_milliseconds_whatever_the_unit_of_the_column(unit: st
     instants = [
         schema.set(schema.get_field_index("ts"), pa.field("ts", pa.timestamp(unit))) for schema in schemas(pa.int64())
     ]
-    joined = Joined.of(*instants, {"k": "id"}, {"ts": timedelta(seconds=5)}, "_right")
+    joined = JoinSpec.of(*instants, {"k": "id"}, {"ts": timedelta(seconds=5)}, "_right")
     joined = replace(joined, is_event_time=True)
     hosted = opened(step_of(joined))
     hosted.process(batch_of(joined, [(0, 1, 10 * per_s), (0, 1, 16 * per_s)], 0))
@@ -348,7 +348,7 @@ def test_all_pairs_come_that_are_near_in_a_column_beside_event_time(event_time: 
 
 def test_signed_and_unsigned_keys_are_equal_as_numbers() -> None:
     left, right = (pa.schema([("k", kind), ("v", pa.int64())]) for kind in (pa.int64(), pa.uint64()))
-    joined = Joined.of(left, right, "k", 100, "_right")
+    joined = JoinSpec.of(left, right, "k", 100, "_right")
     columns = [
         pa.array([0, 0, 1, 1], pa.uint8()),
         *(pa.array([-1, 5, None, None], pa.int64()), pa.array([1, 2, None, None], pa.int64())),
@@ -385,15 +385,15 @@ RIGHT = pa.schema([("k", pa.int32()), ("at", pa.timestamp("ms")), ("v", pa.strin
 )
 def test_a_join_that_cannot_be_is_a_plan_error_that_says_why(on: Any, within: Any, says: str) -> None:
     with pytest.raises(PlanError, match=says):
-        Joined.of(LEFT, RIGHT, on, within, "_right")
+        JoinSpec.of(LEFT, RIGHT, on, within, "_right")
 
 
 def test_a_pair_has_our_columns_and_theirs_without_the_key() -> None:
-    joined = Joined.of(LEFT, RIGHT, "k", {"at": timedelta(seconds=2)}, "_other")
+    joined = JoinSpec.of(LEFT, RIGHT, "k", {"at": timedelta(seconds=2)}, "_other")
     assert joined.output.names == ["k", "at", "v", "n", "at_other", "v_other", "n_other"]
     assert joined.bound == 2_000
     with pytest.raises(PlanError, match="the columns 'at', 'n', 'v' twice"):
-        Joined.of(LEFT, RIGHT, "k", 1, "")
+        JoinSpec.of(LEFT, RIGHT, "k", 1, "")
 
 
 @pytest.mark.parametrize(
@@ -410,7 +410,7 @@ def test_a_pair_has_our_columns_and_theirs_without_the_key() -> None:
 )
 def test_nearness_is_known_of_times_and_numbers(kind: Any, bound: Any, values: tuple[Any, Any]) -> None:
     side = pa.schema([("k", pa.int64()), ("at", kind)])
-    joined = Joined.of(side, side, "k", {"at": bound}, "_right")
+    joined = JoinSpec.of(side, side, "k", {"at": bound}, "_right")
     hosted = opened(OperatorStep(Join, {"joined": joined}, "Join", joined.ours, PARTITIONS, 0, joined.output))
     columns = [
         pa.array([0, 1, 1], pa.uint8()),

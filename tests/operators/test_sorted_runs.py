@@ -64,11 +64,11 @@ def test_no_partner_is_missed_in_a_merged_run_of_which_some_rows_are_gone(
 ) -> None:
     ticks = Ticks(bound, middle=1_000)
     runs = [run_of(*(np.array(column) for column in zip(*rows, strict=True)), ticks) for rows in (older, newer)]
-    whole = runs[0].followed_by(runs[1])
+    whole = runs[0].merge(runs[1])
     whole = whole.where(whole.when % 3 > 0)
     if retimed:
-        whole = whole.retimed(ticks := Ticks(bound, middle=-(2**40)))
-        runs[1] = runs[1].retimed(ticks)
+        whole = whole.with_ticks(ticks := Ticks(bound, middle=-(2**40)))
+        runs[1] = runs[1].with_ticks(ticks)
     left = [(side, key, when) for side, key, when in (*older, *newer) if when % 3]
     expected = {
         (i, side, t)
