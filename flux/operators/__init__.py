@@ -1,4 +1,4 @@
-"""The operators people expect, vectorised and pooled."""
+"""Ready-made operators, vectorised and pooled."""
 
 from .count_window import CountWindow
 from .distinct import Distinct

@@ -1,25 +1,23 @@
 """A hash table that works on whole batches: keys of one or more fixed-width columns, and values beside them.
 
-Theory. The table gives each key a *slot*, a small integer that stays the key's own until the key is
-deleted; values are arrays indexed by slot. An index of 2**n buckets, probed in triangular steps, tells the
-slot of a key; it holds slots and not keys, so that growing it moves no value. All rows of a batch probe
-together, one numpy operation per probe for those that are not settled yet; at a load of at most one half,
-few need a second probe.
+Theory. The table gives each key a *slot*, a small integer that stays the same until the key is deleted; values are
+arrays indexed by slot. An index of 2**n buckets, probed in triangular steps, maps a key to its slot. It holds slots and
+not keys, so that growing it moves no value. All rows of a batch probe together: each probe is one numpy operation for
+all rows whose key has not been found yet. At a load of at most one half, few rows need a second probe.
 
-Rows of one batch may hold the same new key. They all find the same empty bucket; each writes its own number
-there, and whichever number is then found in it has claimed the bucket. The others look again and find their
-key.
+Rows of one batch may hold the same new key. They all find the same empty bucket, and each writes its own number there.
+The row whose number is then in the bucket has claimed it. The others probe again and find their key.
 
-A deleted key keeps slot and bucket: probes for others still have to pass there, and a key that comes back
-(sessions do) takes its old slot without any work on the index. When the dead far outnumber the living they
+A deleted key keeps slot and bucket, because probes for other keys still have to pass there. A key that comes back, as
+those of sessions do, takes its old slot without any work on the index. When deleted keys far outnumber live ones, they
 are swept out.
 
-A key belongs to a partition, and equal keys of two partitions are two keys: what becomes of a row may not depend on
+A key belongs to a partition, and equal keys of two partitions are two keys: the result for a row may not depend on
 which other partitions are at the same site. The partition takes part in comparisons but not in the hash, because equal
-keys come from one partition as a rule. State is taken out and dropped by partition.
+keys usually belong to one partition. State is read and dropped by partition.
 
-Slots stay while keys change their form: `widen` gives all keys a further word, `rekey` gives those of some slots other
-words and forgets the rest.
+Slots stay while keys change their form: `widen` gives all keys a further word; `rekey` gives the keys of some slots
+other words and forgets the rest.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ __all__ = ["HashTable"]
 _EMPTY = 0
 _FIRST_SLOTS = 1024
 _FIRST_BUCKETS = 2048
-# Multiples of words in a hash.
+# Multipliers of words in a hash.
 _HALF = np.uint64(32)
 _ODD = tuple(np.uint64(0x9E3779B97F4A7C15 * (2 * i + 1) % 2**64) for i in range(8))
 # Sweeping a handful of dead keys costs more than carrying them.
@@ -51,7 +49,7 @@ _DEAD_PER_LIVE = 2
 class HashTable:
     """Keys to slots, for whole batches at once.
 
-    >>> table = Table(keys=[np.int32, np.int32], values={"count": np.int64})
+    >>> table = HashTable(keys=[np.int32, np.int32], values={"count": np.int64})
     >>> src, dst = np.array([7, 8, 7], np.int32), np.array([1, 1, 1], np.int32)
     >>> partition = np.zeros(3, np.uint16)
     >>> slots, new = table.find_or_insert([src, dst], partition)
@@ -63,12 +61,12 @@ class HashTable:
 
     def __init__(self, keys: Sequence[npt.DTypeLike], values: Mapping[str, npt.DTypeLike]) -> None:
         """Make an empty table; `values` are dtypes, also of sub-arrays such as ``(np.int64, (8,))``."""
-        self._pack = _Packing(keys)
+        self._key_layout = _KeyLayout(keys)
         self._index = np.zeros(_FIRST_BUCKETS, np.int32)
-        self._keys = [np.zeros(_FIRST_SLOTS, np.uint64) for _ in range(self._pack.words)]
+        self._keys = [np.zeros(_FIRST_SLOTS, np.uint64) for _ in range(self._key_layout.words)]
         self._live = np.zeros(_FIRST_SLOTS, np.bool_)
         self._partition = np.zeros(_FIRST_SLOTS, np.uint16)
-        # Indexed by slot. An insertion may replace a full array by a larger one: look it up after it.
+        # Indexed by slot. An insertion may replace a full array by a larger one: look it up again afterwards.
         self.values: dict[str, npt.NDArray[Any]] = {
             name: np.zeros(_FIRST_SLOTS, dtype) for name, dtype in values.items()
         }
@@ -83,7 +81,7 @@ class HashTable:
 
     def find(self, columns: Sequence[npt.NDArray[Any]], partition: Pids) -> Slots:
         """Return the slot of each row's key, 0 where the table does not hold it."""
-        words = self._pack.pack(columns)
+        words = self._key_layout.pack(columns)
         slots = self._probe(words, _hash(words), partition)
         slots[~self._live[slots]] = _EMPTY
         return slots
@@ -91,11 +89,11 @@ class HashTable:
     def find_or_insert(self, columns: Sequence[npt.NDArray[Any]], partition: Pids) -> tuple[Slots, Bools]:
         """Return the slot of each row's key, and whether the key is new to the table.
 
-        A key that is new and comes several times in a batch is new in all of its rows. Values of new keys are
-        left over from others, and are for the caller to set.
+        A key that is new and occurs several times in a batch is new in all of its rows. Values of new keys are
+        undefined until the caller sets them.
         """
         self._sweep_if_worthwhile(_DEAD_PER_LIVE)
-        words = self._pack.pack(columns)
+        words = self._key_layout.pack(columns)
         hashed = _hash(words)
         slots = self._probe(words, hashed, partition)
         missing = np.flatnonzero(slots == _EMPTY)
@@ -121,7 +119,7 @@ class HashTable:
         slots = self._index.take(bucket).astype(np.int64)
         equal = self._equal(slots, words, partition)
         rows = np.flatnonzero(~equal & (slots != _EMPTY))
-        # One multiplication settles both: the empty slot is 0 already, a slot of another key becomes 0.
+        # One multiplication does both: the empty slot is 0 already, a slot of another key becomes 0.
         slots *= equal
         bucket, words, partition = bucket.take(rows), [word.take(rows) for word in words], partition.take(rows)
         step = 0
@@ -147,19 +145,19 @@ class HashTable:
         while len(rows):
             empty = np.flatnonzero(self._index.take(bucket) == _EMPTY)
             contested = bucket.take(empty)
-            # Negative, so that it can be no slot.
+            # Negative, so that it is never a slot.
             mine = -1 - np.arange(len(empty), dtype=np.int32)
             self._index[contested] = mine
             won = self._index.take(contested) == mine
             winners = empty.compress(won)
-            given = self._allocate(len(winners))
-            self._index[contested.compress(won)] = given
+            claimed = self._allocate(len(winners))
+            self._index[contested.compress(won)] = claimed
             for kept, word in zip(self._keys, words, strict=True):
-                kept[given] = word.take(winners)
-            self._partition[given] = partition.take(winners)
-            slots[rows.take(winners)] = given
+                kept[claimed] = word.take(winners)
+            self._partition[claimed] = partition.take(winners)
+            slots[rows.take(winners)] = claimed
 
-            # The others look who has their bucket now.
+            # The other rows look up which key has their bucket now.
             lost = np.ones(len(rows), np.bool_)
             lost[winners] = False
             on = np.flatnonzero(lost)
@@ -180,7 +178,7 @@ class HashTable:
             equal &= kept.take(slots) == word
         return equal
 
-    # Room.
+    # Capacity.
 
     def _reserve(self, count: int) -> None:
         """Make room for `count` further keys; slots in use stay as they are."""
@@ -188,10 +186,10 @@ class HashTable:
         needed = self._next + max(0, count - len(self._free))
         if needed > capacity:
             capacity = 1 << (needed - 1).bit_length()
-            self._keys = [_grown(word, capacity) for word in self._keys]
-            self._live = _grown(self._live, capacity)
-            self._partition = _grown(self._partition, capacity)
-            self.values = {name: _grown(array, capacity) for name, array in self.values.items()}
+            self._keys = [_grow(word, capacity) for word in self._keys]
+            self._live = _grow(self._live, capacity)
+            self._partition = _grow(self._partition, capacity)
+            self.values = {name: _grow(array, capacity) for name, array in self.values.items()}
         in_use = self._next - 1 - len(self._free)
         if 2 * (in_use + count) > len(self._index):
             used = np.ones(self._next, np.bool_)
@@ -231,14 +229,14 @@ class HashTable:
     # Other forms of the same keys.
 
     def widen(self) -> None:
-        """Give every key a further column, of whole words, that is 0 for the keys there are."""
-        self._pack = self._pack.widened()
+        """Give every key a further column of one word, which is 0 for all present keys."""
+        self._key_layout = self._key_layout.with_further_word()
         self._keys.append(np.zeros(len(self._live), np.uint64))
         self._reindex()
 
     def rekey(self, slots: Slots, columns: Sequence[npt.NDArray[Any]]) -> None:
-        """Let these slots, all that are live, have these keys, which differ as the old ones did."""
-        for kept, word in zip(self._keys, self._pack.pack(columns), strict=True):
+        """Replace the keys of `slots`, which are all live ones; the new keys differ wherever the old ones did."""
+        for kept, word in zip(self._keys, self._key_layout.pack(columns), strict=True):
             kept[slots] = word
         self._reindex()
 
@@ -262,7 +260,7 @@ class HashTable:
 
     def keys(self, slots: Slots) -> list[npt.NDArray[Any]]:
         """Return the keys of these slots, as columns."""
-        return self._pack.unpack([word[slots] for word in self._keys])
+        return self._key_layout.unpack([word[slots] for word in self._keys])
 
     def slots_of(self, pid: int) -> Slots:
         """Return the slots of a partition's keys."""
@@ -272,7 +270,7 @@ class HashTable:
     def get(self, pid: int) -> dict[str, npt.NDArray[Any]]:
         """Return a copy of a partition's keys and values, as columns, in the order of keys.
 
-        Slots depend on the batches in which keys came, and on what else is at the site; what is sent does not.
+        Slots depend on how keys were batched and on other partitions at the site; the order of keys does not.
         """
         slots = self.slots_of(pid)
         slots = slots.take(np.lexsort(self.keys(slots)))
@@ -281,8 +279,8 @@ class HashTable:
         return state | {name: array[slots] for name, array in self.values.items()}
 
     def install(self, pid: int, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Take over keys and values that `get` returned elsewhere."""
-        columns = [state[f"key{i}"] for i in range(len(self._pack.names))]
+        """Install keys and values that `get` returned on another site."""
+        columns = [state[f"key{i}"] for i in range(len(self._key_layout.names))]
         slots, _ = self.find_or_insert(columns, np.full(len(columns[0]), pid, np.uint16))
         for name, array in self.values.items():
             array[slots] = state[name]
@@ -297,11 +295,11 @@ class HashTable:
         return {int(pid): int(counts[pid]) for pid in np.flatnonzero(counts)}
 
 
-class _Packing:
-    """How key columns lie in whole words, as few as hold them, so that two int32 compare as one."""
+class _KeyLayout:
+    """The layout of key columns in whole words, as few as hold them, so that two int32 compare as one."""
 
     def __init__(self, keys: Sequence[npt.DTypeLike], words: int | None = None) -> None:
-        """Lay out these columns; the last begins with the word after so many `words`, if that is given."""
+        """Lay out these columns; the last begins after the first `words` words, if that is given."""
         assert keys, "a key has at least one column"
         formats = [np.dtype(key) for key in keys]
         sizes = [dtype.itemsize for dtype in formats]
@@ -312,15 +310,15 @@ class _Packing:
         self.formats = formats
         self.words = -(-(offsets[-1] + sizes[-1]) // 8)
         self._padded = sum(sizes) != 8 * self.words
-        # Columns that are whole words each need not be put together.
+        # Columns that are one word each need not be packed.
         self._are_words = all(size == 8 for size in sizes)
         self._layout = np.dtype(
             {"names": self.names, "formats": formats, "offsets": offsets, "itemsize": 8 * self.words}
         )
 
-    def widened(self) -> _Packing:
-        """The same with a further column, a word of its own."""
-        return _Packing([*self.formats, np.dtype(np.uint64)], self.words)
+    def with_further_word(self) -> _KeyLayout:
+        """Return the same layout with a further column, a word of its own."""
+        return _KeyLayout([*self.formats, np.dtype(np.uint64)], self.words)
 
     def pack(self, columns: Sequence[npt.NDArray[Any]]) -> list[Uint64s]:
         if self._are_words:
@@ -346,9 +344,9 @@ class _Packing:
 def _hash(words: list[Uint64s]) -> Uint64s:
     """Mix words into one, of which the high bits are used.
 
-    Odd multiples keep small numbers in different words apart. Folding before the multiplication lets all bits have a
-    part in the low half, from where it carries them up. By the golden ratio, keys that count up, as many do, are spread
-    evenly. An index that is at most half full, and never leaves the process, needs no better hash.
+    Odd multiples keep small numbers in different words apart. Folding puts all bits into the low half, and the
+    multiplication carries them up. The golden ratio spreads consecutive keys, which are common, evenly. An index that
+    is at most half full, and never leaves the process, needs no better hash.
     """
     hashed = words[0] >> _HALF
     hashed ^= words[0]
@@ -359,11 +357,11 @@ def _hash(words: list[Uint64s]) -> Uint64s:
 
 
 def _first_bucket(hashed: Uint64s, buckets: int) -> Slots:
-    """The bucket at which looking for a key begins; `buckets` is a power of two."""
+    """Return the bucket at which probing for a key begins; `buckets` is a power of two."""
     return (hashed >> np.uint64(65 - buckets.bit_length())).view(np.int64)
 
 
-def _grown(array: npt.NDArray[Any], capacity: int) -> npt.NDArray[Any]:
+def _grow(array: npt.NDArray[Any], capacity: int) -> npt.NDArray[Any]:
     larger = np.zeros((capacity, *array.shape[1:]), array.dtype)
     larger[: len(array)] = array
     return larger

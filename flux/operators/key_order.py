@@ -1,8 +1,8 @@
-"""Orders: how rows are put in the order of their keys, which is the same in every copy, whatever slots the keys have.
+"""Key order: sorts rows by their keys, in the same order in every copy, whatever slots the keys have.
 
-Each column becomes whole numbers that stand in the order of its values: ascending, with NaN behind all other floats and
-nulls behind everything. If the numbers of all columns fit in 48 bits, they are sorted by radix, 16 bits at a time; if
-they and a row's place fit in one word, the words are sorted. Both are several times faster than sorting by columns.
+Each column becomes whole numbers in the order of its values: ascending, with NaN after all other floats and nulls last.
+If the numbers of all columns fit in 48 bits, they are sorted by radix, 16 bits at a time. If they and a row's place fit
+in one word, the words are sorted. Both are several times faster than sorting by columns.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LEAST = np.int64(-(2**63))
 
 
 def order_numbers(column: Any) -> list[Int64s]:
-    """Return columns of numbers, the most significant first, that stand in the order of an Arrow column's values.
+    """Return columns of numbers, the most significant first, in the order of an Arrow column's values.
 
     >>> [numbers.tolist() for numbers in order_numbers(pa.array(["b", "a", None]))]
     [[0, 0, 1], [1, 0, 0]]
@@ -51,7 +51,7 @@ def order_numbers(column: Any) -> list[Int64s]:
 
 
 def _ascending(values: npt.NDArray[Any]) -> Int64s:
-    """Return numbers in the order of numbers of any type."""
+    """Return whole numbers in the order of numbers of any type."""
     if values.dtype == np.uint64:
         return values.view(np.int64) ^ _LEAST
     if values.dtype.kind != "f":
@@ -82,7 +82,7 @@ def in_order(columns: Sequence[Int64s]) -> Int64s:
     words = np.zeros(count, np.uint64)
     for column, low, width in zip(columns, least, bits, strict=True):
         words <<= np.uint64(width)
-        # Differences wrap around to what they are without a sign.
+        # Differences wrap around to the right unsigned numbers.
         words |= (column - np.int64(low)).view(np.uint64)
     if sum(bits) <= 3 * _DIGIT_BITS:
         return by_radix(words)
@@ -94,9 +94,9 @@ def in_order(columns: Sequence[Int64s]) -> Int64s:
 
 
 def by_radix(words: npt.NDArray[np.uint64]) -> Int64s:
-    """Return the places of words in ascending order, equal ones in theirs.
+    """Return the places of words in ascending order; equal words keep their order.
 
-    Numpy sorts 16 bits by radix if it is to be stable, ten times as fast as it sorts 64: so it goes digit by digit.
+    It sorts digit by digit: numpy's stable sort of 16 bits is by radix, ten times as fast as its sort of 64 bits.
 
     >>> by_radix(np.array([2**40, 3, 2**40 + 1, 3], np.uint64)).tolist()
     [1, 3, 0, 2]
@@ -115,7 +115,7 @@ def by_radix(words: npt.NDArray[np.uint64]) -> Int64s:
 
 
 def begins_of(columns: Sequence[npt.NDArray[Any]]) -> Int64s:
-    """Return where, of rows in order, each run of equal ones begins."""
+    """Return where each run of equal rows begins; the rows are in order."""
     if not len(columns[0]):
         return np.zeros(0, np.int64)
     differs = np.zeros(len(columns[0]), np.bool_)
@@ -126,7 +126,7 @@ def begins_of(columns: Sequence[npt.NDArray[Any]]) -> Int64s:
 
 
 def rank_within(begins: Int64s, count: int) -> tuple[Int64s, Int64s]:
-    """Return the run of each of `count` rows, and its place in it, if runs begin there."""
+    """Return the run of each of `count` rows and its place in it; runs begin at `begins`."""
     sizes = np.diff(begins, append=count)
     run = np.repeat(np.arange(len(begins)), sizes)
     return run, np.arange(count) - begins.take(run)

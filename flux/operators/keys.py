@@ -1,11 +1,11 @@
-"""Keys of any type for the operators of the library: columns of rows to slots of a `HashTable`, and back.
+"""Keys of any type for the operators of the library: maps columns of rows to slots of a `HashTable`, and back.
 
-A table holds words of fixed width. Numbers, truth values and times are such words; floats so that -0.0 equals 0.0 and
-all NaN are alike. Text, bytes and decimals are *interned*: each value that is seen gets a number, by a dict, once for
-every value that differs within a batch. Numbers that no key uses any more are given up when they are the greater part.
+A table holds words of fixed width. Numbers, truth values and times are such words; for floats, -0.0 equals 0.0 and all
+NaN are equal. Text, bytes and decimals are *interned*: a dict gives each value a number, with one lookup for each
+distinct value of a batch. Numbers that no key uses any more are dropped once they are the majority.
 
-A null is a key like any other, as it is to the partition hash. Most keys never are: only when the first one comes does
-every key get a further word that tells which of its columns are null.
+A null is a key like any other, as it is to the partition hash. Most keys have no nulls: only the first null gives every
+key a further word, with a bit for each column that is null.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from .key_order import in_order, order_numbers
 __all__ = ["KeyTable", "KeyTableOperator", "check_keys", "piece_slices"]
 
 
-# Below this it is not worth looking how many interned values are still in use.
+# With fewer interned values than this, it is not worth counting those still in use.
 _COMPACT_FROM = 65_536
-_PIECE_BYTES = 2 << 20  # Of one piece of state: read, sent and installed in a few milliseconds.
-_KEY_BYTES = 32  # About what a key takes in it.
+_PIECE_BYTES = 2 << 20  # Size of one piece of state: read, sent and installed in a few milliseconds.
+_KEY_BYTES = 32  # Approximate size of a key column in a piece.
 
 
 class KeyTable:
-    """A table whose keys are the rows of some Arrow columns, and of further columns of integers if wanted.
+    """A table whose keys are the rows of some Arrow columns, and optional further columns of integers.
 
     >>> table = KeyTable("step", {"word": pa.string()}, {"count": np.int64})
     >>> words = [pa.array(["a", None, "b", "a"])]
@@ -57,7 +57,7 @@ class KeyTable:
         self._has_nulls = False
         self._compact_at = _COMPACT_FROM
 
-    # What a `HashTable` has.
+    # The interface of `HashTable`.
 
     @property
     def values(self) -> dict[str, npt.NDArray[Any]]:
@@ -83,24 +83,24 @@ class KeyTable:
         """Return the slot of each row's key, and whether it is new; see `HashTable.find_or_insert`."""
         assert len(further) == self._further
         self._compact_if_worthwhile()
-        return self._table.find_or_insert(self._encoded(columns, further), partition)
+        return self._table.find_or_insert(self._encode_columns(columns, further), partition)
 
     def delete(self, slots: Slots, for_good: bool = False) -> None:
         """Delete the keys of these slots; see `HashTable.delete`."""
         self._table.delete(slots, for_good)
 
     def slots_of(self, pid: int) -> Slots:
-        """The slots of a partition's keys."""
+        """Return the slots of a partition's keys."""
         return self._table.slots_of(pid)
 
     def sizes(self) -> dict[int, int]:
-        """How many keys each partition has."""
+        """Return how many keys each partition has."""
         return self._table.sizes()
 
-    # Keys as the rows had them.
+    # Keys as in the rows.
 
     def keys_of(self, slots: Slots) -> list[Any]:
-        """Return the key columns of these slots, as Arrow arrays of the types that came."""
+        """Return the key columns of these slots, as Arrow arrays of their original types."""
         stored = self._table.keys(slots)
         columns = [codec.decode(values) for codec, values in zip(self._codecs, stored, strict=False)]
         if self._has_nulls:
@@ -118,7 +118,7 @@ class KeyTable:
     # State by partition, a piece at a time.
 
     def pieces(self, pid: int) -> Iterator[dict[str, Any]]:
-        """Yield keys and values of a partition, in the order of keys, whatever slots they have here."""
+        """Yield keys and values of a partition, in the order of keys, which does not depend on slots."""
         slots, values = self._in_key_order(self.slots_of(pid)), self.values
         bytes_each = _KEY_BYTES * len(self.names) + sum(array.nbytes // len(array) for array in values.values())
         for some in piece_slices(len(slots), bytes_each):
@@ -126,7 +126,7 @@ class KeyTable:
             yield {**self.keys_piece(part), "values": {name: array[part] for name, array in values.items()}}
 
     def rows_piece(self, slots: Slots) -> dict[str, Any]:
-        """The keys of rows that have these slots, each once, in their order, and which of them is whose."""
+        """Return the distinct keys of rows with these slots, in key order, and the place of each row's key in them."""
         distinct = self._in_key_order(np.unique(slots))
         place_of = np.zeros(len(self.partition), np.int64)
         place_of[distinct] = np.arange(len(distinct))
@@ -137,29 +137,29 @@ class KeyTable:
         return slots.take(in_order([*numbers, *self.further_of(slots)]))
 
     def keys_piece(self, slots: Slots) -> dict[str, Any]:
-        """The keys of these slots, as they can go to another site."""
+        """Return the keys of these slots, in the form that is sent to another site."""
         return {"keys": pa.table(self.keys_of(slots), names=list(self.names)), "further": self.further_of(slots)}
 
     def install(self, pid: int, piece: Mapping[str, Any]) -> Slots:
-        """Take over what `pieces` yielded elsewhere; return the slots it has here."""
+        """Install what `pieces` yielded on another site; return its slots here."""
         slots = self.install_keys(pid, piece)
         for name, array in piece["values"].items():
             self.values[name][slots] = array
         return slots
 
     def install_keys(self, pid: int, piece: Mapping[str, Any]) -> Slots:
-        """Return the slots of the keys of a piece, which are inserted if they are not there."""
+        """Return the slots of the keys of a piece; missing keys are inserted."""
         columns = [column.combine_chunks() for column in piece["keys"].columns]
         slots, _ = self.find_or_insert(columns, np.full(len(columns[0]), pid, np.uint16), *piece["further"])
         return slots
 
     def drop(self, pid: int) -> Slots:
-        """Delete a partition's keys; return the slots that they had."""
+        """Delete a partition's keys; return the slots they had."""
         slots = self.slots_of(pid)
         self.delete(slots)
         return slots
 
-    def _encoded(self, columns: Sequence[Any], further: Sequence[Any]) -> list[npt.NDArray[Any]]:
+    def _encode_columns(self, columns: Sequence[Any], further: Sequence[Any]) -> list[npt.NDArray[Any]]:
         encoded: list[npt.NDArray[Any]] = [codec.encode(c) for codec, c in zip(self._codecs, columns, strict=True)]
         encoded += further
         missing = [i for i, column in enumerate(columns) if column.null_count]
@@ -175,7 +175,7 @@ class KeyTable:
         return encoded
 
     def _compact_if_worthwhile(self) -> None:
-        interned = [codec for codec in self._codecs if isinstance(codec, _Interned)]
+        interned = [codec for codec in self._codecs if isinstance(codec, _InternCodec)]
         known = max((len(codec) for codec in interned), default=0)
         if known < self._compact_at:
             return
@@ -184,13 +184,13 @@ class KeyTable:
             columns, further = self.keys_of(slots), self.further_of(slots)
             for codec in interned:
                 codec.forget()
-            self._table.rekey(slots, self._encoded(columns, further))
+            self._table.rekey(slots, self._encode_columns(columns, further))
             known = max(len(codec) for codec in interned)
         self._compact_at = max(_COMPACT_FROM, 2 * known)
 
 
-class _Fixed:
-    """A column whose values are words already."""
+class _FixedCodec:
+    """A codec of columns whose values are words already."""
 
     def __init__(self, kind: Any) -> None:
         self.kind = kind
@@ -216,8 +216,8 @@ class _Fixed:
         return column if self._plain == self.kind else column.cast(self.kind)
 
 
-class _Interned:
-    """A column whose values get numbers as they come."""
+class _InternCodec:
+    """A codec of columns whose values get numbers in arrival order."""
 
     dtype = np.dtype(np.int64)
 
@@ -225,7 +225,7 @@ class _Interned:
         self.kind = kind
         self._numbers: dict[Any, int] = {}
         self._values = pa.array([], kind)
-        self._fresh: list[Any] = []  # Values that are not in the array yet.
+        self._new_values: list[Any] = []  # Values that are not in `_values` yet.
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -238,54 +238,54 @@ class _Interned:
             number = numbers.get(value)
             if number is None:
                 number = numbers[value] = len(numbers)
-                self._fresh.append(value)
+                self._new_values.append(value)
             known[i] = number
         places = encoded.indices
         if places.null_count:
             if not len(known):
                 return np.zeros(len(column), np.int64)
-            # What is null stands for the first value here; the word for nulls tells them apart.
+            # Nulls get the number of the first value; the word for nulls distinguishes them.
             stand_in: npt.NDArray[np.int64] = known.take(pc.fill_null(places, 0).to_numpy(zero_copy_only=False))
             stand_in[places.is_null().to_numpy(zero_copy_only=False)] = 0
             return stand_in
-        told: npt.NDArray[np.int64] = known.take(places.to_numpy(zero_copy_only=False))
-        return told
+        codes: npt.NDArray[np.int64] = known.take(places.to_numpy(zero_copy_only=False))
+        return codes
 
     def decode(self, values: npt.NDArray[Any]) -> Any:
-        if self._fresh:
-            self._values = pa.concat_arrays([self._values, pa.array(self._fresh, self.kind)])
-            self._fresh = []
+        if self._new_values:
+            self._values = pa.concat_arrays([self._values, pa.array(self._new_values, self.kind)])
+            self._new_values = []
         if not len(self._values):
             return pa.nulls(len(values), self.kind)
         return self._values.take(pa.array(values))
 
     def forget(self) -> None:
-        """Give up all numbers."""
-        self._numbers, self._values, self._fresh = {}, pa.array([], self.kind), []
+        """Forget all numbers."""
+        self._numbers, self._values, self._new_values = {}, pa.array([], self.kind), []
 
 
 def piece_slices(count: int, bytes_each: int) -> list[slice]:
-    """Cut so many entries into pieces that are sent one at a time."""
+    """Return slices that cut `count` entries into pieces; pieces are sent one at a time."""
     most = max(1, _PIECE_BYTES // max(1, bytes_each))
     return [slice(start, min(start + most, count)) for start in range(0, count, most)]
 
 
 def check_keys(names: Sequence[str], rows: Any) -> list[Any]:
-    """Return the fields of these key columns in a schema; raise if they are not there, or cannot be keys."""
+    """Return the fields of these key columns in a schema; raise if one is missing or cannot be a key."""
     for name in names:
         if name not in rows.names:
-            raise ColumnError(f"expected a key column {name!r}, came {', '.join(rows.names)}")
+            raise ColumnError(f"expected a key column {name!r}, got {', '.join(rows.names)}")
         _codec_of(rows.field(name).type, name)
     return [rows.field(name) for name in names]
 
 
-def _codec_of(kind: Any, name: str) -> _Fixed | _Interned:
+def _codec_of(kind: Any, name: str) -> _FixedCodec | _InternCodec:
     if not _is_fixed(kind) and not _is_interned(kind):
         raise ColumnError(
             f"the key column {name!r} is {kind}; expected numbers, text, bytes, decimals of 128 or 256 bits, truth "
-            "values, dates or times. Make one of them of it before the exchange"
+            "values, dates or times. Cast it to one of them before the exchange"
         )
-    return _Fixed(kind) if _is_fixed(kind) else _Interned(kind)
+    return _FixedCodec(kind) if _is_fixed(kind) else _InternCodec(kind)
 
 
 def _is_fixed(kind: Any) -> bool:
@@ -298,19 +298,19 @@ def _is_interned(kind: Any) -> bool:
     types = pa.types
     is_text = types.is_string(kind) or types.is_large_string(kind)
     is_bytes = types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind)
-    # Arrow has no dictionary of the narrow decimals.
+    # Arrow cannot dictionary-encode the narrow decimals.
     return bool(is_text or is_bytes or types.is_decimal128(kind) or types.is_decimal256(kind))
 
 
 def _plain_kind(kind: Any) -> Any:
-    """The type of numbers as which a column of fixed width is kept."""
+    """Return the type of numbers in which a column of fixed width is kept."""
     if not pa.types.is_temporal(kind):
         return kind
     return pa.int32() if kind.bit_width == 32 else pa.int64()
 
 
 class KeyTableOperator(PooledOperator):
-    """An operator whose state is one `KeyTable`, which a subclass makes with the first row or the first state."""
+    """An operator whose state is one `KeyTable`, which a subclass creates with the first row or state."""
 
     _table: KeyTable | None = None
 

@@ -1,8 +1,8 @@
-"""Rows of a batch grouped by slot: what a keyed operator of the library needs before it works on columns.
+"""Rows of a batch grouped by slot, so that a keyed operator of the library can work on whole columns.
 
-Within a group rows keep their order; groups stand in any order, the same for the same slots. Each slot is given the
-number of one of its rows, which for batches of usual size has 16 bits: such numbers are sorted by radix, in one stable
-pass. For larger ones the pairs (slot, row), packed into one word, are sorted.
+Within a group rows keep their order; groups are in any order, the same for the same slots. Each slot gets the number of
+one of its rows, which for batches of usual size has 16 bits: such numbers are sorted by radix, in one stable pass. For
+larger batches the pairs (slot, row), packed into one word, are sorted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _RADIX_ROWS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """All arrays are in grouped order, except where said otherwise."""
+    """The rows of a batch by group; all arrays are in grouped order."""
 
     # Each entry's row in the batch, and its slot.
     row: npt.NDArray[np.int64]
@@ -69,7 +69,7 @@ def _sorted_pairs(slots: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], 
 
 
 def in_row_order(rows: npt.NDArray[np.int64], count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return rows of a batch of so many, which all differ, in ascending order, and the place that each had.
+    """Return distinct rows of a batch of `count` rows in ascending order, and the place that each had.
 
     >>> [found.tolist() for found in in_row_order(np.array([4, 1, 2]), 6)]
     [[1, 2, 4], [1, 2, 0]]
@@ -81,7 +81,7 @@ def in_row_order(rows: npt.NDArray[np.int64], count: int) -> tuple[npt.NDArray[n
 
 
 def column_of(batch: Batch, name: str, step: str) -> Any:
-    """Return a column that must be there."""
+    """Return a column; raise `OperatorError` if the batch does not have it."""
     try:
         return batch.column(name)
     except KeyError as error:
@@ -89,7 +89,7 @@ def column_of(batch: Batch, name: str, step: str) -> Any:
 
 
 def emitted_schema(fields: Sequence[Any]) -> pa.Schema:
-    """Return the schema of what an operator emits: of its key, or of its input, and of what it adds."""
+    """Return the schema of an operator's output: the columns of its key or input, and those that it adds."""
     names = [field.name for field in fields]
     twice = repeated(names)
     if twice:
@@ -101,7 +101,7 @@ def emitted_schema(fields: Sequence[Any]) -> pa.Schema:
 
 
 def unknown_parameters(step: str, given: Sequence[str], known: Sequence[str]) -> None:
-    """Raise if a parameter of `apply` is none that the operator has: it is probably misspelt."""
+    """Raise if the operator does not have a parameter of `apply`: it is probably misspelt."""
     unknown = [name for name in given if name not in known]
     if unknown:
         raise PlanError(f"step {step!r}: unknown parameters {', '.join(unknown)}; it has {', '.join(known) or 'none'}")

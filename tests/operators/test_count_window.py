@@ -168,9 +168,9 @@ def test_what_is_null_is_left_out_of_means_of_floats_and_of_sums_beyond_64_bits(
 
 def test_keys_without_an_order_are_refused_with_advice() -> None:
     schema = INTS.set(0, pa.field("app", pa.list_(pa.int8())))
-    with pytest.raises(PlanError, match="Make one of them of it before the exchange"):
+    with pytest.raises(PlanError, match="Cast it to one of them before the exchange"):
         step_of(CountWindow, schema, KEY)
-    with pytest.raises(PlanError, match="Make one of them of it before the exchange"):
+    with pytest.raises(PlanError, match="Cast it to one of them before the exchange"):
         opened(step_of(CountWindow, None, KEY)).process(batch_of([([1], 1, 2)], schema, [0]))
 
 
