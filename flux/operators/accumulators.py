@@ -1,12 +1,12 @@
-"""Accumulators: what is kept of a key's values so that aggregates can be told from it, for all keys at once.
+"""Accumulators: the state per key from which aggregates are computed, for all keys at once.
 
-Each has a few arrays indexed by slot, and adds rows one after the other in row order: ``np.add.at`` and its like do
-that in one pass, and what they leave is what a loop over rows would, to the bit, wherever batches are cut. Integers are
-exact beyond 64 bits. Nulls never come here.
+Each has a few arrays indexed by slot, and adds rows one after the other in row order. ``np.add.at`` and its like do
+that in one pass. The result equals that of a loop over rows, to the bit, wherever batches are cut. Integers are exact
+beyond 64 bits. Nulls are removed by the caller.
 
-`merge` puts what was kept of a later stretch of rows behind that of an earlier one. For sums of floats that is not the
-same as adding row by row; where stretches begin and end is a matter of the data (panes of a window), so the result is
-still the same in every copy.
+`merge` appends the state of a later stretch of rows to that of an earlier one. For sums of floats that is not the same
+as adding row by row. Stretches depend only on the data (panes of a window), so the result is still the same in every
+copy.
 """
 
 from __future__ import annotations
@@ -32,45 +32,45 @@ _CARRY_AT = 2**62
 
 
 class Accumulator:
-    """Abstract. `fields` are the names and types of its arrays."""
+    """Abstract base: `fields` are the names and types of its arrays."""
 
     def __init__(self, name: str, fields: Mapping[str, Any]) -> None:
         self.fields = {f"{name}.{field}": dtype for field, dtype in fields.items()}
         self._names = {field: f"{name}.{field}" for field in fields}
 
     def of(self, values: ValueColumns, field: str) -> npt.NDArray[Any]:
-        """One of its arrays."""
+        """Return one of its arrays."""
         return values[self._names[field]]
 
     def begin(self, values: ValueColumns, slots: Slots) -> None:
-        """Set what is kept of new keys; zeros, if not said otherwise."""
+        """Initialise the slots of new keys, to zeros unless a subclass does otherwise."""
         for name in self.fields:
             values[name][slots] = 0
 
     def add(self, values: ValueColumns, slots: Slots, x: npt.NDArray[Any]) -> None:
-        """Add a row's value to each of these slots, in this order; a slot may come several times."""
+        """Add a row's value to each of these slots, in this order; a slot may occur several times."""
         raise NotImplementedError
 
     def merge(self, into: ValueColumns, at: Slots, later: ValueColumns, slots: Slots) -> None:
-        """Add to the entries `at`, which all differ, what `later` keeps in these slots."""
+        """Add what `later` has in `slots` to the entries `at`, which all differ."""
         for name in self.fields:
             into[name][at] += later[name].take(slots)
 
     def running(self, values: ValueColumns, stretches: Stretches, x: npt.NDArray[Any], valid: Bools | None) -> Running:
-        """Add rows that are grouped, and return what is kept behind each of them; only `valid` ones count."""
+        """Add rows that are grouped, and return the state after each of them; only `valid` ones count."""
         raise NotImplementedError
 
     def installed(self, values: ValueColumns, slots: Slots) -> None:
-        """These slots were set from what another site kept."""
+        """Account for slots that were installed from another site's state."""
 
     def make_canonical(self, values: ValueColumns) -> None:
-        """Let equal entries be equal bytes: which NaN comes of an operation is up to the processor."""
+        """Make equal entries equal bytes: which NaN an operation yields depends on the processor."""
         for name in self.fields:
             if values[name].dtype.kind == "f":
                 values[name][np.isnan(values[name])] = np.nan
 
-    def _remember(self, values: ValueColumns, stretches: Stretches, running: Mapping[str, npt.NDArray[Any]]) -> Running:
-        """Keep what is behind the last row of each group; return all under the arrays' names."""
+    def _store(self, values: ValueColumns, stretches: Stretches, running: Mapping[str, npt.NDArray[Any]]) -> Running:
+        """Store the state after the last row of each group; return all states under the arrays' names."""
         for field, array in running.items():
             self.of(values, field)[stretches.slots] = array.take(stretches.last)
         return {self._names[field]: array for field, array in running.items()}
@@ -80,7 +80,7 @@ class Accumulator:
 
 
 class Counts(Accumulator):
-    """How many values."""
+    """The number of values."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, {"n": np.int64})
@@ -89,8 +89,8 @@ class Counts(Accumulator):
         np.add.at(self.of(values, "n"), slots, 1)
 
     def running(self, values: ValueColumns, stretches: Stretches, x: npt.NDArray[Any], valid: Bools | None) -> Running:
-        return self._remember(
-            values, stretches, {"n": _counted(self._before(values, stretches, "n"), stretches, valid)}
+        return self._store(
+            values, stretches, {"n": _running_counts(self._before(values, stretches, "n"), stretches, valid)}
         )
 
 
@@ -111,16 +111,16 @@ class Sums(Accumulator):
     @np.errstate(invalid="ignore", over="ignore")
     def running(self, values: ValueColumns, stretches: Stretches, x: npt.NDArray[Any], valid: Bools | None) -> Running:
         # A sum that began with 0.0 is never -0.0, so 0.0 changes nothing.
-        x = _filled(x.astype(np.float64, copy=False), valid, 0.0)
+        x = _fill_invalid(x.astype(np.float64, copy=False), valid, 0.0)
         before = self._before(values, stretches, "sum")
-        return self._remember(values, stretches, {"sum": stretches.accumulated(np.add, x, before)})
+        return self._store(values, stretches, {"sum": stretches.accumulate(np.add, x, before)})
 
 
 class IntSums(Accumulator):
     """Sums of integers, exact: ``high * 2**32 + low``.
 
-    While values are small, only `low` is touched. How far it can be from zero is known, and before it may leave 64 bits
-    all of it but 32 bits is carried over to `high`.
+    While values are small, only `low` changes. A bound of its magnitude is tracked. Before `low` could overflow 64
+    bits, all of it but the last 32 bits is carried over to `high`.
     """
 
     def __init__(self, name: str) -> None:
@@ -142,15 +142,15 @@ class IntSums(Accumulator):
         self.of(into, "low")[at] += low
 
     def running(self, values: ValueColumns, stretches: Stretches, x: npt.NDArray[Any], valid: Bools | None) -> Running:
-        x = _filled(x, valid, 0)
+        x = _fill_invalid(x, valid, 0)
         high, x, more = self._split(x)
         self._make_room(values, more)
         before = self._before(values, stretches, "high")
         running = {
-            "high": stretches.spread(before) if high is None else stretches.summed(high, before),
-            "low": stretches.summed(x, self._before(values, stretches, "low")),
+            "high": stretches.spread(before) if high is None else stretches.cumulative_sums(high, before),
+            "low": stretches.cumulative_sums(x, self._before(values, stretches, "low")),
         }
-        return self._remember(values, stretches, running)
+        return self._store(values, stretches, running)
 
     def make_canonical(self, values: ValueColumns) -> None:
         high, low = self.of(values, "high"), self.of(values, "low")
@@ -163,7 +163,7 @@ class IntSums(Accumulator):
 
     @staticmethod
     def _split(x: npt.NDArray[Any]) -> tuple[Int64s | None, Int64s, int]:
-        """Return what is to be added to `high`, if anything, and to `low`, and how far that can move a low part."""
+        """Return the summands of `high`, None for none, and of `low`, and how far the latter can move a low part."""
         more = max(abs(int(x.max())), abs(int(x.min()))) * len(x)
         if more < _CARRY_AT:
             return None, x.astype(np.int64, copy=False), more
@@ -179,7 +179,7 @@ class IntSums(Accumulator):
 
 
 class Extremes(Accumulator):
-    """The least, or the greatest, value; NaN if there is one. -0.0 counts as 0.0."""
+    """The least, or the greatest, value; NaN if any value is NaN. -0.0 counts as 0.0."""
 
     def __init__(self, name: str, dtype: npt.DTypeLike, greatest: bool) -> None:
         super().__init__(name, {"extreme": dtype})
@@ -203,20 +203,20 @@ class Extremes(Accumulator):
 
     def running(self, values: ValueColumns, stretches: Stretches, x: npt.NDArray[Any], valid: Bools | None) -> Running:
         before = self._before(values, stretches, "extreme")
-        x = _filled(x, valid, self._begin)
+        x = _fill_invalid(x, valid, self._begin)
         with np.errstate(invalid="ignore"):
             x = x + before.dtype.type(0) if before.dtype.kind == "f" else x
-            return self._remember(values, stretches, {"extreme": stretches.accumulated(self._choose, x, before)})
+            return self._store(values, stretches, {"extreme": stretches.accumulate(self._choose, x, before)})
 
 
 class Moments(Accumulator):
-    """Number, sum and sum of squares of how far values are from the key's first, in row order.
+    """Count, sum and sum of squares of the distances of values from the key's first value, in row order.
 
-    Distances from a value of the key's own keep their digits where squares of the values themselves would lose them;
-    those of integers are exact before they are rounded, so the first value stays an integer.
+    Distances from one of the key's own values keep digits that squares of the values themselves would lose. Distances
+    of integers are exact before they are rounded, so the first value stays an integer.
 
-    `squares` is NaN once a value was not finite, and only then: of finite values whose squares are more than a float
-    can say it is infinite, whatever has become of `sum`.
+    `squares` is NaN once a value was not finite, and only then. If squares of finite values overflow a float, it is
+    infinite, even where `sum` is NaN.
     """
 
     def __init__(self, name: str, dtype: npt.DTypeLike) -> None:
@@ -229,19 +229,19 @@ class Moments(Accumulator):
         n, first = self.of(values, "n"), self.of(values, "first")
         x = x.astype(self._first, copy=False)
         begins = np.flatnonzero(n.take(slots) == 0)
-        # Of several rows of a key the one that is written last stays: the first, from back to front.
+        # Written from back to front, so that of several rows of a key the first one stays.
         first[slots[begins[::-1]]] = x[begins[::-1]]
         far = _distance(x, first.take(slots))
         np.add.at(n, slots, 1)
         np.add.at(self.of(values, "sum"), slots, far)
-        np.add.at(self.of(values, "squares"), slots, _squared(far, x))
+        np.add.at(self.of(values, "squares"), slots, _squares_of(far, x))
 
     @np.errstate(invalid="ignore", over="ignore")
     def merge(self, into: ValueColumns, at: Slots, later: ValueColumns, slots: Slots) -> None:
         theirs = {field: self.of(later, field).take(slots) for field in self._names}
         ours = {field: self.of(into, field) for field in self._names}
         ours["first"][at] = np.where(ours["n"].take(at) == 0, theirs["first"], ours["first"].take(at))
-        # The same distances, from our first value.
+        # The same distances, measured from our first value.
         apart = _distance(theirs["first"], ours["first"].take(at))
         apart[theirs["n"] == 0] = 0
         more = theirs["squares"] + 2 * apart * theirs["sum"] + theirs["n"] * apart * apart
@@ -254,21 +254,21 @@ class Moments(Accumulator):
     def running(self, values: ValueColumns, stretches: Stretches, x: npt.NDArray[Any], valid: Bools | None) -> Running:
         before = {field: self._before(values, stretches, field) for field in self._names}
         x = x.astype(self._first, copy=False)
-        n = _counted(before["n"], stretches, valid)
+        n = _running_counts(before["n"], stretches, valid)
         # The row at which a key has its first value.
         begins = np.flatnonzero((n == 1) & (True if valid is None else valid) & (stretches.spread(before["n"]) == 0))
         first = before["first"]
         first[np.searchsorted(stretches.begins, begins, side="right") - 1] = x.take(begins)
         far = _distance(x, stretches.spread(first))
-        squared = _filled(_squared(far, x), valid, 0.0)
-        far = _filled(far, valid, 0.0)
+        squared = _fill_invalid(_squares_of(far, x), valid, 0.0)
+        far = _fill_invalid(far, valid, 0.0)
         running = {
             "n": n,
             "first": stretches.spread(first),
-            "sum": stretches.accumulated(np.add, far, before["sum"]),
-            "squares": stretches.accumulated(np.add, squared, before["squares"]),
+            "sum": stretches.accumulate(np.add, far, before["sum"]),
+            "squares": stretches.accumulate(np.add, squared, before["squares"]),
         }
-        return self._remember(values, stretches, running)
+        return self._store(values, stretches, running)
 
 
 def _distance(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Float64s:
@@ -285,21 +285,21 @@ def _distance(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Float64s:
     return far
 
 
-def _squared(far: Float64s, x: npt.NDArray[Any]) -> Float64s:
-    """Return the squares of distances; NaN for what is not finite itself."""
+def _squares_of(far: Float64s, x: npt.NDArray[Any]) -> Float64s:
+    """Return the squares of distances; NaN where the value itself is not finite."""
     squared: Float64s = far * far
     if x.dtype.kind == "f":
         squared[~np.isfinite(x)] = np.nan
     return squared
 
 
-def _counted(before: Int64s, stretches: Stretches, valid: Bools | None) -> Int64s:
+def _running_counts(before: Int64s, stretches: Stretches, valid: Bools | None) -> Int64s:
     ones = np.ones(int(stretches.sizes.sum()), np.int64) if valid is None else valid.astype(np.int64)
-    return stretches.summed(ones, before)
+    return stretches.cumulative_sums(ones, before)
 
 
-def _filled(x: npt.NDArray[Any], valid: Bools | None, with_what: Any) -> npt.NDArray[Any]:
-    return x if valid is None else np.where(valid, x, x.dtype.type(with_what))
+def _fill_invalid(x: npt.NDArray[Any], valid: Bools | None, filler: Any) -> npt.NDArray[Any]:
+    return x if valid is None else np.where(valid, x, x.dtype.type(filler))
 
 
 def _parts(x: npt.NDArray[Any]) -> tuple[Int64s, Int64s]:
@@ -316,7 +316,7 @@ def carried(high: Int64s, low: Int64s) -> tuple[Int64s, Int64s]:
 
 
 def exact_floats(high: Int64s, low: Int64s) -> Float64s:
-    """Return whole numbers as floats, each rounded once; `low` is carried."""
+    """Return whole numbers as floats, each rounded once; `low` has been carried."""
     fits = (high >= -(2**31)) & (high < 2**31)
     floats = ((high << _LOW_BITS) + low).astype(np.float64)
     for i in np.flatnonzero(~fits).tolist():

@@ -1,17 +1,17 @@
-"""Aggregates: what a user asks for, what has to be kept for it, and how it is told.
+"""Aggregates: the user's specification, the state it needs, and the result.
 
-Asked for by name, in a dict from the columns of the output: ``"count"``, or ``("sum", "amount")``, and likewise
+They are specified in a dict from the columns of the output: ``"count"``, or ``("sum", "amount")``, and likewise
 `count`, `min`, `max`, `avg` and `variance` of a column; ``("quantile", "amount", 0.99)``; and ``(function, "amount",
-"float64")`` or ``(function, ("price", "volume"), "float64")`` for a function of one's own. It is given numpy arrays, as
-`batch["amount"]` is one, of the rows in the order in which they came, and is a function of them alone.
+"float64")`` or ``(function, ("price", "volume"), "float64")`` for a user's function. The function gets numpy arrays,
+such as `batch["amount"]`, of the rows in arrival order. Its result must depend on them alone.
 
-What nulls and NaN do: nulls are left out, as in SQL; without any value that is not null `count` is 0 and all others are
-null. NaN is a value: whatever it goes into is NaN. So are infinities, and what is more than a float can say is one. NaN
-comes of them only where nothing else can be said, as in SQL: `sum` and `avg` of infinities of both signs, `variance`
-with any infinity among the values, a `quantile` that lies between the two infinities. `sum` of integers is an int64,
-and an `OperatorError` if that cannot hold it; `avg` is the exact sum of integers, rounded, by their number. `variance`
-is that of a sample, and null for less than two values. `quantile` is exact, between two values in proportion. A
-function of one's own sees nulls.
+Nulls are left out, as in SQL; without a value that is not null, `count` is 0 and all others are null. A user's function
+sees nulls. NaN is a value; it makes every aggregate but `count` NaN. Infinities are values too, and a float that
+overflows is one. They yield NaN only where no other result exists, as in SQL: `sum` and `avg` of infinities of both
+signs, `variance` with any infinity among the values, a `quantile` that lies between the two infinities.
+`sum` of integers is an int64; an `OperatorError` is raised if it does not fit. `avg` of integers is their exact sum,
+rounded, divided by their number. `variance` is that of a sample, and null for less than two values. `quantile` is
+exact, and interpolates linearly between two values.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _FORMS = (
     '"count", ("sum", "column") and likewise count, min, max, avg, variance, ("quantile", "column", 0.5), or '
     '(function, "column", "float64")'
 )
-# Of an entry: the key and whatever else tells it from others, its partition, and the row, if it is that of one.
+# Maps an entry to its name in errors (its key, and its window if any), its partition, and its row, if it has one.
 AggregateOwner = Callable[[int], tuple[str, int, int | None]]
 ROWS = "rows"  # The accumulator that counts rows, whatever is in them.
 
 
 @dataclass(frozen=True)
 class Aggregate:
-    """One column of the output: `what` is told of the values in `columns`."""
+    """One column of the output: `what` is computed from the values in `columns`."""
 
     name: str
     what: str | Callable[..., Any]
@@ -55,11 +55,11 @@ class Aggregate:
 
     @property
     def needs_values(self) -> bool:
-        """Whether all values have to be kept, and not only what has been made of them."""
+        """Whether all values have to be kept, not only accumulators."""
         return self.what == "quantile" or callable(self.what)
 
     def type_for(self, rows: Any) -> Any:
-        """The type of its column in the output, for input of this schema."""
+        """Return the type of its column in the output, for input of this schema."""
         for column in self.columns:
             if column not in rows.names:
                 raise ColumnError(f"aggregate {self.name!r}: no column {column!r}; there are {', '.join(rows.names)}")
@@ -73,8 +73,8 @@ class Aggregate:
             if not fits:
                 needed = "numbers, dates or times" if self.what in ("min", "max") else "numbers"
                 raise ColumnError(
-                    f"aggregate {self.name!r}: no {self.what} of {column!r}, which is {kind}, but of {needed}. Cast it "
-                    f'in the source, or by select(..., {column}=(function, "float64")) before the exchange'
+                    f"aggregate {self.name!r}: no {self.what} of {column!r}, which is {kind}; expected {needed}. Cast "
+                    f'it in the source, or by select(..., {column}=(function, "float64")) before the exchange'
                 )
         if self.what == "count" or (self.what == "sum" and not pa.types.is_floating(kinds[0])):
             return pa.int64()
@@ -82,10 +82,10 @@ class Aggregate:
 
 
 def parse_aggregates(given: Any, *, values_kept: bool) -> tuple[Aggregate, ...]:
-    """Return what a user's `aggregates` ask for; where no values are kept, only what needs none."""
+    """Return the aggregates that a user specified; raise if one needs values and they are not kept."""
     if not isinstance(given, Mapping) or not given:
-        raise ColumnError(f'aggregates is a dict such as {{"total": ("sum", "amount")}}; came {given!r:.100}')
-    found = tuple(_asked(name, value) for name, value in given.items())
+        raise ColumnError(f'aggregates is a dict such as {{"total": ("sum", "amount")}}; got {given!r:.100}')
+    found = tuple(_parse_one(name, value) for name, value in given.items())
     for aggregate in found:
         if aggregate.needs_values and not values_kept:
             raise ColumnError(
@@ -95,9 +95,9 @@ def parse_aggregates(given: Any, *, values_kept: bool) -> tuple[Aggregate, ...]:
     return found
 
 
-def _asked(name: Any, value: Any) -> Aggregate:
+def _parse_one(name: Any, value: Any) -> Aggregate:
     if not isinstance(name, str) or not name:
-        raise ColumnError(f"aggregates maps the columns of the output to what they tell; {name!r} is no column's name")
+        raise ColumnError(f"aggregates maps columns of the output to what they hold; {name!r} is not a column name")
     what, *rest = (value if isinstance(value, tuple | list) else (value,)) or (None,)
     if not isinstance(what, str) and not callable(what):
         what = None  # An array would compare value by value.
@@ -111,7 +111,7 @@ def _asked(name: Any, value: Any) -> Aggregate:
         columns = tuple(rest[0]) if isinstance(rest[0], tuple | list) else (rest[0],)
         if columns and all(isinstance(column, str) for column in columns):
             return Aggregate(name, what, columns, schema_of({name: rest[1]}).field(0).type)
-    raise ColumnError(f"aggregate {name!r}: expected {_FORMS}; came {value!r:.100}")
+    raise ColumnError(f"aggregate {name!r}: expected {_FORMS}; got {value!r:.100}")
 
 
 def _is_fraction(value: Any) -> bool:
@@ -133,7 +133,7 @@ def numbers_of(column: Any) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] | N
 
 
 class KeptValues:
-    """The accumulators that some aggregates need of rows of some schema; several may need the same."""
+    """The accumulators that aggregates need for rows of a schema; aggregates may share them."""
 
     def __init__(self, aggregates: Iterable[Aggregate], rows: Any, step: str) -> None:
         self._step = step
@@ -142,11 +142,11 @@ class KeptValues:
         self._of: dict[tuple[str, str], Accumulator] = {}
         for aggregate in aggregates:
             if not aggregate.needs_values:
-                self._need(aggregate)
+                self._add_accumulators(aggregate)
         self.all: list[Accumulator] = [*([self._rows] if self._rows is not None else []), *self._of.values()]
         self.fields = {name: dtype for accumulator in self.all for name, dtype in accumulator.fields.items()}
 
-    def _need(self, aggregate: Aggregate) -> None:
+    def _add_accumulators(self, aggregate: Aggregate) -> None:
         if not aggregate.columns:
             self._rows = Counts(ROWS)
             return
@@ -166,16 +166,16 @@ class KeptValues:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that are looked at."""
+        """The columns that are read."""
         return tuple(dict.fromkeys(column for _, column in self._of))
 
     def begin(self, values: ValueColumns, slots: npt.NDArray[np.int64]) -> None:
-        """Begin with new keys."""
+        """Initialise the slots of new keys."""
         for accumulator in self.all:
             accumulator.begin(values, slots)
 
     def add(self, values: ValueColumns, slots: npt.NDArray[np.int64], columns: Mapping[str, Any]) -> None:
-        """Add rows, given as numpy numbers and which rows have one, by column."""
+        """Add rows; `columns` are, by name, numpy numbers and which rows have one."""
         if self._rows is not None:
             self._rows.add(values, slots, slots)
         for (_, column), accumulator in self._of.items():
@@ -183,39 +183,39 @@ class KeptValues:
             accumulator.add(values, slots if valid is None else slots.compress(valid), x)
 
     def running(self, values: ValueColumns, groups: Groups, columns: Mapping[str, Any]) -> ValueColumns:
-        """Add rows as `add` does; return what is kept behind each row of its key, in the order of the rows."""
+        """Add rows as `add` does; return the state of each row's key after that row, in row order."""
         stretches = Stretches(groups)
         back = np.empty(len(groups.row), np.int64)
         back[groups.row] = np.arange(len(back))
-        behind: dict[str, npt.NDArray[Any]] = {}
+        after: dict[str, npt.NDArray[Any]] = {}
         if self._rows is not None:
-            behind |= self._rows.running(values, stretches, groups.slot, None)
+            after |= self._rows.running(values, stretches, groups.slot, None)
         for (_, column), accumulator in self._of.items():
             x, valid = columns[column]
             if valid is not None:
-                x, valid = _in_their_rows(x, valid), valid.take(groups.row)
-            behind |= accumulator.running(values, stretches, x.take(groups.row), valid)
-        return {name: array.take(back) for name, array in behind.items()}
+                x, valid = _scatter(x, valid), valid.take(groups.row)
+            after |= accumulator.running(values, stretches, x.take(groups.row), valid)
+        return {name: array.take(back) for name, array in after.items()}
 
     def merge(
         self, into: ValueColumns, at: npt.NDArray[np.int64], later: ValueColumns, slots: npt.NDArray[np.int64]
     ) -> None:
-        """Put what is kept in `slots` behind the entries `at`."""
+        """Append what `later` has in `slots` to the entries `at` of `into`."""
         for accumulator in self.all:
             accumulator.merge(into, at, later, slots)
 
     def make_canonical(self, values: ValueColumns) -> None:
-        """Let what was kept of the same rows be the same bytes, in whatever batches they came."""
+        """Make the state of the same rows the same bytes, however the rows were batched."""
         for accumulator in self.all:
             accumulator.make_canonical(values)
 
     def installed(self, values: ValueColumns, slots: npt.NDArray[np.int64]) -> None:
-        """These slots came from another site."""
+        """Account for slots that were installed from another site's state."""
         for accumulator in self.all:
             accumulator.installed(values, slots)
 
-    def result(self, aggregate: Aggregate, values: ValueColumns, whose: AggregateOwner) -> Any:
-        """Return an aggregate of all entries of `values`, as an Arrow array; errors say `whose` entry it is."""
+    def result(self, aggregate: Aggregate, values: ValueColumns, owner: AggregateOwner) -> Any:
+        """Return an aggregate of all entries of `values`, as an Arrow array; errors name the entry by `owner`."""
         if not aggregate.columns:
             assert self._rows is not None
             return pa.array(self._rows.of(values, "n"))
@@ -228,10 +228,10 @@ class KeptValues:
         if aggregate.what in ("min", "max"):
             extreme = self._of[aggregate.what, column].of(values, "extreme")
             return pa.array(_one_nan(extreme), mask=n == 0).cast(self._kinds[column])
-        return self._of_sum(aggregate, column, values, n, whose)
+        return self._of_sum(aggregate, column, values, n, owner)
 
     def _of_sum(
-        self, aggregate: Aggregate, column: str, values: ValueColumns, n: npt.NDArray[np.int64], whose: AggregateOwner
+        self, aggregate: Aggregate, column: str, values: ValueColumns, n: npt.NDArray[np.int64], owner: AggregateOwner
     ) -> Any:
         sums = self._of["sum", column]
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -243,10 +243,10 @@ class KeptValues:
                 return pa.array(exact_floats(high, low) / n, mask=n == 0)
         beyond = (high < -(2**31)) | (high >= 2**31)
         if beyond.any():
-            who, partition, row = whose(int(beyond.argmax()))
+            entry, partition, row = owner(int(beyond.argmax()))
             raise OperatorError(
-                f"aggregate {aggregate.name!r}: the sum of {column!r} does not fit in 64 bits for {who}. Cast the "
-                "column to floats before the step, or ask for the avg, which is right all the same",
+                f"aggregate {aggregate.name!r}: the sum of {column!r} does not fit in 64 bits for {entry}. Cast the "
+                "column to floats before the step, or use avg, which is not limited to 64 bits",
                 self._step,
                 partition,
                 row,
@@ -255,18 +255,18 @@ class KeptValues:
 
 
 def entry_name(columns: Mapping[str, Any], names: Iterable[str], at: int) -> str:
-    """The values that tell an entry from others, as errors have them; also those that Python cannot hold."""
-    return ", ".join(f"{name} {_shown(columns[name].slice(at, 1)):.200}" for name in names)
+    """Return the values that identify an entry, as text for errors; also those that Python cannot represent."""
+    return ", ".join(f"{name} {_show(columns[name].slice(at, 1)):.200}" for name in names)
 
 
-def _shown(one: Any) -> str:
+def _show(one: Any) -> str:
     try:
         return repr(to_python(one)[0])
     except UNREPRESENTABLE:
         return format_value(one)
 
 
-def _in_their_rows(x: npt.NDArray[Any], valid: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
+def _scatter(x: npt.NDArray[Any], valid: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
     whole = np.zeros(len(valid), x.dtype)
     whole[valid] = x
     return whole
@@ -276,15 +276,15 @@ def _in_their_rows(x: npt.NDArray[Any], valid: npt.NDArray[np.bool_]) -> npt.NDA
 def _variance(moments: Accumulator, values: ValueColumns) -> Any:
     n, total, squares = (moments.of(values, field) for field in ("n", "sum", "squares"))
     square = total * total
-    # The square of a sum may be more than a float can say where the share of each value in it is not.
+    # The square of a sum may overflow a float where that square divided by n does not.
     mean = np.where(np.isinf(square), total * (total / n), square / n)
-    # Rounding may bring it below zero by a little.
+    # Rounding may make it slightly negative.
     variance = np.maximum((squares - mean) / (n - 1), 0.0)
     return pa.array(_one_nan(np.where(np.isfinite(squares), variance, squares)), mask=n < 2)
 
 
 def _one_nan(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """NaN has many forms, and which one comes of an operation is up to the processor: each becomes the same."""
+    """Return the values with one form of NaN: which form an operation yields depends on the processor."""
     if values.dtype.kind == "f":
         bad = np.isnan(values)
         if bad.any():

@@ -1,10 +1,10 @@
 """Windows over the last rows of each key.
 
-`CountWindow` keeps the last `history` values of a key, in a ring beside the key, and tells their maximum
-and mean each time `slide` further rows have come. The second operator of the thesis's example (Thesis 2.2).
+`CountWindow` keeps the last `history` values of a key, in a ring beside the key, and emits their maximum and mean every
+`slide` rows. It is the second operator of the thesis's example (Thesis 2.2).
 
-Whatever the batch boundaries, a window is added up from its oldest value to its newest, on its own:
-integers exactly, also beyond 64 bits, and floats always in the same order, because their sum depends on it.
+Whatever the batch boundaries, each window is summed by itself, from its oldest value to its newest. Sums of integers
+are exact, also beyond 64 bits. Floats are always added in this order, because their sum depends on it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .row_groups import Groups, column_of, emitted_schema, group_by_slot, in_row
 __all__ = ["CountWindow"]
 
 _WRAPS_FROM = 2**63
-# A key keeps so many values, and each is looked at for each window; counts of rows have 64 bits.
+# A key keeps `history` values, and each window reads all of them; counts of rows have 64 bits.
 _MOST = {"history": 1 << 20, "slide": 1 << 62}
 _PARAMETERS = ("history", "slide", "value")
 
@@ -36,14 +36,14 @@ AnyNumbers = npt.NDArray[Any]
 
 
 class CountWindow(KeyTableOperator):
-    """For each key, maximum and mean of the last `history` rows, told every `slide` rows.
+    """For each key, maximum and mean of the last `history` rows, emitted every `slide` rows.
 
     The key is that of the exchange before it; nulls are a key like any other, and all NaN are one. Emits the key
-    columns, `max_<value>` and `avg_<value>`, first when `history` rows of a key have come; a window that is not full
-    emits nothing.
+    columns, `max_<value>` and `avg_<value>`. A key's first window is emitted with its row number `history`; a window
+    that is not full emits nothing.
 
-    A row whose value is null is a row like any other; its value is left out of maximum and mean, as it is in SQL, and
-    both are null if no row of the window has one. A NaN makes maximum and mean of the windows it is in NaN.
+    A row whose value is null counts as a row, but its value is left out of maximum and mean, as in SQL. Both are null
+    if no row of the window has a value. A NaN makes maximum and mean of its windows NaN.
     """
 
     is_by_key = True
@@ -53,12 +53,12 @@ class CountWindow(KeyTableOperator):
         self._history, self._slide, self._value = history, slide, value
 
     def output_for(self, parameters: Mapping[str, Any], key_columns: tuple[str, ...], rows: Any) -> Any:
-        # What a run would refuse is refused with the plan; the instance that is asked does not run.
+        # Errors in parameters are raised with the plan, not in the run. This instance never runs.
         self.open(Context(dict(parameters), step="CountWindow", key_columns=key_columns))
         value, fields = self._value, check_keys(key_columns, rows)
         if value not in rows.names:
             raise ColumnError(
-                f"value={value!r} is to be a column of numbers; there are {', '.join(rows.names)}. Say value='...'"
+                f"value={value!r} must be a column of numbers; got {', '.join(rows.names)}. Set value='...'"
             )
         _check_number(rows.field(value))
         exact = pa.float64() if pa.types.is_floating(rows.field(value).type) else pa.int64()
@@ -71,23 +71,23 @@ class CountWindow(KeyTableOperator):
         self._slide = context.parameters.get("slide", self._slide)
         self._value = context.parameters.get("value", self._value)
         self._table = None
-        # No integer seen is further from zero than this: it tells when sums may leave 64 bits.
+        # The greatest magnitude of the integers seen, from which follows whether sums may overflow 64 bits.
         self._farthest = 0
-        # Until a null comes, nothing is looked up of them.
+        # Null flags are read only once there has been a null.
         self._has_nulls = False
         for name, given in (("history", self._history), ("slide", self._slide)):
             if not isinstance(given, int) or isinstance(given, bool) or not 1 <= given <= _MOST[name]:
                 raise PlanError(
-                    f"step {self._step!r}: {name} is a number of rows, from 1 to {_MOST[name]:,}; {given!r} came"
+                    f"step {self._step!r}: {name} is a number of rows, from 1 to {_MOST[name]:,}; got {given!r}"
                 )
         if not isinstance(self._value, str):
-            raise PlanError(f"step {self._step!r}: value is the name of a column; {self._value!r} came")
+            raise PlanError(f"step {self._step!r}: value is the name of a column; got {self._value!r}")
         if not self._key:
             raise PlanError(f"step {self._step!r}: CountWindow groups by its exchange's columns. Put one before it")
 
     def process(self, batch: Batch) -> Batch | None:
         value, is_null = self._numbers(batch)
-        self._note_farthest(value)
+        self._track_farthest(value)
         keys = [batch.column(name) for name in self._key]
         if self._table is None:
             self._table = self._new_table(
@@ -101,16 +101,16 @@ class CountWindow(KeyTableOperator):
         grouped = {"ring": value.take(groups.row)}
         if is_null is not None:
             grouped["is_null"] = is_null.take(groups.row)
-        rank, count = self._counted(groups)
+        rank, count = self._count_rows(groups)
         due = np.flatnonzero(self._is_due(count))
-        told = self._aggregate(_Ends(due, groups.slot.take(due), rank.take(due), count.take(due)), grouped)
-        self._remember(groups, grouped, count)
-        return self._emitted(batch, groups.row.take(due), *told)
+        results = self._aggregate(_Ends(due, groups.slot.take(due), rank.take(due), count.take(due)), grouped)
+        self._update_ring(groups, grouped, count)
+        return self._emit(batch, groups.row.take(due), *results)
 
-    def _emitted(
+    def _emit(
         self, batch: Batch, row: Int64s, greatest: AnyNumbers, mean: AnyNumbers, is_null: Bools | None
     ) -> Batch | None:
-        """Emit what was found for these rows, by row and not by group."""
+        """Emit the results of these rows, in row order instead of grouped order."""
         origin, order = in_row_order(row, len(batch))
         columns: dict[str, Any] = {name: batch.column(name) for name in self._key}
         if len(origin) < len(batch):
@@ -122,7 +122,7 @@ class CountWindow(KeyTableOperator):
         return batch.emit(columns, origin)
 
     def _numbers(self, batch: Batch) -> tuple[AnyNumbers, Bools | None]:
-        """Return the values, 0 for nulls, and which are null; None if none has been so far."""
+        """Return the values, 0 for nulls, and which are null; None if there has been no null yet."""
         column_of(batch, self._value, self._step)
         try:
             _check_number(batch.arrow.schema.field(self._value))
@@ -134,7 +134,7 @@ class CountWindow(KeyTableOperator):
         value = np.ma.getdata(value)
         return value.astype(np.float64 if value.dtype.kind == "f" else np.int64, copy=False), is_null
 
-    def _note_farthest(self, value: AnyNumbers) -> None:
+    def _track_farthest(self, value: AnyNumbers) -> None:
         if value.dtype.kind == "i" and len(value):
             self._farthest = max(self._farthest, int(value.max()), -int(value.min()))
 
@@ -143,8 +143,8 @@ class CountWindow(KeyTableOperator):
         values = {"count": np.int64, "ring": (value, ring), "is_null": (np.bool_, ring)}
         return KeyTable(self._step, {field.name: field.type for field in keys}, values)
 
-    def _counted(self, groups: Groups) -> tuple[Int64s, Int64s]:
-        """Return each entry's rank in its group, and the key's count of rows once it has been added."""
+    def _count_rows(self, groups: Groups) -> tuple[Int64s, Int64s]:
+        """Return each entry's rank in its group, and the number of rows of its key, with itself."""
         assert self._table is not None
         places = np.arange(len(groups.slot))
         begins = np.where(groups.first, places, 0)
@@ -161,15 +161,15 @@ class CountWindow(KeyTableOperator):
             full &= (count - self._history) % self._slide == 0
         return full
 
-    # Infinities are values like others; what comes of adding them is nobody's mistake here.
+    # Infinities are values like others: adding them is not an error.
     @np.errstate(invalid="ignore", over="ignore")
     def _aggregate(self, ends: _Ends, grouped: Mapping[str, Any]) -> tuple[AnyNumbers, AnyNumbers, Bools | None]:
-        """Return the greatest value and the mean of the windows that end there, and which have no value at all."""
+        """Return maximum and mean of the windows with these ends, and which windows have no value at all."""
         dtype = grouped["ring"].dtype
         least = -np.inf if dtype.kind == "f" else np.iinfo(dtype).min
         greatest, total = np.full(len(ends.at), least, dtype), np.zeros(len(ends.at), dtype)
-        told = np.full(len(ends.at), self._history) if self._has_nulls else None
-        # Sums of integers wrap around; beside them, rough ones tell how often.
+        values_seen = np.full(len(ends.at), self._history) if self._has_nulls else None
+        # Sums of integers wrap around; approximate sums beside them show how often.
         may_wrap = self._farthest * self._history >= _WRAPS_FROM
         rough = np.zeros(len(ends.at)) if may_wrap else None
         for back in range(self._history - 1, -1, -1):
@@ -177,19 +177,18 @@ class CountWindow(KeyTableOperator):
             total += value
             if rough is not None:
                 rough += value
-            if told is not None:
+            if values_seen is not None:
                 is_null = self._before(ends, back, "is_null", grouped)
-                told -= is_null
+                values_seen -= is_null
                 value[is_null] = least
             np.maximum(greatest, value, out=greatest)
-        exact = total if rough is None else _unwrapped(total, rough)
-        if told is None:
+        exact = total if rough is None else _unwrap(total, rough)
+        if values_seen is None:
             return greatest, exact / self._history, None
-        return greatest, exact / np.maximum(told, 1), told == 0
+        return greatest, exact / np.maximum(values_seen, 1), values_seen == 0
 
     def _before(self, ends: _Ends, back: int, name: str, grouped: Mapping[str, Any]) -> AnyNumbers:
-        """Return what so many rows before the ends of windows have: in this batch as far back as the group reaches,
-        and in the ring before that."""
+        """Return the values `back` rows before the ends of windows, from this batch or, before it, from the ring."""
         assert self._table is not None
         at: AnyNumbers = grouped[name].take(ends.at - back, mode="wrap")
         if back:
@@ -198,8 +197,8 @@ class CountWindow(KeyTableOperator):
             at[older] = self._table.values[name].reshape(-1).take(place)
         return at
 
-    def _remember(self, groups: Groups, grouped: Mapping[str, Any], count: Int64s) -> None:
-        """Put into the ring what windows to come may need of each group: one value less than `history`."""
+    def _update_ring(self, groups: Groups, grouped: Mapping[str, Any], count: Int64s) -> None:
+        """Write the values that later windows may need to the ring: the last ``history - 1`` of each group."""
         assert self._table is not None
         last = np.flatnonzero(groups.last)
         final = count.take(last)
@@ -213,7 +212,7 @@ class CountWindow(KeyTableOperator):
 
     def get_partition_state(self, pid: int) -> Iterator[Any]:
         for piece in super().get_partition_state(pid):
-            # What no window needs any more is still in the ring, or not, as batches were cut; sent, it is 0.
+            # Which stale values are still in the ring depends on how batches were cut; they are sent as 0.
             count = piece["values"]["count"]
             age = (count[:, None] - 1 - np.arange(self._history)) % self._history
             unneeded = age >= np.minimum(count, self._history - 1)[:, None]
@@ -225,14 +224,14 @@ class CountWindow(KeyTableOperator):
         ring = state["values"]["ring"]
         if self._table is None:
             self._table = self._new_table(state["keys"].schema, ring.dtype)
-        self._note_farthest(ring.reshape(-1))
+        self._track_farthest(ring.reshape(-1))
         self._has_nulls |= bool(state["values"]["is_null"].any())
         self._table.install(pid, state)
 
 
 @dataclass(frozen=True, slots=True)
 class _Ends:
-    """Entries with which windows end: their places, and of each its slot, its rank in its group and its count."""
+    """The last entries of windows: their places, slots, ranks in their groups, and numbers of rows of their keys."""
 
     at: Int64s
     slot: Int64s
@@ -241,7 +240,7 @@ class _Ends:
 
 
 def _check_number(value: Any) -> None:
-    """Raise if there is no maximum and mean of a column with this Arrow field."""
+    """Raise unless a column with this Arrow field has a maximum and a mean."""
     kind = value.type
     is_whole = pa.types.is_boolean(kind) or (pa.types.is_integer(kind) and kind != pa.uint64())
     if not is_whole and not pa.types.is_floating(kind):
@@ -250,11 +249,11 @@ def _check_number(value: Any) -> None:
         )
 
 
-def _unwrapped(total: Int64s, rough: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return sums of integers as floats, from the sums modulo 2**64 and from ones that are nearly right."""
+def _unwrap(total: Int64s, rough: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return sums of integers as floats, from the sums modulo 2**64 and approximate ones."""
     exact = total.astype(np.float64)
     wrapped = np.rint((rough - exact) / 2.0**64)
     for i in np.flatnonzero(wrapped).tolist():
-        # Rounded once, from the whole number, as a sum that fits in 64 bits is.
+        # Rounded once, from the whole number, like a sum that fits in 64 bits.
         exact[i] = float(int(total[i]) + int(wrapped[i]) * 2**64)
     return exact

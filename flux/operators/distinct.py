@@ -1,4 +1,4 @@
-"""Distinct: the first row of each key, and no other; for ever, or once in each window of event time."""
+"""Distinct: only the first row of each key, for ever or in each window of event time."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ _PARAMETERS = ("on", "time", "size_ms")
 
 
 class Distinct(PooledOperator):
-    """Pass on the first row of each key, as it is and at once; drop all others.
+    """Forward the first row of each key, unchanged and at once; drop all others.
 
-    Parameters of `apply`: `on`, the columns that are to differ, among which must be those of the exchange before it; if
-    left out they are those of the exchange. Nulls are equal to each other, and so are all NaN, and -0.0 is 0.0.
+    Parameters of `apply`: `on`, the columns in which rows must differ, with at least those of the exchange before it,
+    which are the default. Nulls are equal to each other, and so are all NaN, and -0.0 is 0.0.
 
-    It remembers every key for ever, unless it is given `time`, the column that tells event time, and `size_ms`: then a
-    key is passed on once in each window, which begin at multiples of `size_ms`, and forgotten when the watermark has
-    passed its end. A row that comes after that is late: it is dropped and counted (`report.late`), and so is a row
-    without event time. At watermarks and at the end of the stream nothing is emitted.
+    By default every key is remembered for ever. With `time`, the column of event time, and `size_ms`, a key is
+    forwarded once in each window. Windows begin at multiples of `size_ms`, and are forgotten when the watermark has
+    passed their end. A row that arrives after that is late: it is dropped and counted (`report.late`), and so is a row
+    without event time. Nothing is emitted at watermarks and at the end of the stream.
     """
 
     is_by_key = True
     needs_order = True
-    passes_rows_on = True  # As they are and at once: what their columns tell, they tell behind it.
+    passes_rows_on = True  # Unchanged and at once: a column of event time stays one after this step.
 
     def output_for(self, parameters: Mapping[str, Any], key_columns: tuple[str, ...], rows: Any) -> Any:
         unknown_parameters("Distinct", list(parameters), _PARAMETERS)
@@ -56,26 +56,26 @@ class Distinct(PooledOperator):
         self._table: KeyTable | None = None
 
     def process(self, batch: Batch) -> Batch | None:
-        table = self._begun(batch.arrow.schema)
+        table = self._table_for(batch.arrow.schema)
         rows, window = self._windowed.rows_in_time(batch)
         keys, partition = [batch.column(name) for name in self._on], batch.partition
         if rows is not None:
             keys, partition = [key.take(pa.array(rows)) for key in keys], partition.take(rows)
         slots, new = table.find_or_insert(keys, partition, *self._windowed.key_part(window))
-        came = np.flatnonzero(new)
-        if not len(came):
+        fresh = np.flatnonzero(new)
+        if not len(fresh):
             return None
-        slots = slots.take(came)
-        table.values["window"][slots] = window.take(came)
-        # Of several new rows of a key the one that is written last stays: the first, from back to front.
+        slots = slots.take(fresh)
+        table.values["window"][slots] = window.take(fresh)
+        # Written from back to front, so that of several new rows of a key the first one stays.
         first = np.empty(int(slots.max()) + 1, np.int64)
-        first[slots[::-1]] = came[::-1]
-        passed = came.compress(first.take(slots) == came)
-        origin = passed if rows is None else rows.take(passed)
+        first[slots[::-1]] = fresh[::-1]
+        forwarded = fresh.compress(first.take(slots) == fresh)
+        origin = forwarded if rows is None else rows.take(forwarded)
         taken = batch.arrow if len(origin) == len(batch) else batch.arrow.take(pa.array(origin))
         return batch.emit(dict(zip(taken.schema.names, taken.columns, strict=True)), origin)
 
-    def _begun(self, rows: pa.Schema) -> KeyTable:
+    def _table_for(self, rows: pa.Schema) -> KeyTable:
         if self._table is None:
             keys = {name: rows.field(name).type for name in self._on}
             self._table = KeyTable(self._step, keys, {"window": np.int64}, self._windowed.key_parts)
@@ -89,10 +89,10 @@ class Distinct(PooledOperator):
             self._table.delete(done, for_good=True)
 
     def take_late(self) -> dict[int, int]:
-        """How many rows of each partition were late, of those of which that is news."""
+        """Return the late-row counts that changed since the last call."""
         return self._windowed.clock.take_late()
 
-    # Partitions that come and go.
+    # State by partition.
 
     def get_partition_state(self, pid: int) -> Iterator[Any]:
         none = np.zeros(0, np.int64)
@@ -105,7 +105,7 @@ class Distinct(PooledOperator):
         if "clock" in state:
             self._windowed.install(pid, state["clock"])
             if state["rows"] is not None:
-                self._begun(state["rows"].schema)
+                self._table_for(state["rows"].schema)
         else:
             assert self._table is not None
             self._table.install(pid, state)
@@ -124,8 +124,8 @@ def _on(parameters: Mapping[str, Any], key_columns: tuple[str, ...]) -> tuple[st
     on = (on,) if isinstance(on, str) else on
     if not isinstance(on, list | tuple) or not all(isinstance(name, str) for name in on):
         raise ColumnError(
-            'on is a column, or a list of columns that are to differ together, such as on=["user", "day"]; a set has '
-            f"no order that is the same on every site. Came {on!r:.100}"
+            'on is a column, or a list of columns that must differ together, such as on=["user", "day"]; a set has '
+            f"no order that is the same on every site. Got {on!r:.100}"
         )
     twice = repeated(on)
     if twice:
@@ -137,6 +137,6 @@ def _on(parameters: Mapping[str, Any], key_columns: tuple[str, ...]) -> tuple[st
     if not on or not set(key_columns) <= set(on):
         raise ColumnError(
             f"rows that are equal in {', '.join(on) or 'nothing'} may be in different partitions, because the exchange "
-            f"is by {', '.join(key_columns)}. Let `on` have these columns too, or exchange by fewer"
+            f"is by {', '.join(key_columns)}. Add these columns to `on`, or exchange by fewer"
         )
     return tuple(on)

@@ -1,7 +1,7 @@
-"""What operators by event time share: how far each partition's time has come, and which rows were too late.
+"""State that operators by event time share: the watermark and the late-row count of each partition.
 
-The partitions at hand need not have come equally far, so each has a watermark of its own. It is part of the partition's
-state, as is the number of its late rows: both are the same in all copies. The end of the stream is the end of time.
+The partitions at a site may have reached different times, so each has a watermark of its own. Watermark and late-row
+count are part of the partition's state: both are the same in all copies. The end of the stream is the end of time.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from ..types.errors import OperatorError
 __all__ = ["BEFORE_TIME", "END_OF_TIME", "EventClock", "Windowed", "check_ms", "check_time_column", "instants_of"]
 
 
-# What is beyond every instant, on both sides; a window's ends can be reckoned from them within 64 bits.
+# Beyond every instant, on both sides; the ends of windows computed from them fit in 64 bits.
 END_OF_TIME = 2 * FARTHEST_MS
 BEFORE_TIME = -END_OF_TIME
 _LONGEST_MS = FARTHEST_MS // 4
-_ONLY = np.int64(0)  # The window, where there is one without end.
+_ONLY = np.int64(0)  # The only window, where `time` is not given.
 
 
 class EventClock:
-    """The watermark of each partition, and how many of its rows came too late."""
+    """The watermark and the late-row count of each partition."""
 
     def __init__(self, partitions: int) -> None:
         self.watermark: Int64s = np.full(partitions, BEFORE_TIME, np.int64)
         self._late: Int64s = np.zeros(partitions, np.int64)
-        self._news: set[int] = set()
+        self._changed: set[int] = set()
 
     def advance(self, p: Punctuation) -> bool:
-        """Take in a punctuation; whether it has to do with time. Time does not run backwards."""
+        """Advance the watermarks, which never go back; return whether the punctuation is about time."""
         if p.kind not in ("watermark", "end"):
             return False
         value = END_OF_TIME if p.kind == "end" else p.value
@@ -52,37 +52,37 @@ class EventClock:
         """Count a row of each of these partitions as late."""
         if len(partition):
             np.add.at(self._late, partition, 1)
-            self._news.update(np.unique(partition).tolist())
+            self._changed.update(np.unique(partition).tolist())
 
     def take_late(self) -> dict[int, int]:
-        """How many rows came too late so far, of the partitions of which that is news."""
-        news, self._news = self._news, set()
-        return {pid: int(self._late[pid]) for pid in sorted(news) if self._late[pid]}
+        """Return the late-row counts that changed since the last call."""
+        changed, self._changed = self._changed, set()
+        return {pid: int(self._late[pid]) for pid in sorted(changed) if self._late[pid]}
 
     def get(self, pid: int) -> dict[str, int]:
-        """What is to go along with a partition's state."""
+        """Return the clock's part of a partition's state."""
         return {"watermark": int(self.watermark[pid]), "late": int(self._late[pid])}
 
     def install(self, pid: int, state: Mapping[str, int]) -> None:
-        """Take over what `get` returned elsewhere."""
+        """Install what `get` returned on another site."""
         self.watermark[pid], self._late[pid] = state["watermark"], state["late"]
-        self._news.add(pid)
+        self._changed.add(pid)
 
     def drop(self, pid: int) -> None:
-        """Forget a partition that lives elsewhere now."""
+        """Forget a partition that has moved to another site."""
         self.watermark[pid], self._late[pid] = BEFORE_TIME, 0
 
 
 def check_ms(name: str, value: Any) -> None:
-    """Raise if a parameter is no length of a window: the ends of windows are reckoned in 64 bits."""
+    """Raise unless a parameter is a valid length of a window: the ends of windows must fit in 64 bits."""
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _LONGEST_MS:
-        raise ColumnError(f"{name} is a whole number of milliseconds, from 1 to {_LONGEST_MS:,}; came {value!r}")
+        raise ColumnError(f"{name} is a whole number of milliseconds, from 1 to {_LONGEST_MS:,}; got {value!r}")
 
 
 def check_time_column(name: str, rows: Any) -> None:
-    """Raise if rows of this schema have no such column that tells event time."""
+    """Raise unless rows of this schema have such a column of event time."""
     if name not in rows.names:
-        raise ColumnError(f"expected a column {name!r} that tells event time, came {', '.join(rows.names)}")
+        raise ColumnError(f"expected a column {name!r} of event time, got {', '.join(rows.names)}")
     if not is_event_time(rows.field(name).type):
         raise ColumnError(f"column {name!r} is {rows.field(name).type}; {EXPECTED}")
 
@@ -99,7 +99,7 @@ def instants_of(batch: Batch, name: str, step: str) -> tuple[Int64s, Bools | Non
 
 
 class Windowed:
-    """Rows in tumbling windows of event time, if `time` and `size_ms` are given; else all are in one without end.
+    """Tumbling windows of event time, if `time` and `size_ms` are given; else one window without end.
 
     `closed` is, for each partition, the last window that its watermark has passed.
     """
@@ -108,7 +108,7 @@ class Windowed:
         self._step = context.step
         self.time, self._size_ms = self._settings(context.parameters)
         self.clock = EventClock(context.partitions)
-        self.closed = self._passed()
+        self.closed = self._last_passed()
 
     @staticmethod
     def _settings(parameters: Mapping[str, Any]) -> tuple[str | None, int]:
@@ -117,8 +117,8 @@ class Windowed:
             return None, 1
         if not isinstance(time, str) or size is None:
             raise ColumnError(
-                "time, the column that tells event time, and size_ms, a whole number of milliseconds, are given both "
-                f"or neither; came time={time!r}, size_ms={size!r}"
+                "time, the column of event time, and size_ms, a whole number of milliseconds, are given both "
+                f"or neither; got time={time!r}, size_ms={size!r}"
             )
         check_ms("size_ms", size)
         return time, size
@@ -147,31 +147,31 @@ class Windowed:
 
     @property
     def key_parts(self) -> int:
-        """How many columns the window takes in a key: none, if there is only one."""
+        """The number of key columns that the window takes: none, if there is only one window."""
         return 0 if self.time is None else 1
 
     def key_part(self, window: Int64s) -> list[Int64s]:
-        """What the window of each row adds to its key."""
+        """Return the key columns for the window of each row."""
         return [window] * self.key_parts
 
     def advance(self, p: Punctuation) -> bool:
-        """Take in a punctuation; whether windows have been closed by it."""
+        """Advance the watermarks; return whether that closed windows."""
         if not self.clock.advance(p):
             return False
-        before, self.closed = self.closed, self._passed()
+        before, self.closed = self.closed, self._last_passed()
         return not np.array_equal(before, self.closed)
 
     def install(self, pid: int, state: Mapping[str, int]) -> None:
-        """Take over a partition's time from another site."""
+        """Install a partition's clock from another site."""
         self.clock.install(pid, state)
-        self.closed = self._passed()
+        self.closed = self._last_passed()
 
     def drop(self, pid: int) -> None:
-        """Forget a partition's time."""
+        """Forget a partition's clock."""
         self.clock.drop(pid)
-        self.closed = self._passed()
+        self.closed = self._last_passed()
 
-    def _passed(self) -> Int64s:
+    def _last_passed(self) -> Int64s:
         if self.time is None:
             # One window, which the end of the stream closes.
             return np.where(self.clock.watermark == END_OF_TIME, 0, -1).astype(np.int64)

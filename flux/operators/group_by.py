@@ -1,6 +1,6 @@
-"""GroupBy: aggregates of all rows of a key so far.
+"""GroupBy: aggregates of all rows of a key up to now.
 
-It keeps every key it has seen, for ever: for keys without end use a `TimeWindow`, which forgets.
+It keeps every key for ever: for an unbounded number of keys use a `TimeWindow`, which forgets.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _EMIT = ("rows", "watermarks")
 
 
 class GroupBy(PooledOperator):
-    """For each key, aggregates of all its rows so far.
+    """For each key, aggregates of all its rows up to now.
 
-    Parameters of `apply`: `aggregates`, see `flux.operators.aggregates`; those that need all values are not to be had
-    here. The key is that of the exchange before it; nulls are a key like any other, and all NaN are one.
+    Parameters of `apply`: `aggregates`, see `flux.operators.aggregates`; those that need all values are not supported.
+    The key is that of the exchange before it; nulls are a key like any other, and all NaN are one.
 
-    With `emit="rows"`, which is the default, each input row emits one row: the key columns and the aggregates of the
-    key's rows up to this one, with it. With `emit="watermarks"` nothing is emitted for a row; at each watermark, and at
-    the end of the stream, each key that has had a row since the last one emits its aggregates, in the order of keys
-    within a partition; partitions take turns, as they do in `TimeWindow`.
+    With `emit="rows"`, the default, each input row emits one row: the key columns and the aggregates of the key's rows
+    up to and including this one. With `emit="watermarks"` aggregates are emitted at each watermark and at the end of
+    the stream, for each key with a row since the last one. They are in the order of keys within a partition; partitions
+    take turns, as in `TimeWindow`.
 
-    Rows are added one after the other in row order, so sums of floats are those of a loop over the rows.
+    Rows are added one after the other in row order, so sums of floats equal those of a loop over the rows.
     """
 
     is_by_key = True
@@ -63,7 +63,7 @@ class GroupBy(PooledOperator):
         self._schema: pa.Schema | None = None
 
     def _begin(self, rows: pa.Schema) -> None:
-        """Make what keeps rows of this schema."""
+        """Create the state for rows of this schema."""
         try:
             for aggregate in self._aggregates:
                 aggregate.type_for(rows)
@@ -89,18 +89,18 @@ class GroupBy(PooledOperator):
             self._kept.add(values, slots, columns)
             values["changed"][slots] = True
             return None
-        behind = self._kept.running(values, group_by_slot(slots), columns)
-        return batch.emit(self._told(dict(zip(self._key, keys, strict=True)), behind, batch.partition, batch.sn))
+        running = self._kept.running(values, group_by_slot(slots), columns)
+        return batch.emit(self._results(dict(zip(self._key, keys, strict=True)), running, batch.partition, batch.sn))
 
-    def _told(
-        self, keys: dict[str, Any], behind: Mapping[str, npt.NDArray[Any]], partition: Any, sn: Any = None
+    def _results(
+        self, keys: dict[str, Any], running: Mapping[str, npt.NDArray[Any]], partition: Any, sn: Any = None
     ) -> dict[str, Any]:
         """Return keys and their aggregates; errors name the key, and the row if there is one for each."""
 
-        def whose(at: int) -> tuple[str, int, int | None]:
+        def owner(at: int) -> tuple[str, int, int | None]:
             return entry_name(keys, self._key, at), int(partition[at]), None if sn is None else int(sn[at])
 
-        return keys | {each.name: self._kept.result(each, behind, whose) for each in self._aggregates}
+        return keys | {each.name: self._kept.result(each, running, owner) for each in self._aggregates}
 
     def on_punctuation(self, p: Punctuation) -> tuple[Mapping[str, Any], Any] | None:
         if self._schema is None or self._emit == "rows" or p.kind not in ("watermark", "end"):
@@ -120,9 +120,9 @@ class GroupBy(PooledOperator):
         columns = {name: key.take(pa.array(order)) for name, key in zip(self._key, keys, strict=True)}
         kept = {name: values[name].take(slots.take(order)) for name in self._kept.fields}
         partition = partition.take(order)
-        return self._told(columns, kept, partition), partition
+        return self._results(columns, kept, partition), partition
 
-    # Partitions that come and go.
+    # State by partition.
 
     def get_partition_state(self, pid: int) -> Any:
         return None if self._schema is None else self._pieces(pid)
@@ -140,7 +140,7 @@ class GroupBy(PooledOperator):
                 self._begin(state["rows"].schema)
         else:
             slots = self._table.install(pid, state)
-            self._kept.installed(self._table.values, slots)  # Which are others if the table has grown.
+            self._kept.installed(self._table.values, slots)  # Read `values` again: the table may have grown.
 
     def drop_partition(self, pid: int) -> None:
         if self._schema is not None:
@@ -153,5 +153,5 @@ class GroupBy(PooledOperator):
 def _settings(parameters: Mapping[str, Any]) -> tuple[tuple[Aggregate, ...], str]:
     emit = parameters.get("emit", "rows")
     if emit not in _EMIT:
-        raise ColumnError(f"emit is {' or '.join(map(repr, _EMIT))}; came {emit!r}")
+        raise ColumnError(f"emit is {' or '.join(map(repr, _EMIT))}; got {emit!r}")
     return parse_aggregates(parameters.get("aggregates"), values_kept=False), emit

@@ -1,9 +1,9 @@
-"""Running values: what is kept of a key behind each of its rows, for all rows of a batch at once.
+"""Running values: the state of a key after each of its rows, for all rows of a batch at once.
 
-Rows stand grouped by key, in row order within each. A key goes on from what the table has of it. Sums of integers are
-differences of one running sum over all rows, which is exact. Floats depend on the order of their additions, so each
-key's are added one after the other: long groups each in one call, short ones together, the first rows of all of them,
-then the second ones, and so on. How many groups are long is chosen so that the calls are few.
+Rows are grouped by key, in row order within each group. A key continues from its state in the table. Sums of integers
+are differences of one running sum over all rows, which is exact. Sums of floats depend on the order of additions, so
+each key's values are added one after the other. Long groups take one call each. Short groups are processed together:
+the first rows of all of them, then the second rows, and so on. The split minimises the number of calls.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Stretches"]
 
 
 class Stretches:
-    """Where, of rows that are grouped, each group begins and how long it is."""
+    """Where each group of grouped rows begins, and how long it is."""
 
     def __init__(self, groups: Groups) -> None:
         self.begins: Int64s = np.flatnonzero(groups.first)
@@ -31,17 +31,17 @@ class Stretches:
         self._longest_first = np.argsort(-self.sizes, kind="stable")
 
     def spread(self, of_group: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return for each row what is said of its group."""
+        """Return for each row the value of its group."""
         return np.repeat(of_group, self.sizes)
 
-    def summed(self, x: Int64s, before: Int64s) -> Int64s:
-        """Return running sums of integers, in each group from what was before it."""
+    def cumulative_sums(self, x: Int64s, before: Int64s) -> Int64s:
+        """Return running sums of integers, which start in each group from `before`."""
         total = np.cumsum(x)
         total += self.spread(before - total.take(self.begins) + x.take(self.begins))
         return total
 
-    def accumulated(self, operation: Any, x: npt.NDArray[Any], before: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return what `operation` makes of each group's values one after the other, from what was before it."""
+    def accumulate(self, operation: Any, x: npt.NDArray[Any], before: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the running results of `operation` over the values of each group, which start from `before`."""
         out = np.empty_like(x)
         order = self._longest_first
         sizes, begins = self.sizes.take(order), self.begins.take(order)
@@ -62,7 +62,7 @@ class Stretches:
 
     @staticmethod
     def _counts(sizes: Int64s) -> list[int]:
-        """How many of these sizes, which descend, are greater than 0, than 1, and so on."""
+        """Return how many of these descending sizes are greater than 0, than 1, and so on."""
         if not len(sizes):
             return []
         per_size = np.bincount(sizes)

@@ -1,13 +1,13 @@
-"""Windows of event time: aggregates of the rows of each key that happened within a stretch of time.
+"""Windows of event time: aggregates of the rows of each key within a stretch of time.
 
-Theory. Time is cut into *panes*, the greatest that every window is made of whole ones: a tumbling window is one pane, a
-sliding one `size / gcd(size, slide)`. What is kept is by key and pane, and each row is added to one pane, however many
-windows it is in. A window is told when the watermark has passed its end: what its panes keep is then put together, from
-the oldest to the newest. A pane goes when its last window has been told.
+Theory. Time is cut into *panes*, as long as they can be so that a window is made of whole ones: a tumbling window is
+one pane, a sliding one `size / gcd(size, slide)`. State is kept by key and pane, and each row is added to one pane,
+however many windows it is in. A window is emitted when the watermark has passed its end: its panes are then merged,
+from the oldest to the newest. A pane is deleted when its last window has been emitted.
 
-Windows are counted: window k begins at ``k * slide``, and `closed` is the last that the watermark has passed. Rows are
-not looked at one small batch at a time: until a window closes nothing is told, so they wait for each other, which makes
-many watermarks cheap.
+Windows are numbered: window k begins at ``k * slide``, and `closed` is the last that the watermark has passed. Nothing
+is emitted until a window closes, so rows of small batches are buffered and added together. That makes many watermarks
+cheap.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from .value_log import ValueLog, made_by_user
 __all__ = ["TimeWindow"]
 
 _PARAMETERS = ("time", "size_ms", "slide_ms", "aggregates")
-_WAIT_ROWS = 65_536  # So many rows are added at once, if they may wait.
+_BUFFER_ROWS = 65_536  # So many rows are buffered before they are added.
 
 
 @dataclass(frozen=True)
 class _Settings:
-    """What `apply(TimeWindow, ...)` says."""
+    """The parameters of `apply(TimeWindow, ...)`."""
 
     time: str
     size_ms: int
@@ -55,7 +55,7 @@ class _Settings:
         time, size = parameters.get("time"), parameters.get("size_ms")
         slide = parameters.get("slide_ms")
         if not isinstance(time, str):
-            raise ColumnError(f"time is the column that tells event time, such as time='ts'; came {time!r}")
+            raise ColumnError(f"time is the column of event time, such as time='ts'; got {time!r}")
         for name, value in (("size_ms", size), ("slide_ms", size if slide is None else slide)):
             check_ms(name, value)
         assert isinstance(size, int)
@@ -69,12 +69,12 @@ class _Settings:
         return math.gcd(self.size_ms, self.slide_ms)
 
     def last_passed(self, watermark: Int64s) -> Int64s:
-        """The last window that ends at or before the watermark."""
+        """Return the last window that ends at or before the watermark."""
         passed: Int64s = (watermark - self.size_ms) // self.slide_ms
         return passed
 
     def windows_of(self, pane: Int64s) -> tuple[Int64s, Int64s]:
-        """The first and the last window that a pane is in."""
+        """Return the first and the last window that a pane is in."""
         if self.pane_ms == self.size_ms:
             return pane, pane
         begins = pane * self.pane_ms
@@ -94,29 +94,29 @@ class TimeWindow(PooledOperator):
     >>> flow.run(sites=2).table.sort_by("shop").to_pylist()[0]
     {'shop': 'a', 'window_start': 0, 'window_end': 1000, 'orders': 2, 'total': 7.5}
 
-    Parameters of `apply`: `time`, the column that tells event time (as `event_time` of the source does); `size_ms`, and
-    `slide_ms` if windows overlap; `aggregates`, see `flux.operators.aggregates`. The key is that of the exchange before
-    it; nulls are a key like any other, and all NaN are one.
+    Parameters of `apply`: `time`, the column of event time (as `event_time` of the source); `size_ms`, and `slide_ms`
+    if windows overlap; `aggregates`, see `flux.operators.aggregates`. The key is that of the exchange before it; nulls
+    are a key like any other, and all NaN are one.
 
-    Windows begin at multiples of `slide_ms` and last `size_ms`, without their end. When a watermark has reached the end
-    of a window, it is told: for each key with a row in it the key columns, `window_start`, `window_end` and the
-    aggregates. At the end of the stream all are told. A window without rows is not.
+    Windows begin at multiples of `slide_ms` and last `size_ms`, without their end. A window is emitted when a watermark
+    has reached its end: for each key with a row in it, the key columns, `window_start`, `window_end` and the
+    aggregates. The end of the stream emits all windows. A window without rows is not emitted.
 
-    What one watermark closes comes out in an order that is the same in every run, whoever dies. Within a partition it
-    is by window and then by key, ascending, NaN behind all other floats and nulls behind everything. Partitions take
-    turns: the first row of each, in the order of their numbers, then the second of each, and so on. So another number
-    of partitions gives another order; where that matters, sort the output by ``window_start`` and key.
+    The windows that one watermark closes are emitted in the same order in every run, whatever processes fail. Within a
+    partition the order is by window and then by key, ascending, with NaN after all other floats and nulls last.
+    Partitions take turns: the first row of each, in the order of their numbers, then the second of each, and so on. So
+    another number of partitions gives another order; where that matters, sort the output by ``window_start`` and key.
 
-    A row that comes when the last of its windows has been told is late: it is dropped and counted (`report.late`), and
-    so is one without event time. A row that is late for some of its windows counts in the others.
+    A row that arrives after its last window was emitted is late: it is dropped and counted (`report.late`), and so is a
+    row without event time. A row that is late for some of its windows counts in the others.
 
-    Sums of floats are added in row order, within a pane; those of a sliding window are the sums of its panes, from the
-    oldest to the newest. So they are the same whatever the batches.
+    Sums of floats are added in row order within a pane; those of a sliding window are the sums of its panes, from the
+    oldest to the newest. So they do not depend on the batches.
     """
 
     is_by_key = True
     needs_order = True
-    # What a watermark closes ends behind the watermark before it: else that would have closed it.
+    # A window ends after the watermark before the one that closes it: else that would have closed it.
     event_time = "window_end"
 
     def output_for(self, parameters: Mapping[str, Any], key_columns: tuple[str, ...], rows: Any) -> Any:
@@ -137,15 +137,15 @@ class TimeWindow(PooledOperator):
             raise PlanError(f"step {context.step!r}: {error}") from error
         if not self._key:
             raise PlanError(f"step {context.step!r}: TimeWindow groups by its exchange's columns. Put one before it")
-        # The columns that are looked at; the others need not be kept.
-        looked_at = (column for each in self._settings.aggregates for column in each.columns)
-        self._needed = list(dict.fromkeys([*self._key, self._settings.time, *looked_at]))
+        # Only the columns that are read are kept.
+        values = (column for each in self._settings.aggregates for column in each.columns)
+        self._needed = list(dict.fromkeys([*self._key, self._settings.time, *values]))
         self._clock = EventClock(context.partitions)
         self._closed = self._settings.last_passed(self._clock.watermark)
         self._schema: pa.Schema | None = None
-        self._waiting: list[pa.RecordBatch] = []
-        self._waiting_partition: list[npt.NDArray[np.uint16]] = []
-        self._waiting_rows = 0
+        self._buffer: list[pa.RecordBatch] = []
+        self._buffer_partition: list[npt.NDArray[np.uint16]] = []
+        self._buffer_rows = 0
 
     # Rows.
 
@@ -153,15 +153,15 @@ class TimeWindow(PooledOperator):
         if self._schema is None:
             instants_of(batch, self._settings.time, self._step)
             self._begin(batch.arrow.select(self._needed).schema)
-        self._waiting.append(batch.arrow.select(self._needed))
-        self._waiting_partition.append(batch.partition)
-        self._waiting_rows += len(batch)
-        if self._waiting_rows >= _WAIT_ROWS:
-            self._add_waiting()
+        self._buffer.append(batch.arrow.select(self._needed))
+        self._buffer_partition.append(batch.partition)
+        self._buffer_rows += len(batch)
+        if self._buffer_rows >= _BUFFER_ROWS:
+            self._add_buffered()
         return None
 
     def _begin(self, schema: pa.Schema) -> None:
-        """Make what keeps rows of this schema."""
+        """Create the state for rows of this schema."""
         aggregates = self._settings.aggregates
         try:
             for aggregate in aggregates:
@@ -175,13 +175,13 @@ class TimeWindow(PooledOperator):
         logged = dict.fromkeys(column for each in aggregates if each.needs_values for column in each.columns)
         self._log = ValueLog(list(logged))
 
-    def _add_waiting(self) -> None:
-        if not self._waiting_rows:
+    def _add_buffered(self) -> None:
+        if not self._buffer_rows:
             return
-        several = len(self._waiting) > 1
-        rows = pa.concat_batches(self._waiting) if several else self._waiting[0]
-        partition = np.concatenate(self._waiting_partition) if several else self._waiting_partition[0]
-        self._waiting, self._waiting_partition, self._waiting_rows = [], [], 0
+        several = len(self._buffer) > 1
+        rows = pa.concat_batches(self._buffer) if several else self._buffer[0]
+        partition = np.concatenate(self._buffer_partition) if several else self._buffer_partition[0]
+        self._buffer, self._buffer_partition, self._buffer_rows = [], [], 0
         self._add(rows, partition)
 
     def _add(self, rows: pa.RecordBatch, partition: npt.NDArray[np.uint16]) -> None:
@@ -215,12 +215,12 @@ class TimeWindow(PooledOperator):
         before, after = self._closed, self._settings.last_passed(self._clock.watermark)
         if np.array_equal(before, after):
             return None
-        self._add_waiting()
+        self._add_buffered()
         self._closed = after
         return None if self._schema is None else self.emit_closed(before, after)
 
     def emit_closed(self, before: Int64s, after: Int64s) -> tuple[Mapping[str, Any], Any] | None:
-        """Return the windows that `after` closes and `before` did not, by window and key; forget what they need."""
+        """Return the windows that `after` closes and `before` did not, by window and key; delete finished panes."""
         live = self._table.live
         values, pid = self._table.values, self._table.partition.take(live)
         first, last = self._settings.windows_of(values["pane"].take(live))
@@ -228,16 +228,16 @@ class TimeWindow(PooledOperator):
         begin = np.maximum(first, before.take(pid) + 1)
         windows = np.minimum(last, closed) - begin + 1
         due = np.flatnonzero(windows > 0)
-        told = self._told(live.take(due), begin.take(due), windows.take(due)) if len(due) else None
+        emitted = self._window_rows(live.take(due), begin.take(due), windows.take(due)) if len(due) else None
         done = live.compress(last <= closed)
         if len(done):
             self._table.delete(done, for_good=True)
             is_kept = np.ones(len(values["pane"]), np.bool_)
             is_kept[done] = False
             self._log.keep(is_kept)
-        return told
+        return emitted
 
-    def _told(self, slots: Int64s, begin: Int64s, windows: Int64s) -> tuple[Mapping[str, Any], Any]:
+    def _window_rows(self, slots: Int64s, begin: Int64s, windows: Int64s) -> tuple[Mapping[str, Any], Any]:
         """Return the windows `begin` to ``begin + windows - 1`` of each of these slots, by window and key."""
         numbers = [each for column in self._table.keys_of(slots) for each in order_numbers(column)]
         if self._settings.pane_ms == self._settings.size_ms:
@@ -247,27 +247,27 @@ class TimeWindow(PooledOperator):
             values = {name: self._table.values[name].take(slots) for name in self._kept.fields}
             columns = self._columns(slots, begin.take(order), values, slots, group)
             return columns, self._table.partition.take(slots)
-        return self._put_together(slots, begin, windows, numbers)
+        return self._merge_panes(slots, begin, windows, numbers)
 
-    def _put_together(
+    def _merge_panes(
         self, slots: Int64s, begin: Int64s, windows: Int64s, numbers: list[Int64s]
     ) -> tuple[Mapping[str, Any], Any]:
-        """Return the same of windows that are made of several panes; `numbers` put the keys of the slots in order."""
+        """Return the same for windows of several panes; `numbers` give the order of the keys of the slots."""
         entry = np.repeat(np.arange(len(slots)), windows)
-        behind = np.arange(len(entry)) - np.repeat(np.cumsum(windows) - windows, windows)
-        window = begin.take(entry) + behind
+        offset = np.arange(len(entry)) - np.repeat(np.cumsum(windows) - windows, windows)
+        window = begin.take(entry) + offset
         by_key = [window, *(each.take(entry) for each in numbers)]
         order = in_order([*by_key, self._table.values["pane"].take(slots).take(entry)])
         entry = entry.take(order)
         begins = begins_of([each.take(order) for each in by_key])
         group, rank = rank_within(begins, len(entry))
-        merged = self._merged(slots.take(entry), group, rank)
+        merged = self._merge_groups(slots.take(entry), group, rank)
         first = slots.take(entry.take(begins))
         columns = self._columns(first, window.take(order).take(begins), merged, slots.take(entry), group)
         return columns, self._table.partition.take(first)
 
-    def _merged(self, slots: Int64s, group: Int64s, rank: Int64s) -> Mapping[str, npt.NDArray[Any]]:
-        """Return what the panes of each group keep, put together in their order; `rank` is a pane's place in it."""
+    def _merge_groups(self, slots: Int64s, group: Int64s, rank: Int64s) -> Mapping[str, npt.NDArray[Any]]:
+        """Return the panes of each group merged in their order; `rank` is a pane's place in its group."""
         values = self._table.values
         is_first = rank == 0
         merged = {name: values[name].take(slots.compress(is_first)) for name in self._kept.fields}
@@ -285,28 +285,28 @@ class TimeWindow(PooledOperator):
         columns["window_start"] = pa.array(starts).cast(kind)
         columns["window_end"] = pa.array(starts + settings.size_ms).cast(kind)
         logged = self._log.grouped(slots, group, len(first))
-        told_by = [*self._key, "window_start"]
+        identity = [*self._key, "window_start"]
 
-        def whose(at: int) -> tuple[str, int, None]:
-            return entry_name(columns, told_by, at), int(self._table.partition[first[at]]), None
+        def owner(at: int) -> tuple[str, int, None]:
+            return entry_name(columns, identity, at), int(self._table.partition[first[at]]), None
 
         for each in settings.aggregates:
             if each.what == "quantile":
                 columns[each.name] = logged.quantile(each.columns[0], each.detail)
             elif callable(each.what):
-                columns[each.name] = made_by_user(each, logged, columns, told_by)
+                columns[each.name] = made_by_user(each, logged, columns, identity)
             else:
-                columns[each.name] = self._kept.result(each, merged, whose)
+                columns[each.name] = self._kept.result(each, merged, owner)
         return columns
 
     def take_late(self) -> dict[int, int]:
-        """How many rows of each partition were late, of those of which that is news."""
+        """Return the late-row counts that changed since the last call."""
         return self._clock.take_late()
 
-    # Partitions that come and go.
+    # State by partition.
 
     def get_partition_state(self, pid: int) -> Any:
-        self._add_waiting()
+        self._add_buffered()
         return self._pieces(pid)
 
     def _pieces(self, pid: int) -> Iterator[Any]:
@@ -322,7 +322,7 @@ class TimeWindow(PooledOperator):
 
     def install_partition_state(self, pid: int, state: Any) -> None:
         if "clock" in state:
-            self._add_waiting()
+            self._add_buffered()
             self._clock.install(pid, state["clock"])
             self._closed = self._settings.last_passed(self._clock.watermark)
             if state["rows"] is not None and self._schema is None:
@@ -335,10 +335,10 @@ class TimeWindow(PooledOperator):
             self._log.add(slots.take(state["at"]), columns)
         else:
             slots = self._table.install(pid, state)
-            self._kept.installed(self._table.values, slots)  # Which are others if the table has grown.
+            self._kept.installed(self._table.values, slots)  # Read `values` again: the table may have grown.
 
     def drop_partition(self, pid: int) -> None:
-        self._add_waiting()
+        self._add_buffered()
         if self._schema is not None:
             dropped = self._table.drop(pid)
             is_kept = np.ones(len(self._table.partition), np.bool_)

@@ -1,11 +1,11 @@
-"""TopK: the rows of each key that are first by some column.
+"""TopK: the first k rows of each key by some column.
 
-Theory. Rows that may be among the first are kept as they are, in the order in which they came. Now and then those that
-are not are thrown out: rows are ordered by key and rank, and the first k of each key stay. The last of these is the
-key's *bar*; a row that does not pass it need not be kept at all, and after a while few do. What is among the first does
-not depend on when that is done.
+Theory. Rows that may be among the first k are kept unchanged, in arrival order. From time to time the others are
+pruned: rows are sorted by key and rank, and the first k of each key stay. The last of these is the key's *bar*. A row
+that does not pass the bar is not kept at all, and after a while few rows pass. The result does not depend on when rows
+are pruned.
 
-Rows are ranked by whole numbers that stand in the order of the column's values (`order_numbers`), less being better.
+Rows are ranked by whole numbers in the order of the column's values (`order_numbers`); less is better.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class TopK(PooledOperator):
 
     Parameters of `apply`: `k`; `by`, the column of numbers, dates or times; `largest=False` for the least values. The
     key is that of the exchange before it. Of rows with equal values the earlier is first. A row whose value is null or
-    NaN has no rank and is left out.
+    NaN has no rank and is dropped.
 
-    Emits whole input rows with a further column `rank`, from 1 on. Without `time`: at each watermark, and at the end of
-    the stream, all k rows of each key of which they are not the same rows as when they were last told, in the order of
-    keys, and by rank. With `time`, the column that tells event time, and `size_ms`: those of each window, which begin
-    at multiples of `size_ms`, once the watermark has passed its end, by window, key and rank. Then a row that comes
-    after that is late: it is dropped and counted (`report.late`), and so is a row without event time. These orders are
-    those within a partition; partitions take turns, as they do in `TimeWindow`.
+    Emits whole input rows with a further column `rank`, from 1 on. Without `time`, a key emits all its k rows at a
+    watermark or at the end of the stream, if they differ from its last emission; by key and rank. With `time`, the
+    column of event time, and `size_ms`, a window is emitted once the watermark has passed its end; by window, key and
+    rank. Windows begin at multiples of `size_ms`. A row that arrives after that is late: it is dropped and counted
+    (`report.late`), and so is a row without event time. These orders hold within a partition; partitions take turns, as
+    in `TimeWindow`.
 
     To rank keys by an aggregate, put a `TimeWindow` before it, exchange by ``window_start``, and give ``time=
     "window_start"`` and the same `size_ms`.
@@ -62,8 +62,8 @@ class TopK(PooledOperator):
         check_keys(key_columns, rows)
         Windowed.check(parameters, rows)
         if by not in rows.names or not _is_ranked(rows.field(by).type):
-            came = rows.field(by).type if by in rows.names else f"only {', '.join(rows.names)}"
-            raise ColumnError(f"by={by!r} is to be a column of numbers, dates or times; came {came}")
+            got = rows.field(by).type if by in rows.names else f"only {', '.join(rows.names)}"
+            raise ColumnError(f"by={by!r} must be a column of numbers, dates or times; got {got}")
         return emitted_schema([*rows, pa.field(_RANK, pa.int64())])
 
     def open(self, context: Context) -> None:
@@ -79,14 +79,14 @@ class TopK(PooledOperator):
         self._schema: pa.Schema | None = None
 
     def _begin(self, rows: pa.Schema) -> None:
-        """Make what keeps rows of this schema."""
+        """Create the state for rows of this schema."""
         if not _is_ranked(rows.field(self._by).type):
             raise OperatorError(f"column {self._by!r} is {rows.field(self._by).type}; it cannot be ranked", self._step)
         self._schema = rows
         keys = {name: rows.field(name).type for name in self._key}
         values = {"window": np.int64, "bar": np.int64, "full": np.bool_}
         self._table = KeyTable(self._step, keys, values, self._windowed.key_parts)
-        self._held = _Held(rows)
+        self._held = _HeldRows(rows)
         self._prune_at = _PRUNE_FROM_ROWS
 
     # Rows.
@@ -95,28 +95,28 @@ class TopK(PooledOperator):
         if self._schema is None:
             self._begin(batch.arrow.schema)
         rows, window = self._windowed.rows_in_time(batch)
-        best, ranked = self._ranked(batch.column(self._by))
+        best, has_rank = self._rank_numbers(batch.column(self._by))
         arrow, partition = batch.arrow, batch.partition
-        if rows is not None or ranked is not None:
+        if rows is not None or has_rank is not None:
             whole = np.arange(len(batch)) if rows is None else rows
-            keep = np.ones(len(whole), np.bool_) if ranked is None else ranked.take(whole)
+            keep = np.ones(len(whole), np.bool_) if has_rank is None else has_rank.take(whole)
             chosen, window = whole.compress(keep), window.compress(keep)
             arrow, partition, best = arrow.take(pa.array(chosen)), partition.take(chosen), best.take(chosen)
         if arrow.num_rows:
             self._add(arrow, partition, window, best)
         return None
 
-    def _ranked(self, column: Any) -> tuple[Int64s, Bools | None]:
-        """Return numbers by which rows are ranked, less being better, and which rows have a rank; None if all have."""
-        ranked: Bools | None = None
+    def _rank_numbers(self, column: Any) -> tuple[Int64s, Bools | None]:
+        """Return numbers by which rows are ranked, less being better, and which rows have one; None if all have."""
+        has_rank: Bools | None = None
         if column.null_count:
-            ranked = column.is_valid().to_numpy(zero_copy_only=False)
+            has_rank = column.is_valid().to_numpy(zero_copy_only=False)
         if pa.types.is_floating(column.type):
-            has_value = column.is_nan().fill_null(True).to_numpy(zero_copy_only=False)
-            if has_value.any():
-                ranked = ~has_value if ranked is None else ranked & ~has_value
+            is_missing = column.is_nan().fill_null(True).to_numpy(zero_copy_only=False)
+            if is_missing.any():
+                has_rank = ~is_missing if has_rank is None else has_rank & ~is_missing
         best = order_numbers(column)[-1]
-        return ~best if self._largest else best, ranked
+        return ~best if self._largest else best, has_rank
 
     def _add(self, rows: pa.RecordBatch, partition: npt.NDArray[np.uint16], window: Int64s, best: Int64s) -> None:
         keys = [rows.column(name) for name in self._key]
@@ -153,10 +153,10 @@ class TopK(PooledOperator):
             return None
         if self._windowed.time is not None:
             return self._close() if closes else None
-        return self._tell_news(p)
+        return self._emit_changed(p)
 
     def _close(self) -> tuple[Mapping[str, Any], Any] | None:
-        """Return the first rows of the windows that are closed now, and forget them."""
+        """Return the first rows of the windows that are closed now, and forget these windows."""
         live = self._table.live
         closed = self._windowed.closed.take(self._table.partition.take(live))
         due = live.compress(self._table.values["window"].take(live) <= closed)
@@ -165,32 +165,32 @@ class TopK(PooledOperator):
         is_due = np.zeros(len(self._table.partition), np.bool_)
         is_due[due] = True
         self._prune()
-        told = self._told(np.flatnonzero(is_due.take(self._held.slots)))
+        emitted = self._ordered_rows(np.flatnonzero(is_due.take(self._held.slots)))
         self._held.keep(np.flatnonzero(~is_due.take(self._held.slots)))
         self._table.delete(due, for_good=True)
-        return told
+        return emitted
 
-    def _tell_news(self, p: Punctuation) -> tuple[Mapping[str, Any], Any] | None:
-        """Return the first rows of the keys of which they have not been told as they are now."""
+    def _emit_changed(self, p: Punctuation) -> tuple[Mapping[str, Any], Any] | None:
+        """Return the first rows of the keys that have other first rows than at their last emission."""
         partition = self._table.partition
-        news = self._held.slots.compress(~self._held.result)
+        changed = self._held.slots.compress(~self._held.is_emitted)
         if p.partitions is not None:
-            news = news.compress(np.isin(partition.take(news), list(p.partitions)))
-        if not len(news):
+            changed = changed.compress(np.isin(partition.take(changed), list(p.partitions)))
+        if not len(changed):
             return None
         self._prune()
-        is_news = np.zeros(len(partition), np.bool_)
-        is_news[news] = True
-        # A row that has been thrown out again is none.
-        still = self._held.slots.compress(~self._held.result & is_news.take(self._held.slots))
-        is_news[:] = False
-        is_news[still] = True
-        rows = np.flatnonzero(is_news.take(self._held.slots))
-        self._held.result[rows] = True
-        return self._told(rows) if len(rows) else None
+        is_changed = np.zeros(len(partition), np.bool_)
+        is_changed[changed] = True
+        # A new row that has been pruned is not a change.
+        still = self._held.slots.compress(~self._held.is_emitted & is_changed.take(self._held.slots))
+        is_changed[:] = False
+        is_changed[still] = True
+        rows = np.flatnonzero(is_changed.take(self._held.slots))
+        self._held.is_emitted[rows] = True
+        return self._ordered_rows(rows) if len(rows) else None
 
-    def _told(self, rows: Int64s) -> tuple[Mapping[str, Any], Any]:
-        """Return these rows, which are all first ones of their keys, by window, key and rank."""
+    def _ordered_rows(self, rows: Int64s) -> tuple[Mapping[str, Any], Any]:
+        """Return these rows, which are the first ones of their keys, by window, key and rank."""
         slots, best = self._held.slots.take(rows), self._held.best.take(rows)
         numbers = [each for column in self._table.keys_of(slots) for each in order_numbers(column)]
         order = in_order([self._table.values["window"].take(slots), *numbers, best])
@@ -201,10 +201,10 @@ class TopK(PooledOperator):
         return columns | {_RANK: rank + 1}, self._table.partition.take(slots)
 
     def take_late(self) -> dict[int, int]:
-        """How many rows of each partition were late, of those of which that is news."""
+        """Return the late-row counts that changed since the last call."""
         return self._windowed.clock.take_late()
 
-    # Partitions that come and go.
+    # State by partition.
 
     def get_partition_state(self, pid: int) -> Iterator[Any]:
         schema = None if self._schema is None else self._schema.empty_table()
@@ -215,7 +215,7 @@ class TopK(PooledOperator):
         is_here = np.zeros(len(self._table.partition), np.bool_)
         is_here[self._table.slots_of(pid)] = True
         for part in self._held.pieces(np.flatnonzero(is_here.take(self._held.slots))):
-            piece = {**self._table.rows_piece(part.slots), "best": part.best, "told": part.result}
+            piece = {**self._table.rows_piece(part.slots), "best": part.best, "is_emitted": part.is_emitted}
             yield {**piece, "held": pa.Table.from_batches([part.rows])}
 
     def install_partition_state(self, pid: int, state: Any) -> None:
@@ -226,7 +226,7 @@ class TopK(PooledOperator):
         elif "held" in state:
             slots = self._table.install_keys(pid, state).take(state["at"])
             for rows in state["held"].combine_chunks().to_batches():
-                self._held.add(slots, state["best"], state["told"].copy(), rows)
+                self._held.add(slots, state["best"], state["is_emitted"].copy(), rows)
         else:
             self._table.install(pid, state)
 
@@ -241,8 +241,8 @@ class TopK(PooledOperator):
         return {} if self._schema is None else self._table.sizes()
 
 
-class _Held:
-    """Rows that may be among the first, in the order in which they came; `result` are those that have been emitted."""
+class _HeldRows:
+    """Rows that may be among the first, in arrival order; `is_emitted` says which have been emitted."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._parts: list[tuple[Int64s, Int64s, Bools, pa.RecordBatch]] = []
@@ -252,10 +252,10 @@ class _Held:
     def __len__(self) -> int:
         return self._rows
 
-    def add(self, slots: Int64s, best: Int64s, told: Bools, rows: pa.RecordBatch) -> None:
-        """Hold further rows."""
+    def add(self, slots: Int64s, best: Int64s, is_emitted: Bools, rows: pa.RecordBatch) -> None:
+        """Add further rows."""
         if len(slots):
-            self._parts.append((slots, best, told, rows))
+            self._parts.append((slots, best, is_emitted, rows))
             self._rows += len(slots)
 
     def _whole(self) -> tuple[Int64s, Int64s, Bools, pa.RecordBatch]:
@@ -263,8 +263,8 @@ class _Held:
             none = np.zeros(0, np.int64)
             return none, none, np.zeros(0, np.bool_), pa.RecordBatch.from_pylist([], self._schema)
         if len(self._parts) > 1:
-            slots, best, told, rows = zip(*self._parts, strict=True)
-            arrays = (np.concatenate(slots), np.concatenate(best), np.concatenate(told))
+            slots, best, is_emitted, rows = zip(*self._parts, strict=True)
+            arrays = (np.concatenate(slots), np.concatenate(best), np.concatenate(is_emitted))
             self._parts = [(*arrays, pa.concat_batches(rows))]
         return self._parts[0]
 
@@ -277,7 +277,7 @@ class _Held:
         return self._whole()[1]
 
     @property
-    def result(self) -> Bools:
+    def is_emitted(self) -> Bools:
         return self._whole()[2]
 
     @property
@@ -289,25 +289,25 @@ class _Held:
         if len(places) < self._rows:
             self._parts, self._rows = [self._at(places)], len(places)
 
-    def pieces(self, places: Int64s) -> Iterator[_Held]:
+    def pieces(self, places: Int64s) -> Iterator[_HeldRows]:
         """Yield the rows at these places, some at a time."""
         bytes_each = 24 + self.rows.nbytes // max(1, self._rows)
         for some in piece_slices(len(places), bytes_each):
-            part = _Held(self._schema)
+            part = _HeldRows(self._schema)
             part.add(*self._at(places[some]))
             yield part
 
     def _at(self, places: Int64s) -> tuple[Int64s, Int64s, Bools, pa.RecordBatch]:
-        slots, best, told, rows = self._whole()
-        return slots.take(places), best.take(places), told.take(places), rows.take(pa.array(places))
+        slots, best, is_emitted, rows = self._whole()
+        return slots.take(places), best.take(places), is_emitted.take(places), rows.take(pa.array(places))
 
 
 def _settings(parameters: Mapping[str, Any]) -> tuple[int, str, bool]:
     k, by, largest = parameters.get("k"), parameters.get("by"), parameters.get("largest", True)
     if not isinstance(k, int) or isinstance(k, bool) or k < 1:
-        raise ColumnError(f"k is how many rows are told of each key, at least 1; came {k!r}")
+        raise ColumnError(f"k is how many rows of each key are emitted, at least 1; got {k!r}")
     if not isinstance(by, str) or not isinstance(largest, bool):
-        raise ColumnError(f"by is the column that ranks rows, and largest is True or False; came {by!r}, {largest!r}")
+        raise ColumnError(f"by is the column that ranks rows, and largest is True or False; got {by!r}, {largest!r}")
     return k, by, largest
 
 

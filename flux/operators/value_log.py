@@ -1,6 +1,6 @@
-"""Value log: rows that are kept whole, in the order in which they came, each with the slot of its key.
+"""Value log: rows that are kept whole, in arrival order, each with the slot of its key.
 
-For what cannot be told from a few numbers: quantiles, and functions of the user's own.
+It serves the aggregates that need all values: quantiles, and a user's functions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .keys import piece_slices
 __all__ = ["Grouped", "ValueLog", "made_by_user"]
 
 
-_LARGE_GROUP = 24  # From so many values on, to sort each group by itself is faster than to sort all together.
+_LARGE_GROUP = 24  # With a mean of so many values, sorting each group by itself is faster than sorting all together.
 
 
 class ValueLog:
@@ -43,7 +43,7 @@ class ValueLog:
                 self._chunks[name].append(columns[name])
 
     def _whole(self) -> tuple[Int64s, dict[str, Any]]:
-        """All rows as one column each."""
+        """Return all rows, each column as one array."""
         if len(self._slots) > 1:
             self._slots = [np.concatenate(self._slots)]
             self._chunks = {name: [pa.concat_arrays(chunks)] for name, chunks in self._chunks.items()}
@@ -63,7 +63,7 @@ class ValueLog:
         return Grouped({name: column.take(places) for name, column in columns.items()}, group.take(order), begins)
 
     def keep(self, is_kept: npt.NDArray[np.bool_]) -> None:
-        """Forget the rows of all slots but those for which it holds."""
+        """Forget the rows of all slots for which `is_kept` does not hold."""
         if not self._slots:
             return
         logged, columns = self._whole()
@@ -99,7 +99,7 @@ def _sorted_within(
 
 
 def _rows_and_groups(logged: Int64s, slots: Int64s, groups: Int64s) -> tuple[Int64s, Int64s]:
-    """Return the rows whose slots are among these, as often as they are, and the group of each; rows ascend."""
+    """Return the rows of these slots, once for each group of their slot, and the group of each; rows ascend."""
     times_of = np.zeros(int(max(logged.max(), slots.max())) + 1, np.int64)
     np.add.at(times_of, slots, 1)
     group_of = np.zeros(len(times_of), np.int64)
@@ -111,18 +111,18 @@ def _rows_and_groups(logged: Int64s, slots: Int64s, groups: Int64s) -> tuple[Int
     first_of = np.cumsum(times_of) - times_of
     times = times_of.take(logged)
     row = np.repeat(np.arange(len(logged)), times)
-    behind = np.arange(len(row)) - np.repeat(np.cumsum(times) - times, times)
-    return row, groups.take(first_of.take(logged).repeat(times) + behind)
+    nth = np.arange(len(row)) - np.repeat(np.cumsum(times) - times, times)
+    return row, groups.take(first_of.take(logged).repeat(times) + nth)
 
 
 class Grouped:
-    """Rows by group: those of group i are from begins[i] to begins[i + 1], in the order in which they came."""
+    """Rows by group: those of group i are from begins[i] to begins[i + 1], in arrival order."""
 
     def __init__(self, columns: Mapping[str, Any], group: Int64s, begins: Int64s) -> None:
         self._columns, self._group, self._begins = columns, group, begins
 
     def apply(self, function: Any, names: Sequence[str]) -> Iterator[Any]:
-        """Yield what a function makes of each group's columns, as numpy arrays; what numpy calls masked is None."""
+        """Yield the result of a function of each group's columns, as numpy arrays; a masked result becomes None."""
         columns = [self._columns[name] for name in names]
         for start, stop in pairwise(self._begins.tolist()):
             made = function(*(to_numpy(column.slice(start, stop - start)) for column in columns))
@@ -130,7 +130,7 @@ class Grouped:
 
     @np.errstate(invalid="ignore", over="ignore")
     def quantile(self, name: str, fraction: float) -> Any:
-        """Return the quantile of a column in each group, between two values in proportion; null without values."""
+        """Return the quantile of a column in each group, interpolated linearly; null without values."""
         column = self._columns[name]
         x, valid = numbers_of(column)
         group = self._group if valid is None else self._group.compress(valid)
@@ -145,31 +145,31 @@ class Grouped:
         at = np.minimum(begins, len(values) - 1)
         low, high = values.take(at + below, mode="clip"), values.take(at + above, mode="clip")
         part = place - below
-        told = np.where(part == 0, low, low + (high - low) * part)
-        # Two values may be further apart than a float can say, and what is between them is a float all the same.
+        quantiles = np.where(part == 0, low, low + (high - low) * part)
+        # The distance of two values may overflow a float, although the values between them do not.
         apart = np.flatnonzero(~np.isfinite(high - low) & np.isfinite(low) & np.isfinite(high))
-        told[apart] = (low * (1 - part) + high * part)[apart]
-        # Between an infinity and another value is that infinity; only between both infinities is nothing to be told.
+        quantiles[apart] = (low * (1 - part) + high * part)[apart]
+        # Between an infinity and another value is that infinity; only between both infinities is NaN.
         endless = np.flatnonzero((np.isinf(low) | np.isinf(high)) & (part > 0))
-        told[endless] = (low + high)[endless]
-        # NaN stands behind all others, and makes the quantile NaN wherever it is.
+        quantiles[endless] = (low + high)[endless]
+        # NaN is sorted last, and makes every quantile NaN.
         last = values.take(at + np.maximum(sizes - 1, 0), mode="clip")
-        told[np.isnan(last)] = np.nan
-        return pa.array(told, mask=sizes == 0)
+        quantiles[np.isnan(last)] = np.nan
+        return pa.array(quantiles, mask=sizes == 0)
 
 
-def made_by_user(aggregate: Aggregate, logged: Grouped, told: Mapping[str, Any], key: Sequence[str]) -> Any:
-    """Return what the user's function makes of each group; what goes wrong names it and the group.
+def made_by_user(aggregate: Aggregate, logged: Grouped, columns: Mapping[str, Any], key: Sequence[str]) -> Any:
+    """Return the results of the user's function for all groups; errors name the function and the group.
 
-    `key` are the columns of `result` that say which group it is.
+    `key` are the columns of `columns` that identify a group.
     """
     assert callable(aggregate.what)
     function, field = aggregate.what, pa.field(aggregate.name, aggregate.detail)
     found: list[Any] = []
 
-    def failed(what: str, at: int | None) -> OperatorError:
-        group = "" if at is None else f" for {entry_name(told, key, at)}"
-        return OperatorError(f"aggregate {aggregate.name!r}: {what}{group}. Mend the function, or filter such rows out")
+    def failure(what: str, at: int | None) -> OperatorError:
+        group = "" if at is None else f" for {entry_name(columns, key, at)}"
+        return OperatorError(f"aggregate {aggregate.name!r}: {what}{group}. Fix the function, or filter such rows out")
 
     try:
         for made in logged.apply(function, aggregate.columns):
@@ -177,13 +177,13 @@ def made_by_user(aggregate: Aggregate, logged: Grouped, told: Mapping[str, Any],
     except FluxError:
         raise
     except (Exception, SystemExit) as error:  # A library that calls sys.exit() must not end a site.
-        raise failed(f"{locate(function, error)} raised {type(error).__name__}: {error}", len(found)) from error
+        raise failure(f"{locate(function, error)} raised {type(error).__name__}: {error}", len(found)) from error
     try:
         return to_arrow_array(found, field)
     except ColumnError as error:
         at = next((i for i, made in enumerate(found) if not _fits(made, field)), None)
-        came = "" if at is None else f" {found[at]!r:.100}"
-        raise failed(f"{locate(function)} returned{came}, and {field.type} was declared: {error}", at) from error
+        got = "" if at is None else f" {found[at]!r:.100}"
+        raise failure(f"{locate(function)} returned{got}, and {field.type} was declared: {error}", at) from error
 
 
 def _fits(made: Any, field: Any) -> bool:

@@ -122,7 +122,7 @@ def test_keys_that_changed_are_told_in_their_order() -> None:
         ({"aggregates": {"f": (len, "x", "int64")}}, "needs all values of a key"),
         ({"aggregates": {"n": "count"}, "emit": "sometimes"}, "emit is 'rows' or 'watermarks'"),
         ({}, "aggregates is a dict"),
-        ({"aggregates": {"s": ()}}, r"aggregate 's': expected .*came \(\)"),
+        ({"aggregates": {"s": ()}}, r"aggregate 's': expected .*got \(\)"),
         ({"aggregates": {"s": (len, 5, "int64")}}, "aggregate 's': expected"),
         ({"aggregates": {"s": (len, (), "int64")}}, "aggregate 's': expected"),
         ({"aggregate": {"n": "count"}}, "unknown parameters aggregate; it has aggregates, emit"),

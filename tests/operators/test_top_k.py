@@ -129,8 +129,8 @@ def test_keys_stand_in_order_and_ranks_in_theirs() -> None:
     ("wrong", "text"),
     [
         ({"k": 0}, "k is how many rows"),
-        ({"by": "nope"}, "by='nope' is to be a column of numbers"),
-        ({"by": "k"}, "came string"),
+        ({"by": "nope"}, "by='nope' must be a column of numbers"),
+        ({"by": "k"}, "got string"),
         ({"by": 3}, "by is the column"),
         ({"size_ms": 5}, "are given both or neither"),
     ],

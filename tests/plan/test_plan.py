@@ -269,9 +269,9 @@ def test_whoever_keeps_state_by_key_needs_the_key_whichever_way_it_is_made(opera
     ("schema", "key", "parameters", "says"),
     [
         (WORDS, "n", {"value": "n", "histroy": 3}, "'CountWindow': unknown parameters histroy; it has history, slide"),
-        (WORDS, "n", {"value": "n", "history": 0}, "history is a number of rows, from 1 to .*; 0 came"),
-        (WORDS, "n", {"value": "n", "slide": True}, "slide is a number of rows, from 1 to .*; True came"),
-        (WORDS, "n", {"value": 3}, "value is the name of a column; 3 came"),
+        (WORDS, "n", {"value": "n", "history": 0}, "history is a number of rows, from 1 to .*; got 0"),
+        (WORDS, "n", {"value": "n", "slide": True}, "slide is a number of rows, from 1 to .*; got True"),
+        (WORDS, "n", {"value": 3}, "value is the name of a column; got 3"),
         (WORDS, "n", {"value": "word"}, "column 'word' is string; expected signed integers, or floats. Cast it"),
     ],
 )
