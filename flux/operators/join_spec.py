@@ -109,10 +109,10 @@ def _keys(left: pa.Schema, right: pa.Schema, on: Any) -> tuple[tuple[str, ...], 
         )
     pairs = dict(named)
     for ours, theirs in pairs.items():
-        for whose, schema, name in (("this", left, ours), ("the other", right, theirs)):
+        for which, schema, name in (("this", left, ours), ("the other", right, theirs)):
             if name not in schema.names:
                 raise PlanError(
-                    f"join(on=...): {whose} stream has no column {name!r}; it has {describe_columns(schema)}"
+                    f"join(on=...): {which} stream has no column {name!r}; it has {describe_columns(schema)}"
                 )
         kinds = left.field(ours).type, right.field(theirs).type
         if kinds[0] != kinds[1] and not all(pa.types.is_integer(kind) for kind in kinds):
@@ -133,10 +133,10 @@ def _within(left: pa.Schema, right: pa.Schema, within: Any) -> tuple[str | None,
             f'within={{"ts": timedelta(minutes=1)}}; got {within!r:.200}'
         )
     [(column, bound)] = within.items()
-    for whose, schema in (("this", left), ("the other", right)):
+    for which, schema in (("this", left), ("the other", right)):
         if column not in schema.names:
             raise PlanError(
-                f"join(within=...): {whose} stream has no column {column!r}; it has {describe_columns(schema)}"
+                f"join(within=...): {which} stream has no column {column!r}; it has {describe_columns(schema)}"
             )
     kinds = left.field(column).type, right.field(column).type
     if kinds[0] != kinds[1]:
