@@ -25,7 +25,7 @@ from flux.sinks import Callback, Jsonl, Null, Parquet, Sink
 from flux.site.config import ProcessConfig
 from flux.site.egress.egress_process import EgressProcess
 from flux.types.errors import FluxError
-from flux.wire.reports import Report
+from flux.wire.reports import Report, RowsWritten
 from flux.wire.secret import new_secret
 
 PLAN = Plan(
@@ -112,7 +112,7 @@ async def live(process: Played, steps: list[int], *, crash: bool) -> None:
                 while not crash and not process.errors and process.producer.acked < sent:
                     await trio.sleep(0.001)
         nursery.cancel_scope.cancel()
-    for outlet in process._outlets:
+    for outlet in process._writers:
         if outlet.progress is not None:
             outlet.progress.close()
 

@@ -127,10 +127,10 @@ async def live(process: Played, steps: list[tuple[int, int]], *, crash: bool) ->
                 await trio.testing.wait_all_tasks_blocked()
         # A sink that blocks works in a thread, which is not a task: a crash comes before or after its answer.
         with trio.fail_after(60):
-            while not crash and not process.errors and not all(o.progress.ended for o in process._outlets):  # type: ignore
+            while not crash and not process.errors and not all(o.progress.ended for o in process._writers):  # type: ignore
                 await trio.sleep(0.001)
         nursery.cancel_scope.cancel()
-    for outlet in process._outlets:
+    for outlet in process._writers:
         if outlet.progress is not None:
             outlet.progress.close()
 

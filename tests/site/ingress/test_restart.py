@@ -149,7 +149,7 @@ def choosing(policy: Policy) -> Iterator[None]:
         patch.setattr(sys.modules[__name__], "PLAN", replace(PLAN, policy=policy))
         patch.setattr("flux.site.ingress.admission.WINDOW_MIN_ROWS", 4)
         patch.setattr("flux.site.ingress.admission._FIRST_ROWS", 14)
-        patch.setattr("flux.site.ingress.ingress_process._PATIENCE_S", 0.001)
+        patch.setattr("flux.site.ingress.ingress_process._ROOM_TIMEOUT_S", 0.001)
         yield
 
 
@@ -308,5 +308,5 @@ def test_a_source_is_told_to_forget_rows_only_when_the_journal_has_them_released
 
 def test_names_follow_the_incarnation(tmp_path: Path) -> None:
     copies = {site: replace(Copy()) for site in SITES}
-    assert Played(tmp_path / "none", Table(numbers(1)), copies, 1).name == "ingress"
-    assert Played(tmp_path / "none", Table(numbers(1)), copies, 3).name == "ingress.3"
+    assert Played(tmp_path / "none", Table(numbers(1)), copies, 1).shell.name == "ingress"
+    assert Played(tmp_path / "none", Table(numbers(1)), copies, 3).shell.name == "ingress.3"

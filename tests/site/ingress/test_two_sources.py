@@ -148,7 +148,7 @@ def played(make: Any, lives: list[list[tuple[str, int, int]]], policy: Policy) -
     copies = {site: Copy() for site in SITES}
     found = []
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("flux.site.ingress.ingress_process._PATIENCE_S", 0.001)
+        patch.setattr("flux.site.ingress.ingress_process._ROOM_TIMEOUT_S", 0.001)
         for incarnation, acks in enumerate(lives, 1):
             sources = make()
             found.append(Played(plan_of(sources, policy), Path(folder), sources, copies, incarnation))
