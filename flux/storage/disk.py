@@ -1,4 +1,4 @@
-"""Writing files so that a process may die at any moment: whole or not at all, and a full disk is said plainly."""
+"""Crash-safe file writes: whole or not at all. A full disk is a plain error."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ __all__ = ["append", "disk_error", "replace_file", "sync_directory"]
 
 
 def append(fd: int, data: bytes | memoryview, length: int) -> None:
-    """Write all of `data` at the end of a file of `length` bytes, or leave it as it was and raise `OSError`."""
+    """Write all of `data` at the end of a file of `length` bytes, or leave the file unchanged and raise `OSError`."""
     view = memoryview(data)
     written = 0
     try:
         while written < len(view):
             written += os.pwrite(fd, view[written:], length + written)
     except OSError:
-        # What follows a torn piece could not be read, so it must not stay.
+        # Anything after a torn write could not be read, so the torn write must not stay.
         with contextlib.suppress(OSError):
             os.ftruncate(fd, length)
         raise
 
 
 def replace_file(path: Path, data: bytes, *, fsync: bool) -> None:
-    """Let `path` hold `data`: whoever reads it finds the old or the new content, never a mixture."""
+    """Replace the content of `path` with `data`: a reader gets the old or the new content, never a mixture."""
     fresh = path.with_name(f"{path.name}.new")
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
     try:
@@ -42,7 +42,7 @@ def replace_file(path: Path, data: bytes, *, fsync: bool) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Make durable which names a directory has: a file that was renamed is not safe before."""
+    """Make the names in a directory durable: a renamed file is not safe before."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -50,14 +50,12 @@ def sync_directory(path: Path) -> None:
         os.close(fd)
 
 
-def disk_error(who: str, path: Path, error: OSError, kept: str) -> FluxError:
-    """What to raise when the disk did not take something; `kept` says what is safe all the same.
+def disk_error(writer: str, path: Path, error: OSError, kept: str) -> FluxError:
+    """Return the error to raise when a write fails; `kept` says what is safe nevertheless.
 
     >>> print(disk_error("flux.sinks.Jsonl", Path("out"), OSError(errno.ENOSPC, "No space left on device"), "All is"))
     flux.sinks.Jsonl cannot write out: No space left on device. All is. Make room there or choose another disk
     """
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    advice = (
-        "Make room there or choose another disk" if is_full else "See that it can be written or choose another path"
-    )
-    return FluxError(f"{who} cannot write {path}: {error.strerror or error}. {kept}. {advice}")
+    advice = "Make room there or choose another disk" if is_full else "Make it writable or choose another path"
+    return FluxError(f"{writer} cannot write {path}: {error.strerror or error}. {kept}. {advice}")

@@ -1,12 +1,12 @@
 """Journal: a file of records that grows at its end and outlives the process that writes it.
 
-Each record is its length, the crc32 of its content, the crc32 of these two, and the content. A process that is
-killed leaves at most one record unfinished, the last: it is cut off when the journal is opened again, and nobody
-had acted on it. Anything else that does not fit its checksum is damage, and an error.
+Each record is its length, the crc32 of its content, the crc32 of these two, and the content. A killed process leaves
+at most one record unfinished, the last. It is cut off when the journal is opened again; no effect had depended on it.
+Any other mismatch with a checksum is damage, and an error.
 
-What was written survives the death of the process, because the system has it. It survives the loss of power only
-with `fsync`, which costs milliseconds for each record. A journal has one writer: the file is locked while a process
-has it open.
+A written record survives the death of the process, because the operating system has it. It survives the loss of power
+only with `fsync`, which costs milliseconds for each record. A journal has one writer: the file is locked while a
+process has it open.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _KEPT = "What the journal held before is safe"
 
 
 class InUse(FluxError):
-    """Another process has the journal, and lives."""
+    """The journal is open in another live process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record as it was found: where it begins in the file, and its content."""
+    """One record as read: its position in the file, and its content."""
 
     position: int
     content: bytes
@@ -55,7 +55,7 @@ class Journal:
 
     @classmethod
     def open(cls, path: Path, *, fsync: bool = False) -> tuple[Journal, list[Record]]:
-        """Open or make the journal at `path`; return it and the records it holds."""
+        """Open or create the journal at `path`; return it and the records it holds."""
         try:
             fd = _open_locked(path)
             try:
@@ -70,7 +70,7 @@ class Journal:
     def _read(cls, path: Path, fd: int, fsync: bool) -> tuple[Journal, list[Record]]:
         data = path.read_bytes()
         if len(data) < len(MAGIC) and MAGIC.startswith(data):
-            # New, or its process died as it began.
+            # The file is new, or the process died while it wrote the header.
             append(fd, MAGIC, 0)
             if fsync:
                 os.fsync(fd)
@@ -82,9 +82,9 @@ class Journal:
         return cls(path, fd, size, fsync), found
 
     def append(self, content: bytes, *, fsync: bool | None = None) -> int:
-        """Write one record and return its position; on return it outlives this process."""
+        """Write one record and return its position; from then on the record outlives this process."""
         try:
-            append(self._fd, _framed(content), self.size)
+            append(self._fd, _frame(content), self.size)
             if self._fsync if fsync is None else fsync:
                 os.fsync(self._fd)
         except OSError as error:
@@ -94,14 +94,14 @@ class Journal:
         return position
 
     def shorten(self, first: Iterable[bytes], keep_from: int, *, fsync: bool | None = None) -> int:
-        """Let the records `first` take the place of all before position `keep_from`.
+        """Replace all records before position `keep_from` with the records `first`.
 
-        A new file takes the old one's name when it is whole; with `fsync`, whole on the disk. Returns by how much later
-        records came forward.
+        A new file takes the old one's name when it is whole; with `fsync`, whole on the disk. Return the number of
+        bytes by which later records moved forward.
         """
         is_synced = self._fsync if fsync is None else fsync
         fresh = self.path.with_name(f"{self.path.name}.new")
-        head = MAGIC + b"".join(map(_framed, first))
+        head = MAGIC + b"".join(map(_frame, first))
         try:
             fresh.unlink(missing_ok=True)
             fd = _open_locked(fresh)
@@ -125,7 +125,7 @@ class Journal:
         return forward
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file and release its lock."""
         os.close(self._fd)
 
 
@@ -142,13 +142,13 @@ def _open_locked(path: Path) -> int:
     return fd
 
 
-def _framed(content: bytes) -> bytes:
+def _frame(content: bytes) -> bytes:
     checked = struct.pack("<II", len(content), zlib.crc32(content))
     return checked + struct.pack("<I", zlib.crc32(checked)) + content
 
 
 def _records(path: Path, data: bytes) -> Iterator[Record]:
-    """Yield the records that are whole; raise if something else than the end is missing."""
+    """Yield the complete records; raise if anything but the end of the last one is missing."""
     if data.startswith(_BEGIN) and not data.startswith(MAGIC):
         raise _other_release(path, data[len(_BEGIN) :].partition(b"\n")[0])
     if not data.startswith(MAGIC):
@@ -177,6 +177,6 @@ def _other_release(path: Path, version: bytes) -> FluxError:
 
 def _damaged(path: Path, position: int, what: str) -> FluxError:
     return FluxError(
-        f"the journal {path} is damaged at byte {position}: {what}. A process that is killed does not do that: the "
-        "disk or another program did. The run cannot go on from it; run the flow again"
+        f"the journal {path} is damaged at byte {position}: {what}. A killed process does not cause that: the disk or "
+        "another program did. The run cannot resume from it; run the flow again"
     )
