@@ -1,9 +1,8 @@
-"""Columns between Arrow, which moves them, and numpy, in which operators work.
+"""Conversion of columns between Arrow, which moves them, and numpy, in which operators work.
 
-`to_numpy` never copies what can be looked at in place and never lets an operator write to it: the same
-memory may still be needed by the other copy's buffer. `to_arrow_array` takes what users naturally hold (numpy,
-masked, Arrow, lists) and casts it safely (`casting`): a value that does not fit is an error and never
-another value; only floats may be rounded.
+`to_numpy` copies nothing that can be read in place, and returns read-only arrays: the buffer for the other copy may
+still need the same memory. `to_arrow_array` takes numpy, masked and Arrow arrays and lists, and casts them safely (see
+`flux.types.cast`). A value that does not fit is an error and never becomes another value; only floats may be rounded.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from .validate import check_values
 __all__ = ["ColumnError", "record_batch_of", "schema_of", "to_arrow_array", "to_numpy"]
 
 _UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
-# What has a type of its own, other than the values in it.
+# Types that carry an element type of their own.
 _ARRAYS = pa.Array | pa.ChunkedArray | np.ndarray
 
 
@@ -33,7 +32,7 @@ def to_numpy(column: Any) -> npt.NDArray[Any]:
 
     Strings, binary and nested values are Python objects; fixed_size_binary(w) is uint8 of shape (rows, w).
 
-    >>> print(numpy_of(pa.array([1, None, 3], pa.int16())))
+    >>> print(to_numpy(pa.array([1, None, 3], pa.int16())))
     [1 -- 3]
     """
     if pa.types.is_dictionary(column.type):
@@ -56,16 +55,16 @@ def _plain(column: Any) -> npt.NDArray[Any]:
         flat = np.frombuffer(buffer, np.uint8)[column.offset * width : (column.offset + len(column)) * width]
         return flat.reshape(len(column), width)
     if pa.types.is_timestamp(kind) and kind.tz is not None:
-        # numpy has no time zones: the instants in UTC, as Arrow stores them.
+        # numpy has no time zones: return the instants in UTC, as Arrow stores them.
         column = column.cast(pa.timestamp(kind.unit))
     return np.asarray(column.to_numpy(zero_copy_only=False))
 
 
 def _without_nulls(column: Any) -> Any:
-    """Fill nulls with what a type has for zero, so that numpy keeps the type."""
+    """Return the column with nulls filled with the zero of its type, so that numpy keeps the type."""
     kind = column.type
     if pa.types.is_fixed_size_binary(kind):
-        # Null slots have their bytes like any other.
+        # Null slots have bytes like any other slot.
         return column
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
         return pc.fill_null(column, pa.scalar(0).cast(kind))
@@ -83,7 +82,7 @@ def _read_only(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def to_arrow_array(values: Any, field: Any = None, known: Any = None) -> Any:
-    """Return `values` as an Arrow array of the field's type, or else of the type they tell; `known` is known of it."""
+    """Return `values` as an Arrow array of the field's type; without a field, infer the type, from `known` on."""
     kind = None if field is None else field.type
     if not isinstance(values, _ARRAYS | str | bytes) and hasattr(values, "__iter__"):
         values = list(values)
@@ -95,7 +94,7 @@ def to_arrow_array(values: Any, field: Any = None, known: Any = None) -> Any:
     except _UNFIT as error:
         expected = kind if kind is not None else "values of one type"
         place = _first_unfit(values, kind, exact)
-        why = f"expected {expected}, came {describe(values)}: {error}"
+        why = f"expected {expected}, got {describe(values)}: {error}"
         raise ColumnError(f"{why}{_advice(values, kind, place) if exact else ''}", place) from error
     check_values(array)
     if field is not None:
@@ -105,7 +104,7 @@ def to_arrow_array(values: Any, field: Any = None, known: Any = None) -> Any:
 
 def _check_nulls(array: Any, field: Any) -> None:
     if not field.nullable and array.null_count:
-        raise ColumnError(f"expected {field.type} without nulls, came {array.null_count} nulls")
+        raise ColumnError(f"expected {field.type} without nulls, got {array.null_count} nulls")
 
 
 def _first_unfit(values: Any, kind: Any, exact: bool) -> int | None:
@@ -120,19 +119,19 @@ def _first_unfit(values: Any, kind: Any, exact: bool) -> int | None:
 
 
 def _advice(values: Any, kind: Any, place: int | None) -> str:
-    """What to do about a type that nobody declared; `kind` is what values before the one at `place` told, if any."""
+    """Return the advice for an undeclared type; `kind` is inferred from the values before `place`, if there are any."""
     is_later = kind is not None and place is not None
-    which = f"{values[place]!r:.100} is not of the type that values before it told. " if is_later else ""
+    which = f"{values[place]!r:.100} is not of the type of the values before it. " if is_later else ""
     return f". {which}Declare `output` with the operator, or emit values of one type"
 
 
 def record_batch_of(columns: Any, output: Any = None) -> Any:
-    """Return a record batch of the declared schema, or of the columns' own types and order if None is.
+    """Return a record batch of the declared schema; if `output` is None, of the columns' own types and order.
 
-    `output` may also be a `Learning`: then open types are what the values tell.
+    `output` may also be a `PartialSchema`: then open types are inferred from the values.
     """
     if not isinstance(columns, Mapping):
-        raise ColumnError(f"output is given as a dict of columns; {describe(columns)} came")
+        raise ColumnError(f"output is a dict of columns; got {describe(columns)}")
     if output is not None and set(columns) != set(output.names):
         raise ColumnError(
             f"the declared output has the columns {', '.join(output.names)}; those emitted are "
@@ -167,7 +166,7 @@ def _column_of(name: str, values: Any, output: Any) -> tuple[Any, Any]:
 
 
 def describe(values: Any) -> str:
-    """Say in a few words what `values` are."""
+    """Return a short description of `values`."""
     if isinstance(values, np.ndarray):
         return f"a numpy array of {values.dtype} with shape {values.shape}"
     if isinstance(values, pa.Array | pa.ChunkedArray):
@@ -190,7 +189,7 @@ def schema_of(declared: Any) -> Any:
     if isinstance(declared, pa.Schema):
         return _checked_output(declared)
     if not isinstance(declared, dict):
-        raise ColumnError(f"output is a dict of column names and types, or a pyarrow.Schema; came {declared!r}")
+        raise ColumnError(f"output is a dict of column names and types, or a pyarrow.Schema; got {declared!r}")
     fields = []
     for name, kind in declared.items():
         try:
@@ -198,20 +197,20 @@ def schema_of(declared: Any) -> Any:
         except (ValueError, TypeError) as error:
             raise ColumnError(
                 f"output column {name!r}: expected a type such as 'int32', 'string' or pyarrow.list_(...), "
-                f"came {kind!r}: {error}"
+                f"got {kind!r}: {error}"
             ) from error
     return _checked_output(pa.schema(fields))
 
 
 def _checked_output(schema: Any) -> Any:
     if not schema.names:
-        raise ColumnError("output has no column. Name one at least; leave `output` out if the first rows are to tell")
+        raise ColumnError("output has no column. Name at least one; omit `output` to infer it from the first rows")
     check_names(schema.names)
     for field in schema:
         plain = normalize_type(field.type)
         if plain != field.type:
             raise ColumnError(
-                f"output column {field.name!r}: expected a type whose values can be sent one by one, came "
-                f"{field.type}. Declare {plain}; what is emitted is converted"
+                f"output column {field.name!r}: expected a type whose values can be sent one by one, got "
+                f"{field.type}. Declare {plain}; emitted values are converted"
             )
     return schema

@@ -34,7 +34,7 @@ MODULES = {
 
 def warn_renamed(old: str, new: str, stacklevel: int = 3) -> None:
     """Warn that `old` is called `new` now."""
-    warnings.warn(f"{old} is called {new} now; the old name goes with the next release", DeprecationWarning, stacklevel)
+    warnings.warn(f"{old} is called {new} now; the next release removes the old name", DeprecationWarning, stacklevel)
 
 
 def renamed_attributes(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
@@ -71,6 +71,6 @@ class _OldModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def find_old_modules() -> None:
-    """Let `import` find modules by their old names, too."""
+    """Make `import` find modules by their old names, too."""
     if not any(isinstance(finder, _OldModules) for finder in sys.meta_path):
         sys.meta_path.append(_OldModules())

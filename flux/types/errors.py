@@ -1,10 +1,10 @@
-"""The errors a user of Flux can meet.
+"""The errors that Flux raises to its users.
 
-All derive from `FluxError`, so that one `except` catches them. Each says who, what was expected, what came
-and what to do, because it is usually read from the log of a machine that is no longer there. The text is
-finished when the error is made; the attributes are for programs. Errors cross process boundaries as
-`to_dict()` documents and come back with `from_dict()`: nothing is unpickled, and an error made by a newer
-release arrives as a plain `FluxError` with its text intact.
+All derive from `FluxError`, so that one `except` catches them. Each names the part of the dataflow, what it expected,
+what it got and what to do, because errors are usually read from the log of a machine that is no longer there. The text
+is complete when the error is created; the attributes are for programs. Errors cross process boundaries as documents:
+`to_dict()` encodes and `from_dict()` decodes them. Nothing is unpickled, and an error of a newer release arrives as a
+plain `FluxError` with its text intact.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PARTITIONS_SHOWN = 8
 
 
 class FluxError(Exception):
-    """Anything Flux reports; the root of all others."""
+    """Any error that Flux reports; the base class of all others."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the error as msgpack or JSON types: its class, its text and its attributes.
@@ -44,11 +44,11 @@ class FluxError(Exception):
 
 
 class PlanError(FluxError):
-    """The dataflow, its data or its settings cannot be run as written; found before anything is processed."""
+    """The dataflow, its data or its settings cannot be run as written; raised before anything is processed."""
 
 
 class OperatorError(FluxError):
-    """User code raised, or emitted what it may not; the run stops at that row, on both copies alike.
+    """User code raised, or emitted invalid rows; the run stops at that row, on both copies alike.
 
     >>> str(OperatorError("division by zero", step="WindowStats", partition=3, row=17))
     "step 'WindowStats', partition 3, row 17: division by zero"
@@ -80,10 +80,10 @@ class OperatorError(FluxError):
 
 
 class DataLost(FluxError):
-    """Every copy of some partitions is gone. The dataflow stops: it never carries on with a hole.
+    """Every copy of some partitions is lost. The dataflow stops: it never continues with a gap.
 
-    `safe_upto` is the last sequence number up to which the output is complete; None if nothing is. `copies` is how many
-    the partitions had: 1 with `availability="none"`.
+    `safe_upto` is the last sequence number up to which the output is complete; None if there is none. `copies` is the
+    number of copies that the partitions had: 1 with `availability="none"`.
 
     >>> str(DataLost([("stats", 4), ("stats", 7)], safe_upto=1200)).split("; ")[0]
     'both copies are lost of 2 partitions: stats/4, stats/7. Output is complete up to sequence number 1200'
@@ -122,11 +122,11 @@ class DataLost(FluxError):
 
 
 class StateError(FluxError):
-    """An operator's state could not be taken, moved or installed."""
+    """An operator's state could not be read, moved or installed."""
 
 
 class AuthError(FluxError):
-    """A peer did not prove that it knows the run's secret, or we could not prove it to the peer."""
+    """A peer did not prove that it knows the run's secret, or this process could not prove it to the peer."""
 
 
 class NoSites(FluxError):
@@ -134,24 +134,24 @@ class NoSites(FluxError):
 
 
 class SourceEnded(FluxError):
-    """The source ended before what was waited for came: there will be no more output."""
+    """The source ended before the awaited output was emitted: there will be no more output."""
 
 
-def with_location(who: str, error: BaseException, doing: str, advice: str) -> FluxError:
-    """What to raise when code of the user's, in a source or a sink, raised: whose it was, when, and where in it.
+def with_location(part: str, error: BaseException, doing: str, advice: str) -> FluxError:
+    """Return the error to raise for user code of a source or sink, with its traceback.
 
-    >>> print(blamed("sink Orders", ValueError("too large"), "took the rows 1 to 9", "Mend it"))
-    sink Orders raised ValueError: too large when it took the rows 1 to 9. Mend it
+    >>> print(with_location("sink Orders", ValueError("too large"), "took the rows 1 to 9", "Fix it"))
+    sink Orders raised ValueError: too large when it took the rows 1 to 9. Fix it
     """
     if isinstance(error, FluxError):
         return error
     where = "".join(traceback.format_tb(error.__traceback__)).rstrip()
-    text = f"{who} raised {type(error).__name__}: {error} when it {doing}. {advice}"
+    text = f"{part} raised {type(error).__name__}: {error} when it {doing}. {advice}"
     return FluxError(f"{text}\n{where}" if where else text)
 
 
 def unwrap_group(error: BaseException) -> BaseException:
-    """The error itself, out of the groups that trio makes; of several the first."""
+    """Return the error inside trio's exception groups; the first if there are several."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

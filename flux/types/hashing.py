@@ -1,8 +1,8 @@
-"""The hash that says which partition a row belongs to: the same on every site, release and machine.
+"""The hash that gives the partition of a row: the same on every site, release and machine.
 
-Python's own hash is salted, numpy and Arrow have none that they promise to keep, and a row that lands
-elsewhere after an upgrade would miss its state. So the hash is defined here, and its test vectors are
-published in `tests/types/test_hashing.py`; a change of either is a change of the wire format.
+Python's own hash is salted, numpy and Arrow promise no stable one, and a row that goes to another partition after an
+upgrade would miss its state. So the hash is defined here, and its test vectors are published in
+`tests/types/test_hashing.py`; a change of either is a change of the wire format.
 
 **Definition.** All arithmetic is on unsigned 64-bit words, modulo 2**64.
 
@@ -74,7 +74,7 @@ def partition_of(columns: Sequence[Any], partitions: int) -> npt.NDArray[np.uint
     """
     if not 1 <= partitions <= MAX_PARTITIONS:
         raise PlanError(
-            f"an exchange has from 1 to {MAX_PARTITIONS} partitions; {partitions} were asked for. "
+            f"an exchange has from 1 to {MAX_PARTITIONS} partitions; got {partitions}. "
             "Choose a few times the number of cores that will ever hold them"
         )
     hashed = hash_rows(columns)
@@ -93,7 +93,7 @@ def hash_rows(columns: Sequence[Any]) -> Uint64s:
     for column in columns:
         words = tokens(column)
         if hashed is None:
-            # The tokens are ours: the first column's array becomes the result, and nothing more is allocated.
+            # `tokens` returns a new array: that of the first column becomes the result, without another allocation.
             hashed, scratch = words, np.empty_like(words)
         else:
             np.add(hashed, words, out=hashed)
@@ -104,7 +104,7 @@ def hash_rows(columns: Sequence[Any]) -> Uint64s:
 
 
 def mix(words: Uint64s, scratch: Uint64s | None = None) -> Uint64s:
-    """Mix `words` in place and return them; `scratch` is an array of the same shape to work in."""
+    """Mix `words` in place and return them; `scratch` is a work array of the same shape."""
     if scratch is None:
         scratch = np.empty_like(words)
     np.right_shift(words, _SHIFT_1, out=scratch)
@@ -119,7 +119,7 @@ def mix(words: Uint64s, scratch: Uint64s | None = None) -> Uint64s:
 
 
 def tokens(column: Any) -> Uint64s:
-    """Return the token of each value of an Arrow array, in a fresh array."""
+    """Return the token of each value of an Arrow array, in a new array."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     words = _tokens_of_values(column)
@@ -129,7 +129,7 @@ def tokens(column: Any) -> Uint64s:
 
 
 def _tokens_of_values(column: Any) -> Uint64s:
-    """Return tokens in which those of nulls are arbitrary."""
+    """Return the tokens of values; those of nulls are arbitrary."""
     kind = column.type
     if pa.types.is_null(kind):
         return np.full(len(column), _NULL, np.uint64)
@@ -178,7 +178,7 @@ def _integers(column: Any) -> Uint64s:
     return values.astype(wide).view(np.uint64)
 
 
-# Signalling NaNs are values like others here, and no reason to warn.
+# Signalling NaNs are ordinary values here and must not cause a warning.
 @np.errstate(invalid="ignore")
 def _floats(column: Any) -> Uint64s:
     values = _raw(column, column.type.to_pandas_dtype()).astype(np.float64)
@@ -193,7 +193,7 @@ def _floats(column: Any) -> Uint64s:
 
 
 def _instants(column: Any) -> Uint64s:
-    """Nanoseconds modulo 2**64: equal instants agree even where their nanoseconds overflow."""
+    """Return nanoseconds modulo 2**64: equal instants agree even where their nanoseconds overflow."""
     kind = column.type
     if pa.types.is_interval(kind):
         raise PlanError(f"rows cannot be partitioned by a column of type {kind}: it has no fixed length")
@@ -206,7 +206,7 @@ def _instants(column: Any) -> Uint64s:
 
 
 def _decimals(column: Any) -> Uint64s:
-    """Bring all scales to one, so that 1.5 and 1.50 agree."""
+    """Return the tokens of decimals at one common scale, so that 1.5 and 1.50 agree."""
     kind = column.type
     if kind.scale > _DIGITS or kind.precision - kind.scale > _DIGITS:
         raise PlanError(
@@ -217,9 +217,9 @@ def _decimals(column: Any) -> Uint64s:
     scaled = column.cast(pa.decimal256(2 * _DIGITS, _DIGITS))
     raw = _quarters(scaled)
     words = _bytes(raw.reshape(-1).view(np.uint8), np.arange(len(scaled) + 1) * 32)
-    # Where the value is a whole number n, what is stored is n * 5**38 * 2**38, and modulo 2**64 the factors can
-    # be undone. Whether it was one, n itself tells, scaled again. (A division would say it too, but Arrow's is
-    # wrong for some values of this width.)
+    # Where the value is a whole number n, n * 5**38 * 2**38 is stored, and modulo 2**64 the factors can be undone.
+    # Scaling n again shows whether the value was whole. (A division would show it too, but Arrow's is wrong for some
+    # values of this width.)
     whole = ((raw[:, 0] >> np.uint64(38)) | (raw[:, 1] << np.uint64(26))) * _UNDO_5_38
     for integers in (whole.view(np.int64), whole):
         is_whole = (_quarters(pa.array(integers).cast(scaled.type)) == raw).all(axis=1)
@@ -264,7 +264,7 @@ def _bytes(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -> Uint6
     owner = np.repeat(np.arange(len(counts)), counts)
     place = np.arange(total) - (last - counts)[owner]
 
-    # Every string may be read in whole words: the copy ends in seven zeros more. Word i of this view
+    # The copy ends with seven more zeros, so that every string can be read in whole words. Word i of this view
     # begins at byte i; numpy reads unaligned words correctly wherever the machine does.
     begin, end = int(offsets[0]), int(offsets[-1])
     padded = np.zeros(end - begin + 7, np.uint8)
@@ -272,7 +272,7 @@ def _bytes(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -> Uint6
     word_at: Uint64s = np.ndarray((end - begin,), "<u8", padded, strides=(1,))
     words: Uint64s = word_at[starts[owner] - begin + 8 * place].astype(np.uint64, copy=False)
 
-    # What the last word read beyond its string belongs to the next one.
+    # The last word of a string may include bytes of the next one: mask them.
     beyond = (8 * counts - lengths) * 8
     tail = last[counts > 0] - 1
     words[tail] &= np.uint64(0xFFFFFFFFFFFFFFFF) >> beyond[counts > 0].astype(np.uint64)

@@ -1,13 +1,13 @@
-"""Learning: the types of output columns that nobody declared.
+"""Type inference for undeclared output columns.
 
-The first value of a column tells its type, and all that follow must have it: 2.0 behind 1 is refused, as True is. For
-each site learns by itself, of the rows that come to it; were values converted to what it knew first, copies of a
-partition would differ by where they are, and when they came there. None tells nothing, and an empty list not
-what it is a list of: as far as a type is not told it is *open*, and Arrow's null type stands there. Rows of open types
-travel as they are, and whoever puts rows together makes of them what the others were told. So None is None wherever
-batches are cut, whichever site it is made on, and whenever a partition came there.
+The first value of a column defines its type, and all later values must have it: 2.0 after 1 is refused, as True is. The
+reason is that each site infers types separately, from the rows it gets. If values were converted to the type inferred
+first, the copies of a partition would differ by their site and by the time of their arrival there.
 
-If two sites are told different types, whoever puts their rows together says so.
+None has no type, and an empty list has no element type. Such a type is *open*; Arrow's null type stands for it. Rows
+with open types are sent unchanged, and a merge with other rows fills the types in. So None stays None wherever batches
+are cut, on whichever site, and whenever a partition moves. If two sites infer different types, the merge of their rows
+reports it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["PartialSchema", "concat", "extend_schema", "infer_type", "unify"]
 
 @dataclass(frozen=True)
 class PartialSchema:
-    """The schema of an undeclared output as far as it is known: some of its types may be open."""
+    """The schema of an undeclared output as far as it is known; some of its types may be open."""
 
     schema: Any
 
@@ -39,18 +39,18 @@ class PartialSchema:
 
 
 def extend_schema(known: PartialSchema | None, schema: Any) -> PartialSchema:
-    """Return what is known of an output after rows of `schema`."""
+    """Return the schema that is known of an output after rows of `schema`."""
     if known is not None and known.schema == schema:
         return known
     whole = schema if known is None else unify(known.schema, schema)
-    assert whole is not None, "what is emitted fits what is known"
+    assert whole is not None, "emitted rows fit the known schema"
     return PartialSchema(whole)
 
 
 def infer_type(values: Any, known: Any = None) -> Any:
-    """Return the type that values tell, of which `known` is known.
+    """Return the type of the first values, starting from `known`.
 
-    >>> told([None, 1, "a"]), told([None]), told([[], [1]]), told([1.5], known=pa.int8())
+    >>> infer_type([None, 1, "a"]), infer_type([None]), infer_type([[], [1]]), infer_type([1.5], known=pa.int8())
     (DataType(int64), DataType(null), ListType(list<item: int64>), DataType(int8))
     """
     if known is not None and not _is_open(known):
@@ -59,20 +59,20 @@ def infer_type(values: Any, known: Any = None) -> Any:
     if isinstance(values, np.ndarray) and values.dtype == object and values.ndim == 1:
         values = values.tolist()
     if not isinstance(values, list):
-        return _further(kind, cast_values(values).type)
+        return _extend_type(kind, cast_values(values).type)
     for value in values:
         if value is not None:
-            kind = _further(kind, _type_of(value))
+            kind = _extend_type(kind, _type_of(value))
             if not _is_open(kind):
                 break
     return kind
 
 
 def _type_of(value: Any) -> Any:
-    """Return the type that one value tells. What is nested is asked part by part: Arrow would mix them."""
+    """Return the type of one value. Nested values are inferred part by part: Arrow would mix their types."""
     if isinstance(value, Mapping):
         if not all(isinstance(name, str) for name in value):
-            raise TypeError(f"{value!r:.100} has keys that are no text, and fields have names")
+            raise TypeError(f"{value!r:.100} has keys that are not text, and fields have names")
         return pa.struct({name: infer_type([inner]) for name, inner in value.items()})
     if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype != object:
         return pa.list_(cast_values(value).type)
@@ -83,13 +83,13 @@ def _type_of(value: Any) -> Any:
     return cast_values([value], exact=True).type
 
 
-def _further(kind: Any, other: Any) -> Any:
-    """Return what is known of a type when another value has told `other`; what does not fit is left to the cast."""
+def _extend_type(kind: Any, other: Any) -> Any:
+    """Return the known type after a value of type `other`; the cast refuses a value that does not fit."""
     whole = unify_types(kind, other)
     if whole is None:
         return kind
     if _has_empty_struct(whole):
-        raise TypeError("an empty dict does not tell which fields there are. Declare `output` with the operator")
+        raise TypeError("an empty dict does not show which fields there are. Declare `output` with the operator")
     return whole
 
 
@@ -98,9 +98,9 @@ def _has_empty_struct(kind: Any) -> bool:
 
 
 def unify_types(kind: Any, other: Any) -> Any:
-    """Return the type that both are, where what is open in one may be told in the other; None if they differ.
+    """Return the common type of both, where an open part of one is filled from the other; None if they differ.
 
-    >>> filled(pa.list_(pa.null()), pa.list_(pa.int8())), filled(pa.int8(), pa.int16())
+    >>> unify_types(pa.list_(pa.null()), pa.list_(pa.int8())), unify_types(pa.int8(), pa.int16())
     (ListType(list<item: int8>), None)
     """
     if pa.types.is_null(other) or kind == other:
@@ -114,11 +114,11 @@ def unify_types(kind: Any, other: Any) -> Any:
     if any(each is None for each in made):
         return None
     whole = _with_inner(kind, made)
-    return whole if whole == _with_inner(other, made) else None  # They may have other names or sizes.
+    return whole if whole == _with_inner(other, made) else None  # Names or sizes may differ.
 
 
 def unify(schema: Any, other: Any) -> Any:
-    """Return the schema that both are, where what is open in one may be told in the other; None if they differ."""
+    """Return the common schema of both, where an open type of one is filled from the other; None if they differ."""
     if schema == other:
         return schema
     if schema.names != other.names:
@@ -139,7 +139,7 @@ def concat(batches: Sequence[Any]) -> Any:
     whole = batches[0].schema
     for batch in batches:
         whole = unify(whole, batch.schema)
-        assert whole is not None, "they are of one step, and fit what is known of it"
+        assert whole is not None, "batches of one step fit its known schema"
     return pa.concat_batches([batch if batch.schema == whole else batch.cast(whole) for batch in batches])
 
 
@@ -154,7 +154,7 @@ def _with_inner(kind: Any, inner: list[Any]) -> Any:
 
 
 def _inner(kind: Any) -> list[Any]:
-    """The types that a nested one is made of."""
+    """Return the inner types of a nested type; nothing for others."""
     if pa.types.is_struct(kind):
         return [field.type for field in kind]
     if pa.types.is_map(kind):

@@ -1,8 +1,8 @@
-"""The types under which rows travel, and the names that columns may have.
+"""The types with which rows are sent, and the names that columns may have.
 
-Rows travel under *plain* types. A dictionary belongs to a stream and not to a batch that is cut, merged and sent
-on by itself, and Arrow cannot pick rows out of views and run-length encodings: such columns are decoded where
-rows enter, from a source or an operator. Equal values stay equal; only how they are stored changes.
+Rows are sent with *plain* types. A dictionary belongs to a stream and not to a batch that is cut, merged and forwarded
+separately. Arrow cannot select rows from views and run-length encodings. Such columns are decoded where rows enter,
+from a source or an operator. Equal values stay equal; only their storage changes.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ __all__ = [
     "of_inner",
 ]
 
-# The columns that Flux puts beside the user's on the wire: position, order among descendants, producing
-# partition, consuming partition.
+# The columns that Flux adds to the user's on the wire: position, order among descendants, producing partition,
+# consuming partition.
 HIDDEN = ("__sn", "__sub", "__producer", "__partition")
 
 
 class ColumnError(ValueError):
-    """Values do not fit the column; the text says what was expected and what came, `place` which is the first."""
+    """Values do not fit the column; the text says what was expected and what it got, `place` is the first such row."""
 
     def __init__(self, message: str, place: int | None = None) -> None:
         super().__init__(message)
@@ -42,12 +42,12 @@ class ColumnError(ValueError):
 
 
 def describe_columns(schema: Any) -> str:
-    """Say in one line which columns a schema has."""
+    """Return the columns of a schema as one line."""
     return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
 def repeated(names: Sequence[str]) -> list[str]:
-    """Return the names that stand more than once, in order.
+    """Return the names that occur more than once, in order.
 
     >>> repeated(["b", "a", "b"])
     ['b']
@@ -56,7 +56,7 @@ def repeated(names: Sequence[str]) -> list[str]:
 
 
 def check_names(names: list[str]) -> None:
-    """Raise if columns of these names cannot stand in one batch beside those of Flux."""
+    """Raise if columns with these names cannot be in one batch beside those of Flux."""
     ours = [name for name in names if name in HIDDEN]
     if ours:
         raise ColumnError(
@@ -65,13 +65,13 @@ def check_names(names: list[str]) -> None:
         )
     twice = repeated(names)
     if twice:
-        raise ColumnError(f"column names must differ; {', '.join(map(repr, twice))} stands more than once")
+        raise ColumnError(f"column names must differ; {', '.join(map(repr, twice))} occurs more than once")
 
 
 def normalize_schema(schema: Any) -> Any:
-    """Return the schema under which rows of `schema` travel; raise if they cannot.
+    """Return the schema with which rows of `schema` are sent; raise if they cannot be.
 
-    >>> plain_schema(pa.schema({"app": pa.dictionary(pa.int8(), pa.string())}))
+    >>> normalize_schema(pa.schema({"app": pa.dictionary(pa.int8(), pa.string())}))
     app: string
     """
     check_names(schema.names)
@@ -85,7 +85,7 @@ def normalize_schema(schema: Any) -> Any:
 
 
 def normalize_batch(rows: Any) -> Any:
-    """Return a record batch with its columns decoded; itself if they are plain."""
+    """Return a record batch with its columns decoded; the same object if they are plain."""
     if all(_is_plain(field.type) for field in rows.schema):
         return rows
     arrays = [normalize_array(column) for column in rows.columns]
@@ -93,7 +93,7 @@ def normalize_batch(rows: Any) -> Any:
 
 
 def normalize_array(array: Any) -> Any:
-    """Return an array with its values decoded; itself if its type is plain."""
+    """Return an array with its values decoded; the same object if its type is plain."""
     kind = array.type
     if _is_plain(kind):
         return array
@@ -110,7 +110,7 @@ def normalize_array(array: Any) -> Any:
 
 
 def _plain_list(array: Any) -> Any:
-    """Lists are laid end to end anew: Arrow's own casts of views leave offsets out."""
+    """Return lists laid out contiguously: Arrow's own casts of views ignore offsets."""
     kind = normalize_type(array.type)
     lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
     offsets = np.zeros(len(array) + 1, np.int64 if pa.types.is_large_list(kind) else np.int32)
@@ -120,12 +120,12 @@ def _plain_list(array: Any) -> Any:
 
 
 def _is_plain(kind: Any) -> bool:
-    # Most columns are of types that hold no other: not asking further is what makes asking cheap.
+    # Most columns have types without inner types: this shortcut makes the check cheap.
     return bool(pa.types.is_primitive(kind) or normalize_type(kind) == kind)
 
 
 def normalize_type(kind: Any) -> Any:
-    """Return the type whose values are those of `kind`, decoded; raise if there is none."""
+    """Return the plain type of the decoded values of `kind`; raise if there is none."""
     if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
         return normalize_type(kind.value_type)
     if pa.types.is_string_view(kind):
@@ -140,7 +140,7 @@ def normalize_type(kind: Any) -> Any:
 
 
 def of_inner(kind: Any, change: Callable[[Any], Any]) -> Any:
-    """Return the nested type whose inner types are what `change` makes of those of `kind`; views become plain.
+    """Return the nested type `kind` with `change` applied to its inner types; views become plain.
 
     >>> of_inner(pa.list_(pa.int8()), lambda inner: pa.int64())
     ListType(list<item: int64>)
@@ -157,7 +157,7 @@ def of_inner(kind: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def inner_arrays(array: Any) -> list[Any]:
-    """Return what is in the values of a nested array, and nothing that its buffers hold beside.
+    """Return the inner values of a nested array, without other content of its buffers.
 
     >>> [inner.to_pylist() for inner in inner_arrays(pa.array([[1], [2, 3], None]).slice(1))]
     [[2, 3]]
@@ -171,7 +171,7 @@ def inner_arrays(array: Any) -> list[Any]:
 
 
 def _inside(kind: Any) -> list[Any]:
-    """Return the types inside one that is not taken apart here."""
+    """Return the types inside a type that `normalize_type` cannot change."""
     if isinstance(kind, pa.BaseExtensionType):
         return [kind.storage_type]
     if pa.types.is_fixed_size_list(kind):
@@ -180,6 +180,6 @@ def _inside(kind: Any) -> list[Any]:
 
 
 def is_list(kind: Any) -> bool:
-    """Whether values are lists of any length, however stored."""
+    """Return whether values are lists of any length, in any storage."""
     lists = pa.types.is_list(kind) or pa.types.is_large_list(kind)
     return bool(lists or pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind))

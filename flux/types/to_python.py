@@ -1,12 +1,12 @@
-"""Columns as Python's values, for those who look at rows one by one.
+"""Conversion of columns to Python values, for row-wise operators.
 
 Arrow makes a scalar of each time, decimal and bytes of fixed width, and a Python value of that, which takes up to
-three microseconds. Numpy makes the same values of a whole column in a tenth of the time or less; so it does, wherever
-it can say them.
+three microseconds. Numpy converts a whole column in a tenth of the time or less; it is used wherever its values are the
+same.
 
-Arrow also holds values that Python has no objects for: times beyond the year 9999, times of day in nanoseconds. Columns
-are converted as a whole, so the error names no row. `first_unrepresentable` finds the first row with such a value: what
-an operator meets must not depend on how rows are cut into batches.
+Arrow also holds values that Python cannot represent: times after the year 9999, times of day in nanoseconds. Columns
+are converted as a whole, so the error names no row. `first_unrepresentable` finds the first row with such a value: the
+rows that an operator gets must not depend on how they are cut into batches.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from .normalize import ColumnError, of_inner
 
 __all__ = ["UNREPRESENTABLE", "first_unrepresentable", "format_row", "format_value", "to_python"]
 
-UNREPRESENTABLE = (ValueError, OverflowError)  # What `to_python` raises for a value that Python has no object for.
+UNREPRESENTABLE = (ValueError, OverflowError)  # What `to_python` raises for a value that Python cannot represent.
 
 _EPOCH = datetime.datetime(1970, 1, 1)
 _MICROSECOND = datetime.timedelta(microseconds=1)
 _LEAST_US, _MOST_US = ((end - _EPOCH) // _MICROSECOND for end in (datetime.datetime.min, datetime.datetime.max))
 _LEAST_DAY, _MOST_DAY = ((end - _EPOCH.date()).days for end in (datetime.date.min, datetime.date.max))
-_NO_TIME = -(2**63)  # To numpy this number is none.
+_NO_TIME = -(2**63)  # Numpy's "not a time".
 
 
 def to_python(column: Any) -> list[Any]:
     """Return an Arrow column as Python values; null is None.
 
-    A time or span of nanoseconds is a datetime or timedelta where that holds it, and else a Timestamp or Timedelta of
-    pandas: that depends on each value alone, and nothing is cut off.
+    A timestamp or duration in nanoseconds is a datetime or timedelta if no digits are lost, and else a Timestamp or
+    Timedelta of pandas. That depends on each value alone, and nothing is cut off.
 
-    >>> python_of(pa.array([5_000], pa.timestamp("ns")))
+    >>> to_python(pa.array([5_000], pa.timestamp("ns")))
     [datetime.datetime(1970, 1, 1, 0, 0, 0, 5)]
     """
     if pa.types.is_dictionary(column.type):
@@ -45,13 +45,13 @@ def to_python(column: Any) -> list[Any]:
         return [value for chunk in chunks for value in to_python(chunk.dictionary_decode())]
     coarser = _in_microseconds(column.type)
     try:
-        return _listed(column if coarser == column.type else column.cast(coarser, safe=True))
+        return _to_list(column if coarser == column.type else column.cast(coarser, safe=True))
     except pa.ArrowInvalid:
         return [_in_standard_library(value) for value in _with_times(column).to_pylist()]
 
 
-def _listed(column: Any) -> list[Any]:
-    """Return what `to_pylist` does."""
+def _to_list(column: Any) -> list[Any]:
+    """Return the same values as `to_pylist`, faster."""
     kind = column.type
     if pa.types.is_fixed_size_binary(kind) or pa.types.is_decimal(kind):
         return list(column.to_numpy(zero_copy_only=False).tolist())
@@ -63,7 +63,7 @@ def _listed(column: Any) -> list[Any]:
 
 
 def _times(column: Any) -> list[Any] | None:
-    """Return times as numpy makes them; None if there is one that it makes something else of."""
+    """Return times converted by numpy; None if numpy would convert one of them differently."""
     kind = column.type
     if pa.types.is_date(kind):
         as_numpy, number, least, most = pa.date32(), pa.int32(), _LEAST_DAY, _MOST_DAY
@@ -92,7 +92,7 @@ def _zone(name: str) -> Any:
 
 @functools.lru_cache(maxsize=1_024)
 def _in_microseconds(kind: Any, only_times: bool = False) -> Any:
-    """Return the type with microseconds wherever it has nanoseconds; or only in its times of day."""
+    """Return the type with microseconds in place of nanoseconds; with `only_times`, only in its times of day."""
     if pa.types.is_nested(kind) and not pa.types.is_union(kind):
         return of_inner(kind, functools.partial(_in_microseconds, only_times=only_times))
     if pa.types.is_time64(kind):
@@ -103,7 +103,7 @@ def _in_microseconds(kind: Any, only_times: bool = False) -> Any:
 
 
 def _with_times(column: Any) -> Any:
-    """Return the column with its times of day as Python has them; `ColumnError` for nanoseconds."""
+    """Return the column with its times of day in microseconds, as in Python; `ColumnError` for nanoseconds."""
     try:
         return column.cast(_in_microseconds(column.type, only_times=True), safe=True)
     except pa.ArrowInvalid as error:
@@ -111,13 +111,13 @@ def _with_times(column: Any) -> Any:
 
 
 def _in_standard_library(value: Any) -> Any:
-    """Return a value with times of pandas only where the standard library has none so fine."""
+    """Return a value with times of pandas only where those of the standard library are too coarse."""
     if isinstance(value, list | tuple):
         return type(value)(map(_in_standard_library, value))
     if isinstance(value, dict):
         return {name: _in_standard_library(inner) for name, inner in value.items()}
     if isinstance(value, datetime.datetime) and value != value:
-        raise ColumnError("pandas takes the number of it for no time")
+        raise ColumnError("pandas reads this number as NaT, not a time")
     if isinstance(value, datetime.datetime) and not getattr(value, "nanosecond", 1):
         return _without_pandas(value)
     if isinstance(value, datetime.timedelta) and not getattr(value, "nanoseconds", 1):
@@ -126,7 +126,7 @@ def _in_standard_library(value: Any) -> Any:
 
 
 def _without_pandas(time: Any) -> datetime.datetime:
-    """Return a time of pandas as one of the standard library; its zone may be of another kind, and reckon otherwise."""
+    """Return a time of pandas as a datetime, with the zone class that other times have: pandas may use another."""
     if time.tzinfo is None:
         return time.to_pydatetime()  # type: ignore[no-any-return]
     zone = _zone(pa.lib.tzinfo_to_string(time.tzinfo))
@@ -134,9 +134,9 @@ def _without_pandas(time: Any) -> datetime.datetime:
 
 
 def first_unrepresentable(rows: Any) -> tuple[int, str] | None:
-    """Return the first row of a record batch that has such a value, and what to say of it; None if none has.
+    """Return the first row of a record batch with such a value, and the error text; None if there is none.
 
-    >>> first_unheld(pa.record_batch({"day": pa.array([0, 3_663_382], pa.date32())}))[1][:59]
+    >>> first_unrepresentable(pa.record_batch({"day": pa.array([0, 3_663_382], pa.date32())}))[1][:59]
     "column 'day': Python has no value for 12000-01-01, a date32"
     """
     places = [(place, i) for i, column in enumerate(rows.columns) if (place := _first(column)) is not None]
@@ -146,8 +146,8 @@ def first_unrepresentable(rows: Any) -> tuple[int, str] | None:
     value = rows.column(i).slice(place, 1)
     return place, (
         f"column {rows.schema.names[i]!r}: Python has no value for {format_value(value)}, a {value.type} "
-        f"({_why_not(value)}). Leave the column out with select before, or work on batch.arrow; or let "
-        'on_error="skip" leave out and count such rows'
+        f"({_why_not(value)}). Remove the column with select before, or work on batch.arrow; or let "
+        'on_error="skip" drop and count such rows'
     )
 
 
@@ -170,15 +170,15 @@ def _why_not(column: Any) -> str | None:
 
 
 def format_row(rows: Any, place: int) -> str:
-    """Return a row of a record batch as text, whatever is in it."""
+    """Return a row of a record batch as text, also if Python cannot represent it."""
     row = rows.slice(place, 1)
     values = [format_value(value) if _why_not(value) is not None else to_python(value)[0] for value in row.columns]
     return repr(dict(zip(row.schema.names, values, strict=True)))
 
 
 def format_value(one: Any) -> str:
-    """Return the value of an array of one, as Arrow tells it."""
+    """Return the value of an array of length one as text, as Arrow prints it."""
     try:
         return str(one.cast(pa.string())[0])
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
-        return " ".join(one.to_string().split())  # It holds several.
+        return " ".join(one.to_string().split())  # A nested value.

@@ -1,8 +1,8 @@
-"""Values that their type cannot have: a time of day beyond the day, text that is not UTF-8. Arrow holds them all.
+"""Checks for values that their type does not allow: a time of day of 24 hours or more, text that is not UTF-8.
 
-Nobody who is sent such a value takes it, so it is found where it enters: at a source, or in what an operator emits.
-Most types have a value for all bits, and nothing is looked at. What it costs otherwise was measured: about a nanosecond
-a row for times and dates, two for decimals, five for text; but most text is ASCII, and to see that takes a tenth of it.
+Arrow holds such values, but every receiver refuses them. So they are found where they enter: at a source, or in the
+output of an operator. Most types allow all bits and need no check. The cost of a check was measured: about a nanosecond
+a row for times and dates, two for decimals, five for text. Most text is ASCII, and to see that takes a tenth of it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _A_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_
 
 
 def check_rows(rows: Any) -> None:
-    """Raise `ColumnError` if a column of a record batch has a value that its type cannot have."""
+    """Raise `ColumnError` if a column of a record batch has a value that its type does not allow."""
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         try:
             check_values(column)
@@ -30,13 +30,13 @@ def check_rows(rows: Any) -> None:
 
 
 def check_values(column: Any) -> None:
-    """Raise `ColumnError` if an array has, or holds within its values, one that its type cannot have.
+    """Raise `ColumnError` if an array, or its inner values, have a value that its type does not allow.
 
     >>> try:
     ...     check_values(pa.array([86_400], pa.time32("s")))
     ... except ColumnError as error:
     ...     print(error)
-    86400 is no time32[s]: a time of day is from 0 to 86,399. Correct it before it is given
+    86400 is not a time32[s]: a time of day is from 0 to 86,399. Correct it before it enters the dataflow
     """
     kind = column.type
     if raw_type(kind) == kind or _is_ascii(column):
@@ -44,7 +44,7 @@ def check_values(column: Any) -> None:
     if _is_nested(kind):
         _check_inner(column)
     elif _is_wrong(column):
-        raise ColumnError(f"{_told(column, _first_wrong(column))}. Correct it before it is given")
+        raise ColumnError(f"{_describe_wrong(column, _first_wrong(column))}. Correct it before it enters the dataflow")
 
 
 def _check_inner(column: Any) -> None:
@@ -65,7 +65,7 @@ def _is_wrong(column: Any) -> bool:
 
 
 def _is_ascii(column: Any) -> bool:
-    """Whether it is text, and plainly valid: to prove UTF-8 value by value takes ten times as long."""
+    """Return whether the column is ASCII text, so valid: checking UTF-8 value by value takes ten times as long."""
     kind = column.type
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
         return False
@@ -85,22 +85,22 @@ def _first_wrong(column: Any) -> int:
     return begin
 
 
-def _told(column: Any, place: int) -> str:
+def _describe_wrong(column: Any, place: int) -> str:
     kind, value = column.type, column.slice(place, 1)
     shown = str(value[0]) if pa.types.is_decimal(kind) else f"{value.view(raw_type(kind))[0].as_py()!r:.200}"
     if pa.types.is_time(kind):
         why = f"a time of day is from 0 to {_A_DAY[kind.unit] - 1:,}"
     elif pa.types.is_date(kind):
-        why = f'it is not a multiple of {_A_DAY["ms"]:,}, a whole day; what is between is of type timestamp("ms")'
+        why = f'it is not a multiple of {_A_DAY["ms"]:,}, a whole day; for times in between use timestamp("ms")'
     elif pa.types.is_decimal(kind):
         why = f"it has more than {kind.precision} digits"
     else:
-        why = "text is UTF-8. Decode it as what it is, or make it a column of binary"
-    return f"{shown} is no {kind}: {why}"
+        why = "text is UTF-8. Decode it with its own encoding, or make it a column of binary"
+    return f"{shown} is not a {kind}: {why}"
 
 
 def raw_schema(schema: Any) -> Any:
-    """Return the schema under which the same buffers hold values of types that have one for all bits.
+    """Return the schema with the raw type of each field, for the same buffers.
 
     >>> raw_schema(pa.schema({"at": pa.time32("s"), "words": pa.list_(pa.string())}))
     at: int32
@@ -112,7 +112,7 @@ def raw_schema(schema: Any) -> Any:
 
 @functools.lru_cache(maxsize=1_024)
 def raw_type(kind: Any) -> Any:
-    """Return the type without rules that is laid out as `kind`; itself if all its values are valid."""
+    """Return the type with the layout of `kind` that allows all bits; `kind` itself if it does."""
     if _is_nested(kind):
         return of_inner(kind, raw_type)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):

@@ -176,5 +176,6 @@ def test_rows_that_no_receiver_can_take_end_the_run_and_are_told(monkeypatch: py
     with made.start(sites=3) as run, pytest.raises(flux.FluxError) as raised:
         run.wait(timeout=PATIENCE_S)
     assert re.search(
-        r"^site-\d cannot take rows of a source from ingress: column 'at': 90000 is no time32\[s\]", str(raised.value)
+        r"^site-\d cannot take rows of a source from ingress: column 'at': 90000 is not a time32\[s\]",
+        str(raised.value),
     )

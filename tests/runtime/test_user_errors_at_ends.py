@@ -141,28 +141,28 @@ def flow_with(column: Any) -> flux.Dataflow:
     return flow_of(source=flux.sources.Table(pa.table({"k": list(range(len(column))), "t": column})))
 
 
-@case(flux.FluxError, "source Table gave", "column 't'", "90000 is no time32[s]", "0 to 86,399", "Correct it")
+@case(flux.FluxError, "source Table gave", "column 't'", "90000 is not a time32[s]", "0 to 86,399", "Correct it")
 def a_source_with_a_time_beyond_the_day(tmp_path: Path) -> None:
     flow_with(pa.array([1, 90_000, 3], pa.time32("s"))).run(sites=2)
 
 
-@case(flux.FluxError, "source Table gave", "column 't'", "within list<", "-1 is no time64[us]", "Correct it")
+@case(flux.FluxError, "source Table gave", "column 't'", "within list<", "-1 is not a time64[us]", "Correct it")
 def a_source_with_a_time_before_the_day_in_a_list(tmp_path: Path) -> None:
     times = pa.array([1, -1, 3], pa.time64("us"))
     flow_with(pa.ListArray.from_arrays([0, 1, 3], times)).run(sites=2)
 
 
-@case(flux.FluxError, "source Table gave", "column 't'", "1 is no date64[ms]", "86,400,000", 'timestamp("ms")')
+@case(flux.FluxError, "source Table gave", "column 't'", "1 is not a date64[ms]", "86,400,000", 'timestamp("ms")')
 def a_source_with_a_date_that_is_no_whole_day(tmp_path: Path) -> None:
     flow_with(pa.array([0, 1, 2], pa.date64())).run(sites=2)
 
 
-@case(flux.FluxError, "source Table gave", "column 't'", r"b'\xff' is no string", "UTF-8", "column of binary")
+@case(flux.FluxError, "source Table gave", "column 't'", r"b'\xff' is not a string", "UTF-8", "column of binary")
 def a_source_with_text_that_is_none(tmp_path: Path) -> None:
     flow_with(no_text(b"a", b"\xff", b"c")).run(sites=2)
 
 
-@case(flux.OperatorError, "step 'Mine'", "output column 't'", "90000 is no time32[s]", "Correct it")
+@case(flux.OperatorError, "step 'Mine'", "output column 't'", "90000 is not a time32[s]", "Correct it")
 def an_output_with_a_time_beyond_the_day(tmp_path: Path) -> None:
     late = batched(
         lambda batch: batch.emit({"k": batch["k"], "t": pa.array([90_000] * len(batch), pa.int32())}),

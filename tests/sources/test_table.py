@@ -229,7 +229,7 @@ def test_a_generator_that_blocks_does_not_stop_the_ingress() -> None:
         ([{1: "a"}], "column names of row 0 must be strings"),
         ([{}], "no columns"),
         ([{"a": 1}, {"a": "x"}], "column 'a' do not make one Arrow type"),
-        (pa.table([[1], [2]], names=["a", "a"]), "'a' stands more than once"),
+        (pa.table([[1], [2]], names=["a", "a"]), "'a' occurs more than once"),
         (pa.table({}), "no columns"),
     ],
 )

@@ -74,7 +74,7 @@ def test_a_value_that_the_declared_type_cannot_hold_is_refused_however_nested(
     holding = around(kind)
     [back] = emitted([put(kept)], holding).to_pylist()
     assert back == emitted([put(kept), None], holding).to_pylist()[0]
-    with pytest.raises(ColumnError, match=r"expected .*, came a list"):
+    with pytest.raises(ColumnError, match=r"expected .*, got a list"):
         emitted([None, put(kept), put(lost)], holding)
 
 
@@ -105,7 +105,7 @@ def test_whether_a_value_is_refused_does_not_depend_on_those_beside_it(kind: Any
     ],
 )
 def test_nothing_of_an_array_is_lost(came: Any, kind: Any) -> None:
-    with pytest.raises(ColumnError, match=r"expected .*, came a"):
+    with pytest.raises(ColumnError, match=r"expected .*, got a"):
         emitted(came, pa.map_(pa.string(), pa.float32()) if kind is None else kind)
 
 
@@ -165,7 +165,7 @@ def test_nested_values_are_those_that_arrow_would_make(values: Any, kind: Any) -
     ],
 )
 def test_nested_values_that_do_not_fit_are_refused(values: Any, kind: Any) -> None:
-    with pytest.raises(ColumnError, match=r"expected .*, came a list"):
+    with pytest.raises(ColumnError, match=r"expected .*, got a list"):
         emitted(values, kind)
 
 

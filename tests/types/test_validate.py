@@ -18,12 +18,12 @@ WIDE = pa.Array.from_buffers(
     pa.decimal128(3, 0), 3, pa.array([1, 1_000, 2], pa.int64()).cast(pa.decimal128(19)).buffers()
 )
 WRONG = {
-    "time32": (TIMES, "90000 is no time32[s]"),
-    "time64": (pa.array([1, -1, 3], pa.time64("ns")), "-1 is no time64[ns]"),
-    "date64": (DAYS, "1 is no date64[ms]"),
-    "text": (TEXT, r"b'\xff' is no string"),
-    "large text": (TEXT.view(pa.binary()).cast(pa.large_binary()).view(pa.large_string()), r"b'\xff' is no large_"),
-    "decimal": (WIDE, "1000 is no decimal128(3, 0)"),
+    "time32": (TIMES, "90000 is not a time32[s]"),
+    "time64": (pa.array([1, -1, 3], pa.time64("ns")), "-1 is not a time64[ns]"),
+    "date64": (DAYS, "1 is not a date64[ms]"),
+    "text": (TEXT, r"b'\xff' is not a string"),
+    "large text": (TEXT.view(pa.binary()).cast(pa.large_binary()).view(pa.large_string()), r"b'\xff' is not a large_"),
+    "decimal": (WIDE, "1000 is not a decimal128(3, 0)"),
 }
 NESTED: dict[str, Any] = {
     "struct": lambda column: pa.StructArray.from_arrays([pa.array([1, 2, 3]), column], ["n", "x"]),

@@ -142,8 +142,8 @@ class Thing:
         (np.ma.array([1], mask=[1]), r"of type MaskedArray.*Keep an Arrow array .*encode_state\(value\)"),
         (np.zeros(1, "i8,f8"), r"of type ndarray.*Keep an array for each field.*encode_state\(value\)"),
         (np.zeros(1, "i8,f8")[0], r"of type void.*Keep an array for each field.*encode_state\(value\)"),
-        (pa.table({"t": LATE}), r"of type Table.* cannot be moved .*column 't': 90000 is no time32\[s\].*Correct it"),
-        (pa.record_batch({"t": LATE}), r"of type RecordBatch.* cannot be moved .*90000 is no time32\[s\].*Correct it"),
+        (pa.table({"t": LATE}), r"of type Table.* cannot be moved .*'t': 90000 is not a time32\[s\].*Correct it"),
+        (pa.record_batch({"t": LATE}), r"of type RecordBatch.* be moved .*90000 is not a time32\[s\].*Correct it"),
         ("\ud800", r"'\\ud800' of type str.* cannot be moved .*half a character.*Keep it as bytes"),
     ],
     ids=[
