@@ -255,7 +255,7 @@ def test_undeclared_output_takes_its_type_from_the_first_value_wherever_batches_
 
     # Also if the number is the same: a copy that comes later, and learns by itself, would take it for a float.
     for operator in (Later, Whole):
-        with pytest.raises(flux.OperatorError, match=r"'v': expected int64, came a list of .*float") as caught:
+        with pytest.raises(flux.OperatorError, match=r"'v': expected int64, got a list of .*float") as caught:
             table_of(flow_of(ROWS, operator, **how))
         assert caught.value.row is not None
 
@@ -270,7 +270,7 @@ def test_undeclared_output_that_differs_between_partitions_is_an_operator_error(
             return batch.emit({"v": [self.value] * len(batch)})
 
     rows = [{"k": index} for index in range(100)]
-    with pytest.raises(flux.OperatorError, match=r"'v': expected int64, came|Declare `output`"):
+    with pytest.raises(flux.OperatorError, match=r"'v': expected int64, got|Declare `output`"):
         # Of the four partitions each site has two, odd or even, when there is one copy.
         table_of(flow_of(rows, ByPartition), availability=availability)
 

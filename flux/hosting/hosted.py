@@ -1,4 +1,4 @@
-"""What the forms of operators have in common when they are run: errors with their place, and output that is checked."""
+"""The common base of hosts, which run operators: errors with their location, and checked output."""
 
 from __future__ import annotations
 
@@ -19,49 +19,49 @@ from ..wire.state_types import PLAIN, StateTypes
 from .key_check import check_key_kept
 
 ROW_WAS = "; the row was "
-# A library that calls sys.exit() must not end a site as if that were in order.
+# A library that calls sys.exit() must not end a site as if the run had succeeded.
 RAISED = (Exception, SystemExit)
-_ADVICE = 'Mend the operator, or let on_error="skip" leave out and count the rows for which it raises'
+_ADVICE = 'Fix the operator, or let on_error="skip" drop and count the rows for which it raises'
 
 
 class Hosted:
-    """An operator and the partitions of it that live here.
+    """An operator and its partitions on this site.
 
     Abstract: each form of operator has a subclass that defines all of these methods.
     """
 
-    words: StateTypes = PLAIN  # Of which the state is made.
+    words: StateTypes = PLAIN  # The types of which the state consists.
 
     def __init__(self, step: OperatorStep, state_in_memory: bool = True) -> None:
         self.step = step
         self.state_in_memory = state_in_memory  # Whether a fork of this process has the state too.
-        # Declared, or else what the output has told so far.
+        # Declared, or else inferred from the output up to now.
         self._output = step.output
 
     def open(self, partitions_held: Iterable[int]) -> None:
         raise NotImplementedError
 
     def work(self, rows: Batch | None, punctuations: Sequence[Punctuation]) -> Batch | None:
-        """Return what comes of rows and of the punctuations among them; they are cut where one is heeded."""
+        """Return the output for rows and the punctuations among them; rows are cut at punctuations if it needs them."""
         if not self.needs_punctuations:
             punctuations = ()
         parts: list[Batch | None] = []
-        for mark in punctuations:
-            before, rows = _split(rows, mark.sn)
-            parts += [None if before is None else self.process(before), self.punctuate(mark)]
+        for punctuation in punctuations:
+            before, rows = _split(rows, punctuation.sn)
+            parts += [None if before is None else self.process(before), self.punctuate(punctuation)]
         parts.append(None if rows is None else self.process(rows))
-        made = [part for part in parts if part is not None]
-        # What rows with a punctuation's number became, and what it caused itself, are among each other.
-        return Batch.concat(made).ordered() if len(made) > 1 else made[0] if made else None
+        emitted = [part for part in parts if part is not None]
+        # The output of rows with a punctuation's number and the rows it caused itself are interleaved.
+        return Batch.concat(emitted).ordered() if len(emitted) > 1 else emitted[0] if emitted else None
 
     @property
     def takes_punctuations(self) -> bool:
-        """Whether the operator takes rows and the punctuations among them together."""
+        """Whether the operator takes rows together with the punctuations among them."""
         return False
 
     @property
     def needs_punctuations(self) -> bool:
-        """Whether the operator wants to hear of punctuations."""
+        """Whether the operator handles punctuations."""
         raise NotImplementedError
 
     def process(self, batch: Batch) -> Batch | None:
@@ -77,18 +77,18 @@ class Hosted:
         raise NotImplementedError
 
     def install_partition_state(self, pid: int, state: Any) -> None:
-        """Take over one piece of a partition's state; the first makes the partition live here."""
+        """Install one piece of a partition's state; the first one adds the partition to this site."""
         raise NotImplementedError
 
     def drop_partition(self, pid: int) -> None:
         raise NotImplementedError
 
     def init_trans(self, pid: int) -> None:
-        """A partition's state is about to be taken or installed; user code is told if it wants to know."""
+        """Call the operator's `init_trans`, if it has one, before a partition's state is read or installed."""
         raise NotImplementedError
 
     def end_trans(self, pid: int) -> None:
-        """It has been, and nobody refers to it any more (thesis fig. 3.9)."""
+        """Call `end_trans` when the transfer is done and nothing refers to the state (thesis fig. 3.9)."""
         raise NotImplementedError
 
     def take_late(self) -> dict[int, int]:
@@ -96,43 +96,43 @@ class Hosted:
 
     @property
     def output(self) -> Any:
-        """What is known of its output: a schema, a `PartialSchema` or None."""
+        """The schema of its output as far as it is known: a schema, a `PartialSchema` or None."""
         return self._output
 
     def learn(self, output: Any) -> None:
-        """Go on with what another one knows, of the same step."""
+        """Adopt the output schema of another host of the same step."""
         self._output = output
 
-    # What the forms share.
+    # Used by the subclasses.
 
-    def _tell(self, pid: int, instance: Any, what: str, *args: Any) -> None:
-        """Call a method that an operator may have or not."""
-        method = getattr(instance, what, None)
+    def _call_optional(self, pid: int, instance: Any, name: str, *args: Any) -> None:
+        """Call a method that an operator need not define."""
+        method = getattr(instance, name, None)
         if method is not None:
             self._call(pid, None, method, *args)
 
     def _state(self, pid: int, function: Callable[..., Any], *args: Any) -> Any:
-        """Return what user code says is a partition's state; a generator of pieces runs later, elsewhere."""
+        """Return a partition's state from user code; a generator of pieces runs later, in another process."""
         state = self._call(pid, None, function, *args)
         return self._pieces(pid, function, state) if isinstance(state, GeneratorType) else state
 
     def _pieces(self, pid: int, function: Callable[..., Any], state: Any) -> Iterator[Any]:
-        # Nothing comes first, so that also a state without any piece makes the partition live elsewhere.
+        # The first piece is empty, so that a state without pieces, too, adds the partition to the other site.
         yield None
         try:
             yield from state
         except FluxError:
             raise
         except RAISED as error:
-            raise self._raised(error, function, pid, None) from error
+            raise self._operator_error(error, function, pid, None) from error
 
-    def _ours(self, batch: Batch) -> Batch:
+    def _as_input(self, batch: Batch) -> Batch:
         if self.step.route is not None:
             check_key_kept(self.step, batch)
         return batch.for_step(self.step.level, self._output, self.step.name)
 
     def _call(self, partition: int | None, rows: Batch | None, function: Callable[..., Any], *args: Any) -> Any:
-        """Call user code, and give what it raises its place."""
+        """Call user code; add step, partition and row to what it raises."""
         try:
             return function(*args)
         except OperatorError as error:
@@ -142,10 +142,10 @@ class Hosted:
         except FluxError:
             raise
         except RAISED as error:
-            raise self._raised(error, function, partition, rows) from error
+            raise self._operator_error(error, function, partition, rows) from error
 
-    def _new(self, partition: int | None) -> Any:
-        """Make the user's operator."""
+    def _new_operator(self, partition: int | None) -> Any:
+        """Return a new instance of the user's operator."""
         try:
             return self._call(partition, None, self.step.factory)
         except OperatorError as error:
@@ -156,10 +156,10 @@ class Hosted:
                 error.partition,
             ) from error
 
-    def _raised(
+    def _operator_error(
         self, error: BaseException, function: Callable[..., Any], partition: int | None, rows: Batch | None
     ) -> OperatorError:
-        # One who wraps another's class says what that is: its file and line are wanted, not the wrapper's.
+        # A wrapper names the class that it wraps: the error reports the file and line of that class.
         function = getattr(getattr(function, "__self__", None), "user_code", function)
         text = f"{locate(function, error)} raised {type(error).__name__}: {error}{columns_hint(error)}"
         if rows is None or not len(rows):
@@ -171,8 +171,8 @@ class Hosted:
         text = f"{text}{ROW_WAS}{format_row(rows.arrow, reached):.500}. {_ADVICE}"
         return OperatorError(text, self.step.name, int(rows.partition[reached]), int(rows.sn[reached]))
 
-    def _checked(self, emitted: Any, rows: Batch, function: Callable[..., Any]) -> Batch | None:
-        """Return what `function` made of `rows`, or raise if it was made of something else."""
+    def _check_output(self, emitted: Any, rows: Batch, function: Callable[..., Any]) -> Batch | None:
+        """Return the output of `function`; raise unless it was emitted from `rows`."""
         if emitted is None or (isinstance(emitted, Batch) and len(emitted) == 0):
             return None
         if not isinstance(emitted, Batch):
@@ -181,8 +181,8 @@ class Hosted:
                 self.step.name,
             )
         if emitted is rows:
-            # An operator may pass rows on as they are; undeclared, their schema is its output.
-            self._pin(rows.arrow.schema)
+            # An operator may forward rows unchanged; without a declared output, their schema is its output.
+            self._extend_output(rows.arrow.schema)
             rows.output = self._output
             emitted = rows.emit(dict(zip(rows.arrow.schema.names, rows.arrow.columns, strict=True)))
         assert isinstance(emitted, Batch)
@@ -193,15 +193,15 @@ class Hosted:
                 "values, not batches, and emit them from the batch whose row completes them",
                 self.step.name,
             )
-        self._pin(emitted.arrow.schema)
+        self._extend_output(emitted.arrow.schema)
         return emitted
 
-    def _pin(self, schema: Any) -> None:
+    def _extend_output(self, schema: Any) -> None:
         if self._output is None or isinstance(self._output, PartialSchema):
             self._output = extend_schema(self._output, schema)
 
-    def _caused(self, parts: list[tuple[Any, Any]], p: Punctuation) -> Batch | None:
-        """Return the rows a punctuation caused, of (columns, partition of each row)."""
+    def _caused_rows(self, parts: list[tuple[Any, Any]], p: Punctuation) -> Batch | None:
+        """Return the rows that a punctuation caused, from parts of (columns, partition of each row)."""
         arrows, partitions = [], []
         for columns, partition in parts:
             try:
@@ -213,7 +213,7 @@ class Hosted:
             if np.ndim(partition) and len(partition) != arrow.num_rows:
                 raise ColumnError(f"{len(partition)} partitions for {arrow.num_rows} rows")
             if arrow.num_rows:
-                self._pin(arrow.schema)
+                self._extend_output(arrow.schema)
                 arrows.append(arrow)
                 partitions.append(np.broadcast_to(np.asarray(partition, np.uint16), (arrow.num_rows,)))
         if not arrows:
@@ -223,9 +223,9 @@ class Hosted:
 
 
 def _split(rows: Batch | None, sn: int) -> tuple[Batch | None, Batch | None]:
-    """Cut rows at a punctuation."""
+    """Return the rows up to a punctuation and the rows after it."""
     if rows is None:
         return None, None
-    # Rows that the mark caused in the stage before carry its number and come before it.
+    # Rows that the punctuation caused in the stage before have its number and precede it.
     cut = int(np.searchsorted(rows.sn, sn, side="right"))
     return rows.slice(0, cut) if cut else None, rows.slice(cut, len(rows)) if cut < len(rows) else None

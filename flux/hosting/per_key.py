@@ -1,4 +1,4 @@
-"""Runs a `KeyedOperator`: one instance, which is given the state of a key with each of its rows."""
+"""The host of a `KeyedOperator`: one instance, which gets the state of a key with each of its rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..types.to_python import UNREPRESENTABLE, first_unrepresentable, to_python
 from .hosted import RAISED, Hosted
 
 NAN = float("nan")
-_PIECE_KEYS = 8_192  # Of one piece of state: read, sent and installed in a few milliseconds.
+_PIECE_KEYS = 8_192  # In one piece of state: read, sent and installed in a few milliseconds.
 
 
 class PerKey(Hosted):
@@ -31,15 +31,15 @@ class PerKey(Hosted):
         if not step.key_columns:
             raise PlanError(
                 f"step {step.name!r}: a KeyedOperator needs the columns of its key. Put "
-                'exchange("column", ...) by hash or range in front of it'
+                'exchange("column", ...) by hash or range before it'
             )
         self._states: dict[int, dict[tuple[Any, ...], Any]] = {}
         self._key_schema: Any = None
         self._instance: Any = None
-        self._timers: Timers | None = None  # None if it has no use for them.
+        self._timers: Timers | None = None  # None if the operator does not define on_timer.
 
     def open(self, partitions_held: Iterable[int]) -> None:
-        self._instance = self._new(None)
+        self._instance = self._new_operator(None)
         if type(self._instance).on_timer is not KeyedOperator.on_timer:
             self._timers = self._instance._timers = Timers()
         self._call(None, None, self._instance.open, self.step.context())
@@ -52,24 +52,24 @@ class PerKey(Hosted):
     def process(self, batch: Batch) -> Batch | None:
         if len(batch) == 0:
             return None
-        batch = self._ours(batch)
+        batch = self._as_input(batch)
         columns = [batch.column(name) for name in self.step.key_columns]
         self._key_schema = pa.schema(zip(self.step.key_columns, (c.type for c in columns), strict=True))
         keys = keys_within(batch, columns)
-        told_apart = wrap_zoned(keys, columns)
+        wrapped = wrap_zoned(keys, columns)
         on_tuple, states, timers = self._instance.on_tuple, self._states, self._timers
         assert states.keys() >= set(batch.partition.tolist()), f"step {self.step.name!r}: not held here"
         outputs, origin, place = OutputRows(self._output), list[int](), 0
 
         def each_row() -> None:
             nonlocal place
-            # As `outputs.add` does: to call it for each row would take half as long again.
+            # The same as `outputs.add`: calling it for each row would take half as long again.
             taken, take, width = outputs.taken, outputs.take, outputs.width
-            each = zip(batch.iter_rows(), keys, told_apart, batch.partition.tolist(), strict=True)
+            each = zip(batch.iter_rows(), keys, wrapped, batch.partition.tolist(), strict=True)
             for place, (row, given, key, pid) in enumerate(collect_periodically(each, len(batch))):
                 held = states[pid]
                 if timers is not None:
-                    timers.look_at(pid, key)
+                    timers.set_key(pid, key)
                 state, emitted = on_tuple(given, row, held.get(key))
                 if state is None:
                     held.pop(key, None)
@@ -91,21 +91,21 @@ class PerKey(Hosted):
                 each_row()
         except NotARow as error:
             where = int(batch.partition[place]), int(batch.sn[place])
-            raise OperatorError(error.told_of(on_tuple), self.step.name, *where) from None
+            raise OperatorError(error.message(on_tuple), self.step.name, *where) from None
         except FluxError:
             raise
         except RAISED as error:
             if innermost_frame(error) is each_row.__code__:
                 error = TypeError(f"expected (state, outputs), with an iterable of dicts or None as outputs; {error}")
-            raise self._raised(error, on_tuple, None, batch.slice(place, place + 1)) from error
+            raise self._operator_error(error, on_tuple, None, batch.slice(place, place + 1)) from error
         finally:
             if timers is not None:
-                timers.look_away()
+                timers.clear_key()
         if not origin:
             return None
         emitted = batch.emit(outputs.columns(), origin)
         assert emitted is not None
-        self._pin(emitted.arrow.schema)
+        self._extend_output(emitted.arrow.schema)
         return emitted.ordered()
 
     def punctuate(self, p: Punctuation) -> Batch | None:
@@ -113,7 +113,7 @@ class PerKey(Hosted):
             return None
         outputs = OutputRows(self._output)
         where = self._call(None, None, self._timers.fire, p, self._states, self._instance.on_timer, outputs)
-        return self._caused([(outputs.columns(), where)] if where else [], p)
+        return self._caused_rows([(outputs.columns(), where)] if where else [], p)
 
     def close(self) -> None:
         self._states.clear()
@@ -134,7 +134,7 @@ class PerKey(Hosted):
 
     def _piece(self, pid: int, entries: list[tuple[tuple[Any, ...], Any]]) -> Any:
         keys, states = zip(*entries, strict=True)
-        # An Arrow table, because a key may hold what msgpack does not know: a date, a decimal.
+        # An Arrow table, because a key may hold types that msgpack lacks: a date, a decimal.
         columns = [list(column) for column in zip(*keys, strict=True)]
         piece = {"keys": pa.table(columns, schema=self._key_schema), "states": list(states)}
         return piece if self._timers is None else piece | {"timers": self._timers.get(pid, keys)}
@@ -146,8 +146,8 @@ class PerKey(Hosted):
         table = state["keys"]
         if tuple(table.schema.names) != self.step.key_columns:
             raise StateError(
-                f"step {self.step.name!r}: partition {pid} comes with states by "
-                f"{', '.join(table.schema.names)}; here they are kept by {', '.join(self.step.key_columns)}. "
+                f"step {self.step.name!r}: the state of partition {pid} arrived with keys of "
+                f"{', '.join(table.schema.names)}; expected {', '.join(self.step.key_columns)}. "
                 "Both sites must run the same flow"
             )
         self._key_schema = table.schema
@@ -157,10 +157,10 @@ class PerKey(Hosted):
             self._timers.install(pid, keys, state["timers"])
 
     def init_trans(self, pid: int) -> None:
-        self._tell(pid, self._instance, "init_trans")
+        self._call_optional(pid, self._instance, "init_trans")
 
     def end_trans(self, pid: int) -> None:
-        self._tell(pid, self._instance, "end_trans")
+        self._call_optional(pid, self._instance, "end_trans")
 
     def drop_partition(self, pid: int) -> None:
         self._states.pop(pid, None)
@@ -171,8 +171,8 @@ class PerKey(Hosted):
 def keys_of(columns: list[Any]) -> list[tuple[Any, ...]]:
     """Return each row's key.
 
-    All NaN are one key, as to the hash; to Python they must be one object. So are 0.0 and -0.0: equal to Python too,
-    but then the sign would be that of whichever came first, and one that had moved might see another.
+    All NaN are one key, as for the hash; for Python they must be one object. 0.0 and -0.0 are one key too. They are
+    equal in Python, but the sign would be that of the first row, and could change when a partition moves.
     """
     values = []
     for column in columns:
@@ -184,7 +184,7 @@ def keys_of(columns: list[Any]) -> list[tuple[Any, ...]]:
 
 
 def keys_within(batch: Batch, columns: list[Any]) -> list[tuple[Any, ...]]:
-    """Return the key of each row that `batch.rows()` yields before it comes to a value that Python cannot hold."""
+    """Return the key of each row that `batch.rows()` yields before a value that Python cannot represent."""
     try:
         return keys_of(columns)
     except UNREPRESENTABLE:

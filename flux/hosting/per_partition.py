@@ -1,4 +1,4 @@
-"""Runs an `Operator`: an instance for each partition."""
+"""The host of an `Operator`: an instance for each partition."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class PerPartition(Hosted):
     def __init__(self, step: OperatorStep, state_in_memory: bool = True) -> None:
         super().__init__(step, state_in_memory)
         self._instances: dict[int, Operator] = {}
-        self._heeds_marks = False  # Unless one of them defines what it does then.
+        self._has_on_punctuation = False  # Whether an instance defines it.
 
     def open(self, partitions_held: Iterable[int]) -> None:
         for pid in partitions_held:
             self._add(pid)
 
     def _add(self, pid: int) -> Operator:
-        instance: Operator = self._new(pid)
+        instance: Operator = self._new_operator(pid)
         self._call(pid, None, instance.open, self.step.context(pid))
         self._instances[pid] = instance
-        self._heeds_marks |= getattr(instance.on_punctuation, "__func__", None) is not Operator.on_punctuation
+        self._has_on_punctuation |= getattr(instance.on_punctuation, "__func__", None) is not Operator.on_punctuation
         return instance
 
     def _instance(self, pid: int) -> Operator:
@@ -38,18 +38,18 @@ class PerPartition(Hosted):
 
     @property
     def needs_punctuations(self) -> bool:
-        return self._heeds_marks
+        return self._has_on_punctuation
 
     def process(self, batch: Batch) -> Batch | None:
         if len(batch) == 0:
             return None
-        batch = self._ours(batch)
+        batch = self._as_input(batch)
         first = int(batch.partition[0])
         if (batch.partition == first).all():
             emitted = self._process_one(first, batch)
             return None if emitted is None else emitted.ordered()
 
-        # uint16 is sorted by radix: the cost is that of one pass, however many partitions there are.
+        # uint16 is sorted by radix: the cost is one pass, whatever the number of partitions.
         order = np.argsort(batch.partition, kind="stable")
         grouped = batch.take(order)
         starts = np.flatnonzero(np.diff(grouped.partition, prepend=grouped.partition[:1] ^ 1))
@@ -61,15 +61,15 @@ class PerPartition(Hosted):
                 origins.append(order[start + emitted.origin])
         if not parts:
             return None
-        # Sorted runs, one per partition, which a stable sort merges: far cheaper than ordering rows by place.
+        # Sorted runs, one per partition, which a stable sort merges: far cheaper than sorting single rows.
         merged = np.argsort(np.concatenate(origins), kind="stable")
         return Batch.concat(parts).take(merged).ordered()
 
     def _process_one(self, pid: int, rows: Batch) -> Any:
         process = self._instance(pid).process
-        # The first output may have been seen a moment ago, in another partition.
+        # Another partition of this batch may just have defined the output schema.
         rows.output = self._output
-        return self._checked(self._call(pid, rows, process, rows), rows, process)
+        return self._check_output(self._call(pid, rows, process, rows), rows, process)
 
     def punctuate(self, p: Punctuation) -> Batch | None:
         parts = []
@@ -77,7 +77,7 @@ class PerPartition(Hosted):
             columns = self._call(pid, None, self._instance(pid).on_punctuation, p)
             if columns is not None:
                 parts.append((columns, pid))
-        return self._caused(parts, p)
+        return self._caused_rows(parts, p)
 
     def close(self) -> None:
         for pid in list(self._instances):
@@ -87,19 +87,19 @@ class PerPartition(Hosted):
         return self._state(pid, self._instance(pid).get_state)
 
     def install_partition_state(self, pid: int, state: Any) -> None:
-        instance = self._made(pid)
+        instance = self._get_or_add(pid)
         if state is not None:
             self._call(pid, None, instance.install_state, state)
 
-    def _made(self, pid: int) -> Operator:
-        """The partition's instance; it may be about to get its first state."""
+    def _get_or_add(self, pid: int) -> Operator:
+        """Return the partition's instance; a new one if its first state is about to be installed."""
         return self._instances[pid] if pid in self._instances else self._add(pid)
 
     def init_trans(self, pid: int) -> None:
-        self._tell(pid, self._made(pid), "init_trans")
+        self._call_optional(pid, self._get_or_add(pid), "init_trans")
 
     def end_trans(self, pid: int) -> None:
-        self._tell(pid, self._instance(pid), "end_trans")
+        self._call_optional(pid, self._instance(pid), "end_trans")
 
     def drop_partition(self, pid: int) -> None:
         instance = self._instances.pop(pid, None)

@@ -1,4 +1,4 @@
-"""Runs a `PooledOperator`: one instance that tells partitions apart itself."""
+"""The host of a `PooledOperator`: one instance that separates partitions itself."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _EXPECTED = "expected None, or (columns, the partition of each row): a dict of c
 
 
 class Pooled(Hosted):
-    """A `PooledOperator`: one instance that tells partitions apart itself."""
+    """A `PooledOperator`: one instance that separates partitions itself."""
 
     def __init__(self, step: OperatorStep, state_in_memory: bool = True) -> None:
         super().__init__(step, state_in_memory)
         self._instance: Any = None
 
     def open(self, partitions_held: Iterable[int]) -> None:
-        self._instance = self._new(None)
+        self._instance = self._new_operator(None)
         self._call(None, None, self._instance.open, self.step.context())
 
     @property
@@ -34,19 +34,19 @@ class Pooled(Hosted):
 
     @property
     def takes_punctuations(self) -> bool:
-        return self.needs_punctuations and _takes_marks(self._instance)
+        return self.needs_punctuations and _takes_punctuations(self._instance)
 
     def work(self, rows: Batch | None, punctuations: Sequence[Punctuation]) -> Batch | None:
         if not self.takes_punctuations or not punctuations or rows is None or not len(rows):
             return super().work(rows, punctuations)
-        return self._processed(rows, self._instance.process_with_punctuations, tuple(punctuations))
+        return self._process(rows, self._instance.process_with_punctuations, tuple(punctuations))
 
     def process(self, batch: Batch) -> Batch | None:
-        return self._processed(batch, self._instance.process) if len(batch) else None
+        return self._process(batch, self._instance.process) if len(batch) else None
 
-    def _processed(self, batch: Batch, process: Callable[..., Any], *among: Any) -> Batch | None:
-        rows = self._ours(batch)
-        emitted = self._checked(self._call(None, rows, process, rows, *among), rows, process)
+    def _process(self, batch: Batch, process: Callable[..., Any], *among: Any) -> Batch | None:
+        rows = self._as_input(batch)
+        emitted = self._check_output(self._call(None, rows, process, rows, *among), rows, process)
         return None if emitted is None else emitted.ordered()
 
     def punctuate(self, p: Punctuation) -> Batch | None:
@@ -54,13 +54,13 @@ class Pooled(Hosted):
         if caused is None:
             return None
         try:
-            return self._caused([self._told_apart(caused)], p)
+            return self._caused_rows([self._checked_parts(caused)], p)
         except ColumnError as error:
             called = locate(self._instance.on_punctuation)
             raise OperatorError(f"{called} returned {error}; {_EXPECTED}", self.step.name, row=p.sn) from error
 
-    def _told_apart(self, caused: Any) -> tuple[Any, Any]:
-        """What `on_punctuation` returned, columns and partitions; `ColumnError` if it cannot be that."""
+    def _checked_parts(self, caused: Any) -> tuple[Any, Any]:
+        """Return columns and partitions from the result of `on_punctuation`; `ColumnError` if it is invalid."""
         if not isinstance(caused, tuple) or len(caused) != 2:
             raise ColumnError(f"a {type(caused).__name__}, {caused!r:.200}")
         columns, given = caused
@@ -70,7 +70,7 @@ class Pooled(Hosted):
         unknown = partition[(partition < 0) | (partition >= self.step.partitions)]
         if unknown.size:
             last = self.step.partitions - 1
-            raise ColumnError(f"a row of partition {unknown.flat[0]}; there are those from 0 to {last}")
+            raise ColumnError(f"a row of partition {unknown.flat[0]}; partitions are from 0 to {last}")
         return columns, partition
 
     def take_late(self) -> dict[int, int]:
@@ -87,21 +87,20 @@ class Pooled(Hosted):
             self._call(pid, None, self._instance.install_partition_state, pid, state)
 
     def init_trans(self, pid: int) -> None:
-        self._tell(pid, self._instance, "init_trans", pid)
+        self._call_optional(pid, self._instance, "init_trans", pid)
 
     def end_trans(self, pid: int) -> None:
-        self._tell(pid, self._instance, "end_trans", pid)
+        self._call_optional(pid, self._instance, "end_trans", pid)
 
     def drop_partition(self, pid: int) -> None:
         self._call(pid, None, self._instance.drop_partition, pid)
 
 
-def _takes_marks(operator: Any) -> bool:
-    """Whether its `process_with_punctuations` says what is done; one that derives from it, and does it otherwise, may
-    not know."""
-    for written in (getattr(operator, "__dict__", {}), *map(vars, type(operator).__mro__)):
-        if "process_with_punctuations" in written:
+def _takes_punctuations(operator: Any) -> bool:
+    """Return whether `process_with_punctuations` is up to date: no subclass overrides the other methods alone."""
+    for namespace in (getattr(operator, "__dict__", {}), *map(vars, type(operator).__mro__)):
+        if "process_with_punctuations" in namespace:
             return True
-        if "process" in written or "on_punctuation" in written:
+        if "process" in namespace or "on_punctuation" in namespace:
             return False
     return False

@@ -1,14 +1,13 @@
-"""A batch: the rows an operator is given at once, and the only way it emits rows.
+"""A batch: the rows an operator gets at once, and the only way it emits rows.
 
-The user sees columns. Beside them a batch carries what Flux needs to keep rows in order and never lose or
-repeat one: `sn`, the number the ingress gave to the input each row descends from; `sub`, which orders the
-descendants of one input; and the partition of each row. Rows stand in (sn, sub, producer partition) order.
+The user sees columns. Beside them a batch carries what Flux needs to keep rows in order and never lose or repeat one:
+`sn`, the number the ingress gave to the input each row descends from; `sub`, which orders the descendants of one input
+(see `flux.model.subseq`); and the partition of each row. Rows are in (sn, sub, producer partition) order.
 
-`emit` is where hidden columns are made. The user says which input row each output row stems from, and that
-alone gives the output its place, so that it cannot depend on how rows were batched. What `sub` is made of
-is told in `flux.model.subseq`.
+`emit` creates the hidden columns. The user says from which input row each output row stems, and that alone gives the
+output its place, so that it cannot depend on how rows were batched.
 
-The file knows nothing of partition functions, frames or operators' life cycles.
+This file knows nothing of partition functions, frames or operators' life cycles.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from ..types.arrays import ColumnError, record_batch_of, to_numpy
 from ..types.errors import OperatorError
 from ..types.infer import concat
 from ..types.to_python import UNREPRESENTABLE, first_unrepresentable, to_python
-from .subseq import MAX_OUTPUTS_PER_ROW, Subseqs, appended, at_level, neighbours, words_of
+from .subseq import MAX_OUTPUTS_PER_ROW, Subseqs, at_level, concat_subseqs, neighbours, words_of
 
 __all__ = ["ROW_MODULE", "Batch", "punctuation_rows", "row_type", "turn_order"]
 
-ROW_MODULE = "flux.model.batch.row"  # Tells the rows that are given to operators from other named tuples.
+ROW_MODULE = "flux.model.batch.row"  # Distinguishes the rows given to operators from other named tuples.
 
 
 class Batch:
@@ -39,7 +38,7 @@ class Batch:
 
     `batch["src"]` is a read-only numpy array: object for strings and binary, masked where there are nulls,
     and of shape (rows, w) and type uint8 for a fixed_size_binary(w) column. `batch.arrow` is the record
-    batch, `batch.rows()` yields named tuples of Python values, `batch.partition` tells the partition of
+    batch, `batch.rows()` yields named tuples of Python values, `batch.partition` holds the partition of
     each row.
 
     >>> rows = pa.RecordBatch.from_pydict({"n": [3, 0, 2]})
@@ -78,19 +77,19 @@ class Batch:
         assert sub is None or len(sub) == len(sn)
         self.arrow = arrow
         self.sn = sn
-        # None means all zero: no step so far has made several rows of one.
+        # None means all zero: no step up to here has emitted several rows for one.
         self.sub = sub
         self.partition = partition
         self.level = level
         self.output = output
         self.step = step
-        # Of an emitted batch: the row of the batch it was emitted from that each row stems from.
+        # Of an emitted batch: for each row, the row of the input batch from which it stems.
         self.origin = origin
         self._columns: dict[str, npt.NDArray[Any]] = {}
         self._names: dict[str, int] | None = None
         self._reached: int | None = None
 
-    # What an operator reads.
+    # Read by operators.
 
     def __len__(self) -> int:
         return int(self.arrow.num_rows)
@@ -113,46 +112,46 @@ class Batch:
     def rows(self) -> Iterator[Any]:
         """Yield each row as a named tuple of Python values (null is None).
 
-        A time of nanoseconds is a `datetime` where that holds it, and else a `pandas.Timestamp`, which is one too.
+        A timestamp in nanoseconds is a `datetime` if no digits are lost, and else a `pandas.Timestamp`, a subclass.
         """
-        # `_reached` lets an error name the row that was being looked at.
-        untold = self.iter_rows()
-        for self._reached, row in enumerate(untold):
+        # `_reached` lets an error name the current row.
+        rows = self.iter_rows()
+        for self._reached, row in enumerate(rows):
             yield row
         self._reached = None
 
     def iter_rows(self) -> Iterator[Any]:
-        """As `rows`, for those who know themselves which row they look at."""
+        """Yield the same as `rows`, for callers that track the current row themselves."""
         # rename=True: a column called "class" or "my col" becomes _1 rather than an error.
         make = functools.partial(tuple.__new__, row_type(tuple(self.arrow.schema.names)))
         try:
             return map(make, zip(*map(to_python, self.arrow.columns), strict=True))
         except UNREPRESENTABLE as error:
-            return self._rows_before_one_unheld(error)
+            return self._iter_representable(error)
 
-    def _rows_before_one_unheld(self, error: Exception) -> Iterator[Any]:
-        """Yield the rows before the first with a value that Python cannot hold, and raise what is to be said of it."""
+    def _iter_representable(self, error: Exception) -> Iterator[Any]:
+        """Yield the rows before the first with a value that Python cannot represent; then raise the error for it."""
         found = first_unrepresentable(self.arrow)
         if found is None:
             raise error
-        place, told = found
+        place, message = found
         if place:
             yield from self.slice(0, place).iter_rows()
-        raise self._error(told, place)
+        raise self._error(message, place)
 
-    # What an operator emits.
+    # Emitted by operators.
 
     def emit(self, columns: Mapping[str, Any], origin: Any = None) -> Batch | None:
-        """Return the output rows made of `columns`, or None if there are none.
+        """Return `columns` as output rows, or None if there are none.
 
-        `columns` maps every output column to numpy, Arrow or list values of one length; they are cast
-        safely to the declared schema. `origin[i]` is the row of this batch that output row i stems from,
-        non-decreasing; left out, row i stems from row i.
+        `columns` maps every output column to numpy, Arrow or list values of one length; they are cast safely to the
+        declared schema. `origin[i]` is the row of this batch from which output row i stems. Origins are non-decreasing;
+        without `origin`, row i stems from row i.
         """
         try:
             arrow = record_batch_of(columns, self.output)
         except ColumnError as error:
-            raise self._error(str(error), self._stems_from(error.place, origin)) from error
+            raise self._error(str(error), self._origin_row(error.place, origin)) from error
         count = arrow.num_rows
         if origin is None:
             if count not in (0, len(self)):
@@ -179,8 +178,8 @@ class Batch:
             where,
         )
 
-    def _stems_from(self, place: int | None, origin: Any) -> int | None:
-        """The row that an output row stems from, for an error: nothing of the output has been looked at yet."""
+    def _origin_row(self, place: int | None, origin: Any) -> int | None:
+        """Return the input row of an output row, for an error; `origin` is not checked yet."""
         rows = range(len(self)) if origin is None else np.ravel(origin)
         if place is None or place >= len(rows):
             return None
@@ -190,27 +189,27 @@ class Batch:
     def _checked_origin(self, origin: Any, count: int) -> Int64s:
         where = np.asarray(origin)
         if where.size and where.dtype.kind not in "iu":
-            raise self._error(f"origin must be integers, the rows of this batch; {where.dtype} came")
+            raise self._error(f"origin must be integers, the rows of this batch; got {where.dtype}")
         where = where.astype(np.int64, copy=False)
         if where.shape != (count,):
-            raise self._error(f"origin must name one input row for each of {count} output rows; {where.shape} came")
+            raise self._error(f"origin must name one input row for each of {count} output rows; got {where.shape}")
         if count and (where[0] < 0 or where[-1] >= len(self) or (where[1:] < where[:-1]).any()):
             raise self._error(
-                f"origin must be non-decreasing and within the batch's {len(self)} rows; came "
+                f"origin must be non-decreasing and within the batch's {len(self)} rows; got "
                 f"{where.min()} to {where.max()}{' out of order' if (where[1:] < where[:-1]).any() else ''}. "
                 "Emit rows in the order of the input rows they stem from"
             )
         return where
 
     def _descendants(self, where: Int64s, index: Int64s | None) -> Subseqs | None:
-        """Return `sub` of the outputs: that of the row they stem from, with their index at our level."""
+        """Return `sub` of the outputs: that of their input row, with their index at the level of this step."""
         inherited = None if self.sub is None else self.sub.take(where, axis=0)
         if index is None:
             return inherited
         most = int(index.max())
         if most >= MAX_OUTPUTS_PER_ROW:
             raise self._error(
-                f"made {most + 1} rows of one; at most {MAX_OUTPUTS_PER_ROW} can be kept in order. Emit fewer, or "
+                f"emitted {most + 1} rows for one; at most {MAX_OUTPUTS_PER_ROW} can be kept in order. Emit fewer, or "
                 "one row with a list column",
                 int(where[int(index.argmax())]),
             )
@@ -223,14 +222,14 @@ class Batch:
             return OperatorError(message, self.step or None)
         return OperatorError(message, self.step or None, int(self.partition[row]), int(self.sn[row]))
 
-    # What Flux does with batches.
+    # Used by Flux.
 
     def reached(self) -> int | None:
-        """Return the row `rows()` last yielded, or the only one there is; None where nobody can tell."""
+        """Return the row that `rows()` last yielded, or the only row of the batch; None if it is unknown."""
         return 0 if len(self) == 1 else self._reached
 
     def for_step(self, level: int, output: Any, step: str) -> Batch:
-        """Return the same rows as input of a step."""
+        """Return the same rows as the input of a step."""
         return Batch(self.arrow, self.sn, self.sub, self.partition, level, output, step)
 
     def slice(self, start: int, stop: int) -> Batch:
@@ -262,14 +261,14 @@ class Batch:
 
     @staticmethod
     def concat(batches: Sequence[Batch]) -> Batch:
-        """Return the rows of all batches, one after the other, as of the first one's step."""
+        """Return the rows of all batches, one after the other, with the step of the first."""
         if len(batches) == 1:
             return batches[0]
         first = batches[0]
         return Batch(
             concat([b.arrow for b in batches]),
             np.concatenate([b.sn for b in batches]),
-            appended([(b.sub, len(b)) for b in batches]),
+            concat_subseqs([(b.sub, len(b)) for b in batches]),
             np.concatenate([b.partition for b in batches]),
             first.level,
             first.output,
@@ -277,10 +276,9 @@ class Batch:
         )
 
     def ordered(self) -> Batch:
-        """Return the rows in (sn, sub, partition) order; rows that agree in all three keep theirs.
+        """Return the rows in (sn, sub, partition) order; rows that agree in all three keep their order.
 
-        Only rows of one sn can be out of order after a step, and few are: looking is cheap, sorting is the
-        exception.
+        Only rows of one sn can be out of order after a step, and few are: checking is cheap, sorting is rare.
         """
         later = self.sn[1:] > self.sn[:-1]
         if later.all():
@@ -296,37 +294,37 @@ class Batch:
 
 
 def punctuation_rows(arrow: Any, sn: int, partition: Pids, level: int, output: Any = None, step: str = "") -> Batch:
-    """Return rows that a punctuation caused: they take its sn, and their index in their partition as sub.
+    """Return the rows that a punctuation caused: they get its sn, and their index in their partition as sub.
 
     The index is per partition, because which partitions share a pooler may differ between copies. Rows beyond the last
-    number share it: a partition's rows keep their order all the same, since whoever merges does not change it, and the
-    rows of one sn always come together. So a punctuation may cause any number of rows; one row may not.
+    index share it. A partition's rows still keep their order, since merges are stable and the rows of one sn stay
+    together. So a punctuation may cause any number of rows; one row may not.
     """
     index = _turns(partition)
     if index is None:
         order = turn_order(partition)
         arrow, partition = arrow.take(pa.array(order)), partition.take(order)
         index = _turns(partition)
-        assert index is not None, "now they are in turns"
+        assert index is not None, "rows are in turn order now"
     np.minimum(index, MAX_OUTPUTS_PER_ROW - 1, out=index)
     numbers = np.full(len(index), sn, np.int64)
     rows = Batch(arrow, numbers, at_level(None, index, level), partition, level, output, step)
-    # Rows that share the last number are to be in the order of partitions.
+    # Rows that share the last index must be in the order of partitions.
     return rows.ordered() if len(index) and index[-1] == MAX_OUTPUTS_PER_ROW - 1 else rows
 
 
 def turn_order(partition: Pids) -> Int64s:
     """Return the order in which partitions take turns: the first row of each, then the second of each, and so on.
 
-    Who has yet to gather what a punctuation causes had better do it in this order: it need not be done again.
+    An operator that gathers its output in this order at a punctuation saves `punctuation_rows` a second gather.
 
-    >>> in_turns(np.array([1, 0, 1, 0], np.uint16)).tolist()
+    >>> turn_order(np.array([1, 0, 1, 0], np.uint16)).tolist()
     [1, 0, 3, 2]
     """
     grouped = np.argsort(partition, kind="stable")
     counts = np.bincount(partition)
     index = np.arange(len(partition)) - np.repeat(np.cumsum(counts) - counts, counts)
-    # Numpy sorts 16 bits by radix, and hardly ever are there more.
+    # Numpy sorts 16 bits by radix; larger indices are rare.
     narrow = index.astype(np.uint16 if counts.max(initial=0) <= 1 << 16 else np.int64)
     return grouped.take(np.argsort(narrow, kind="stable"))
 
@@ -337,27 +335,27 @@ def _turns(partition: Pids) -> Int64s | None:
         return np.zeros(0, np.int64)
     index = np.zeros(len(partition), np.int64)
     np.cumsum(partition[1:] <= partition[:-1], out=index[1:])
-    # A turn is of partitions that differ. It has all that have so many rows, if each turn is of as many as that: who
-    # misses one has to come in a later one, where there is no place for him.
+    # The partitions within one turn differ. If turn i is as large as the number of partitions with more than i rows, it
+    # has all of them: a partition that misses a turn would make a later turn too large.
     sizes, counts = np.bincount(index), np.bincount(partition)
     have_more = len(counts) - np.cumsum(np.bincount(counts))
     return index if np.array_equal(sizes, have_more[:-1]) else None
 
 
 def _index_among_equals(values: Any) -> Any:
-    """Return each value's index among its equals, which stand together; None if all values differ."""
+    """Return each value's index among its equals, which are adjacent; None if all values differ."""
     repeated = np.flatnonzero(values[1:] == values[:-1]) + 1
     if not len(repeated):
         return None
     places = np.arange(len(values))
     first = places.copy()
     first[repeated] = 0
-    # The last place that began a new value; a repeated one before the first beginning cannot be.
+    # The last place at which a new value began; the first value is never a repeated one.
     np.maximum.accumulate(first, out=first)
     return places - first
 
 
 @functools.lru_cache(maxsize=256)
 def row_type(names: tuple[str, ...]) -> Any:
-    """Return the named tuple for these columns; making one takes longer than filling hundreds."""
+    """Return the named tuple class for these columns; creating one takes longer than filling hundreds."""
     return namedtuple("Row", names, rename=True, module=ROW_MODULE)

@@ -1,4 +1,4 @@
-"""Blame: where in a user's code something went wrong, for messages."""
+"""The location of an error in a user's code, for messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["columns_hint", "innermost_frame", "locate"]
 
 
 def columns_hint(error: BaseException) -> str:
-    """A row is a named tuple, a batch is columns; what they say of a column that is asked for otherwise is no help."""
+    """Return how to access a column, for errors of rows (named tuples) and batches that do not help; else nothing."""
     if isinstance(error, TypeError) and str(error) == "tuple indices must be integers or slices, not str":
         return '; a row is a named tuple: write row.column, or getattr(row, "column")'
     if not isinstance(error, AttributeError):
@@ -25,14 +25,14 @@ def columns_hint(error: BaseException) -> str:
 
 
 def innermost_frame(error: BaseException) -> CodeType | None:
-    """The code in which an error arose."""
+    """Return the code object in which an error was raised."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     return frames[-1].f_code if frames else None
 
 
 def locate(function: Callable[..., Any], error: BaseException | None = None) -> str:
-    """Name a callable with its file and line: where it is defined, or where in it the error arose."""
-    # A step of a stream is ours; the function that it calls is the user's.
+    """Return the name of a callable with its file and line: of its definition, or where in it the error was raised."""
+    # A step of a stream is part of Flux; the function that it calls is the user's.
     function = getattr(getattr(function, "__self__", None), "blamed", None) or function
     name = getattr(function, "__qualname__", repr(function))
     # A bound method keeps its code in the function it binds.

@@ -1,11 +1,12 @@
-"""Event time: when something happened, told by a column of the row, and how late a row may come.
+"""Event time: when an event happened, as a column of the row, and how late a row may arrive.
 
-`EventTime` is what a user says of a source: `flow.source(..., event_time="ts", lateness_ms=500)`. The ingress makes
-watermarks of it (`flux.site.ingress.watermarks`); operators that work by time read the same column with `milliseconds`.
+`EventTime` is what a user declares for a source: `flow.source(..., event_time="ts", lateness_ms=500)`. The ingress
+derives watermarks from it (`flux.site.ingress.watermarks`); operators on event time read the same column with
+`milliseconds`.
 
 All event time is in whole milliseconds, since 1970 if the column is a timestamp or a date: finer instants are rounded
-down. A column of integers counts milliseconds from wherever the user likes. A watermark `w` says: rows that come
-behind it happened at `w` or later; one that happened before is late.
+down. A column of integers counts milliseconds from any epoch that the user chooses. A watermark `w` says: rows after it
+have event times of `w` or later; a row with an earlier one is late.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ..types.errors import PlanError
 
 __all__ = ["FARTHEST_MS", "EventTime", "in_unit_of", "is_event_time", "milliseconds", "window_type"]
 
-# No instant is further from 0: so a window's ends never leave 64 bits. It is the year 36 million.
+# No instant is further from 0, so that the ends of a window fit in 64 bits. It is the year 36 million.
 FARTHEST_MS = 2**60
 DEFAULT_EVERY_MS = 1_000
 
@@ -35,9 +36,9 @@ Instants = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class EventTime:
-    """Which column of a source tells event time, and how watermarks follow from it.
+    """The event time column of a source, and how watermarks follow from it.
 
-    A watermark stands behind the row whose time, less `lateness_ms`, is the first in a further step of `every_ms`.
+    A watermark follows the row whose time, less `lateness_ms`, is the first in a later interval of `every_ms`.
     """
 
     column: str
@@ -51,22 +52,22 @@ class EventTime:
                 shown = "watermark_every_ms" if name == "every_ms" else name
                 raise PlanError(f"{shown} is a whole number of milliseconds, at least {least}; got {value!r}")
 
-    def check(self, schema: pa.Schema, whose: str) -> None:
-        """Raise if the source's rows have no such column."""
+    def check(self, schema: pa.Schema, source: str) -> None:
+        """Raise `PlanError` if the rows of `source` have no such column, or one of another type."""
         if self.column not in schema.names:
             raise PlanError(
-                f"{whose}: event_time names a column of the source, {self.column!r}; it has {', '.join(schema.names)}"
+                f"{source}: event_time names a column of the source, {self.column!r}; it has {', '.join(schema.names)}"
             )
         kind = schema.field(self.column).type
         if not is_event_time(kind):
-            raise PlanError(f"{whose}: event_time={self.column!r} is {kind}; {EXPECTED}")
+            raise PlanError(f"{source}: event_time={self.column!r} is {kind}; {EXPECTED}")
 
 
 EXPECTED = "expected timestamps, dates, or integers that fit in int64, in milliseconds. Cast the column in the source"
 
 
 def is_event_time(kind: Any) -> bool:
-    """Whether a column of this Arrow type tells instants."""
+    """Return whether a column of this Arrow type can hold event time."""
     is_integer = pa.types.is_integer(kind) and not pa.types.is_uint64(kind)
     return bool(is_integer or pa.types.is_timestamp(kind) or pa.types.is_date(kind))
 
@@ -78,7 +79,7 @@ def milliseconds(column: Any) -> tuple[Instants, Bools | None]:
     [1, -1]
     """
     kind = column.type
-    assert is_event_time(kind), f"{kind} tells no instants"
+    assert is_event_time(kind), f"{kind} is not a type of event time"
     missing: Bools | None = None
     if column.null_count:
         missing = column.is_null().to_numpy(zero_copy_only=False)
@@ -96,7 +97,7 @@ def milliseconds(column: Any) -> tuple[Instants, Bools | None]:
 
 
 def in_unit_of(kind: Any, instant_ms: int) -> int:
-    """Return an instant as a column of this type counts it, rounded down; other columns count milliseconds.
+    """Return an instant in the unit of a column of this type, rounded down; integer columns count milliseconds.
 
     >>> in_unit_of(pa.timestamp("s"), 1_999), in_unit_of(pa.timestamp("us"), 2), in_unit_of(pa.int64(), 7)
     (1, 2000, 7)
@@ -110,7 +111,7 @@ def in_unit_of(kind: Any, instant_ms: int) -> int:
 
 
 def window_type(kind: Any) -> Any:
-    """Return the type of a window's ends, for an event time column of this type: it is event time too.
+    """Return the type of a window's ends for an event time column of this type; it is a type of event time too.
 
     >>> window_type(pa.timestamp("us", "UTC")), window_type(pa.int32())
     (TimestampType(timestamp[ms, tz=UTC]), DataType(int64))

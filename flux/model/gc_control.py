@@ -1,4 +1,4 @@
-"""Looking for garbage: when Python had better not."""
+"""Control of Python's garbage collector while rows are processed."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ T = TypeVar("T")
 
 @contextlib.contextmanager
 def gc_paused() -> Iterator[None]:
-    """Pause garbage collection; `collect_periodically` finds what user code leaves in cycles.
+    """Pause garbage collection; `collect_periodically` collects what user code leaves in cycles.
 
-    It looks after so many new objects, and a batch makes some for each row. None of them is in a cycle, and looking
-    took up to a third of the time.
+    Python collects after a number of new objects, and a batch creates some for each row. None of them is in a cycle,
+    and collecting took up to a third of the time.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -32,7 +32,7 @@ def gc_paused() -> Iterator[None]:
 
 
 def collect_periodically(rows: Iterable[T], count: int) -> Iterator[T]:
-    """Yield so many rows, and look among new objects for garbage when many have gone by.
+    """Yield `count` rows, and collect young garbage every few thousand.
 
     A batch may have a hundred thousand rows, and each of them may leave a large object in a cycle.
     """

@@ -1,8 +1,8 @@
-"""Emitted rows: a row-wise operator's dicts, and the columns that they become.
+"""Output rows: the dicts that a row-wise operator emits, and the columns that they become.
 
-They become columns when a batch has ended, and by then the operator may have changed a dict that it keeps as its state,
-or a list in it. So the values are taken out of each as it comes; those that can be changed are copied, if the columns
-are such that there may be any.
+They become columns at the end of a batch. By then the operator may have changed a dict that it keeps as its state, or a
+list in it. So the values are taken out of each dict at once. Mutable values are copied, if the types of the columns
+allow any.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ __all__ = ["NotARow", "OutputRows", "keep_rows"]
 
 
 class NotARow(Exception):
-    """What was emitted is no row, or one of other columns."""
+    """The emitted value is not a row, or has other columns."""
 
-    def __init__(self, made: Any, names: list[str]) -> None:
-        super().__init__(made)
-        self._made, self._names = made, names
+    def __init__(self, emitted: Any, names: list[str]) -> None:
+        super().__init__(emitted)
+        self._emitted, self._names = emitted, names
 
-    def told_of(self, function: Any) -> str:
-        """What is to be said of the function that emitted it."""
+    def message(self, function: Any) -> str:
+        """Return the text of the error for the function that emitted the value."""
         return (
-            f"{locate(function)} emitted {self._made!r:.200}; expected an iterable of dicts with the keys "
+            f"{locate(function)} emitted {self._emitted!r:.200}; expected an iterable of dicts with the keys "
             f"{', '.join(self._names)}. Return (state, [{{...}}, ...])"
         )
 
 
 class OutputRows:
-    """Rows of a schema, of what is known of one so far, or of one that the first row tells.
+    """Rows of a schema, of a `PartialSchema`, or with the columns of the first row.
 
-    >>> outputs = Outputs(None)
+    >>> outputs = OutputRows(None)
     >>> held = {"n": 1, "all": [1]}
     >>> outputs.add(held)
     >>> held["all"].append(2)
@@ -49,8 +49,8 @@ class OutputRows:
 
     def __init__(self, schema: Any) -> None:
         self.taken: list[Any] = []
-        # Who is in a hurry need not call `add`: a dict of `width` keys that it can `take` is a row. What is not must be
-        # checked, which tells why.
+        # A hot loop may skip `add`: a dict of `width` keys that `take` accepts is a row. Call `check` for any other
+        # value: it raises the reason.
         self.width: int | None = None
         self.take: Callable[[Any], Any] = self._take_first
         self._names: list[str] = []
@@ -60,21 +60,21 @@ class OutputRows:
     def _expect(self, names: list[str], may_be_changed: bool) -> None:
         self._names, self.width = names, len(names)
         get = itemgetter(*names) if names else tuple
-        self.take = (lambda made: _copied(get(made))) if may_be_changed else get
+        self.take = (lambda made: _copy(get(made))) if may_be_changed else get
 
     def _take_first(self, made: Any) -> Any:
-        """Take what tells the columns, and what follows it."""
+        """Take the first row, which defines the columns, and the rows after it."""
         if self.width is None:
             self._expect(list(made), may_be_changed=True)
         return self.take(made)
 
     def add(self, made: Any) -> None:
-        """Take in a row, or raise `NotARow`."""
+        """Add a row, or raise `NotARow`."""
         self.check(made)
         self.taken.append(self.take(made))
 
     def check(self, made: Any) -> None:
-        """Raise `NotARow` unless it is a row."""
+        """Raise `NotARow` unless `made` is a row."""
         if not isinstance(made, Mapping) or (self.width is not None and made.keys() != set(self._names)):
             raise NotARow(made, self._names) from None
 
@@ -86,17 +86,17 @@ class OutputRows:
 
 
 def keep_rows(schema: Any) -> Callable[[Any], Any]:
-    """What makes a copy of a row of a schema, of what is known of one so far (a `Learning`), or of one not known.
+    """Return a function that copies a row of a schema, of a `PartialSchema`, or of an unknown schema (None).
 
-    What is no row stays what it is: an error, for whoever looks at it.
+    It returns a value that is not a row unchanged: a later check reports the error.
 
     >>> held = {"n": 1, "all": [1]}
-    >>> row = keeping(None)(held)
+    >>> row = keep_rows(None)(held)
     >>> held["all"].append(2)
     >>> row
     {'n': 1, 'all': [1]}
     """
-    return _deep if schema is None or _may_be_changed(schema) else _flat
+    return _deep_copy if schema is None or _may_be_changed(schema) else _flat_copy
 
 
 def _may_be_changed(schema: Any) -> bool:
@@ -105,26 +105,26 @@ def _may_be_changed(schema: Any) -> bool:
 
 @functools.lru_cache(maxsize=1_024)
 def _can_be_changed(kind: Any) -> bool:
-    """Whether a value of a column may be one that can be changed: bytes may come as a bytearray, None tells nothing."""
+    """Return whether a value of a column may be mutable: bytes may be a bytearray; null says nothing about a type."""
     is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
     return bool(is_bytes or pa.types.is_nested(kind) or pa.types.is_null(kind))
 
 
-def _flat(row: Any) -> Any:
+def _flat_copy(row: Any) -> Any:
     return row.copy() if type(row) is dict else dict(row) if isinstance(row, Mapping) else row
 
 
-def _deep(row: Any) -> Any:
-    return _copied(row) if isinstance(row, Mapping) else row
+def _deep_copy(row: Any) -> Any:
+    return _copy(row) if isinstance(row, Mapping) else row
 
 
-def _copied(value: Any) -> Any:
+def _copy(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: _copied(inner) for name, inner in value.items()}
+        return {name: _copy(inner) for name, inner in value.items()}
     if isinstance(value, tuple):
-        return tuple(map(_copied, value))  # A struct may be a tuple, and no list.
+        return tuple(map(_copy, value))  # A struct may be a tuple but not a list.
     if isinstance(value, list | deque):
-        return list(map(_copied, value))
+        return list(map(_copy, value))
     if isinstance(value, memoryview):
         return bytes(value)
     return value.copy() if isinstance(value, np.ndarray | bytearray | set) else value

@@ -9,15 +9,15 @@ PUNCTUATIONS = ("end", "watermark", "clock", "batch")
 
 @dataclass(frozen=True)
 class Punctuation:
-    """A numbered mark in the stream, at the same place in every copy's input: the only boundary one may see.
+    """A numbered mark in the stream, at the same place in every copy's input: the only boundary an operator may see.
 
-    A watermark's value is a time in milliseconds, that of a clock and of the end what the clock of the ingress said.
+    The value of a watermark is an event time in milliseconds; of a clock and of the end, the time at the ingress.
     """
 
     sn: int
     kind: str
     value: int | None = None
-    # For which of the partitions at hand it is, where they have not all come equally far; None: for all.
+    # The partitions to which it applies, where not all of those on the site are equally advanced; None: all.
     partitions: frozenset[int] | None = None
 
     def __post_init__(self) -> None:

@@ -1,9 +1,8 @@
 """Steps without state: `map`, `filter`, `flat_map` and `select` of a stream.
 
-They are operators like any other and run in the segment in which they stand; before the first exchange that is the
-ingress. Without state there is nothing to move, and an ingress that is started again makes the same rows of the same
-input. A function is given one row at a time, a named tuple; with `batch=True` it is given a whole `flux.Batch`, and
-works on columns, which is many times faster.
+They are operators like any other and run in their segment; before the first exchange that is the ingress. Without state
+there is nothing to move, and a restarted ingress emits the same rows for the same input. A function gets one row at a
+time, a named tuple. With `batch=True` it gets a whole `flux.Batch` and works on columns, which is many times faster.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ __all__ = ["Filter", "FlatMap", "Map", "Select"]
 
 
 class _Stateless(PooledOperator):
-    """What they share. `blamed` is the user's function: errors name it."""
+    """The common base. `blamed` is the user's function: errors name it."""
 
-    # Whether one row may become several, so that their order takes a level of `sub`.
+    # Whether one row may become several, so that their order needs a level of `sub`.
     is_one_to_many = False
 
     def __init__(self, fn: Callable[..., Any], batch: bool, event_time: str | None = None) -> None:
@@ -44,7 +43,7 @@ class _Stateless(PooledOperator):
 
 
 class Map(_Stateless):
-    """One row out of each."""
+    """Emits one row for each."""
 
     def process(self, batch: Batch) -> Batch | None:
         if self._by_batch:
@@ -55,7 +54,7 @@ class Map(_Stateless):
 
 
 class FlatMap(_Stateless):
-    """No, one or several rows out of each."""
+    """Emits zero, one or several rows for each."""
 
     is_one_to_many = True
 
@@ -85,7 +84,7 @@ class FlatMap(_Stateless):
 
 
 class Filter(_Stateless):
-    """The rows for which the function says so, as they are."""
+    """Emits the rows for which the function returns true, unchanged."""
 
     def process(self, batch: Batch) -> Batch | None:
         if self._by_batch:
@@ -99,9 +98,9 @@ class Filter(_Stateless):
 
 
 class Select(PooledOperator):
-    """Some columns, under their own names or others, and some made of the batch by functions.
+    """Emits some columns, renamed or not, and columns that functions compute from the batch.
 
-    `columns` maps each output column to the input column it is, or to the function that makes it.
+    `columns` maps each output column to its input column, or to the function that computes it.
     """
 
     is_one_to_many = False
@@ -130,7 +129,7 @@ class Select(PooledOperator):
 def select_columns(
     rows: pa.Schema | None, columns: tuple[str, ...], computed: Mapping[str, Any]
 ) -> tuple[dict[str, str | Callable[[Batch], Any]], pa.Schema | None]:
-    """What `Select` is to make, and its schema if it is known: a function says its type as `(function, type)`."""
+    """Return the columns of `Select`, and its schema if it is known: `(function, type)` declares a function's type."""
     made: dict[str, str | Callable[[Batch], Any]] = {name: name for name in columns}
     types: dict[str, Any] = {}
     for name, source in computed.items():
@@ -160,7 +159,7 @@ def _columns(made: Any, batch: Batch, expected: str) -> Mapping[str, Any]:
 
 
 def _columns_of(rows: list[Any], origin: Any, batch: Batch, expected: str) -> dict[str, list[Any]]:
-    """Columns of rows that are dicts with the same keys."""
+    """Return the columns of rows that are dicts with the same keys."""
     first = rows[0] if rows else {}
     if batch.output is not None:
         names = list(batch.output.names)
@@ -175,7 +174,7 @@ def _columns_of(rows: list[Any], origin: Any, batch: Batch, expected: str) -> di
     return {name: [row[name] for row in rows] for name in names}
 
 
-def _unexpected(came: Any, batch: Batch, expected: str) -> OperatorError:
+def _unexpected(got: Any, batch: Batch, expected: str) -> OperatorError:
     reached = batch.reached()
     place = (None, None) if reached is None else (int(batch.partition[reached]), int(batch.sn[reached]))
-    return OperatorError(f"its function returned {came!r:.200}; expected {expected}", batch.step or None, *place)
+    return OperatorError(f"its function returned {got!r:.200}; expected {expected}", batch.step or None, *place)

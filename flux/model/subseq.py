@@ -1,16 +1,16 @@
-"""Sub: what orders the rows that descend from one input row, whatever has become of it on the way.
+"""Subsequence numbers: `sub` orders the rows that descend from one input row, through all steps.
 
-Each step of a flow that may make several rows of one has a *level*, which the plan counts from the source on. It writes
-the index of each row among those of the same input row into its own field of 16 bits, and leaves those of the levels
-before it as they are. Four fields are a word, the first level topmost; a row has as many words as there are levels with
-more than one row. So comparing words from the first on compares descents, as sections of a book are by their numbers;
-what a row does not have is zero, and comes before everything that descends from a sibling.
+Each step of a flow that may emit several rows for one has a *level*, which the plan counts from the source on. The step
+writes the index of each row among those of the same input row into its own field of 16 bits. It leaves the fields of
+earlier levels unchanged. Four fields are a word, the first level topmost; a row has as many words as the levels with
+more than one row need. So comparing words from the first on compares descents, as the section numbers of a book do. A
+field that a row does not have is zero, and orders before all descendants of a sibling.
 
-A `sub` is None where all is zero; an array of a word for each row; or, in deeper flows, one of the shape (rows, words).
-How many words it has says nothing: those of zeros may be there or not, as the other rows of a batch ask for.
+A `sub` is None where all is zero; an array of one word for each row; or, in deeper flows, of shape (rows, words). The
+number of words has no meaning: words of zeros may be present or not, as the other rows of a batch require.
 
-Departure: DESIGN.md has one word, and refuses a fifth such step. What a flow with a fifth pays is 8 bytes in each row
-that comes behind it. What is left is the limit of a field: at most 65,536 rows can be made of one.
+Departure: DESIGN.md has one word and refuses a fifth such step. Here a fifth costs 8 bytes in each row after it. The
+limit of a field remains: at most 65,536 rows can be emitted for one.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from ..types.array_types import Bools
 __all__ = [
     "MAX_OUTPUTS_PER_ROW",
     "Subseqs",
-    "appended",
     "at_level",
+    "concat_subseqs",
     "from_arrow",
     "is_sub",
     "neighbours",
@@ -45,14 +45,14 @@ Subseqs: TypeAlias = npt.NDArray[np.uint64]
 
 
 def words_of(sub: Subseqs | None) -> list[Subseqs]:
-    """The words of all rows, the first ones first; none where all is zero."""
+    """Return the words of all rows, in order of levels; none where all is zero."""
     if sub is None:
         return []
     return [sub] if sub.ndim == 1 else [sub[:, word] for word in range(sub.shape[1])]
 
 
 def padded(sub: Subseqs | None, rows: int, count: int) -> Subseqs:
-    """The same with so many words for each row, or with as many as there are, if that is more.
+    """Return `sub` with at least `count` words for each row, padded with zeros.
 
     >>> padded(np.array([7], np.uint64), 1, 2).tolist(), padded(None, 2, 1).tolist()
     ([[7, 0]], [0, 0])
@@ -69,7 +69,7 @@ def padded(sub: Subseqs | None, rows: int, count: int) -> Subseqs:
 
 
 def at_level(inherited: Subseqs | None, index: npt.NDArray[np.int64], level: int) -> Subseqs:
-    """The `sub` of rows with this index among their siblings, made by the step of `level`.
+    """Return the `sub` of rows with this index among their siblings, emitted by the step of `level`.
 
     >>> at_level(np.array([1 << 48], np.uint64), np.array([2]), 4).tolist() == [[1 << 48, 2 << 48]]
     True
@@ -87,7 +87,7 @@ def at_level(inherited: Subseqs | None, index: npt.NDArray[np.int64], level: int
 
 
 def neighbours(sub: Subseqs | None, rows: int) -> tuple[Bools, Bools]:
-    """Whether each row but the first has a greater `sub` than the one before it; and whether it has the same."""
+    """Return whether each row but the first has a greater `sub` than the row before it, and whether it has the same."""
     greater, same = np.zeros(max(rows - 1, 0), np.bool_), np.ones(max(rows - 1, 0), np.bool_)
     for word in words_of(sub):
         greater |= same & (word[1:] > word[:-1])
@@ -95,18 +95,18 @@ def neighbours(sub: Subseqs | None, rows: int) -> tuple[Bools, Bools]:
     return greater, same
 
 
-# As a column of Arrow: of words, or of lists of them that are all as long.
+# As an Arrow column: of words, or of fixed-size lists of words.
 
 
 def to_arrow(sub: Subseqs) -> Any:
-    """The column that goes over the wire."""
+    """Return the column that is sent over the wire."""
     if sub.ndim == 1:
         return pa.array(sub)
     return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(sub).reshape(-1)), sub.shape[1])
 
 
 def from_arrow(column: Any) -> Subseqs:
-    """What `to_arrow` was given, without a copy."""
+    """Return the `sub` that `to_arrow` encoded, without a copy."""
     if column.type == pa.uint64():
         one: Subseqs = column.to_numpy(zero_copy_only=True)
         return one
@@ -115,15 +115,15 @@ def from_arrow(column: Any) -> Subseqs:
 
 
 def is_sub(column: Any) -> bool:
-    """Whether a column that somebody sent is one of these."""
+    """Return whether a received column is a valid `sub`."""
     kind, values = column.type, column
     if pa.types.is_fixed_size_list(kind) and kind.list_size > 1 and not column.null_count:
         values = column.flatten()
     return bool(values.type == pa.uint64() and not values.null_count)
 
 
-def appended(parts: Sequence[tuple[Subseqs | None, int]]) -> Subseqs | None:
-    """The `sub` of rows that follow each other, of parts with so many rows each."""
+def concat_subseqs(parts: Sequence[tuple[Subseqs | None, int]]) -> Subseqs | None:
+    """Return the `sub` of concatenated parts, each given as (sub, number of rows)."""
     if all(sub is None for sub, _ in parts):
         return None
     count = max(len(words_of(sub)) for sub, _ in parts)

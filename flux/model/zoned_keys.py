@@ -1,10 +1,11 @@
-"""Keys with times of a time zone. To Python two such times are equal if clocks there show the same: so are two
-instants in the hour that comes twice when summer time ends. To the partition hash, and here, they are two keys.
+"""Keys with zoned timestamps.
 
-The operators of the library have no need of this: a `KeyTable` keeps keys as columns, in which times are instants
-already. It cannot serve here. Who is called row by row is given its key as Python has it, may forget a key and have it
-again within one batch, and is asked by the order in which keys came; so its state is in a dict, and all that is wanted
-is an equality for that.
+In Python two such times are equal if their local clocks show the same. So are two instants in the hour that is repeated
+when summer time ends. For the partition hash, and here, they are two keys.
+
+The operators of the library do not need this: a `KeyTable` keeps keys as columns, where times are instants already. It
+cannot serve row-wise operators. They get keys as Python values, may drop a key and get it again within one batch, and
+their keys stay in order of arrival. So their state is a dict, and all it needs is another equality.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 def instant(value: Any) -> Any:
-    """Return a time of a zone as the span since 1970, and any other value as it is."""
+    """Return a zoned time as the duration since 1970, and any other value unchanged."""
     return value - _EPOCH if isinstance(value, datetime.datetime) and value.tzinfo is not None else value
 
 
 class ZonedKey(tuple[Any, ...]):
-    """A key that differs from those of other instants. It stands for the plain tuple of the same values.
+    """A key that differs from keys of other instants; otherwise it is the plain tuple of the same values.
 
     >>> from zoneinfo import ZoneInfo
     >>> summer = datetime.datetime(2021, 10, 31, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"))
@@ -46,11 +47,11 @@ class ZonedKey(tuple[Any, ...]):
 
 
 def wrap_zoned(keys: list[tuple[Any, ...]], columns: Iterable[Any]) -> list[tuple[Any, ...]]:
-    """Return what tells these keys apart: they themselves, unless there are times of a zone among their columns."""
+    """Return the keys, wrapped if a column holds zoned timestamps."""
     is_zoned = any(pa.types.is_timestamp(column.type) and column.type.tz is not None for column in columns)
     return list(map(ZonedKey, keys)) if is_zoned else keys
 
 
 def rewrap_zoned(key: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return what tells a key apart of which the columns are not at hand."""
+    """Return a key, wrapped if it holds a zoned timestamp, without knowledge of its columns."""
     return ZonedKey(key) if any(instant(cell) is not cell for cell in key) else key

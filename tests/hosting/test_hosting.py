@@ -116,7 +116,7 @@ def test_without_a_declared_output_the_first_one_is_kept_to() -> None:
     hosted = opened(step_of(Guess, SCHEMA))
     first = hosted.process(batch_of([(0, 1)], SCHEMA, [0]))
     assert first is not None and first.arrow.schema == pa.schema([("x", pa.int16())])
-    with pytest.raises(OperatorError, match=r"'x': expected int16, came a list of str"):
+    with pytest.raises(OperatorError, match=r"'x': expected int16, got a list of str"):
         hosted.process(batch_of([(0, 7)], SCHEMA, [1]))
 
 

@@ -93,5 +93,5 @@ def test_rows_are_cut_only_at_punctuations_that_an_operator_heeds_one_by_one(ope
 
 def test_who_takes_rows_and_punctuations_together_must_hear_of_those_without_rows() -> None:
     rows = flux.Dataflow("deaf").source(flux.sources.Table([{"k": 1, "v": 2}]))
-    with pytest.raises(flux.PlanError, match=r"'Deaf': Deaf defines process_marked.*Define on_punctuation\(self, p\)"):
+    with pytest.raises(flux.PlanError, match=r"'Deaf': Deaf defines process_with_p.*Define on_punctuation\(self, p\)"):
         rows.exchange("k").apply(Deaf)

@@ -188,7 +188,7 @@ def test_an_error_names_the_row_whatever_the_form_of_the_operator() -> None:
 
     rows = batch_of([(n,) for n in (5, 6, 7, 8)], SCHEMA, [1, 1, 3, 1], first_sn=50)
     for operator in (ByKey, ByPartition):
-        with pytest.raises(OperatorError, match=r"expected int64, came .*True is not of the type") as caught:
+        with pytest.raises(OperatorError, match=r"expected int64, got .*True is not of the type") as caught:
             opened(step_of(operator, SCHEMA, ("n",))).process(rows)
         assert (caught.value.step, caught.value.partition, caught.value.row) == ("step", 3, 52)
 
@@ -204,7 +204,7 @@ def test_an_error_of_what_a_punctuation_caused_names_the_partition() -> None:
         def on_punctuation(self, p: Punctuation) -> Any:
             return {"v": ["a", b"a" if self.partition == 2 else "a"]}
 
-    with pytest.raises(OperatorError, match=r"expected string, came .*b'a' is not of the type") as caught:
+    with pytest.raises(OperatorError, match=r"expected string, got .*b'a' is not of the type") as caught:
         opened(step_of(AtEnd, SCHEMA)).punctuate(Punctuation(9, "end"))
     assert (caught.value.partition, caught.value.row) == (2, 9)
 

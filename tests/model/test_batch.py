@@ -166,7 +166,7 @@ def test_values_are_cast_to_the_declared_schema_in_its_order() -> None:
     ],
 )
 def test_values_that_do_not_fit_are_refused_with_step_column_expected_and_came(values: Any) -> None:
-    with pytest.raises(OperatorError, match=r"step 'step'.*'a': expected int32, came"):
+    with pytest.raises(OperatorError, match=r"step 'step'.*'a': expected int32, got"):
         batch({"n": [1]}, output=SCHEMA).emit({"a": values, "b": ["x"]})
 
 
@@ -267,7 +267,7 @@ def test_values_are_neither_printed_nor_judged(kind: Any, values: Any) -> None:
 
 def test_a_column_declared_without_nulls_takes_none() -> None:
     strict = pa.schema([pa.field("a", pa.int32(), nullable=False)])
-    with pytest.raises(OperatorError, match="without nulls, came 1"):
+    with pytest.raises(OperatorError, match="without nulls, got 1"):
         batch({"n": [1]}, output=strict).emit({"a": [None]})
 
 
@@ -372,5 +372,5 @@ def test_a_punctuation_may_cause_any_number_of_rows_and_each_partition_keeps_its
 
 @pytest.mark.parametrize("values", [[{}], [None, {}], [{}, {"a": 1}], [[{}]]])
 def test_an_empty_dict_in_undeclared_output_is_refused_by_what_is_missing(values: list[Any]) -> None:
-    with pytest.raises(ColumnError, match=r"empty dict does not tell which fields there are\. Declare `output`"):
+    with pytest.raises(ColumnError, match=r"empty dict does not show which fields there are\. Declare `output`"):
         record_batch_of({"v": values})

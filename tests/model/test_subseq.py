@@ -156,7 +156,7 @@ def test_more_rows_of_one_than_can_be_kept_in_order_name_step_row_and_remedy() -
     flow = flux.Dataflow("many")
     rows = flow.source(flux.sources.Table([{"n": 1}, {"n": 70_000}]))
     rows.flat_map(lambda row: [{"n": 0}] * row.n, {"n": "int64"}).sink(flux.sinks.Null())
-    with pytest.raises(flux.OperatorError, match=r"made 70000 rows of one; at most 65536 .* list column") as raised:
+    with pytest.raises(flux.OperatorError, match=r"emitted 70000 rows for one; at most 65536 .* list column") as raised:
         flow.run(sites=2)
     assert (raised.value.step, raised.value.row) == ("flat_map(<lambda>)", 2)
 

@@ -242,12 +242,12 @@ WORDS = {"word": pa.string(), "n": pa.int64()}
 @pytest.mark.parametrize(
     ("operator", "says"),
     [
-        (int, "expected an operator class .* came 'int'. Derive it from one of them, or wrap it"),
-        (lambda: 3, "came <lambda>, which makes instances of int. Derive it"),
-        (Silent, r"is given rows by process\(self, batch\), and Silent does not define it"),
-        (Unsaid, r"is given rows by on_tuple\(self, key, row, state\), and Unsaid does not define it"),
+        (int, "expected an operator class .* got 'int'. Derive it from one of them, or wrap it"),
+        (lambda: 3, "got <lambda>, which returns instances of int. Derive it"),
+        (Silent, r"gets its rows in process\(self, batch\), and Silent does not define it"),
+        (Unsaid, r"gets its rows in on_tuple\(self, key, row, state\), and Unsaid does not define it"),
         (Sealed, "'Sealed': state_types holds dataclasses.*<class 'int'> is none of them. Leave it out"),
-        (Bare, r"'Bare': state_types is a tuple of classes, came .*Write state_types = \(Silent,\)"),
+        (Bare, r"'Bare': state_types is a tuple of classes, got .*Write state_types = \(Silent,\)"),
     ],
 )
 def test_what_is_no_operator_is_refused_with_the_plan(operator: Any, says: str) -> None:

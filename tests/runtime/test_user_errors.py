@@ -31,7 +31,7 @@ def a_key_that_is_no_column(tmp_path: Path) -> None:
     flux.Dataflow("wrong").source(flux.sources.Table(ROWS)).exchange("nope")
 
 
-@case(flux.OperatorError, "step 'Mine'", "no column 'nope'; its columns are k, v", "Mend the operator")
+@case(flux.OperatorError, "step 'Mine'", "no column 'nope'; its columns are k, v", "Fix the operator")
 def a_batch_without_the_column(tmp_path: Path) -> None:
     flow_of(batched(lambda batch: batch["nope"])).run()
 

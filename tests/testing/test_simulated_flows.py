@@ -259,7 +259,7 @@ def test_none_in_undeclared_output_is_none_here_and_in_real_processes() -> None:
 
 def test_types_that_do_not_fit_are_refused_here_and_in_real_processes() -> None:
     values = [None, None, 1, 2, 3, 1.5, 2.5, 3.5]
-    with pytest.raises(SimulationFailed, match=r"OperatorError: .*'v': expected int64, came"):
+    with pytest.raises(SimulationFailed, match=r"OperatorError: .*'v': expected int64, got"):
         simulate(undeclared(values), faults=FAULTS, seeds=1)
-    with pytest.raises(flux.OperatorError, match=r"'v': expected int64, came|Declare `output`"):
+    with pytest.raises(flux.OperatorError, match=r"'v': expected int64, got|Declare `output`"):
         undeclared(values).run(sites=2)
