@@ -1,4 +1,4 @@
-"""Channel masks: which rows of a batch belong to a lane, looked up for all of them at once."""
+"""Channel masks: which rows of a batch belong to a lane, looked up for all rows at once."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _TABLE_MAX = 1 << 18  # Pairs of partitions, a byte each: what stays in the cach
 class ChannelMask:
     """A lane's channels, ready to be looked up for many rows at once.
 
-    Each partition has a word with a bit for each block that it is in; a channel is in the set if the words of
-    its two ends share a bit. So the size grows with the partitions, not with their pairs. While the pairs are
-    few, a table of them is a little faster.
+    Each partition has a word with a bit for each of its blocks; a channel is in the set if the words of its two
+    partitions share a bit. So the size grows with the partitions, not with their pairs. While there are few pairs, a
+    table of them is a little faster.
     """
 
     __slots__ = ("_consumers", "_table", "_words", "blocks", "everything")
@@ -37,7 +37,7 @@ class ChannelMask:
                 self._table.reshape(producers, consumers)[np.ix_(block.producers, block.consumers)] = True
 
     def mask(self, producer: npt.NDArray[np.uint16], consumer: npt.NDArray[np.uint16]) -> npt.NDArray[np.bool_]:
-        """Whether each row goes this way."""
+        """Return whether each row belongs to the lane."""
         if self._table is not None:
             one_producer = len(self._table) == self._consumers
             return self._table.take(
@@ -51,7 +51,7 @@ class ChannelMask:
         return chosen
 
     def _is_everything(self) -> bool:
-        """Whether every producer reaches every consumer; producers that are in the same blocks reach the same."""
+        """Return whether every producer reaches every consumer; producers in the same blocks reach the same ones."""
         if not self._words:
             return False
         for kind in np.unique(np.stack([of_producer for of_producer, _ in self._words], axis=1), axis=0):
@@ -62,7 +62,7 @@ class ChannelMask:
 
 
 def _words_of(blocks: Sequence[Block], producers: int, consumers: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """The word of each producer and of each consumer partition; bit i tells of block i."""
+    """Return the word of each producer and of each consumer partition; bit i stands for block i."""
     kind = np.min_scalar_type((1 << len(blocks)) - 1)  # A byte for a handful of blocks: it stays in the cache.
     of_producer, of_consumer = np.zeros(producers, kind), np.zeros(consumers, kind)
     for i, block in enumerate(blocks):

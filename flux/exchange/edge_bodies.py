@@ -1,8 +1,7 @@
-"""Fan: a body for several edges: what each of them carries of one range of sequence numbers.
+"""Edge bodies: one body for several edges, with the rows of each for one range of sequence numbers.
 
-A stage with several edges out of it keeps one buffer for all of them. The protocol neither knows nor cares what is in a
-body; whoever sends on an edge asks the body for its part. A stage with one edge has plain `Rows`, which are their only
-part.
+A stage with several outgoing edges keeps one buffer for all of them. The protocol does not know the content of a body;
+the sender on an edge takes the part of that edge. A stage with one edge has plain `Rows`, which are their only part.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from .rows import Rows, new_token
 
 
 class EdgeBodies:
-    """The rows of each edge; punctuations are on all of them. Immutable."""
+    """The rows of each edge; all edges carry the punctuations. Immutable."""
 
     __slots__ = ("parts", "token")
 
@@ -27,7 +26,7 @@ class EdgeBodies:
         return sum(map(len, self.parts.values()))
 
     def on(self, edge: int) -> Rows:
-        """What goes on `edge`."""
+        """Return the rows of `edge`."""
         return self.parts[edge]
 
 
@@ -35,11 +34,11 @@ LaneBody: TypeAlias = Rows | EdgeBodies
 
 
 def rows_of_edges(body: LaneBody) -> tuple[Rows, ...]:
-    """The rows of all edges, in the order of these."""
+    """Return the rows of all edges, in the order of the edges."""
     return (body,) if isinstance(body, Rows) else tuple(body.parts.values())
 
 
 def make_body(edges: Sequence[int], rows: Mapping[int, Rows], punctuations: tuple[Punctuation, ...] = ()) -> LaneBody:
-    """The body for `edges`; those without rows carry the punctuations alone."""
+    """Return the body for `edges`; edges without rows carry only the punctuations."""
     parts = {edge: rows[edge] if edge in rows else Rows(None, punctuations) for edge in edges}
     return next(iter(parts.values())) if len(parts) == 1 else EdgeBodies(parts)

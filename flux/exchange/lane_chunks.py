@@ -1,9 +1,9 @@
-"""Lane chunks: how much of what the machine sends goes into one frame.
+"""Lane chunks: the parts in which a large message is sent, one frame each.
 
-A lane that is opened for a copy that was just built starts with a backlog: the rows that arrived during the state
-transfer may be many times what a lane carries otherwise. They are sent in chunks, in the order of sequence numbers,
-each a message of its own. A chunk is made when the link is ready for it, so the backlog as a whole occupies neither the
-loop nor the memory of this process.
+A lane to a copy that was just built starts with a backlog: the rows that arrived during the state transfer may be many
+times what a lane usually carries. They are sent in chunks, in the order of sequence numbers, each a message of its own.
+A chunk is created when the link is ready for it, so that the whole backlog occupies neither the event loop nor the
+memory of this process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Channels = tuple[tuple[Block, ...], ...]  # For each body of a message, the chan
 
 
 def chunks(message: Data, channels: Channels) -> Iterator[tuple[Data, Channels]]:
-    """What is sent, in messages of about `CHUNK_ROWS` rows at most; a body is not cut without need."""
+    """Yield the message in parts of about `CHUNK_ROWS` rows at most; bodies are cut only where they overlap."""
     if len(message.bodies) < 2:
         yield message, channels
         return
@@ -35,7 +35,7 @@ def chunks(message: Data, channels: Channels) -> Iterator[tuple[Data, Channels]]
 
 
 def _cuts(message: Data, firsts: Sequence[int]) -> Iterator[int]:
-    """Where to cut: in front of a body. Bodies may overlap; then a cut leads through some of them."""
+    """Yield the positions of cuts, each before a body. Bodies may overlap; then a cut divides some of them."""
     rows, last = 0, message.after
     for body, first in zip(message.bodies, firsts, strict=True):
         if rows >= CHUNK_ROWS and last < first - 1 < message.upto:

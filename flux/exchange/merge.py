@@ -1,4 +1,4 @@
-"""The ordered merge: the bodies of several lanes for the same range become one, in (sn, sub, producer) order."""
+"""The ordered merge: the bodies of several lanes for one range become one body, in (sn, sub, producer) order."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ class SchemaConflict(Exception):
 
 
 def merge(parts: Iterable[Rows], edges: Sequence[int] = ()) -> Rows:
-    """One body out of several lanes' for the same range, in (sn, sub, producer) order.
+    """Return one body for those of several lanes for the same range, in (sn, sub, producer) order.
 
-    If the lanes are of several edges, `edges` says of which each is, and the order is (sn, sub, edge, producer).
+    If the lanes belong to several edges, `edges` has the edge of each, and the order is (sn, sub, edge, producer).
     """
     parts = list(parts)
     if len(parts) == 1:
         return parts[0]
-    punctuations = {mark.sn: mark for part in parts for mark in part.punctuations}  # Each lane brings the same ones.
+    punctuations = {mark.sn: mark for part in parts for mark in part.punctuations}  # The same in each lane.
     in_order = tuple(punctuations[sn] for sn in sorted(punctuations))
     edges = [edge for edge, part in zip(edges, parts, strict=True) if part.wide is not None] if edges else ()
     filled = [part for part in parts if part.wide is not None]
     if len(filled) <= 1:
         return Rows(filled[0].wide if filled else None, in_order)
-    batches = _alike(filled)
+    batches = _with_equal_words(filled)
     schema = batches[0].schema
     for batch in batches:
         both = unify(schema, batch.schema)
@@ -58,11 +58,11 @@ def merge(parts: Iterable[Rows], edges: Sequence[int] = ()) -> Rows:
 
 
 def settle(rows: Rows) -> Rows:
-    """The rows in (sn, sub, producer) order, and those that agree in all three by what is in them.
+    """Return the rows in (sn, sub, producer) order; the tie-break for rows that agree in all three is their content.
 
-    Rows that one punctuation caused in several partitions have the same sn and sub, and so have those of two branches
-    that stem from one row. What a stage makes of them is in the order in which it took them. If it takes rows as they
-    come, that is another in each of its copies, and whoever merges must not go by it.
+    Rows that one punctuation caused in several partitions have the same sn and sub, and so have rows of two branches
+    that stem from one row. A stage emits its output for them in the order in which it processed them. If it processes
+    rows in the order of arrival, that order differs between its copies, and a merge must not depend on it.
     """
     if rows.wide is None:
         return rows
@@ -83,10 +83,10 @@ def settle(rows: Rows) -> Rows:
 
 
 def _ranks(rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
-    """The place of each row among all, by what is in it."""
+    """Return the rank of each row by its content."""
     try:
         order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in rows.schema.names]).to_numpy()
-    except (pa.ArrowNotImplementedError, pa.ArrowTypeError):  # Lists and structs have no order of Arrow's.
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError):  # Arrow does not order lists and structs.
         texts = [repr(row) for row in rows.to_pylist()]
         order = np.array(sorted(range(len(texts)), key=texts.__getitem__), np.int64)
     ranks = np.empty(len(order), np.int64)
@@ -94,8 +94,8 @@ def _ranks(rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
     return ranks
 
 
-def _alike(parts: Sequence[Rows]) -> list[pa.RecordBatch]:
-    """The parts' batches under one schema: what `sub` has in one part and lacks in another is zero there."""
+def _with_equal_words(parts: Sequence[Rows]) -> list[pa.RecordBatch]:
+    """Return the batches of the parts with the same number of words in `sub`; added words are zero."""
     batches: list[Any] = [part.wide for part in parts]
     subs = [part.hidden(SUB) for part in parts]
     counts = [len(words_of(sub)) for sub in subs]
@@ -108,7 +108,7 @@ def _alike(parts: Sequence[Rows]) -> list[pa.RecordBatch]:
 
 
 def _with_sub(batch: pa.RecordBatch, sub: Subseqs) -> pa.RecordBatch:
-    """The batch with another `sub`, as its last column, where `Rows.of` puts it."""
+    """Return the batch with another `sub` as its last column, where `Rows.of` puts it."""
     place = batch.schema.get_field_index(SUB)
     batch = batch if place < 0 else batch.remove_column(place)
     return batch.append_column(SUB, to_arrow(sub))

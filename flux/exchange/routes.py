@@ -1,12 +1,12 @@
-"""Routes: which partition of the next stage each row goes to.
+"""Routes: the partition of the next stage for each row.
 
 A route is part of the plan and the same on every site and in every copy: two copies of a producer must send a row to
-the same partition, or the copies of the consumer would see different rows.
+the same partition, or the copies of the consumer would get different rows.
 
-Departure: River, and DESIGN.md after it, weigh content-insensitive routing by the momentary free space of the
-consumers. Here `by="any"` goes by the position of a row alone, because how much space is free differs from copy to copy
-and from run to run. Positions are mixed before they are dealt out, so that a filter which keeps every other row does
-not starve every other partition. A consumer that is slower than the others is helped by moving partitions away from it.
+Departure: River, and DESIGN.md after it, weigh content-insensitive routing by the current free space of the consumers.
+Here `by="any"` uses the position of a row alone, because free space differs from copy to copy and from run to run.
+Positions are hashed first, so that a filter which keeps every other row does not starve every other partition. A slow
+consumer is relieved by moving partitions away from it.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _HALF = np.uint64(32)
 
 @dataclass(frozen=True, kw_only=True)
 class Route:
-    """How the rows of an edge are dealt out to `partitions`; a sink has one, and needs no more than that.
+    """How the rows of an edge are distributed over `partitions`; a sink has one partition.
 
-    By range, partition i takes the values from `boundaries[i - 1]` on and below `boundaries[i]`; nulls go to the first
-    partition, NaN to the last.
+    By range, partition i gets the values from `boundaries[i - 1]` up to, and not including, `boundaries[i]`. Nulls go
+    to the first partition, NaN to the last.
     """
 
     partitions: int = 1
@@ -44,7 +44,7 @@ class Route:
     boundaries: tuple[Any, ...] = ()
 
     def partition(self, rows: pa.RecordBatch, sn: npt.NDArray[np.int64], sub: Subseqs | None) -> npt.NDArray[np.uint16]:
-        """The partition of each row.
+        """Return the partition of each row.
 
         >>> Route(partitions=3, by="range", columns=("n",), boundaries=(10, 20)).partition(
         ...     pa.record_batch({"n": [9, 10, 25, None]}), np.arange(4), None).tolist()
@@ -63,7 +63,7 @@ def _by_position(sn: npt.NDArray[np.int64], sub: Subseqs | None, partitions: int
     mixed = sn.astype(np.uint64)
     for number, word in enumerate(words_of(sub), start=1):
         word = word.copy()
-        for _ in range(number):  # Each word in another way; and zero, which may be left out, stays zero.
+        for _ in range(number):  # A different hash for each word; zero, which may be left out, stays zero.
             mix(word)
         mixed += word
     mix(mixed)
@@ -74,7 +74,7 @@ def _by_position(sn: npt.NDArray[np.int64], sub: Subseqs | None, partitions: int
 
 
 def _by_range(column: Any, boundaries: Sequence[Any]) -> npt.NDArray[np.uint16]:
-    # Each value once: of text there are few, and numbers cost little more than without.
+    # Each distinct value once: text has few, and numbers cost little more this way.
     encoded = column.dictionary_encode()
     bounds = pa.array(boundaries, column.type)
     found = _places(encoded.dictionary, bounds)
@@ -86,8 +86,8 @@ def _by_range(column: Any, boundaries: Sequence[Any]) -> npt.NDArray[np.uint16]:
 
 
 def _places(values: Any, bounds: Any) -> npt.NDArray[np.uint16]:
-    """How many bounds are not above each value."""
-    order = pc.sort_indices(pa.concat_arrays([bounds, values]))  # Stable: a bound comes before a value that equals it.
+    """Return for each value the number of bounds that are not above it."""
+    order = pc.sort_indices(pa.concat_arrays([bounds, values]))  # Stable: a bound precedes an equal value.
     is_bound = order.to_numpy(zero_copy_only=False) < len(bounds)
     places = np.empty(len(order), dtype=np.uint16)
     places[order.to_numpy(zero_copy_only=False)] = np.cumsum(is_bound)
@@ -95,7 +95,7 @@ def _places(values: Any, bounds: Any) -> npt.NDArray[np.uint16]:
 
 
 def boundaries_of(sample: Any, partitions: int) -> tuple[Any, ...]:
-    """Boundaries that cut a sample, an Arrow array, in parts of about the same size.
+    """Return boundaries that cut a sample, an Arrow array, in parts of about the same size.
 
     >>> boundaries_of(pa.array([5, 1, 4, 2, 3, 0]), 3)
     (2, 4)
@@ -106,14 +106,14 @@ def boundaries_of(sample: Any, partitions: int) -> tuple[Any, ...]:
     if pa.types.is_floating(values.type):
         values = values.filter(pc.invert(pc.is_nan(values)))
     if not len(values):
-        raise PlanError('by="range": the sample holds no value; say boundaries=[...] instead')
+        raise PlanError('by="range": the sample holds no value; give boundaries=[...] instead')
     in_order = values.take(pc.sort_indices(values))
     places = [min(len(values) - 1, len(values) * part // partitions) for part in range(1, partitions)]
     return tuple(in_order.take(pa.array(places, pa.int64())).to_pylist())
 
 
 def check_in_order(kind: Any, column: str) -> None:
-    """Raise if values of this type cannot be told apart by range."""
+    """Raise if values of this type have no order, so that an exchange by range is impossible."""
     try:
         _by_range(pa.array([], kind), ())
     except pa.ArrowException as error:
@@ -124,10 +124,10 @@ def check_in_order(kind: Any, column: str) -> None:
 
 
 def checked_boundaries(given: Any, kind: Any, column: str, partitions: int) -> tuple[Any, ...]:
-    """Boundaries that a user gave, as values of the column; `PlanError` if they are none."""
+    """Return the user's boundaries as values of the column; `PlanError` if they are invalid."""
     expected = f'exchange({column!r}, by="range"): boundaries are {partitions - 1} values of {kind}, in order'
     if isinstance(given, Set):
-        raise PlanError(f"{expected}; a set has none. Give a list")
+        raise PlanError(f"{expected}; a set has no order. Give a list")
     try:
         values = cast_values(list(given), kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:

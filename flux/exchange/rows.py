@@ -1,12 +1,11 @@
-"""Rows: a body: the tuples and punctuations of a range of sequence numbers, as columns.
+"""Rows: the body of a message: the tuples and punctuations of a range of sequence numbers, as columns.
 
-One Arrow record batch holds the user's columns and, after them, the hidden ones: `sn`, `sub` (left out while it is
-zero everywhere; see `flux.model.subseq`), the partition that produced the row and the partition it goes to.
-Rows are in (sn, sub, producer) order. Everything here is one vectorised pass whatever the number of
-partitions.
+One Arrow record batch holds the user's columns and, after them, the hidden ones: `sn`, `sub` (left out while it is zero
+everywhere; see `flux.model.subseq`), the producer's partition and the consumer's partition. Rows are in (sn, sub,
+producer) order. Everything here is one vectorised pass, whatever the number of partitions.
 
-Departure: frames are not sorted by consumer partition. In sn order, merging lanes is a merge of a few
-sorted runs, and a pooled operator needs no other order.
+Departure: frames are not sorted by consumer partition, because in sn order, merging lanes is a merge of a few sorted
+runs, and a pooled operator needs no other order.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _tokens = itertools.count(1)
 
 
 def new_token() -> int:
-    """A number that stands for a body in a recording."""
+    """Return a new number that identifies a body in a recording."""
     return next(_tokens)
 
 
@@ -60,13 +59,13 @@ class Rows:
         partition: npt.NDArray[np.uint16],
         punctuations: tuple[Punctuation, ...] = (),
     ) -> Rows:
-        """Put the hidden columns behind the user's."""
+        """Return rows with the hidden columns after the user's."""
         hidden = {SN: pa.array(sn), PRODUCER: pa.array(producer), PARTITION: pa.array(partition)}
         if sub is not None:
             hidden[SUB] = to_arrow(sub)
         arrays = list(hidden.values())
         ours = [pa.field(name, array.type) for name, array in zip(hidden, arrays, strict=True)]
-        # The user's fields as they are: they also say what the arrays do not, such as that there are no nulls.
+        # The user's fields are unchanged: they carry more than the arrays do, such as nullability.
         schema = pa.schema([*user.schema, *ours], user.schema.metadata)
         return cls(pa.RecordBatch.from_arrays([*user.columns, *arrays], schema=schema), punctuations)
 
@@ -84,7 +83,7 @@ class Rows:
 
     @classmethod
     def received(cls, wide: pa.RecordBatch | None, plain_marks: Any) -> Rows:
-        """Rows that came from a peer; `BadFrame` if they lack what every use of them relies on."""
+        """Return rows received from a peer; `BadFrame` if a hidden column or the order of rows is invalid."""
         rows = cls(wide, punctuations_from_plain(plain_marks))
         if rows.wide is None:
             return rows
@@ -106,7 +105,7 @@ class Rows:
         return rows
 
     def expect(self, after: int, upto: int, producers: int, partitions: int) -> None:
-        """`BadFrame` if there is a row or mark outside (after, upto], or of a partition that does not exist."""
+        """Raise `BadFrame` for a row or mark outside (after, upto], or a row of a partition that does not exist."""
         positions = [mark.sn for mark in self.punctuations]
         if self.wide is not None:
             sn = self.hidden(SN)
@@ -124,7 +123,7 @@ class Rows:
 
     @property
     def last_sn(self) -> int:
-        """The number of the last row; there is one."""
+        """The sequence number of the last row, which must exist."""
         return int(self.hidden(SN)[-1])
 
     @property
@@ -134,7 +133,7 @@ class Rows:
         return self.wide.select([name for name in self.wide.schema.names if name not in HIDDEN])
 
     def hidden(self, name: str) -> Any:
-        """A hidden column as a numpy array, without a copy; None if it is left out."""
+        """Return a hidden column as a numpy array, without a copy; None if it is left out."""
         assert self.wide is not None
         index = self.wide.schema.get_field_index(name)
         if index < 0:
@@ -143,7 +142,7 @@ class Rows:
         return from_arrow(column) if name == SUB else column.to_numpy(zero_copy_only=True)
 
     def on(self, edge: int) -> Rows:
-        """What goes on `edge`, which is the only one."""
+        """Return the rows of `edge`, the only one."""
         return self
 
     @property
@@ -156,7 +155,7 @@ class Rows:
         return (min(numbers), max(numbers)) if numbers else None
 
     def between(self, after: int, upto: int) -> Rows:
-        """The part in (after, upto], sharing memory with the whole."""
+        """Return the part in (after, upto], sharing memory with the whole."""
         punctuations = tuple(mark for mark in self.punctuations if after < mark.sn <= upto)
         if self.wide is None:
             return Rows(None, punctuations)
@@ -167,7 +166,7 @@ class Rows:
         return Rows(self.wide.slice(start, stop - start), punctuations)
 
     def select(self, channels: ChannelMask) -> Rows:
-        """The rows of these channels; punctuations go to every partition."""
+        """Return the rows of these channels, and all punctuations."""
         if self.wide is None or channels.everything:
             return self
         chosen = np.flatnonzero(channels.mask(self.hidden(PRODUCER), self.hidden(PARTITION)))
@@ -176,7 +175,7 @@ class Rows:
         return Rows(gather(self.wide, chosen), self.punctuations)
 
     def encode(self) -> pa.Buffer | None:
-        """The record batch as Arrow IPC without its schema; kept, for the lanes that send it whole."""
+        """Return the record batch as Arrow IPC without its schema; cached for lanes that send it whole."""
         if self._encoded is None and self.wide is not None:
             self._encoded = self.wide.serialize()
         return self._encoded
@@ -192,12 +191,12 @@ class Rows:
 
 
 def punctuations_to_plain(punctuations: Iterable[Punctuation]) -> list[list[Any]]:
-    """Punctuations in msgpack types."""
+    """Return punctuations in msgpack types."""
     return [[mark.sn, mark.kind, mark.value] for mark in punctuations]
 
 
 def punctuations_from_plain(plain: Any) -> tuple[Punctuation, ...]:
-    """What `punctuations_to_plain` was given; `BadFrame` if it was given something else."""
+    """Return the punctuations that `punctuations_to_plain` encoded; `BadFrame` if `plain` is invalid."""
     if not isinstance(plain, list | tuple):
         raise BadFrame(f"expected a list of punctuations, got {format_value(plain)}")
     punctuations: list[Punctuation] = []
@@ -210,7 +209,7 @@ def punctuations_from_plain(plain: Any) -> tuple[Punctuation, ...]:
                 f"a punctuation is (integer, one of {PUNCTUATIONS}, integer or None), got {format_value(each)}"
             )
         if punctuations and punctuations[-1].sn >= sn:
-            raise BadFrame(f"punctuations are in the order of their numbers; {sn} came behind {punctuations[-1].sn}")
+            raise BadFrame(f"punctuations are in the order of their numbers; got {sn} after {punctuations[-1].sn}")
         punctuations.append(Punctuation(sn, kind, value))
     return tuple(punctuations)
 
@@ -220,5 +219,5 @@ def _is_int64(value: Any) -> bool:
 
 
 def gather(batch: pa.RecordBatch, indices: npt.NDArray[np.int64]) -> pa.RecordBatch:
-    # The indices are our own; checking them again would be a third of the cost.
+    # The caller computed the indices; checking them again would be a third of the cost.
     return pc.take(batch, pa.array(indices), boundscheck=False)

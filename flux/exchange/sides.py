@@ -1,4 +1,4 @@
-"""Sides: how rows of different columns travel through one stage: widened to the columns of all sides, and marked."""
+"""Sides: rows with different columns in one stage, widened to the columns of all sides and marked with theirs."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ SIDE = "__side"
 
 
 def widened_names(sides: Sequence[pa.Schema]) -> list[str]:
-    """The columns of a widened row: its side, and those of each side behind the side's number.
+    """Return the columns of a widened row: its side, and those of each side prefixed with the side's number.
 
-    >>> wide_names([pa.schema({"k": pa.int64()}), pa.schema({"k": pa.int64(), "v": pa.int64()})])
+    >>> widened_names([pa.schema({"k": pa.int64()}), pa.schema({"k": pa.int64(), "v": pa.int64()})])
     ['__side', '0.k', '1.k', '1.v']
     """
     return [SIDE, *(f"{side}.{name}" for side, schema in enumerate(sides) for name in schema.names)]
 
 
 def widen(rows: pa.RecordBatch, side: int, sides: Sequence[pa.Schema]) -> pa.RecordBatch:
-    """The rows of one side with the columns of all, null where they have none; hidden columns stay as they are.
+    """Return the rows of one side with the columns of all, null where they have none; hidden columns are unchanged.
 
     >>> schemas = [pa.schema({"k": pa.int64()}), pa.schema({"v": pa.int64()})]
-    >>> widened(pa.record_batch({"v": [7]}), 1, schemas).to_pylist()
+    >>> widen(pa.record_batch({"v": [7]}), 1, schemas).to_pylist()
     [{'__side': 1, '0.k': None, '1.v': 7}]
     """
     count = rows.num_rows

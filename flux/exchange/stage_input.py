@@ -1,13 +1,13 @@
-"""Inputs: what one stage is given in a step: the frames of all its lanes as one batch, in order.
+"""Stage input: the frames of all lanes into one stage as one batch, in order.
 
 Lanes of several edges (a union, a join) are merged by (sn, sub, edge, producer). Where edges have different columns,
-each row is widened to the columns of all sides, null where it has none, behind a column that says of which side it is.
-So a join is an operator like any other: its rows are cut, given again and shown like those of others, and nothing on
-their way knows of sides. Batches kept apart by edge would save one copy of the rows, about a tenth of what a join
-costs, and would need a second kind of batch in everything that cuts, keeps, skips and moves them.
+each row is widened to the columns of all sides, null where it has none, after a column with its side. So a join is an
+operator like any other: its rows are cut, replayed and shown like those of others, and no part between knows of sides.
+Separate batches by edge would save one copy of the rows, about a tenth of the cost of a join. They would need a second
+kind of batch in every part that cuts, buffers, skips and moves rows.
 
-A stage that is not ordered takes frames whole, also beyond its frontier. Punctuations wait here until that has passed.
-What an ordered stage takes from such a one is put in order here, as far as positions do not tell (`rows.settled`).
+An unordered stage takes whole frames, also beyond its frontier. Punctuations wait here until the frontier has passed
+them. Rows from an unordered stage into an ordered one are sorted here, with their content as tie-break (`settle`).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from .sides import widen
 class StageInput:
     """The lanes into a stage.
 
-    `edges` has the side of each edge into it, `sides` the columns of each side if they differ, `unsettled` the edges
-    from stages that are not ordered. `mask` makes the mask of a lane's channels.
+    `edges` has the side of each incoming edge, `sides` the columns of each side if they differ, `unsettled` the edges
+    from unordered stages. `mask` returns the mask of a lane's channels.
     """
 
     def __init__(
@@ -45,16 +45,16 @@ class StageInput:
         self._waiting: dict[int, Punctuation] = {}
 
     def merged(self, job: Consume) -> Rows:
-        """The rows and punctuations of a step."""
+        """Return the rows and punctuations of a step."""
         parts = [self._part(job, frame) for frame in job.frames]
         edges = [frame.edge for frame in job.frames]
         if job.ordered and self._unsettled:
-            parts, edges = self._settled(parts, edges)
+            parts, edges = self._settle(parts, edges)
         whole = merge(parts, edges if len(self._edges) > 1 else [])
         return whole if job.ordered else Rows(whole.wide, self._due(job, whole.punctuations))
 
-    def _settled(self, parts: list[Rows], edges: list[int]) -> tuple[list[Rows], list[int]]:
-        """One part for each edge from a stage that takes rows as they come: such rows are to be put in order here."""
+    def _settle(self, parts: list[Rows], edges: list[int]) -> tuple[list[Rows], list[int]]:
+        """Return the parts with one sorted part for each edge from an unordered stage, and their edges."""
         others = [place for place, edge in enumerate(edges) if edge not in self._unsettled]
         early = sorted(self._unsettled.intersection(edges))
         own = [settle(merge(part for part, of in zip(parts, edges, strict=True) if of == edge)) for edge in early]
@@ -64,17 +64,17 @@ class StageInput:
         rows: Rows = frame.body.between(job.after, job.upto) if job.ordered else frame.body
         if frame.channels:
             rows = rows.select(self._mask(frame.channels, frame.edge))
-        return self._widened(rows, self._edges[frame.edge]) if self._sides else rows
+        return self._widen(rows, self._edges[frame.edge]) if self._sides else rows
 
     def _due(self, job: Consume, punctuations: tuple[Punctuation, ...]) -> tuple[Punctuation, ...]:
-        """The punctuations that the frontier has passed now; each lane brings the same ones."""
+        """Return the punctuations that the frontier has now passed; they are the same in each lane."""
         self._waiting |= {mark.sn: mark for mark in punctuations}
         return tuple(self._waiting[sn] for sn in sorted(self._waiting) if job.after < sn <= job.upto)
 
     def forget(self, consumed: int) -> None:
-        """Everybody is through what is up to `consumed`."""
+        """Drop the punctuations up to `consumed`, which every consumer here has processed."""
         if self._waiting:
             self._waiting = {sn: mark for sn, mark in self._waiting.items() if sn > consumed}
 
-    def _widened(self, rows: Rows, side: int) -> Rows:
+    def _widen(self, rows: Rows, side: int) -> Rows:
         return rows if rows.wide is None else Rows(widen(rows.wide, side, self._sides), rows.punctuations)
