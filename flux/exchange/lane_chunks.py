@@ -2,8 +2,8 @@
 
 A lane to a copy that was just built starts with a backlog: the rows that arrived during the state transfer may be many
 times what a lane usually carries. They are sent in chunks, in the order of sequence numbers, each a message of its own.
-A chunk is created when the link is ready for it, so that the whole backlog occupies neither the event loop nor the
-memory of this process.
+A chunk is created when the link is ready for it. So the whole backlog occupies neither the event loop nor the memory of
+this process.
 """
 
 from __future__ import annotations

@@ -60,8 +60,8 @@ def merge(parts: Iterable[Rows], edges: Sequence[int] = ()) -> Rows:
 def settle(rows: Rows) -> Rows:
     """Return the rows in (sn, sub, producer) order; the tie-break for rows that agree in all three is their content.
 
-    Rows that one punctuation caused in several partitions have the same sn and sub, and so have rows of two branches
-    that stem from one row. A stage emits its output for them in the order in which it processed them. If it processes
+    Rows that one punctuation caused in several partitions have the same sn and sub. So have rows of two branches that
+    stem from one row. A stage emits its output for them in the order in which it processed them. If it processes
     rows in the order of arrival, that order differs between its copies, and a merge must not depend on it.
     """
     if rows.wide is None:

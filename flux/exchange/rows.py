@@ -4,8 +4,8 @@ One Arrow record batch holds the user's columns and, after them, the hidden ones
 everywhere; see `flux.model.subseq`), the producer's partition and the consumer's partition. Rows are in (sn, sub,
 producer) order. Everything here is one vectorised pass, whatever the number of partitions.
 
-Departure: frames are not sorted by consumer partition, because in sn order, merging lanes is a merge of a few sorted
-runs, and a pooled operator needs no other order.
+Departure: frames are not sorted by consumer partition, because in sn order merging lanes is a merge of a few sorted
+runs. A pooled operator needs no other order.
 """
 
 from __future__ import annotations

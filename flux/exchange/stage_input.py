@@ -1,7 +1,7 @@
 """Stage input: the frames of all lanes into one stage as one batch, in order.
 
 Lanes of several edges (a union, a join) are merged by (sn, sub, edge, producer). Where edges have different columns,
-each row is widened to the columns of all sides, null where it has none, after a column with its side. So a join is an
+each row is widened to the columns of all sides, null where it has none. The first column is its side. So a join is an
 operator like any other: its rows are cut, replayed and shown like those of others, and no part between knows of sides.
 Separate batches by edge would save one copy of the rows, about a tenth of the cost of a join. They would need a second
 kind of batch in every part that cuts, buffers, skips and moves rows.

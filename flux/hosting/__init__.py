@@ -5,8 +5,8 @@ partition) order out. The three forms differ in the part that separates partitio
 `per_partition`, with one stable sort for all; for a `KeyedOperator` it is `per_key`, with a dict per partition. A
 `PooledOperator` does it itself.
 
-Any error in user code becomes an `OperatorError` that names the step, the callable and its line, the partition, and the
-row if it is known. `OperatorError.row` is the sequence number, the one name of a row that is the same in every copy.
+Any error in user code becomes an `OperatorError` with the step, the callable and its line, the partition, and the row
+if it is known. `OperatorError.row` is the sequence number, the one name of a row that is the same in every copy.
 State is passed by reference: encode it before the next call.
 """
 

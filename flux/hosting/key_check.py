@@ -1,7 +1,7 @@
 """The check that rows are still in the partition of their key, after steps that may change it.
 
 Only the function of `map`, `flat_map` or an operator knows what it does with a key. If it changes the key, rows with
-equal keys are in different partitions, and a keyed operator would emit each key once for each of them. So where the
+equal keys are in different partitions. A keyed operator would then emit each key once for each partition. So where the
 plan cannot follow the key from the exchange to such an operator, the partition is computed again. For numbers that
 costs a few nanoseconds a row, and all rows are checked. For text it costs as much as the operator: there the first rows
 of the stream are checked, and then a sample. The sample depends only on sequence numbers, so that every copy checks the

@@ -4,7 +4,7 @@ The user sees columns. Beside them a batch carries what Flux needs to keep rows 
 `sn`, the number the ingress gave to the input each row descends from; `sub`, which orders the descendants of one input
 (see `flux.model.subseq`); and the partition of each row. Rows are in (sn, sub, producer partition) order.
 
-`emit` creates the hidden columns. The user says from which input row each output row stems, and that alone gives the
+`emit` creates the hidden columns. The user names the input row from which each output row stems. That alone gives the
 output its place, so that it cannot depend on how rows were batched.
 
 This file knows nothing of partition functions, frames or operators' life cycles.

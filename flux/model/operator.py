@@ -76,8 +76,8 @@ class Operator:
     # emitted row is below the previous watermark. A join within a bound of the column drops rows by it.
     event_time: str | None = None
     state_types: ClassVar[tuple[type[Any], ...]] = ()
-    # Large state is read in a fork of the site, while the site continues. Set False if a fork cannot read it, because
-    # the state is in a file, a database or another process, or reading it needs a thread.
+    # Large state is read in a fork of the site, while the site continues. Set False if a fork cannot read it: the
+    # state is in a file, a database or another process, or reading it needs a thread.
     state_in_memory: ClassVar[bool] = True
 
     def open(self, context: Context) -> None:
@@ -200,8 +200,8 @@ class PooledOperator:
     is_by_key: ClassVar[bool] = False
     # Whether its output depends on the order of rows, so that the exchange before it must not have order="any".
     needs_order: ClassVar[bool] = False
-    # Large state is read in a fork of the site, while the site continues. Set False if a fork cannot read it, because
-    # the state is in a file, a database or another process, or reading it needs a thread.
+    # Large state is read in a fork of the site, while the site continues. Set False if a fork cannot read it: the
+    # state is in a file, a database or another process, or reading it needs a thread.
     state_in_memory: ClassVar[bool] = True
 
     def __init_subclass__(cls) -> None:

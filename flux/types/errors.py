@@ -1,7 +1,7 @@
 """The errors that Flux raises to its users.
 
 All derive from `FluxError`, so that one `except` catches them. Each names the part of the dataflow, what it expected,
-what it got and what to do, because errors are usually read from the log of a machine that is no longer there. The text
+what it got and what to do: an error is usually read from the log of a machine that is no longer there. The text
 is complete when the error is created; the attributes are for programs. Errors cross process boundaries as documents:
 `to_dict()` encodes and `from_dict()` decodes them. Nothing is unpickled, and an error of a newer release arrives as a
 plain `FluxError` with its text intact.

@@ -1,6 +1,6 @@
 """The hash that gives the partition of a row: the same on every site, release and machine.
 
-Python's own hash is salted, numpy and Arrow promise no stable one, and a row that goes to another partition after an
+Python's own hash is salted, and numpy and Arrow promise no stable one. A row that goes to another partition after an
 upgrade would miss its state. So the hash is defined here, and its test vectors are published in
 `tests/types/test_hashing.py`; a change of either is a change of the wire format.
 
@@ -251,9 +251,8 @@ def _variable(column: Any) -> Uint64s:
 def _bytes(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -> Uint64s:
     """Return the tokens of the byte strings of `data` between consecutive `offsets`.
 
-    The words of all strings are mixed in one flat array, and summed per string: a sum of words that are
-    mixed with their place needs no loop over the length, so that one long string costs no more than its
-    bytes.
+    The words of all strings are mixed with their place in one flat array, and summed per string. A sum needs no loop
+    over the length, so that one long string costs no more than its bytes.
     """
     starts, lengths = offsets[:-1], np.diff(offsets)
     counts = (lengths + 7) >> 3

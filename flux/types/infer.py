@@ -2,7 +2,7 @@
 
 The first value of a column defines its type, and all later values must have it: 2.0 after 1 is refused, as True is. The
 reason is that each site infers types separately, from the rows it gets. If values were converted to the type inferred
-first, the copies of a partition would differ by their site and by the time of their arrival there.
+first, copies of a partition would differ by their site and by the time of their arrival.
 
 None has no type, and an empty list has no element type. Such a type is *open*; Arrow's null type stands for it. Rows
 with open types are sent unchanged, and a merge with other rows fills the types in. So None stays None wherever batches
