@@ -16,7 +16,18 @@ from .model.operator import Context, KeyedOperator, Operator, PooledOperator
 from .model.punctuation import Punctuation
 from .run import Run
 from .types.deprecated import find_old_modules, renamed_attributes
-from .types.errors import AuthError, DataLost, FluxError, NoSites, OperatorError, PlanError, SourceEnded, StateError
+from .types.errors import (
+    AuthError,
+    DataLost,
+    FluxError,
+    NoSites,
+    OperatorError,
+    PlanError,
+    SinkError,
+    SourceEnded,
+    SourceError,
+    StateError,
+)
 
 if TYPE_CHECKING:
     from . import spark
@@ -38,7 +49,9 @@ __all__ = [
     "Punctuation",
     "Report",
     "Run",
+    "SinkError",
     "SourceEnded",
+    "SourceError",
     "StateError",
     "Status",
     "Stream",

@@ -290,7 +290,7 @@ def test_two_types_that_two_sites_were_told_are_both_named_whatever_the_sink(sin
         "Callback": partial(flux.sinks.Callback, lambda rows: None),
     }[sink]
     rows = [{"k": index} for index in range(100)]
-    with pytest.raises(flux.OperatorError, match=r"v (int64|double) .* with v (int64|double).*Declare `output`"):
+    with pytest.raises(flux.OperatorError, match=r"v (int64|double) .* and v (int64|double).*Declare `output`"):
         flow_of(rows, ByPartition, sink=to()).run(sites=2, availability="none")
 
 

@@ -9,6 +9,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from ..model.error_location import traceback_of
 from ..types.errors import FluxError
 from . import crash_point_list, log_output, remote_processes, run_control, run_flow, spec_commands
 from .subcommand import WrongCall
@@ -24,6 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(options.command(options))
     except FluxError as error:
         print(f"flux: {error}", file=sys.stderr)
+        if options.traceback:
+            print(error.traceback or traceback_of(error), file=sys.stderr)
         return WRONG_CALL if isinstance(error, WrongCall) else FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -37,4 +40,5 @@ def _parser() -> argparse.ArgumentParser:
     for name, command in commands.choices.items():
         if name != "spec":  # It runs nothing that would log.
             log_output.add(command)
+        command.add_argument("--traceback", action="store_true", help="print where in Flux an error arose, too")
     return parser

@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ..model.punctuation import Punctuation
 from ..protocols.messages import Block, Data, PeerMessage, State
 from ..wire.codec import from_plain, to_plain
 from ..wire.frames import BadFrame
@@ -20,7 +19,7 @@ from ..wire.link import FrameBody, Later, Link
 from .channel_mask import ChannelMask
 from .lane_chunks import Channels, chunks
 from .merge import merge
-from .rows import Rows, punctuations_to_plain
+from .rows import Rows, punctuations_from_plain, punctuations_to_plain
 
 PEER_KIND = "peer"
 _MASKS_MAX = 256
@@ -78,7 +77,7 @@ def read_message(link: Link, header: dict[str, Any], body: Any) -> PeerMessage:
         raise BadFrame(f"expected a message of {link.peer}, got a frame of kind {header.get('kind')!r:.80}")
 
     def rows(_: Any) -> tuple[Rows]:
-        punctuations = tuple(Punctuation(*each) for each in header.get("punctuations", ()))
+        punctuations = punctuations_from_plain(header.get("punctuations", ()))
         return (Rows(link.decode_batch(header, body), punctuations),)
 
     message = from_plain(header.get("m"), rows)

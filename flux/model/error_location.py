@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import sysconfig
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from types import CodeType
 from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["columns_hint", "innermost_frame", "locate"]
+from ..types.errors import FluxError
+
+__all__ = ["columns_hint", "end_error", "innermost_frame", "locate", "traceback_of", "user_line"]
+
+_FLUX = str(Path(__file__).parent.parent) + "/"
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 
 
 def columns_hint(error: BaseException) -> str:
@@ -45,3 +52,29 @@ def locate(function: Callable[..., Any], error: BaseException | None = None) -> 
             if frame.filename == code.co_filename and frame.lineno is not None:
                 line = frame.lineno
     return f"{name} ({code.co_filename}:{line})"
+
+
+def user_line(error: BaseException) -> str | None:
+    """Return file and line of the innermost frame that is neither Flux's nor a library's; of a library's if need be."""
+    outside = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_FLUX)]
+    own = [frame for frame in outside if not frame.filename.startswith(_LIBRARIES)]
+    frames = own or outside
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else None
+
+
+def end_error(kind: type[FluxError], name: str, error: BaseException, doing: str, advice: str) -> FluxError:
+    """Return what to raise when a source or sink raised: `kind` with its name, the user's line, and what it was doing.
+
+    >>> print(end_error(FluxError, "sink Orders", ValueError("too large"), "took the rows 1 to 9", "Fix it"))
+    sink Orders raised ValueError: too large when it took the rows 1 to 9. Fix it
+    """
+    if isinstance(error, FluxError):
+        return error
+    line = user_line(error)
+    where = "" if line is None else f" ({line})"
+    return kind(f"{name}{where} raised {type(error).__name__}: {error} when it {doing}. {advice}")
+
+
+def traceback_of(error: BaseException) -> str:
+    """Return the whole traceback of an error and of what caused it."""
+    return "".join(traceback.format_exception(error))

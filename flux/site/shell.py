@@ -13,7 +13,6 @@ import os
 import signal
 import socket
 import sys
-import traceback
 from collections import deque
 from functools import partial
 from typing import Any, NoReturn
@@ -24,6 +23,7 @@ import trio
 from ..exchange.lane_frames import LaneFrames, message_frame
 from ..exchange.merge import SchemaConflict
 from ..exchange.stage_input import StageInput
+from ..model.error_location import traceback_of, user_line
 from ..plan.plan import CONTROLLER
 from ..protocols.inspection import buffered_rows, buffers, consumers
 from ..protocols.machine import Fenced, Refused
@@ -64,6 +64,7 @@ from .spill import Spill
 
 FENCED = 3  # The exit status of a process that was declared dead.
 _ERROR_MAX_CHARS = 100_000
+_TRACEBACK_MAX_CHARS = 20_000
 _LOAD_INTERVAL_S = 0.5
 
 
@@ -336,9 +337,20 @@ def leave(code: int) -> NoReturn:
 
 
 def _document(error: BaseException) -> dict[str, Any]:
-    """An error as plain values; the program raises it again."""
-    known = error if isinstance(error, FluxError) else FluxError("".join(traceback.format_exception(error)))
+    """Return an error as plain values; the driver raises it again."""
+    known = error if isinstance(error, FluxError) else _internal(error)
+    known.traceback = traceback_of(error)[-_TRACEBACK_MAX_CHARS:]
     document = known.to_dict()
-    # What user code says may be endless, and may hold what is no UTF-8.
-    document["message"] = document["message"][:_ERROR_MAX_CHARS].encode("utf-8", "replace").decode()
+    # What user code says may be endless, and may not be UTF-8.
+    for name, most in (("message", _ERROR_MAX_CHARS), ("traceback", _TRACEBACK_MAX_CHARS)):
+        document[name] = document[name][:most].encode("utf-8", "replace").decode()
     return document
+
+
+def _internal(error: BaseException) -> FluxError:
+    line = user_line(error)
+    where = "" if line is None else f" at {line}"
+    return FluxError(
+        f"{type(error).__name__}: {error}{where}. No error of a user should look like this: please report it, with "
+        "what --traceback prints"
+    )

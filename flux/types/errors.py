@@ -9,7 +9,6 @@ plain `FluxError` with its text intact.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,11 +19,12 @@ __all__ = [
     "NoSites",
     "OperatorError",
     "PlanError",
+    "SinkError",
     "SourceEnded",
+    "SourceError",
     "StateError",
     "from_dict",
     "unwrap_group",
-    "with_location",
 ]
 
 # A message lists this many partitions before it says "and N more": a run may lose thousands at once.
@@ -32,7 +32,12 @@ _PARTITIONS_SHOWN = 8
 
 
 class FluxError(Exception):
-    """Any error that Flux reports; the base class of all others."""
+    """Any error that Flux reports; the base class of all others.
+
+    `traceback` is that of the process in which the error arose, with Flux's own frames; `--traceback` prints it.
+    """
+
+    traceback: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the error as msgpack or JSON types: its class, its text and its attributes.
@@ -40,7 +45,8 @@ class FluxError(Exception):
         >>> PlanError("no source").to_dict()
         {'error': 'PlanError', 'message': 'no source'}
         """
-        return {"error": type(self).__name__, "message": self.args[0] if self.args else ""}
+        document = {"error": type(self).__name__, "message": self.args[0] if self.args else ""}
+        return document if self.traceback is None else {**document, "traceback": self.traceback}
 
 
 class PlanError(FluxError):
@@ -77,6 +83,14 @@ class OperatorError(FluxError):
 
     def to_dict(self) -> dict[str, Any]:
         return super().to_dict() | {"step": self.step, "partition": self.partition, "row": self.row}
+
+
+class SourceError(FluxError):
+    """A source raised, or gave rows that its schema does not allow; output before that is right."""
+
+
+class SinkError(FluxError):
+    """A sink raised; output before that is durable."""
 
 
 class DataLost(FluxError):
@@ -137,19 +151,6 @@ class SourceEnded(FluxError):
     """The source ended before the awaited output was emitted: there will be no more output."""
 
 
-def with_location(part: str, error: BaseException, doing: str, advice: str) -> FluxError:
-    """Return the error to raise for user code of a source or sink, with its traceback.
-
-    >>> print(with_location("sink Orders", ValueError("too large"), "took the rows 1 to 9", "Fix it"))
-    sink Orders raised ValueError: too large when it took the rows 1 to 9. Fix it
-    """
-    if isinstance(error, FluxError):
-        return error
-    where = "".join(traceback.format_tb(error.__traceback__)).rstrip()
-    text = f"{part} raised {type(error).__name__}: {error} when it {doing}. {advice}"
-    return FluxError(f"{text}\n{where}" if where else text)
-
-
 def unwrap_group(error: BaseException) -> BaseException:
     """Return the error inside trio's exception groups; the first if there are several."""
     while isinstance(error, BaseExceptionGroup):
@@ -162,7 +163,8 @@ def _partition_name(partition: Any) -> str:
 
 
 _BY_NAME: dict[str, type[FluxError]] = {
-    kind.__name__: kind for kind in (FluxError, PlanError, StateError, AuthError, NoSites, SourceEnded)
+    kind.__name__: kind
+    for kind in (FluxError, PlanError, SourceError, SinkError, StateError, AuthError, NoSites, SourceEnded)
 }
 
 
@@ -172,6 +174,12 @@ def from_dict(document: dict[str, Any]) -> FluxError:
     >>> from_dict(OperatorError("bad", step="Sums", partition=1, row=2).to_dict()).partition
     1
     """
+    error = _from_dict(document)
+    error.traceback = document.get("traceback")
+    return error
+
+
+def _from_dict(document: dict[str, Any]) -> FluxError:
     message = str(document.get("message", ""))
     name = document.get("error")
     if name == "OperatorError":

@@ -14,14 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flux.exchange import rows as rows_module
+from flux.exchange import channel_mask
 from flux.exchange.channel_mask import ChannelMask
 from flux.exchange.edge_bodies import make_body
-from flux.exchange.merge import merge, settle
+from flux.exchange.merge import SchemaConflict, merge, settle
 from flux.exchange.rows import PARTITION, PRODUCER, SN, SUB, Rows
 from flux.model.punctuation import Punctuation
 from flux.protocols.messages import Block
-from flux.types.errors import OperatorError
 
 PRODUCERS, CONSUMERS = 3, 4
 Tuple = tuple[int, int, int, int]  # sn, sub, producer, partition
@@ -90,7 +89,7 @@ def test_channels_are_those_of_their_blocks(producers: int, table_max: int, data
     blocks = data.draw(blocks_of(producers, consumers))
     repeat = data.draw(st.sampled_from([1, 40]))  # Of more than 64 blocks, there is more than one word.
     model = {(p, c) for block in blocks for p in block.producers for c in block.consumers}
-    with mock.patch.object(rows_module, "_TABLE_MAX", table_max):
+    with mock.patch.object(channel_mask, "_TABLE_MAX", table_max):
         channels = ChannelMask(blocks * repeat, producers, consumers)
     every = [(p, c) for p in range(producers) for c in range(consumers)]
     found = channels.mask(*(np.array(ends, np.uint16) for ends in zip(*every, strict=True)))
@@ -127,7 +126,7 @@ def test_lanes_whose_columns_differ_are_an_operator_error_that_names_both() -> N
     place = np.zeros(1, np.uint16)
     values = pa.record_batch({"v": [1]}), pa.record_batch({"v": [1.5]})
     parts = [Rows.of(user, np.array([sn]), None, place, place) for sn, user in enumerate(values)]
-    with pytest.raises(OperatorError, match="columns v int64 from one site and with v double from another"):
+    with pytest.raises(SchemaConflict, match="columns v int64 from one site and v double from another"):
         merge(parts)
 
 

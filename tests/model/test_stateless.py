@@ -186,7 +186,7 @@ def careless(row: Any) -> Any:
 @pytest.mark.parametrize("step", ["map", "filter"])
 def test_what_a_function_raises_names_it_the_step_and_the_row(step: str) -> None:
     with pytest.raises(
-        flux.OperatorError, match=r"careless \(.*test_steps.py:\d+\) raised ZeroDivisionError"
+        flux.OperatorError, match=r"careless \(.*test_stateless.py:\d+\) raised ZeroDivisionError"
     ) as caught:
         through(getattr(a_flow()[1], step)(careless))
     assert (caught.value.step, caught.value.row) == (f"{step}(careless)", 8)

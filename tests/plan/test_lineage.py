@@ -348,5 +348,5 @@ def test_rows_that_break_what_was_promised_of_them_are_counted_though_a_site_die
     ts, said = rows["ts"].to_numpy(), rows["ts"].to_numpy() - 50 * (rows["n"].to_numpy() % 2)
     reached = np.maximum.accumulate((ts - LATENESS_MS) // EVERY_MS * EVERY_MS)
     assert report.late == int((said[1:] < reached[:-1]).sum()) > 700
-    text = "rows come to step 'Join' when the watermark has passed their time: the report counts them"
+    text = "rows arrive at step 'Join' when the watermark has passed their time: the report counts them"
     assert [message for message in caplog.messages if text in message]

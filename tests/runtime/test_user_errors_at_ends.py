@@ -125,7 +125,12 @@ class Broken(flux.sources.Source):
         raise LookupError("no more")
 
 
-@case(flux.FluxError, "source Broken raised LookupError: no more when it was read behind row 3", "Mend it")
+@case(
+    flux.SourceError,
+    "source Broken (",
+    "test_user_errors_at_ends.py:",
+    ") raised LookupError: no more when it was read after row 3. Fix it",
+)
 def a_source_that_raises(tmp_path: Path) -> None:
     flow_of(source=Broken()).run()
 
@@ -208,7 +213,13 @@ def a_sink_in_no_directory(tmp_path: Path) -> None:
     flow_of(sink=flux.sinks.Jsonl("/proc/none/out.jsonl")).run()
 
 
-@case(flux.FluxError, "sink Callback raised KeyError: 'price' when it took the output of the input 1", "Mend it")
+@case(
+    flux.SinkError,
+    "sink Callback (",
+    "test_user_errors_at_ends.py:",
+    ") raised KeyError: 'price' when it took the output of the input 1",
+    "Fix it",
+)
 def a_callback_that_raises(tmp_path: Path) -> None:
     flow_of(sink=flux.sinks.Callback(lambda rows: {}["price"])).run()
 

@@ -18,11 +18,12 @@ from pathlib import Path
 import pyarrow as pa
 
 from ...exchange.rows import Rows
+from ...model.error_location import end_error
 from ...protocols.egress import ONLY, Egress
 from ...protocols.messages import Consume, Consumed
 from ...sinks import Collect, Sink
 from ...sinks.sink import check_alike
-from ...types.errors import with_location
+from ...types.errors import SinkError
 from ...wire.reports import Reached, RowsWritten
 from .sink_journal import SinkJournal
 
@@ -149,5 +150,5 @@ class SinkWriter:
         try:
             yield
         except Exception as error:
-            advice = "Mend it, and run the flow again; output before that is safe"
-            raise with_location(f"sink {type(self.sink).__name__}", error, doing, advice) from error
+            advice = "Fix it, and run the flow again; output before that is safe"
+            raise end_error(SinkError, f"sink {type(self.sink).__name__}", error, doing, advice) from error

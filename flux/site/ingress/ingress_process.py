@@ -28,6 +28,7 @@ from ...exchange.edge_bodies import LaneBody, rows_of_edges
 from ...exchange.rows import PARTITION
 from ...exchange.stage_output import route_output
 from ...model.batch import Batch
+from ...model.error_location import end_error
 from ...model.punctuation import Punctuation
 from ...plan.plan import INGRESS, INPUT
 from ...protocols.ingress import Ingress
@@ -35,7 +36,7 @@ from ...protocols.inspection import is_full
 from ...protocols.messages import Effect, EndOfSource, Pull, Released, Sourced
 from ...protocols.node import Node
 from ...sources import Source, SourceBatch
-from ...types.errors import FluxError, unwrap_group, with_location
+from ...types.errors import FluxError, SourceError, unwrap_group
 from ...wire.reports import Command, OutputReached, RowsNumbered, RowsShed
 from ..config import ProcessConfig, place_of
 from ..role import Role
@@ -147,10 +148,8 @@ class IngressProcess(Role):
         try:
             yield
         except Exception as error:
-            doing = f"was read behind row {self._journal.upto:,}"
-            raise with_location(
-                f"source {source_input.name}", error, doing, "Mend it, and run the flow again"
-            ) from error
+            doing, advice = f"was read after row {self._journal.upto:,}", "Fix it, and run the flow again"
+            raise end_error(SourceError, f"source {source_input.name}", error, doing, advice) from error
 
     def _coalesced(self, batches: AsyncIterator[SourceBatch]) -> AsyncIterator[SourceBatch]:
         if self._admission is None:

@@ -24,7 +24,7 @@ from flux.protocols.messages import Ack, Attach, Data, Send, View
 from flux.sinks import Callback, Jsonl, Null, Parquet, Sink
 from flux.site.config import ProcessConfig
 from flux.site.egress.egress_process import EgressProcess
-from flux.types.errors import FluxError
+from flux.types.errors import FluxError, SinkError
 from flux.wire.reports import Report, RowsWritten
 from flux.wire.secret import new_secret
 
@@ -180,7 +180,9 @@ def test_what_a_sink_that_blocks_raises_is_told_to_the_program(tmp_path: Path) -
     process = Played(tmp_path, Bad(), Producer(5), 1)
     trio.run(lambda: live(process, [2], crash=False))
     [error] = process.errors
-    assert str(error).startswith("sink Bad raised ZeroDivisionError: no when it took the output of the input 1 to 2. ")
+    assert isinstance(error, SinkError)
+    assert "test_restart.py:" in str(error)
+    assert ") raised ZeroDivisionError: no when it took the output of the input 1 to 2. " in str(error)
     assert process.producer.acked == 0
 
 

@@ -234,4 +234,5 @@ def test_what_a_source_raises_names_that_source(tmp_path: Path) -> None:
     trio.run(lambda: live(process, [], crash=False))
     [error] = process.errors
     assert isinstance(error, FluxError)
-    assert "source Broken raised ZeroDivisionError: the source's own words when it was read behind row" in str(error)
+    assert isinstance(error, flux.SourceError)
+    assert ") raised ZeroDivisionError: the source's own words when it was read after row" in str(error)
