@@ -82,14 +82,14 @@ class SinkProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class Fail:
+class EndRun:
     """End the run with this error."""
 
     error: Exception
 
 
 @dataclass(frozen=True, slots=True)
-class Log:
+class WriteLog:
     """Write a line to the log."""
 
     level: int
@@ -134,7 +134,7 @@ _ROLES: dict[type[Report], str] = {
     SiteDrained: CONTROLLER,
 }
 
-Action: TypeAlias = Fail | Log | SendCommand | NodeDied | SiteEmpty | StreamEnded
+DriverAction: TypeAlias = EndRun | WriteLog | SendCommand | NodeDied | SiteEmpty | StreamEnded
 
 
 @dataclass
@@ -169,7 +169,7 @@ class RunState:
     def __post_init__(self) -> None:
         self._divergence = Divergence(self.plan)
 
-    def apply(self, report: Report, node: str, now: float) -> list[Action]:
+    def apply(self, report: Report, node: str, now: float) -> list[DriverAction]:
         """Take in a report of `node`; return what is to be done. A report that is repeated changes nothing.
 
         `BadFrame` if a process of its kind does not report that, or if it names what the plan does not have.
@@ -199,18 +199,18 @@ class RunState:
             case SiteDrained():
                 return [SiteEmpty(report.site)]
             case ProcessFailed():
-                return [Fail(_error_in(report.error))]
+                return [EndRun(_error_in(report.error))]
             case ProcessStopped():
                 self._apply_stopped(report, node)
             case RowsSkipped() | RowsShed() | RowsLate():
-                return [Log(logging.WARNING, node, text) for text in self.dropped_rows.apply(report)]
+                return [WriteLog(logging.WARNING, node, text) for text in self.dropped_rows.apply(report)]
             case LogLine():
-                return [Log(report.level, report.node, f"{report.node}: {report.text}")]
+                return [WriteLog(report.level, report.node, f"{report.node}: {report.text}")]
             case ProcessUp():
                 pass
         return []
 
-    def _apply_written(self, report: RowsWritten, now: float) -> list[Action]:
+    def _apply_written(self, report: RowsWritten, now: float) -> list[DriverAction]:
         if not 0 <= report.sink < len(self.sinks):
             raise BadFrame(f"expected output of one of {len(self.sinks)} sinks, got number {report.sink}")
         sink, had_ended = self.sinks[report.sink], self.ended
@@ -223,24 +223,24 @@ class RunState:
         self.outputs = sum(sink.rows for sink in self.sinks)
         self.safe_upto = min(sink.reached[0] for sink in self.sinks)
         self.ended = self.ended or all(sink.ended for sink in self.sinks)
-        actions: list[Action] = [StreamEnded()] if self.ended and not had_ended else []
+        actions: list[DriverAction] = [StreamEnded()] if self.ended and not had_ended else []
         if self.plan.policy.max_latency_ms is not None:
             actions.append(SendCommand(INGRESS, OutputReached(upto=self.safe_upto)))
         return actions
 
-    def _apply_view(self, report: ViewPublished) -> list[Action]:
-        actions: list[Action] = []
+    def _apply_view(self, report: ViewPublished) -> list[DriverAction]:
+        actions: list[DriverAction] = []
         if self.started_at is None:
             self.started_at = report.at
         if self.whole != report.whole:
             what = "every partition has all its copies" if report.whole else "copies are missing"
-            actions.append(Log(logging.INFO, CONTROLLER, f"view {report.number}: {what}"))
+            actions.append(WriteLog(logging.INFO, CONTROLLER, f"view {report.number}: {what}"))
         self.whole = report.whole
         if self.whole:
             self.wholes.append(Completeness(report.at, report.versions))
         return actions
 
-    def _apply_dead(self, report: NodeDead) -> list[Action]:
+    def _apply_dead(self, report: NodeDead) -> list[DriverAction]:
         if report.node in self.closed_at:
             return []
         if report.seen_at is not None:

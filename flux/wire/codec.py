@@ -21,7 +21,7 @@ from .frames import BadFrame, format_value
 Word = NewType("Word", int)  # An integer of 64 bits without a sign, such as a digest.
 
 BodyOf: TypeAlias = Callable[[Any], Any]
-_Reader: TypeAlias = Callable[[Any, BodyOf], Any]
+_ValueReader: TypeAlias = Callable[[Any, BodyOf], Any]
 
 _INT_MAX = 2**63 - 1  # Positions are columns of int64 elsewhere.
 
@@ -69,7 +69,7 @@ class Codec:
         """Return the message that `to_plain` was given; `body` turns what stands for a body into one."""
         return self._read_any(plain, body)
 
-    def _message_reader(self, names: frozenset[str]) -> _Reader:
+    def _message_reader(self, names: frozenset[str]) -> _ValueReader:
         def read(plain: Any, body: BodyOf) -> Any:
             if not isinstance(plain, dict):
                 raise BadFrame(f"expected a message, got {format_value(plain)}")
@@ -90,11 +90,11 @@ class Codec:
 
         return read
 
-    def _readers_of(self, cls: type[Any]) -> dict[str, _Reader]:
+    def _readers_of(self, cls: type[Any]) -> dict[str, _ValueReader]:
         hints = get_type_hints(cls)
         return {name: _read_body if is_body else self._reader(hints[name]) for name, is_body in _fields_of(cls)}
 
-    def _reader(self, hint: Any) -> _Reader:
+    def _reader(self, hint: Any) -> _ValueReader:
         """Return what reads a value of the type `hint`."""
         origin, inner = get_origin(hint), get_args(hint)
         if hint in _SIMPLE:
@@ -177,17 +177,23 @@ def _read_map(plain: Any, body: BodyOf) -> dict[str, Any]:
     return plain
 
 
-_SIMPLE: dict[Any, _Reader] = {int: _read_int, Word: _read_word, float: _read_float, bool: _read_bool, str: _read_str}
+_SIMPLE: dict[Any, _ValueReader] = {
+    int: _read_int,
+    Word: _read_word,
+    float: _read_float,
+    bool: _read_bool,
+    str: _read_str,
+}
 
 
-def _optional_reader(inner: _Reader) -> _Reader:
+def _optional_reader(inner: _ValueReader) -> _ValueReader:
     def read(plain: Any, body: BodyOf) -> Any:
         return None if plain is None else inner(plain, body)
 
     return read
 
 
-def _dict_reader(key: _Reader, value: _Reader) -> _Reader:
+def _dict_reader(key: _ValueReader, value: _ValueReader) -> _ValueReader:
     def read(plain: Any, body: BodyOf) -> dict[Any, Any]:
         if not isinstance(plain, dict):
             raise BadFrame(f"expected a map, got {format_value(plain)}")
@@ -196,14 +202,14 @@ def _dict_reader(key: _Reader, value: _Reader) -> _Reader:
     return read
 
 
-def _tuple_reader(item: _Reader) -> _Reader:
+def _tuple_reader(item: _ValueReader) -> _ValueReader:
     def read(plain: Any, body: BodyOf) -> tuple[Any, ...]:
         return tuple([item(each, body) for each in _listed(plain)])
 
     return read
 
 
-def _fixed_tuple_reader(items: tuple[_Reader, ...]) -> _Reader:
+def _fixed_tuple_reader(items: tuple[_ValueReader, ...]) -> _ValueReader:
     def read(plain: Any, body: BodyOf) -> tuple[Any, ...]:
         if len(_listed(plain)) != len(items):
             raise BadFrame(f"expected {len(items)} values, got {format_value(plain)}")
@@ -212,7 +218,7 @@ def _fixed_tuple_reader(items: tuple[_Reader, ...]) -> _Reader:
     return read
 
 
-def _set_reader(item: _Reader) -> _Reader:
+def _set_reader(item: _ValueReader) -> _ValueReader:
     def read(plain: Any, body: BodyOf) -> frozenset[Any]:
         if not isinstance(plain, dict) or list(plain) != ["set"]:
             raise BadFrame(f"expected a set, got {format_value(plain)}")

@@ -42,15 +42,15 @@ from ..failures import settle_failures
 from ..poison_rows import PoisonRowDetector
 from ..processes import Process
 from ..run_state import (
-    Action,
-    Fail,
-    Log,
+    DriverAction,
+    EndRun,
     NodeDied,
     RunState,
     SendCommand,
     SinkProgress,
     SiteEmpty,
     StreamEnded,
+    WriteLog,
 )
 from .spawner import Spawner
 from .supervisor import Supervisor
@@ -358,13 +358,13 @@ class Driver:
             self._settle_history(now)
             self.changed.notify_all()
 
-    def _carry_out(self, action: Action) -> None:
+    def _carry_out(self, action: DriverAction) -> None:
         match action:
-            case Fail(DataLost() as error):
+            case EndRun(DataLost() as error):
                 self._nursery.start_soon(self._fail_when_deaths_are_known, error)
-            case Fail(error):
+            case EndRun(error):
                 self._fail(error)
-            case Log(level, node, text):
+            case WriteLog(level, node, text):
                 self._log(level, text, node=node)
             case SendCommand(to, command):
                 if to in self._links:

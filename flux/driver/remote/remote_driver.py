@@ -20,7 +20,17 @@ from ..failures import settle_failures
 from ..poison_rows import PoisonRowDetector
 from ..processes import Process
 from ..report_builder import status_of
-from ..run_state import Action, Fail, Log, NodeDied, RunState, SendCommand, SinkProgress, SiteEmpty, StreamEnded
+from ..run_state import (
+    DriverAction,
+    EndRun,
+    NodeDied,
+    RunState,
+    SendCommand,
+    SinkProgress,
+    SiteEmpty,
+    StreamEnded,
+    WriteLog,
+)
 from ..status import ProcessStatus, Status
 
 log = logging.getLogger("flux")
@@ -84,13 +94,13 @@ class RemoteDriver:
             settle_failures(run_state, now)
             run_state.history.settle(run_state.started_at, now)
 
-    def _carry_out(self, action: Action, now: float) -> None:
+    def _carry_out(self, action: DriverAction, now: float) -> None:
         match action:
-            case Fail(DataLost() as error):
+            case EndRun(DataLost() as error):
                 self._lost = self._lost or (error, now + _DEATH_KNOWN_WITHIN_S)
-            case Fail(error):
+            case EndRun(error):
                 self._end(error)
-            case Log(level, node, text):
+            case WriteLog(level, node, text):
                 self._log(level, node, text)
             case SendCommand(to, command):
                 for node, link in self.links.items():
