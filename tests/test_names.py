@@ -1,4 +1,4 @@
-"""One name, one thing: classes, type aliases and modules whose name stands twice are listed here, each with a reason."""
+"""One name, one thing: classes, type aliases and modules whose name stands twice are listed here, with a reason."""
 
 from __future__ import annotations
 
