@@ -65,7 +65,7 @@ __all__ = [
     "wrap_bytewax",
 ]
 
-# Nothing is written unless the program, or the command line, sets logging up.
+# Nothing is logged unless the program, or the command line, configures logging.
 logging.getLogger("flux").addHandler(logging.NullHandler())
 
 

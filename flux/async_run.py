@@ -1,8 +1,8 @@
-"""AsyncRun: the handle of a run for programs that are trio programs themselves.
+"""AsyncRun: the handle of a run for trio programs.
 
-It is `flux.Run` with every method awaited: each call is made in a thread, so that the program's own loop goes
+It is `flux.Run` with every method awaited: each call is made in a thread, so that the program's event loop goes
 on. The run's first process is forked in a thread that has never seen that loop: the fork then has no trace of
-it, and can run one of its own.
+it, and can run an event loop of its own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["AsyncRun", "open_cluster"]
 
 T = TypeVar("T")
 
-_SLICE_S = 0.1  # A wait is cancelled after this time at the latest: a thread cannot be interrupted.
+_SLICE_S = 0.1  # The longest delay of a cancellation: a thread cannot be interrupted.
 
 
 @asynccontextmanager
@@ -48,7 +48,7 @@ async def open_cluster(flow: Dataflow, sites: int = 2, standby: int = 0, **setti
     [{'n': 2}, {'n': 4}]
     """
     start = partial(flow.start, sites, standby, **settings)
-    run = await trio.to_thread.run_sync(_in_a_fresh_thread, start)
+    run = await trio.to_thread.run_sync(_call_in_new_thread, start)
     try:
         yield AsyncRun(run)
     finally:
@@ -57,9 +57,9 @@ async def open_cluster(flow: Dataflow, sites: int = 2, standby: int = 0, **setti
 
 
 class AsyncRun:
-    """A dataflow in progress; made by `open_cluster`. The methods are those of `flux.Run`, and say there what they do.
+    """A dataflow in progress; made by `open_cluster`. The methods are those of `flux.Run`.
 
-    A wait can be cancelled. What was begun by a call that is cancelled goes on.
+    A wait can be cancelled; the operation that a cancelled call has started goes on.
     """
 
     def __init__(self, run: Run) -> None:
@@ -67,11 +67,11 @@ class AsyncRun:
 
     async def wait_for_output(self, n: int, timeout: float = 60) -> None:
         """Return when `n` rows are durable at the sink; `SourceEnded` or `TimeoutError` if that fails."""
-        await _patiently(partial(self._run.wait_for_output, n), timeout, f"{n:,} rows of output")
+        await _wait_in_slices(partial(self._run.wait_for_output, n), timeout, f"{n:,} rows of output")
 
     async def wait(self, timeout: float | None = None) -> Report:
         """Return the report when the source has ended and every row is durable at the sink."""
-        return await _patiently(self._run.wait, timeout, "the end of the stream")
+        return await _wait_in_slices(self._run.wait, timeout, "the end of the stream")
 
     async def kill(self, name: str) -> None:
         """SIGKILL the process `name` and return when it is gone."""
@@ -85,10 +85,10 @@ class AsyncRun:
         """Move everything off `site` and stop it; return when its process is gone."""
         process = await trio.to_thread.run_sync(self._run._begin_drain, site)
         wait = partial(self._run._await_drained, process, wait=self._run._await)
-        await _patiently(wait, timeout, f"{site} to be drained")
+        await _wait_in_slices(wait, timeout, f"{site} to be drained")
 
     async def status(self) -> Status:
-        """A snapshot of what the run is doing."""
+        """Return a snapshot of what the run is doing."""
         return await trio.to_thread.run_sync(self._run.status)
 
     async def stop(self) -> None:
@@ -96,26 +96,26 @@ class AsyncRun:
         await trio.to_thread.run_sync(self._run.stop)
 
     async def output_log(self) -> list[LogEntry]:
-        """When the sink took which rows."""
+        """Return when the sink took which rows."""
         return await trio.to_thread.run_sync(self._run.output_log)
 
     async def input_log(self) -> list[LogEntry]:
-        """When the ingress numbered which rows."""
+        """Return when the ingress numbered which rows."""
         return await trio.to_thread.run_sync(self._run.input_log)
 
     async def moved_log(self) -> list[StateMove]:
-        """Which state went from one site to another."""
+        """Return which state moved from one site to another, and when."""
         return await trio.to_thread.run_sync(self._run.moved_log)
 
 
-def _in_a_fresh_thread(start: Callable[[], Run]) -> Run:
-    """Trio's own threads know the loop that they work for."""
+def _call_in_new_thread(start: Callable[[], Run]) -> Run:
+    """Call `start` in a thread that is not one of trio's: those know the loop that they work for."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(start).result()
 
 
-async def _patiently(wait: Callable[[float], T], timeout: float | None, what: str) -> T:
-    """Wait a little at a time, so that the waiting can be cancelled."""
+async def _wait_in_slices(wait: Callable[[float], T], timeout: float | None, what: str) -> T:
+    """Wait for one `_SLICE_S` after another, so that the wait can be cancelled in between."""
     deadline = math.inf if timeout is None else trio.current_time() + timeout
     while True:
         left_s = deadline - trio.current_time()

@@ -1,4 +1,4 @@
-"""Dataflow: what a user writes: sources, streams and sinks, and how they become a run."""
+"""Dataflow: sources, streams and sinks as a user writes them, and how to run them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Dataflow:
 
     def __init__(self, name: str) -> None:
         if not isinstance(name, str) or not name:
-            raise PlanError(f"a dataflow's name is a text that is not empty, got {name!r}")
+            raise PlanError(f"a dataflow's name is a non-empty string, got {name!r}")
         self.name = name
         self._logical = LogicalFlow(name)
 
@@ -52,12 +52,12 @@ class Dataflow:
         lateness_ms: int = 0,
         watermark_every_ms: int = DEFAULT_EVERY_MS,
     ) -> Stream:
-        """The stream that `source` supplies. A flow may have several: one ingress numbers all rows as they come.
+        """Add a source and return its stream. A flow may have several: one ingress numbers all rows as they arrive.
 
-        With `event_time`, the name of a column of timestamps, dates or integers (milliseconds), the ingress sets
-        watermarks among the rows: one behind each row that brings the greatest event time so far, less `lateness_ms`,
-        into a further step of `watermark_every_ms`. Time windows and timers go by them; rows that come after the
-        watermark has passed their window are late. See `flux.model.event_time`.
+        `event_time` names a column of timestamps, dates or integers (milliseconds). The ingress then emits watermarks:
+        the greatest event time until now, less `lateness_ms`, whenever a row moves it into a further step of
+        `watermark_every_ms`. Time windows and timers follow the watermarks; rows that arrive after the watermark has
+        passed their window are late. See `flux.model.event_time`.
         """
         if not isinstance(source, Source):
             raise PlanError(
@@ -65,7 +65,7 @@ class Dataflow:
             )
         if any(source is known for known in self._logical.sources):
             raise PlanError(
-                f"{self.name}.source: this {type(source).__name__} is a source of the flow already. Keep the stream "
+                f"{self.name}.source: this {type(source).__name__} is already a source of the flow. Keep the stream "
                 "that the first call returned: it can be used several times"
             )
         try:
@@ -94,13 +94,13 @@ class Dataflow:
     ) -> Run:
         """Start on `sites` local processes and return the handle; use it in a `with` block.
 
-        `availability` holds for exchanges that do not say. `pool_rows` bounds what each producer keeps.
+        `availability` is the default for exchanges. `pool_rows` bounds the rows that each producer buffers.
         With `record`, a directory, every process records its machine's messages and effects there.
 
-        With `on_error="skip"`, a row for which an operator raises is left out, counted and reported, and does not stop
-        the run. With `on_overload="shed"`, rows that come while there is no room for them are dropped at the ingress,
-        counted and reported; else the source waits. With `max_latency_ms`, only as many rows are let in as come out
-        within that time.
+        With `on_error="skip"`, a row for which an operator raises is skipped, counted and reported, and does not stop
+        the run. With `on_overload="shed"`, rows that arrive while the buffers are full are dropped at the ingress,
+        counted and reported; else the source waits. With `max_latency_ms`, only as many rows are in flight as are
+        emitted within that time.
         """
         policy = Policy(on_error=on_error, on_overload=on_overload, max_latency_ms=max_latency_ms)
         logical = self._logical
@@ -114,7 +114,7 @@ class Dataflow:
         availability: Availability = "pairs",
         path: str | Path | None = None,
     ) -> str:
-        """Say how the flow would run on so many sites: its steps, segments, partitions and where each copy lives.
+        """Return how the flow would run on so many sites: its steps, segments, partitions and where each copy lives.
 
         With `path`, a .png, .svg or .pdf file, the plan is drawn there too.
         """
@@ -125,23 +125,22 @@ class Dataflow:
         sinks = [type(sink).__name__ for sink in self._logical.sinks]
         if path is not None:
             draw_plan(plan, sources, sinks, Path(path))
-        return explain_plan(plan, [_said_of(source) for source in self._logical.sources], sinks)
+        return explain_plan(plan, [_describe_source(source) for source in self._logical.sources], sinks)
 
 
-def _said_of(source: Source) -> str:
-    """What a source is and gives, for an explanation."""
-    said, told = f"{type(source).__name__}: {describe_columns(source.schema)}", source.event_time
-    return said if told is None else f"{said}; event time is {told.column}, rows may be {told.lateness_ms:,} ms late"
+def _describe_source(source: Source) -> str:
+    text, time = f"{type(source).__name__}: {describe_columns(source.schema)}", source.event_time
+    return text if time is None else f"{text}; event time is {time.column}, rows may be {time.lateness_ms:,} ms late"
 
 
 def _event_time(
     source: Source, schema: pa.Schema, flow: str, column: str | None, lateness_ms: int, every_ms: int
 ) -> EventTime | None:
-    whose = f"{flow}.source({type(source).__name__})"
+    step = f"{flow}.source({type(source).__name__})"
     if column is None:
         if (lateness_ms, every_ms) != (0, DEFAULT_EVERY_MS):
-            raise PlanError(f"{whose}: lateness_ms and watermark_every_ms need event_time, the column that tells time")
+            raise PlanError(f"{step}: lateness_ms and watermark_every_ms need event_time, the column of event times")
         return None
-    told = EventTime(column=column, lateness_ms=lateness_ms, every_ms=every_ms)
-    told.check(schema, whose)
-    return told
+    time = EventTime(column=column, lateness_ms=lateness_ms, every_ms=every_ms)
+    time.check(schema, step)
+    return time

@@ -236,7 +236,7 @@ def test_what_the_plan_cannot_know_it_does_not_claim_and_says_why(case: str) -> 
     joined.sink(flux.sinks.Null())
 
     assert not step_of(joined).parameters["joined"].is_event_time
-    keeps = "keeps its rows until the end of the stream: the plan does not know that 'ts' tells event time"
+    keeps = "keeps its rows until the end of the stream: the plan does not know that 'ts' is event time"
     assert re.search(f"(?m)^    {keeps}: .*{why}", flow.explain())
 
 
@@ -246,7 +246,7 @@ def test_without_watermarks_a_promise_lets_nothing_be_forgotten() -> None:
     joined = joined_by(flow, rows, WAYS["map"])
     joined.sink(flux.sinks.Null())
     assert not step_of(joined).parameters["joined"].is_event_time
-    assert "no source tells event time: say flow.source(..., event_time=...)" in flow.explain()
+    assert "no source has event time: use flow.source(..., event_time=...)" in flow.explain()
 
 
 def test_a_join_that_forgets_says_nothing() -> None:
@@ -290,7 +290,7 @@ def test_a_run_with_a_source_that_need_not_end_warns_of_what_is_kept(caplog: pyt
     [warning] = [text for text in caplog.messages if "for ever" in text]
     assert warning == (
         "dataflow 'warned', stage 1, Join: it takes rows of a source that need not end, Table, and keeps them for "
-        "ever: the plan does not know that 'ts' tells event time: map(same) makes it: give that event_time='ts', if "
+        "ever: the plan does not know that 'ts' is event time: map(same) makes it: give that event_time='ts', if "
         "watermarks hold for what it makes"
     )
 

@@ -225,7 +225,7 @@ def test_a_select_that_keeps_the_key_may_stand_between_exchange_and_operator() -
         (lambda f, s: s.exchange("k", boundaries=[1]), 'are for by="range"'),
         (lambda f, s: s.exchange(), "exchange needs the columns"),
         (lambda f, s: s.exchange("k", partitions=True), "partitions is a number"),
-        (lambda f, s: f.source(f._logical.sources[0]), "is a source of the flow already"),
+        (lambda f, s: f.source(f._logical.sources[0]), "is already a source of the flow"),
         (lambda f, s: s.join(s, on="k", within=1, partitions=0), "partitions is a number"),
     ],
 )
@@ -438,9 +438,9 @@ def test_an_explanation_has_steps_segments_partitions_and_places(tmp_path: Path)
         "stage 1, join(k): 3 partitions as pairs, in order",
         "  Join -> select(k, v): k int64, v int64",
         "  0 on site-1 and site-2; 1 on site-2 and site-3; 2 on site-3 and site-1",
-        "stage 2, exchange(by any): 2 partitions, one copy of each, as rows come",
+        "stage 2, exchange(by any): 2 partitions, one copy of each, as rows arrive",
         "stage 3, egress: sink Collect, in order",
-        "stage 4, egress: sink Null, as rows come",
+        "stage 4, egress: sink Null, as rows arrive",
     ):
         assert line in text.splitlines()
     assert (tmp_path / "plan.svg").read_text().count("<path") > 10
