@@ -1,4 +1,4 @@
-"""Arguments of the methods of a stream: what cannot be is refused, with what was expected and what to do."""
+"""Checks of the arguments of a stream's methods: an error says what was expected, what was given, and what to do."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PARTITIONS_MAX = 65_535  # A partition's number is a 16-bit column.
 
 
 def declared_schema(kind: str, fn: Any, output: Any) -> pa.Schema | None:
-    """The columns that a function is said to make; None if nothing is said."""
+    """Return the columns that are declared for a function's output; None if none are."""
     try:
         return schema_of(output)
     except ColumnError as error:
@@ -26,7 +26,7 @@ def declared_schema(kind: str, fn: Any, output: Any) -> pa.Schema | None:
 
 
 def check_event_time(name: str, column: str | None, output: pa.Schema | None) -> None:
-    """Raise if what a step says tells event time cannot; what is not declared cannot be joined either."""
+    """Raise if a step's `event_time` is not a column of times in its output; an undeclared output is not checked."""
     if column is None or output is None:
         return
     if column not in output.names:
@@ -38,7 +38,7 @@ def check_event_time(name: str, column: str | None, output: pa.Schema | None) ->
 
 
 def check_partitions(partitions: Any, availability: Any) -> None:
-    """Raise if these are no partitions, or no availability of them."""
+    """Raise if the number of partitions or the availability is invalid."""
     if availability is not None:
         check_choice("availability", availability, ("pairs", "none"))
     if isinstance(partitions, bool) or not isinstance(partitions, int) or not 1 <= partitions <= PARTITIONS_MAX:
@@ -46,7 +46,7 @@ def check_partitions(partitions: Any, availability: Any) -> None:
 
 
 def check_names(what: str, columns: Sequence[Any]) -> None:
-    """Raise if columns are not named one by one."""
+    """Raise if a column is not given by name."""
     wrong = [column for column in columns if not isinstance(column, str)]
     if wrong:
         raise PlanError(
@@ -56,11 +56,11 @@ def check_names(what: str, columns: Sequence[Any]) -> None:
 
 
 def check_factory(operator: Any, name: str) -> None:
-    """Raise if this is nothing that makes operators."""
+    """Raise if `operator` is not a class or function that makes operators."""
     if isinstance(operator, Operator | KeyedOperator | PooledOperator):
         raise PlanError(
-            f"apply takes an operator class, and got a {name} that is made already: write apply({name}, ...), with its "
-            "parameters; each site makes its own"
+            f"apply takes an operator class, got an instance of {name}: write apply({name}, ...), with its "
+            "parameters; each site makes its own instance"
         )
     if not callable(operator):
         raise PlanError(
@@ -72,6 +72,6 @@ def check_factory(operator: Any, name: str) -> None:
 
 
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    """Raise if a value is none of those that there are."""
+    """Raise if `value` is not one of `choices`."""
     if value not in choices:
         raise PlanError(f"{name} is {' or '.join(map(repr, choices))}, got {value!r}")

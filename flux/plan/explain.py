@@ -1,4 +1,4 @@
-"""Explain: a plan as text: what runs where, in which order, and how rows get from one place to the next."""
+"""A plan as text: what runs where, in which order, and how rows get from one stage to the next."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _PLACES_SHOWN = 8
 
 
 def explain_plan(plan: Plan, sources: Sequence[str], sinks: Sequence[str]) -> str:
-    """The plan as text; `sources` say what they are and give, `sinks` what they are.
+    """Return the plan as text; `sources` describe each source and its columns, `sinks` are the types of the sinks.
 
     >>> from flux.plan import Plan, Segment
     >>> segment = Segment(columns=("k",), partitions=2, availability="pairs", steps=())
-    >>> print(explained(Plan(name="p", segments=(segment,), sites=2, standby=0, pool_rows=1), ["Table"], ["Null"]))
+    >>> print(explain_plan(Plan(name="p", segments=(segment,), sites=2, standby=0, pool_rows=1), ["Table"], ["Null"]))
     p: 1 source, 1 segment, 1 sink, on 2 sites
     <BLANKLINE>
     stage 0, ingress
@@ -33,44 +33,44 @@ def explain_plan(plan: Plan, sources: Sequence[str], sinks: Sequence[str]) -> st
 
 def _lines(plan: Plan, sources: Sequence[str], sinks: Sequence[str]) -> Iterator[str]:
     counts = (_count(sources, "source"), _count(plan.segments, "segment"), _count(sinks, "sink"))
-    yield f"{plan.name}: {', '.join(counts)}, {whereabouts(plan)}"
+    yield f"{plan.name}: {', '.join(counts)}, {describe_sites(plan)}"
     yield from ("", f"stage 0, {INGRESS}")
     yield from (f"  source {number + 1}: {name}" for number, name in enumerate(sources))
     yield from _steps(plan.first, is_ingress=True)
     yield from _edges(plan, 0)
     view = plan.view()
     for stage, segment in enumerate(plan.segments, 1):
-        yield from ("", f"stage {stage}, {heading(segment)}: {partitioning(segment)}")
+        yield from ("", f"stage {stage}, {heading(segment)}: {describe_partitions(segment)}")
         yield from _steps(segment)
         yield from _edges(plan, stage)
         yield f"  {_placement(view.copies[stage])}"
     for number, (stage, name) in enumerate(zip(plan.sink_stages, sinks, strict=True)):
-        order = "as rows come" if number in plan.unordered_sinks else "in order"
+        order = "as rows arrive" if number in plan.unordered_sinks else "in order"
         yield from ("", f"stage {stage}, {EGRESS}: sink {name}, {order}")
 
 
-def whereabouts(plan: Plan) -> str:
-    """On how many sites it runs."""
+def describe_sites(plan: Plan) -> str:
+    """Return on how many sites the plan runs."""
     standby = f" and {plan.standby} standby" if plan.standby else ""
     return f"on {plan.sites} site{'s' if plan.sites > 1 else ''}{standby}"
 
 
 def heading(segment: Segment) -> str:
-    """What a segment begins with."""
+    """Return the exchange or join that a segment begins with."""
     if segment.sides:
         return f"join({', '.join(segment.columns)})"
     return f"exchange({', '.join(segment.columns) or 'by any'})"
 
 
-def partitioning(segment: Segment) -> str:
-    """How a segment is cut up, and how safe its partitions are."""
+def describe_partitions(segment: Segment) -> str:
+    """Return how a segment is partitioned, and how many copies each partition has."""
     many = "s" if segment.partitions > 1 else ""
     copies = f" as pair{many}" if segment.availability == "pairs" else ", one copy of each"
-    return f"{segment.partitions} partition{many}{copies}, {'in order' if segment.ordered else 'as rows come'}"
+    return f"{segment.partitions} partition{many}{copies}, {'in order' if segment.ordered else 'as rows arrive'}"
 
 
-def way(edge: Edge) -> str:
-    """How rows are dealt out on an edge."""
+def describe_route(edge: Edge) -> str:
+    """Return how an edge distributes rows; nothing if there is one partition."""
     route = edge.route
     if route.partitions == 1:
         return ""
@@ -79,7 +79,7 @@ def way(edge: Edge) -> str:
 
 
 def place_name(segment: Segment, place: int, is_ingress: bool) -> str:
-    """A place in a segment's tree; steps of one name are numbered, since two lambdas have the same."""
+    """Return the name of a place in a segment's tree; steps with equal names, such as lambdas, are numbered."""
     if place > INPUT:
         name = segment.steps[place].name
         alike = [number for number, step in enumerate(segment.steps) if step.name == name]
@@ -89,7 +89,7 @@ def place_name(segment: Segment, place: int, is_ingress: bool) -> str:
 
 def _steps(segment: Segment, is_ingress: bool = False) -> Iterator[str]:
     for number, (step, parent) in enumerate(zip(segment.steps, segment.parents, strict=True)):
-        emits = "what it emits is not declared" if step.output is None else describe_columns(step.output)
+        emits = "its output is not declared" if step.output is None else describe_columns(step.output)
         yield f"  {place_name(segment, parent, is_ingress)} -> {place_name(segment, number, is_ingress)}: {emits}"
         if step.kept is not None:
             yield f"    keeps its rows until the end of the stream: {step.kept.why}"
@@ -98,7 +98,7 @@ def _steps(segment: Segment, is_ingress: bool = False) -> Iterator[str]:
 def _edges(plan: Plan, stage: int) -> Iterator[str]:
     for number in plan.outputs(stage):
         edge = plan.edges[number]
-        how = way(edge)
+        how = describe_route(edge)
         tap = place_name(plan.segment(stage), edge.tap, stage == 0)
         yield f"  edge {number}: {tap} -> stage {edge.consumer}{f', {how}' if how else ''}"
 

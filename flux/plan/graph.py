@@ -1,4 +1,4 @@
-"""The logical dataflow: sources, steps and exchanges as a user has put them together. A graph that only grows.
+"""The graph of a logical dataflow: sources, steps and exchanges as the user has connected them. It only grows.
 
 A node names the nodes it takes rows from, and those are made before it: a cycle cannot be built. A *tail* is a node
 whose rows a stream carries; the stream of a union has several.
@@ -28,13 +28,13 @@ class SourceNode:
 
     @property
     def title(self) -> str:
-        """What it is called in messages."""
+        """Its name in messages."""
         return f"source {self.name}"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class StepNode:
-    """An operator, or a step without state, on what `parent` gives; in the same segment."""
+    """An operator, or a stateless step, on the output of `parent`; in the same segment."""
 
     number: int
     parent: FlowNode
@@ -64,24 +64,24 @@ class ExchangeNode:
 
     @property
     def title(self) -> str:
-        """As the user wrote it, about."""
+        """Its name in messages, much as the user wrote it."""
         route = self.inputs[0].route
-        said = [*map(repr, self.columns), *([] if route.by == "hash" else [f"by={route.by!r}"])]
-        return f"{'join' if self.sides else 'exchange'}({', '.join(said)})"
+        arguments = [*map(repr, self.columns), *([] if route.by == "hash" else [f"by={route.by!r}"])]
+        return f"{'join' if self.sides else 'exchange'}({', '.join(arguments)})"
 
 
 FlowNode: TypeAlias = SourceNode | StepNode | ExchangeNode
 
 
 def root_of(node: FlowNode) -> SourceNode | ExchangeNode:
-    """Where the segment of a node begins: at a source, in the ingress, or behind an exchange."""
+    """Return where the segment of a node begins: at a source, in the ingress, or after an exchange."""
     while isinstance(node, StepNode):
         node = node.parent
     return node
 
 
 def upstream_of(tails: Iterable[FlowNode]) -> set[FlowNode]:
-    """Every node from which rows come to these, and they themselves."""
+    """Return these nodes and every node that they get rows from, directly or not."""
     waiting, found = list(tails), set[FlowNode]()
     while waiting:
         node = waiting.pop()
@@ -91,5 +91,5 @@ def upstream_of(tails: Iterable[FlowNode]) -> set[FlowNode]:
         if isinstance(node, StepNode):
             waiting.append(node.parent)
         elif isinstance(node, ExchangeNode):
-            waiting += [given.tail for given in node.inputs]
+            waiting += [each.tail for each in node.inputs]
     return found

@@ -1,15 +1,14 @@
-"""Lineage: where a column comes from, as far as the plan can tell, and whether it tells event time.
+"""The lineage of a column: where it comes from, as far as the plan can prove, and whether it is event time.
 
-Steps without state stand between a source or an exchange and what uses their rows. `filter` changes no column, and
-`select` says which column each of its own is; what `map`, `flat_map` or an operator makes is known to its function
-alone, and a column is followed no further than to there.
+A column is traced back through stateless steps. `filter` changes no column, and `select` names the column that each of
+its own is. Only the function of a `map`, `flat_map` or operator knows what its columns mean: the trace ends there.
 
-A column *tells event time* as watermarks do if behind a watermark W no row is below W in it, but for late ones. Of a
-source that is what `event_time` says. Of what a step makes, the step says it by its own `event_time`. There it is no
-more than a promise: whoever relies on it counts the rows that break it.
+A column *is event time* if after a watermark W no row is below W in it, except late ones. For a source, `event_time`
+declares that. For the output of a step, the step's own `event_time` does. That is only a promise: an operator that
+relies on it counts the rows that break it.
 
-What a step emits at a watermark W comes to the next one before W does. So it is in time if it is not below the one that
-was before W. The ends of the windows that W closes are in time so, though none is beyond W; their beginnings are not.
+The next step gets what a step emits at a watermark W before it gets W. So a row is in time if it is not below the
+watermark before W. The ends of the windows that W closes are in time, although none is above W; their starts are not.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ __all__ = ["sources_of", "trace_columns", "why_not_event_time"]
 
 
 def trace_columns(tail: FlowNode, column: str) -> tuple[FlowNode, str | None]:
-    """Follow a column of `tail` back: return how far it can be followed, and its name there.
+    """Trace a column of `tail` back; return the node where the trace ends, and the column's name there.
 
-    The name is None if a function of a `select` made the column.
+    The name is None if a function of a `select` computes the column.
     """
     node, name = tail, column
     while isinstance(node, StepNode):
@@ -45,32 +44,32 @@ def trace_columns(tail: FlowNode, column: str) -> tuple[FlowNode, str | None]:
     return node, name
 
 
-def why_not_event_time(tail: FlowNode, column: str, told: Mapping[int, str | None]) -> str | None:
-    """Return why the plan does not know that a column of `tail` tells event time, and what to do; None if it does.
+def why_not_event_time(tail: FlowNode, column: str, times: Mapping[int, str | None]) -> str | None:
+    """Return why the plan does not know that a column of `tail` is event time, and what to do; None if it knows.
 
-    `told` is, for each source by its number, the column that tells its event time.
+    `times` holds the event-time column of each source, by its number.
     """
     node, name = trace_columns(tail, column)
     if name is None:
         assert isinstance(node, StepNode)
         return f"a function of {node.step.name} makes it: make it with map(..., event_time={column!r})"
     if isinstance(node, SourceNode):
-        if told.get(node.number) == name:
+        if times.get(node.number) == name:
             return None
-        return f"source {node.name} does not tell event time by it: say flow.source(..., event_time={name!r})"
+        return f"it is not the event time of source {node.name}: use flow.source(..., event_time={name!r})"
     if isinstance(node, ExchangeNode):
-        found = (why_not_event_time(given.tail, name, told) for given in node.inputs)
+        found = (why_not_event_time(each.tail, name, times) for each in node.inputs)
         return next((why for why in found if why is not None), None)
-    says = operator_class(node.step.factory, node.step.name)
-    if getattr(says, "event_time", None) == name:
+    operator = operator_class(node.step.factory, node.step.name)
+    if getattr(operator, "event_time", None) == name:
         return None
-    if getattr(says, "passes_rows_on", False):
-        return why_not_event_time(node.parent, name, told)
+    if getattr(operator, "passes_rows_on", False):
+        return why_not_event_time(node.parent, name, times)
     if node.step.name.startswith(("map(", "flat_map(")):
         return f"{node.step.name} makes it: give that event_time={name!r}, if watermarks hold for what it makes"
     return f"{node.step.name} makes it: let it say `event_time = {name!r}`, if watermarks hold for what it emits"
 
 
 def sources_of(tails: Iterable[FlowNode]) -> set[int]:
-    """The numbers of the sources from which rows come to these nodes."""
+    """Return the numbers of the sources from which these nodes get rows."""
     return {node.number for node in upstream_of(tails) if isinstance(node, SourceNode)}

@@ -1,7 +1,7 @@
 """The logical dataflow while a user builds it: sources, nodes and sinks, and the plan of a run made from them.
 
-`flux.Dataflow` and `flux.Stream` are its public faces. What runs a dataflow in another way, such as a process of a
-remote run or a simulation, needs this and neither of them.
+`flux.Dataflow` and `flux.Stream` are its public API. A process of a remote run and a simulation run a dataflow in
+another way: they need only this module.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class LogicalFlow:
         self.outputs.append(output)
 
     def plan(self, sites: int, standby: int, availability: Availability, pool_rows: int, policy: Policy) -> Plan:
-        """Return the plan of a run with these settings; `PlanError` if there can be none."""
+        """Return the plan of a run with these settings; `PlanError` if they are invalid."""
         if availability not in ("pairs", "none"):
             raise PlanError(f"availability is 'pairs' or 'none', got {availability!r}")
         logical = Logical(
@@ -82,6 +82,6 @@ def _check_time_sources(plan: Plan, sources: list[Source]) -> None:
         if time is not None and not emitted[time]:
             raise PlanError(
                 f"step {step.name!r}: its notify_at asks to be notified by the {time}, and no source of the flow emits "
-                f"it: {', '.join(type(source).__name__ for source in sources)}. Say flux.wrap_bytewax(..., "
-                'time="watermark") and flow.source(..., event_time="column"); or time=None, to be notified never'
+                f"it: {', '.join(type(source).__name__ for source in sources)}. Use flux.wrap_bytewax(..., "
+                'time="watermark") and flow.source(..., event_time="column"); or time=None, for no notifications'
             )

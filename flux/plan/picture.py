@@ -1,8 +1,8 @@
-"""Picture: a plan drawn: a box for each stage with its steps, and an arrow for each edge.
+"""A plan as a picture: a box for each stage with its steps, and an arrow for each edge.
 
-Stages stand in columns, each behind the last of those that it takes rows from. An edge that passes a column has a lane
-of its own there, between boxes. It bends right behind a column, and goes straight before the next: there is its label,
-at a height that no other edge has.
+Stages stand in columns, each after the last stage that it takes rows from. An edge that passes a column has a lane of
+its own there, between boxes. It bends directly after a column and is straight before the next: its label is there, at a
+height that no other edge has.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..types.errors import FluxError
-from .explain import heading, partitioning, place_name, way, whereabouts
+from .explain import describe_partitions, describe_route, describe_sites, heading, place_name
 from .plan import EGRESS, INGRESS, INPUT, Plan, Segment
 
 _BOX_WIDTH, _LINE_HEIGHT, _GAP = 3.0, 0.32, 0.5
@@ -36,18 +36,18 @@ def draw_plan(plan: Plan, sources: Sequence[str], sinks: Sequence[str], path: Pa
             "`pip install 'flux-dataflow[plot]'`"
         ) from error
     boxes = _boxes(plan, sources, sinks)
-    ways = _placed(plan, boxes)
+    paths = _place_boxes(plan, boxes)
     right = max(box.left for box in boxes) + _BOX_WIDTH
-    bottom = min(place.top - place.height for way in ways for place in way)
+    bottom = min(place.top - place.height for places in paths for place in places)
     figure = Figure(figsize=(right + 0.6, 1.2 - bottom))
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_xlim(-0.3, right + 0.3)
     axes.set_ylim(bottom - 0.3, 0.9)
     axes.axis("off")
-    _write(axes, (-0.05, 0.45), f"{plan.name} {whereabouts(plan)}", fontsize=13, fontweight="bold", color=_INK)
+    _write(axes, (-0.05, 0.45), f"{plan.name} {describe_sites(plan)}", fontsize=13, fontweight="bold", color=_INK)
     for box in boxes:
         box.draw(axes)
-    _draw_edges(axes, plan, ways)
+    _draw_edges(axes, plan, paths)
     try:
         figure.savefig(path, dpi=150)
     except (ValueError, OSError) as error:
@@ -55,7 +55,7 @@ def draw_plan(plan: Plan, sources: Sequence[str], sinks: Sequence[str], path: Pa
 
 
 class _Place:
-    """What takes room in a column; by itself, the lane of an edge that passes."""
+    """An area of a column: a stage's box or, as this base class, the lane of an edge that passes."""
 
     height = _ENTRY_HEIGHT
 
@@ -68,7 +68,7 @@ class _Place:
 
 
 class _Box(_Place):
-    """A stage: its title, a line below it, and its steps; where each line is, and where edges come in."""
+    """A stage: its title, a note below it, and its steps; with the heights of its lines and of its incoming edges."""
 
     def __init__(self, kind: str, title: str, note: str, lines: Sequence[str], entries: int) -> None:
         super().__init__()
@@ -76,11 +76,11 @@ class _Box(_Place):
         self.height = max(_LINE_HEIGHT * (len(lines) + 2) + 0.3, _ENTRY_HEIGHT * entries + 0.3)
 
     def entry(self, index: int) -> float:
-        """The height of the edge that comes in there, counted from the top."""
+        """Return the height of an incoming edge, counted from the top."""
         return self.top - 0.25 - _ENTRY_HEIGHT * index
 
     def line(self, index: int) -> float:
-        """The height of a line; -1 is the title."""
+        """Return the height of a line; -1 is the title."""
         return self.top - 0.3 - _LINE_HEIGHT * (index + 2 if index >= 0 else 0.5)
 
     def draw(self, axes: Any) -> None:
@@ -93,55 +93,55 @@ class _Box(_Place):
             FancyBboxPatch(corner, _BOX_WIDTH, self.height, boxstyle=style, facecolor=fill, edgecolor=border)
         )
         x, y = self.left + 0.15, self.top - 0.28
-        _write(axes, (x, y), _cut(self.title, 34), fontsize=9, fontweight="bold", color=_INK)
-        _write(axes, (x, y - _LINE_HEIGHT), _cut(self.note, 44), fontsize=7.5, color=_MUTED)
+        _write(axes, (x, y), _shorten(self.title, 34), fontsize=9, fontweight="bold", color=_INK)
+        _write(axes, (x, y - _LINE_HEIGHT), _shorten(self.note, 44), fontsize=7.5, color=_MUTED)
         for index, text in enumerate(self.lines):
-            _write(axes, (x + 0.1, self.line(index) - 0.02), _cut(text, 36), fontsize=8.5, color=_INK, va="center")
+            _write(axes, (x + 0.1, self.line(index) - 0.02), _shorten(text, 36), fontsize=8.5, color=_INK, va="center")
 
 
 def _boxes(plan: Plan, sources: Sequence[str], sinks: Sequence[str]) -> list[_Box]:
-    """A box for each stage, without its place."""
+    """Return a box for each stage, not placed yet."""
     entries = Counter(edge.consumer for edge in plan.edges)
     first = [f"source {n + 1}: {name}" for n, name in enumerate(sources)]
     boxes = [_Box("end", INGRESS, "numbers all rows", [*first, *_steps(plan.first, is_ingress=True)], 0)]
     for stage, segment in enumerate(plan.segments, 1):
-        boxes.append(_Box("site", heading(segment), partitioning(segment), _steps(segment), entries[stage]))
+        boxes.append(_Box("site", heading(segment), describe_partitions(segment), _steps(segment), entries[stage]))
     for number, (stage, name) in enumerate(zip(plan.sink_stages, sinks, strict=True)):
-        order = "as rows come" if number in plan.unordered_sinks else "in order"
+        order = "as rows arrive" if number in plan.unordered_sinks else "in order"
         boxes.append(_Box("end", f"{EGRESS}: {name}", order, [], entries[stage]))
     return boxes
 
 
-def _placed(plan: Plan, boxes: Sequence[_Box]) -> list[list[_Place]]:
-    """Give all boxes their places; return those that each edge leads through, from box to box."""
+def _place_boxes(plan: Plan, boxes: Sequence[_Box]) -> list[list[_Place]]:
+    """Place all boxes; return the path of each edge: the places it goes through, from box to box."""
     columns: list[int] = []
     for stage in range(len(boxes)):
         columns.append(max((columns[edge.producer] + 1 for edge in plan.edges if edge.consumer == stage), default=0))
     inside: list[list[_Place]] = [[] for _ in range(max(columns) + 1)]
     for column, box in zip(columns, boxes, strict=True):
         inside[column].append(box)
-    ways: list[list[_Place]] = []
+    paths: list[list[_Place]] = []
     for edge in plan.edges:
         lanes = [_Place() for _ in range(columns[edge.producer] + 1, columns[edge.consumer])]
         for column, lane in enumerate(lanes, columns[edge.producer] + 1):
             inside[column].append(lane)
-        ways.append([boxes[edge.producer], *lanes, boxes[edge.consumer]])
+        paths.append([boxes[edge.producer], *lanes, boxes[edge.consumer]])
     for column, places in enumerate(inside):
-        _stack(places, ways, column * _COLUMN_WIDTH)
+        _stack(places, paths, column * _COLUMN_WIDTH)
     highest = max(place.top for places in inside for place in places)
     for place in (place for places in inside for place in places):
         place.top -= highest
-    return ways
+    return paths
 
 
-def _stack(places: list[_Place], ways: Sequence[Sequence[_Place]], left: float) -> None:
-    """Put a column together: each place about as high as those before it, so that few edges cross."""
+def _stack(places: list[_Place], paths: Sequence[Sequence[_Place]], left: float) -> None:
+    """Stack the places of a column: each about as high as those before it, so that few edges cross."""
 
-    def wish(place: _Place) -> float:
-        before = [a.middle for way in ways for a, b in pairwise(way) if b is place]
+    def preferred_height(place: _Place) -> float:
+        before = [a.middle for path in paths for a, b in pairwise(path) if b is place]
         return sum(before) / len(before) if before else 0.0
 
-    ordered = sorted(places, key=wish, reverse=True)
+    ordered = sorted(places, key=preferred_height, reverse=True)
     gaps = [_GAP if isinstance(a, _Box) or isinstance(b, _Box) else 0.0 for a, b in pairwise(ordered)]
     top = (sum(place.height for place in ordered) + sum(gaps)) / 2
     for place, gap in zip(ordered, [*gaps, 0.0], strict=True):
@@ -150,7 +150,7 @@ def _stack(places: list[_Place], ways: Sequence[Sequence[_Place]], left: float) 
 
 
 def _steps(segment: Segment, is_ingress: bool = False) -> list[str]:
-    """The steps of a segment; of one that does not follow the line above it, what it follows."""
+    """Return a line for each step; one that does not follow the line above it names the step it follows."""
     lines = []
     for number, parent in enumerate(segment.parents):
         follows = parent == number - 1 and not (is_ingress and number == 0)
@@ -159,25 +159,25 @@ def _steps(segment: Segment, is_ingress: bool = False) -> list[str]:
     return lines
 
 
-def _draw_edges(axes: Any, plan: Plan, ways: Sequence[Sequence[_Place]]) -> None:
-    begins = [_begin(plan, number, ways[number][0]) for number in range(len(ways))]
-    before = [places[-2].middle if len(places) > 2 else begin for places, begin in zip(ways, begins, strict=True)]
+def _draw_edges(axes: Any, plan: Plan, paths: Sequence[Sequence[_Place]]) -> None:
+    begins = [_begin(plan, number, paths[number][0]) for number in range(len(paths))]
+    before = [places[-2].middle if len(places) > 2 else begin for places, begin in zip(paths, begins, strict=True)]
     entered: Counter[int] = Counter()
-    # Edges come in in the order of the heights that they come from.
-    for number in sorted(range(len(ways)), key=lambda number: -before[number]):
-        edge, (start, *lanes, end) = plan.edges[number], ways[number]
+    # Edges enter a box in the order of the heights at which they start.
+    for number in sorted(range(len(paths)), key=lambda number: -before[number]):
+        edge, (start, *lanes, end) = plan.edges[number], paths[number]
         assert isinstance(end, _Box)
         x, y = end.left, end.entry(entered[edge.consumer])
         entered[edge.consumer] += 1
         stops = [*((lane.left, lane.middle) for lane in lanes), (x, y)]
         _draw_edge(axes, (start.left + _BOX_WIDTH, begins[number]), stops)
         tap = place_name(plan.segment(edge.producer), edge.tap, edge.producer == 0)
-        label = " ".join(filter(None, [f"{number}:", way(edge) or f"of {tap}"]))
-        _write(axes, (x - 0.15, y + 0.03), _cut(label, 30), fontsize=7, color=_MUTED, ha="right", va="bottom")
+        label = " ".join(filter(None, [f"{number}:", describe_route(edge) or f"of {tap}"]))
+        _write(axes, (x - 0.15, y + 0.03), _shorten(label, 30), fontsize=7, color=_MUTED, ha="right", va="bottom")
 
 
 def _begin(plan: Plan, number: int, start: _Place) -> float:
-    """The height of the line that an edge leaves its box from."""
+    """Return the height of the line at which an edge leaves its box."""
     assert isinstance(start, _Box)
     edge = plan.edges[number]
     if edge.producer != 0:
@@ -187,7 +187,7 @@ def _begin(plan: Plan, number: int, start: _Place) -> float:
 
 
 def _draw_edge(axes: Any, begin: tuple[float, float], stops: Sequence[tuple[float, float]]) -> None:
-    """Draw an arrow that goes straight before each stop, and through the column behind it."""
+    """Draw an arrow that is straight before each stop, and through the column after it."""
     from matplotlib.patches import FancyArrowPatch
     from matplotlib.path import Path as Line
 
@@ -205,9 +205,9 @@ def _draw_edge(axes: Any, begin: tuple[float, float], stops: Sequence[tuple[floa
 
 
 def _write(axes: Any, at: tuple[float, float], text: str, **style: Any) -> None:
-    """Write a text as it is: names may have signs that are formulas to matplotlib."""
+    """Write a text literally: matplotlib would take some signs in names for formulas."""
     axes.text(*at, text, parse_math=False, **style)
 
 
-def _cut(text: str, most: int) -> str:
+def _shorten(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 3]}..."

@@ -1,12 +1,12 @@
 """The plan: segments between exchanges, their partitions, and where each copy lives.
 
-Stage 0 is the ingress, stages 1 to n the segments, and behind them each sink is a stage of its own; all sinks are in
+Stage 0 is the ingress, stages 1 to n are the segments, and after them each sink is a stage of its own. All sinks are in
 one egress process. A segment is a tree of steps: several operators may take the output of one. An *edge* runs from a
-place in a segment's tree, its *tap*, to another stage, and is partitioned as that stage asks. The number of an edge is
-what breaks ties between rows of different branches; the plan fixes it.
+place in a segment's tree, its *tap*, to another stage, and is partitioned as that stage requires. The number of an edge
+is the tie-break between rows of different branches; the plan fixes it.
 
-A place in a tree is the number of a step, whose output is meant, or `INPUT - n`: the n-th input itself. The ingress has
-an input for each source, all others have one.
+A place in a tree is the number of a step, meaning its output, or `INPUT - n`: the n-th input itself. The ingress has an
+input for each source, all others have one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ INPUT = -1
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """Operators that need no repartitioning between them, behind one exchange (thesis 2.3).
+    """Operators that need no repartitioning between them, after one exchange (thesis 2.3).
 
     `parents` are the places from which the steps take their rows; left out, the steps are a chain. If inputs have
     different columns, `sides` are their schemas.
@@ -40,7 +40,7 @@ class Segment:
 
     columns: tuple[str, ...]
     partitions: int
-    availability: Availability | None  # None until the run says.
+    availability: Availability | None  # None: that of the run.
     steps: tuple[OperatorStep, ...]
     parents: tuple[int, ...] = ()
     ordered: bool = True
@@ -52,18 +52,18 @@ class Segment:
 
     @property
     def title(self) -> str:
-        """What it is called in messages: its steps."""
+        """Its name in messages: its steps."""
         return " or ".join(step.name for step in self.steps) or f"exchange({', '.join(self.columns)})"
 
     @property
     def copies(self) -> int:
-        """How many copies of each partition there are, on as many sites."""
+        """The number of copies of each partition, on as many sites."""
         return 2 if self.availability == "pairs" else 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Edge:
-    """Rows of `tap` in stage `producer` go to stage `consumer`, to the partition that `route` says."""
+    """Rows of `tap` in stage `producer` go to stage `consumer`, to the partition that `route` selects."""
 
     producer: int
     tap: int
@@ -79,8 +79,8 @@ _NO_STEPS = Segment(columns=(), partitions=1, availability="none", steps=())
 class Plan:
     """Everything the processes of a run need to know about it.
 
-    Left out, `edges` make a chain of the segments, from one source to one sink. `first` are the steps in the ingress,
-    before rows are partitioned. The `unordered_sinks` take rows as they come.
+    Left out, `edges` make a chain of the segments, from one source to one sink. `first` holds the steps in the ingress,
+    before rows are partitioned. The `unordered_sinks` take rows as they arrive.
     """
 
     name: str
@@ -117,7 +117,7 @@ class Plan:
             object.__setattr__(self, "edges", self._chain())
 
     def _chain(self) -> tuple[Edge, ...]:
-        """One edge from each stage to the next."""
+        """Return one edge from each stage to the next."""
         stages = (self.first, *self.segments)
         routes = [*(Route(columns=s.columns, partitions=s.partitions) for s in self.segments), Route()]
         return tuple(
@@ -141,22 +141,22 @@ class Plan:
         return tuple(f"site-{i + 1}" for i in range(self.sites + self.standby))
 
     def segment(self, stage: int) -> Segment:
-        """The segment of a stage; that of the ingress is `first`."""
+        """Return the segment of a stage; that of the ingress is `first`."""
         return self.first if stage == 0 else self.segments[stage - 1]
 
     def partitions(self, stage: int) -> int:
-        """How many partitions a stage has; ingress and sinks are one each."""
+        """Return the number of partitions of a stage; ingress and sinks have one each."""
         return self.segments[stage - 1].partitions if stage in self.stages else 1
 
     def warnings(self) -> Iterator[str]:
-        """What a run of it is to say at its beginning."""
+        """Yield the warnings that a run logs at its start."""
         for stage in self.stages:
             for step in self.segment(stage).steps:
                 if step.kept is not None and step.kept.warning:
                     yield f"dataflow {self.name!r}, stage {stage}, {step.name}: it {step.kept.warning}"
 
     def outputs(self, stage: int) -> tuple[int, ...]:
-        """The edges out of a stage."""
+        """Return the edges out of a stage."""
         return self._outputs[stage]
 
     def output_edges(self, stage: int) -> tuple[OutputEdge, ...]:
@@ -165,16 +165,16 @@ class Plan:
         return tuple(OutputEdge(number, edge.tap, edge.route) for number, edge in edges)
 
     def inputs(self, stage: int) -> dict[int, int]:
-        """The edges into a stage, each with its side."""
+        """Return the edges into a stage, each with its side."""
         return {number: edge.side for number, edge in enumerate(self.edges) if edge.consumer == stage}
 
     def unsettled(self, stage: int) -> frozenset[int]:
-        """The edges into a stage whose rows are in no order that all copies share."""
+        """Return the edges into a stage whose rows are not in the same order in all copies."""
         unordered = self.view().unordered
         return frozenset(number for number in self.inputs(stage) if self.edges[number].producer in unordered)
 
     def sides(self, stage: int) -> tuple[pa.Schema, ...]:
-        """The columns of each side of a stage whose inputs differ in them; else nothing."""
+        """Return the columns of each side of a stage whose inputs have different columns; else nothing."""
         return self.segment(stage).sides if stage in self.stages else ()
 
     @cached_property
@@ -185,8 +185,8 @@ class Plan:
         ]
 
     def view(self) -> View:
-        """The view the controller starts from: every copy where the plan puts it."""
-        segments = tuple(self._placed(segment) for segment in self.segments)
+        """Return the view the controller starts from: every copy where the plan puts it."""
+        segments = tuple(self._place_copies(segment) for segment in self.segments)
         unordered = [stage for stage in self.stages if not self.segment(stage).ordered]
         unordered += [self.sink_stages[sink] for sink in self.unordered_sinks]
         return View(
@@ -200,11 +200,11 @@ class Plan:
 
     @property
     def copies(self) -> int:
-        """How many sites it takes to hold every partition."""
+        """The number of sites that it takes to hold every partition."""
         return max((segment.copies for segment in self.segments), default=1)
 
-    def _placed(self, segment: Segment) -> tuple[tuple[str, ...], ...]:
-        """Chained declustering: each primary's replica is on the next site (thesis 3.4.4)."""
+    def _place_copies(self, segment: Segment) -> tuple[tuple[str, ...], ...]:
+        """Place copies by chained declustering: each primary's replica is on the next site (thesis 3.4.4)."""
         return tuple(
             tuple(self.site_names[(partition + copy) % self.sites] for copy in range(segment.copies))
             for partition in range(segment.partitions)

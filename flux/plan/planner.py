@@ -23,7 +23,7 @@ class Ending:
 
 @dataclass(frozen=True, kw_only=True)
 class Logical:
-    """A dataflow as the user has written it: everything that was made, and where it ends."""
+    """A dataflow as the user has written it: all its nodes, and its sinks."""
 
     name: str
     sources: tuple[SourceNode, ...]
@@ -31,11 +31,11 @@ class Logical:
     endings: tuple[Ending, ...]
 
     def plan(self, availability: Availability, **settings: Any) -> Plan:
-        """The plan for a run with these settings; `availability` holds for exchanges that do not say."""
-        reached = _reached(self.endings)
-        self._check_all_is_reached(reached)
+        """Return the plan for a run with these settings; `availability` is the default for exchanges."""
+        reached = _reached_nodes(self.endings)
+        self._check_all_reached(reached)
         layout = _Layout(reached)
-        edges = [layout.edge(given, stage) for stage, node in layout.exchanges for given in node.inputs]
+        edges = [layout.edge(each, stage) for stage, node in layout.exchanges for each in node.inputs]
         last = len(layout.exchanges) + 1
         for sink, ending in enumerate(self.endings):
             edges += [layout.edge(Input(tail=tail, route=Route()), last + sink) for tail in ending.tails]
@@ -49,7 +49,7 @@ class Logical:
             **settings,
         )
 
-    def _check_all_is_reached(self, reached: Sequence[FlowNode]) -> None:
+    def _check_all_reached(self, reached: Sequence[FlowNode]) -> None:
         for missing, nodes in (("source", self.sources), ("sink", self.endings)):
             if not nodes:
                 raise PlanError(f"dataflow {self.name!r} has no {missing}: call .{missing}(...) before running it")
@@ -65,7 +65,7 @@ class Logical:
 
 
 class _Layout:
-    """Which stage, and which place in it, each node has."""
+    """The stage of each node, and its place in it."""
 
     def __init__(self, reached: Sequence[FlowNode]) -> None:
         exchanges = [node for node in reached if isinstance(node, ExchangeNode)]
@@ -80,17 +80,17 @@ class _Layout:
                 steps.append(node)
 
     def stage(self, node: FlowNode) -> int:
-        """The stage of a node; sources are in the ingress."""
+        """Return the stage of a node; sources are in the ingress."""
         return self._stage.get(root_of(node), 0)
 
     def place(self, node: FlowNode) -> int:
-        """Where in its segment's tree the output of a node is."""
+        """Return the place of a node's output in its segment's tree."""
         if isinstance(node, SourceNode):
             return INPUT - node.number
         return self._place.get(node, INPUT)
 
     def tree(self, stage: int) -> dict[str, Any]:
-        """The steps of a segment, and from where each takes its rows."""
+        """Return the steps of a segment, and the place from which each takes its rows."""
         nodes = self._steps.get(stage, [])
         return {
             "steps": tuple(node.step for node in nodes),
@@ -98,7 +98,7 @@ class _Layout:
         }
 
     def segment(self, stage: int, node: ExchangeNode, availability: Availability) -> Segment:
-        """The segment behind an exchange."""
+        """Return the segment after an exchange."""
         return Segment(
             columns=node.columns,
             partitions=node.partitions,
@@ -108,15 +108,15 @@ class _Layout:
             **self.tree(stage),
         )
 
-    def edge(self, given: Input, consumer: int) -> Edge:
-        """The edge by which a stage is given rows."""
-        producer = self.stage(given.tail)
-        tap = self.place(given.tail)
-        return Edge(producer=producer, tap=tap, consumer=consumer, route=given.route, side=given.side)
+    def edge(self, taken: Input, consumer: int) -> Edge:
+        """Return the edge by which a stage gets the rows of an input."""
+        producer = self.stage(taken.tail)
+        tap = self.place(taken.tail)
+        return Edge(producer=producer, tap=tap, consumer=consumer, route=taken.route, side=taken.side)
 
 
-def _reached(endings: Iterable[Ending]) -> list[FlowNode]:
-    """Every node that some sink gets rows of, in the order in which they were made: those before it first."""
+def _reached_nodes(endings: Iterable[Ending]) -> list[FlowNode]:
+    """Return every node that a sink gets rows from, in the order of creation: upstream nodes first."""
     found = upstream_of(tail for ending in endings for tail in ending.tails)
-    # Sources have numbers of their own; they come before everything.
+    # Sources are numbered on their own, and are first.
     return sorted(found, key=lambda node: (not isinstance(node, SourceNode), node.number))

@@ -1,4 +1,4 @@
-"""Policy: what a run does when it cannot do everything: with rows that an operator refuses, and with too many rows."""
+"""The policy of a run for rows that an operator rejects, and for overload."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ OnOverload = Literal["wait", "shed"]
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """What the user has chosen for one run; every process of it knows.
+    """What the user has chosen for one run; every process of the run has it.
 
     `on_error`: a row for which an operator raises stops the run, or is skipped and counted. `on_overload`: when rows
-    come faster than they are processed the source waits, or rows are shed at the ingress and counted. With
-    `max_latency_ms` only so many rows are under way as pass through the dataflow in that time.
+    arrive faster than they are processed the source waits, or rows are shed at the ingress and counted. With
+    `max_latency_ms` only as many rows are in flight as pass through the dataflow in that time.
 
     >>> Policy(on_error="ignore")
     Traceback (most recent call last):

@@ -141,7 +141,7 @@ ON = "on is a column, or a list of columns"
         (applied(Needs), "Needs: it is made without arguments.*'history'.* context.parameters"),
         (
             applied(Same()),
-            r"apply takes an operator class, and got a Same that is made already: write apply\(Same, \.\.\.\)",
+            r"apply takes an operator class, got an instance of Same: write apply\(Same, \.\.\.\)",
         ),
         (applied("Same"), "apply takes an operator class, such as one of flux.operators, or a function .* got 'Same'"),
         (
