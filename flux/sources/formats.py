@@ -1,7 +1,7 @@
-"""Files as record batches, from any place in them: Parquet by rows, CSV and lines of JSON by bytes.
+"""File formats, read as record batches from any place: Parquet by rows, CSV and lines of JSON by bytes.
 
 A *place* in a file is a number: of rows in a Parquet file, of bytes in a text. Readers yield batches with the place
-behind each. A text is read in chunks that end with a record, so every place but the last is the beginning of one.
+after each. A text is read in chunks that end with a record, so every place but the last is the start of a record.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ Placed = tuple[pa.RecordBatch, int]
 
 
 class Format(Protocol):
-    """How files of one kind are read."""
+    """A file format, and how it is read."""
 
     suffixes: tuple[str, ...]
     grows: bool  # Whether records may be appended to a file.
 
     def schema(self, path: Path) -> pa.Schema:
-        """The columns of a file."""
+        """Return the columns of a file."""
 
     def end(self, path: Path) -> int:
-        """The place behind all that the file holds now."""
+        """Return the place after all that the file holds now."""
 
     def read(self, path: Path, schema: pa.Schema, place: int, upto: int, last: bool) -> Iterator[Placed]:
-        """Yield the records in [place, upto); what is behind the last end of a line is one only if `last` is set."""
+        """Yield the records in [place, upto); a last line without an end is a record only if `last` is set."""
 
 
 class ParquetFormat:
-    """Parquet files: whole ones, that do not grow."""
+    """Parquet files, which do not grow."""
 
     suffixes: tuple[str, ...] = (".parquet", ".pq")
     grows = False
@@ -60,7 +60,7 @@ class ParquetFormat:
             found = normalize_schema(file.schema_arrow)
             if not found.equals(schema):
                 raise other_columns(path, found, schema)
-            groups, position = _groups_behind(file.metadata, place)
+            groups, position = _groups_from(file.metadata, place)
             for batch in file.iter_batches(PARQUET_BATCH_ROWS, groups):
                 start, stop = max(0, place - position), min(batch.num_rows, upto - position)
                 position += batch.num_rows
@@ -103,15 +103,15 @@ class TextFormat:
                         yield rows, place
 
     def begin(self, path: Path, file: io.BufferedReader, schema: pa.Schema, last: bool) -> int | None:
-        """Check the beginning of a file; return the place of its first record, None if it is not all there yet."""
+        """Check the start of a file; return the place of its first record, None if the header is not complete yet."""
         return 0
 
     def whole(self, chunk: bytes) -> int:
-        """How many bytes of a chunk, that begins with a record, are whole records."""
+        """Return how many bytes of a chunk that begins with a record are whole records."""
         return chunk.rfind(b"\n") + 1
 
     def parse(self, path: Path, chunk: bytes, schema: pa.Schema, place: int) -> pa.RecordBatch | None:
-        """The rows of whole records; None if there are none."""
+        """Return the rows of whole records; None if there are none."""
         if not chunk.strip():
             return None
         try:
@@ -125,11 +125,11 @@ class TextFormat:
         return _under(schema, batches[0]) if batches else None
 
     def table(self, chunk: bytes, schema: pa.Schema | None) -> pa.Table:
-        """The records of a chunk, under the schema or as they seem to be."""
+        """Return the records of a chunk, with the schema or with inferred types."""
         raise NotImplementedError
 
     def first_chunk(self, path: Path) -> bytes:
-        """Records from the beginning of a file, to see its columns by."""
+        """Return records from the start of a file, to infer its columns."""
         with path.open("rb") as file:
             chunk = file.read(CHUNK_BYTES)
             return chunk if len(chunk) < CHUNK_BYTES else chunk[: self.whole(chunk)]
@@ -147,7 +147,7 @@ class CsvFormat(TextFormat):
     def whole(self, chunk: bytes) -> int:
         if b'"' not in chunk:
             return super().whole(chunk)
-        # A line break counts only outside quotes: behind an even number of them.
+        # A line break ends a record only outside quotes: after an even number of them.
         octets = np.frombuffer(chunk, dtype=np.uint8)
         outside = np.cumsum(octets == ord('"')) % 2 == 0
         ends = np.flatnonzero((octets == ord("\n")) & outside)
@@ -203,15 +203,15 @@ FORMATS: dict[str, Format] = {"parquet": ParquetFormat(), "csv": CsvFormat(), "j
 
 
 def other_columns(path: Path, found: pa.Schema, expected: pa.Schema) -> FluxError:
-    """What to raise for a file that does not fit the first."""
+    """Return the error for a file whose columns differ from those of the first."""
     return FluxError(
         f"Files: {path} has the columns {describe_columns(found)}; the first file had {describe_columns(expected)}. "
         "Files that are read together have the same columns"
     )
 
 
-def _groups_behind(metadata: pq.FileMetaData, place: int) -> tuple[list[int], int]:
-    """The row groups that hold rows from `place` on, and how many rows come before them."""
+def _groups_from(metadata: pq.FileMetaData, place: int) -> tuple[list[int], int]:
+    """Return the row groups that hold rows from `place` on, and the number of rows before them."""
     position = 0
     for index in range(metadata.num_row_groups):
         rows = metadata.row_group(index).num_rows

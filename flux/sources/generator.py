@@ -1,4 +1,4 @@
-"""`Generator`: rows that a function makes."""
+"""The source `Generator`: rows that a function makes."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ..types.errors import FluxError, PlanError
 from ..types.normalize import describe_columns
 from .pieces import (
     Pace,
-    arriving,
     batch_size,
-    behind,
     checked_count,
     checked_rate,
     checked_schema,
     column_of,
-    kind,
+    concat,
+    pull_in_thread,
+    skip_rows,
     table_of_dicts,
-    together,
+    type_name,
 )
 from .source import Source, SourceBatch, SourceContext
 
@@ -35,17 +35,17 @@ EXPECTED = "a dict of columns, a pyarrow.Table or RecordBatch, or a list of dict
 class Generator(Source):
     """Rows made by `fn`, in one of two forms.
 
-    A function ``fn(offset, count)`` gives the rows from number `offset` on, at least one and at most `count` of them;
-    None or no rows end the stream. It is called anew for each batch, from any offset.
+    A function ``fn(offset, count)`` returns the rows from number `offset` on, at least one and at most `count` of them;
+    None or no rows end the stream. It is called for each batch, from any offset.
 
     A generator function ``fn(offset)`` yields rows from number `offset` on, in pieces of any size; returning ends the
     stream. One without a parameter, ``fn()``, yields them from the beginning, and those before the offset are skipped.
 
     Rows are a dict of columns, a pyarrow.Table or RecordBatch, or a list of dicts. The same offset must always give the
-    same rows: an ingress that is started again asks for them anew. So randomness is to be seeded with the offset.
+    same rows, because a restarted ingress asks for them again. So random values must be seeded with the offset.
 
-    `rows` is where the stream ends at the latest; `rate` paces it, in rows per second. The columns are those of the
-    first row, for which `fn` is called when the source is made, unless `schema` says them.
+    `rows` is the length of the stream at most; `rate` paces it, in rows per second. The columns are those of the first
+    row, for which `fn` is called when the source is made, unless `schema` declares them.
 
     >>> Generator(lambda offset, count: {"n": range(offset, offset + count)}, rows=100).schema
     n: int64
@@ -64,7 +64,7 @@ class Generator(Source):
         batch_rows: int | None = None,
     ) -> None:
         if not callable(fn):
-            raise PlanError(f"Generator: fn must be a function fn(offset, count) or a generator; it is {kind(fn)}")
+            raise PlanError(f"Generator: fn must be a function fn(offset, count) or a generator; it is {type_name(fn)}")
         self.rows = None if rows is None else checked_count("Generator", "rows", rows)
         self.is_endless = rows is None
         self.rate = checked_rate("Generator", rate)
@@ -75,10 +75,10 @@ class Generator(Source):
         self.schema = checked_schema("Generator", self._first_schema() if schema is None else schema)
 
     async def batches(self, context: SourceContext, after: Any = None) -> AsyncIterator[SourceBatch]:
-        """Yield the rows behind the first `after`: the offset is a number of rows."""
+        """Yield the rows after the first `after`: the offset is a number of rows."""
         offset = after or 0
         pace = Pace(self.rate)
-        async with contextlib.aclosing(self._pulled(offset) if self._yields else self._asked(offset)) as made:
+        async with contextlib.aclosing(self._pull(offset) if self._yields else self._call_repeatedly(offset)) as made:
             async for batch in made:
                 rows = batch if self.rows is None else batch.slice(0, self.rows - offset)
                 if not rows.num_rows:
@@ -87,7 +87,7 @@ class Generator(Source):
                 offset += rows.num_rows
                 yield SourceBatch(rows, offset=offset)
 
-    async def _asked(self, offset: int) -> AsyncGenerator[pa.RecordBatch, None]:
+    async def _call_repeatedly(self, offset: int) -> AsyncGenerator[pa.RecordBatch, None]:
         while self.rows is None or offset < self.rows:
             count = self.batch_rows if self.rows is None else min(self.batch_rows, self.rows - offset)
             batch = await trio.to_thread.run_sync(self._call, offset, count, abandon_on_cancel=True)
@@ -96,14 +96,14 @@ class Generator(Source):
             offset += batch.num_rows
             yield batch
 
-    async def _pulled(self, offset: int) -> AsyncGenerator[pa.RecordBatch, None]:
-        async with contextlib.aclosing(arriving(self._yielded(offset), self.batch_rows)) as pulled:
+    async def _pull(self, offset: int) -> AsyncGenerator[pa.RecordBatch, None]:
+        async with contextlib.aclosing(pull_in_thread(self._iterate(offset), self.batch_rows)) as pulled:
             async for batch in pulled:
                 yield batch
 
     def _call(self, offset: int, count: int) -> pa.RecordBatch | None:
         where = f"fn(offset={offset}, count={count})"
-        with _blaming(where):
+        with _errors_from(where):
             made = self._fn(offset, count)
         rows = None if made is None else _rows(made, self.schema, where)
         if rows is None or not rows.num_rows:
@@ -112,14 +112,14 @@ class Generator(Source):
             raise FluxError(f"Generator: {where} gave {rows.num_rows:,} rows, more than it was asked for")
         return rows
 
-    def _yielded(self, offset: int) -> Iterator[pa.RecordBatch]:
+    def _iterate(self, offset: int) -> Iterator[pa.RecordBatch]:
         where = f"fn({offset if self._takes_offset else ''})"
         pieces = (_rows(piece, self.schema, where) for piece in self._pieces(offset, where))
         filled = (batch for batch in pieces if batch.num_rows)
-        return filled if self._takes_offset else behind(filled, offset, "Generator")
+        return filled if self._takes_offset else skip_rows(filled, offset, "Generator")
 
     def _pieces(self, offset: int, where: str) -> Iterator[Any]:
-        with _blaming(where):
+        with _errors_from(where):
             yield from self._fn(offset) if self._takes_offset else self._fn()
 
     def _first_schema(self) -> pa.Schema:
@@ -129,7 +129,7 @@ class Generator(Source):
             made = next(pieces, None)
             pieces.close()  # type: ignore[attr-defined]
         else:
-            with _blaming(where):
+            with _errors_from(where):
                 made = self._fn(0, 1)
         if made is None:
             raise PlanError(f"Generator: {where} gave nothing, so the columns are unknown; give schema=...")
@@ -137,8 +137,8 @@ class Generator(Source):
 
 
 @contextlib.contextmanager
-def _blaming(where: str) -> Iterator[None]:
-    """What the user's function raises is reported as its own."""
+def _errors_from(where: str) -> Iterator[None]:
+    """Report what the user's function raises as its error."""
     try:
         yield
     except (Exception, SystemExit) as error:
@@ -153,7 +153,7 @@ def _table(made: Any, where: str) -> pa.Table:
     if isinstance(made, list) and all(isinstance(row, dict) for row in made):
         return table_of_dicts(f"Generator: {where}", made)
     if not isinstance(made, Mapping):
-        raise FluxError(f"Generator: {where} gave {kind(made)}; {EXPECTED} was expected")
+        raise FluxError(f"Generator: {where} gave {type_name(made)}; {EXPECTED} was expected")
     try:
         return pa.table({name: _column(values) for name, values in made.items()})
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
@@ -165,12 +165,12 @@ def _column(values: Any) -> Any:
         return values
     if isinstance(values, list):
         return column_of(values)
-    # An array of numpy's may be used again for the next rows: it is copied.
+    # The function may reuse a numpy array for the next rows: it is copied.
     return cast_values(values) if isinstance(values, np.ndarray) else pa.array(values)
 
 
 def _rows(made: Any, schema: pa.Schema, where: str) -> pa.RecordBatch:
-    """What came as one batch of the source's columns."""
+    """Return what the function made as one batch with the source's columns."""
     if isinstance(made, list) and not made:
         return pa.RecordBatch.from_pylist([], schema=schema)
     table = _table(made, where)
@@ -186,4 +186,4 @@ def _rows(made: Any, schema: pa.Schema, where: str) -> pa.RecordBatch:
             f"{describe_columns(schema)}: {error}. Say with schema=... which types are meant"
         ) from error
     batches = cast.combine_chunks().to_batches()
-    return together(batches) if batches else pa.RecordBatch.from_pylist([], schema=schema)
+    return concat(batches) if batches else pa.RecordBatch.from_pylist([], schema=schema)

@@ -1,4 +1,4 @@
-"""`Lines`: lines of text from a server."""
+"""The source `Lines`: lines of text from a TCP server."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ LONGEST_PAUSE_S = 5.0
 class Lines(Source):
     """The lines that a TCP server at `host` and `port` sends, as UTF-8 text in the column `line`.
 
-    When the server closes the connection or is out of reach, it is tried again, for as long as the run lasts; without
-    `reconnect`, its closing ends the stream. A line counts when its end has come; what a broken connection cut off
-    is dropped, and logged. Bytes that are no UTF-8 become U+FFFD.
+    When the server closes the connection or is unreachable, the source retries for as long as the run lasts. Without
+    `reconnect`, the stream ends when the server closes. A line is read when its end has arrived; a line that a broken
+    connection cuts off is dropped, and logged. Bytes that are not UTF-8 become U+FFFD.
 
-    A server does not send a line twice. What has a sequence number is safe, because Flux keeps it; lines that an
-    ingress had read and not numbered yet when it was killed are lost, and so are those sent while there was none.
+    A server does not send a line twice. Lines with a sequence number are safe, because Flux keeps them. Lines that a
+    killed ingress had read and not numbered are lost, and so are those sent until it is restarted.
     """
 
     schema = pa.schema({"line": pa.string()})
@@ -47,12 +47,12 @@ class Lines(Source):
         self.reconnect = reconnect
 
     async def batches(self, context: SourceContext, after: Any = None) -> AsyncIterator[SourceBatch]:
-        """Yield lines as they come."""
+        """Yield lines as they arrive."""
         while True:
-            stream = await self._connected()
+            stream = await self._connect()
             try:
                 rest = b""
-                while received := await self._received(stream):
+                while received := await self._receive(stream):
                     *lines, rest = (rest + received).split(b"\n")
                     if len(rest) > LINE_MAX_BYTES:
                         raise FluxError(
@@ -68,7 +68,7 @@ class Lines(Source):
             if not self.reconnect:
                 return
 
-    async def _connected(self) -> trio.SocketStream:
+    async def _connect(self) -> trio.SocketStream:
         pause_s = FIRST_PAUSE_S
         while True:
             try:
@@ -83,8 +83,8 @@ class Lines(Source):
             await trio.sleep(pause_s)
             pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
 
-    async def _received(self, stream: trio.SocketStream) -> bytes:
-        """What came; nothing at the end of the connection, however it ended."""
+    async def _receive(self, stream: trio.SocketStream) -> bytes:
+        """Return what arrived; nothing at the end of the connection, however it ended."""
         try:
             return bytes(await stream.receive_some(RECEIVE_BYTES))
         except trio.BrokenResourceError as error:

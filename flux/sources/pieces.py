@@ -1,4 +1,4 @@
-"""Record batches on their way out of a source: checked to be alike, of a good size, and from a row on."""
+"""How a source makes its record batches: checked for equal columns, resized, and resumed after a row."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from ..types.errors import FluxError, PlanError
 from ..types.infer import infer_type
 from ..types.normalize import ColumnError, describe_columns, normalize_batch, normalize_schema
 
-# Large enough that the cost of a batch is lost in that of its rows, small enough to stay in the cache.
+# Large enough that the cost per batch is small, small enough to stay in the cache.
 DEFAULT_BATCH_ROWS = 32 * 1024
 
-# A paced source sends this many batches a second, so that its output looks smooth to a person.
+# A paced source emits this many batches a second, so that its output looks smooth to a person.
 PACED_BATCHES_PER_S = 50
 
-# Batches smaller than this part of `batch_rows` are put together; larger ones are not worth a copy.
+# Batches below this fraction of `batch_rows` are combined; larger ones are not worth a copy.
 MUCH_SMALLER = 4
 
-# Rows of an iterator wait for others at most this long: a live stream that trickles is sent on as it comes.
-PATIENCE_S = 0.01
+# Rows of an iterator wait at most this long to be combined with others: a slow live stream is not delayed.
+LINGER_S = 0.01
 
 
 class Pace:
-    """Lets rows go at `rate` rows per second; None: as fast as they are taken."""
+    """A pace of `rate` rows per second; None: as fast as rows are taken."""
 
     def __init__(self, rate: float | None) -> None:
         self._rate = rate
@@ -39,33 +39,33 @@ class Pace:
         self._rows = 0
 
     async def wait(self, rows: int) -> None:
-        """Return when the next `rows` rows may go."""
+        """Return when the next `rows` rows are due."""
         if self._rate is not None:
             # Absolute times: a late batch does not delay those after it, so the rate holds on average.
             await trio.sleep_until(self._begin_s + self._rows / self._rate)
             self._rows += rows
 
 
-async def at_hand(batches: Iterable[pa.RecordBatch], batch_rows: int) -> AsyncGenerator[pa.RecordBatch, None]:
-    """Yield batches that need not be waited for, in a good size."""
-    for rows in resized(batches, batch_rows):
+async def yield_resized(batches: Iterable[pa.RecordBatch], batch_rows: int) -> AsyncGenerator[pa.RecordBatch, None]:
+    """Yield batches that are in memory, resized to about `batch_rows`."""
+    for rows in resize(batches, batch_rows):
         await trio.lowlevel.checkpoint()
         yield rows
 
 
-async def arriving(batches: Iterator[pa.RecordBatch], batch_rows: int) -> AsyncGenerator[pa.RecordBatch, None]:
-    """Yield what an iterator gives as it comes, in batches of a good size.
+async def pull_in_thread(batches: Iterator[pa.RecordBatch], batch_rows: int) -> AsyncGenerator[pa.RecordBatch, None]:
+    """Yield the batches of an iterator as they arrive, resized to about `batch_rows`.
 
-    The user's iterator may block for as long as it likes; the ingress has acks to answer meanwhile.
+    The user's iterator may block as long as it likes: the ingress must go on to process acks.
     """
-    held = _Arriving(batches, batch_rows)
-    while taken := await trio.to_thread.run_sync(held.take, abandon_on_cancel=True):
-        for rows in resized(taken, batch_rows):
+    puller = _IteratorThread(batches, batch_rows)
+    while taken := await trio.to_thread.run_sync(puller.take, abandon_on_cancel=True):
+        for rows in resize(taken, batch_rows):
             yield rows
 
 
-def behind(batches: Iterable[pa.RecordBatch], rows: int, who: str) -> Iterator[pa.RecordBatch]:
-    """Yield what comes behind the first `rows` rows."""
+def skip_rows(batches: Iterable[pa.RecordBatch], rows: int, source: str) -> Iterator[pa.RecordBatch]:
+    """Yield the batches without the first `rows` rows."""
     left = rows
     for batch in batches:
         if batch.num_rows > left:
@@ -73,13 +73,13 @@ def behind(batches: Iterable[pa.RecordBatch], rows: int, who: str) -> Iterator[p
         left = max(0, left - batch.num_rows)
     if left:
         raise FluxError(
-            f"{who}: the ingress was started again and wants to go on behind row {rows:,}, but this time the data "
-            f"has {rows - left:,} rows. It must be the same when it is read again"
+            f"{source}: the ingress was restarted and must resume after row {rows:,}, but this time the data has "
+            f"{rows - left:,} rows. It must be the same when it is read again"
         )
 
 
-class _Arriving:
-    """Batches of an iterator, pulled by a thread of its own, so that those that came need not wait for the next."""
+class _IteratorThread:
+    """A thread that pulls an iterator, so that batches which have arrived need not wait for the next."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch], batch_rows: int) -> None:
         self._batches = batches
@@ -94,10 +94,10 @@ class _Arriving:
         threading.Thread(target=self._pull, name="flux-table", daemon=True).start()
 
     def take(self) -> list[pa.RecordBatch]:
-        """Return what has come, once it is enough or has waited for `PATIENCE_S`; nothing at the end."""
+        """Return what has arrived, once it is enough or has waited for `LINGER_S`; nothing at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._held or self._ended)
-            self._changed.wait_for(lambda: self._enough or self._ended, PATIENCE_S)
+            self._changed.wait_for(lambda: self._enough or self._ended, LINGER_S)
             taken, self._held, self._held_rows, self._enough = self._held, [], 0, False
             if not taken and self._error is not None:
                 raise self._error
@@ -116,7 +116,7 @@ class _Arriving:
 
     def _hold(self, batch: pa.RecordBatch) -> None:
         with self._changed:
-            # Pulled ahead by one batch and no further: the source is asked only when there is room.
+            # It pulls at most one batch ahead: the source is asked only when there is room.
             self._changed.wait_for(lambda: not self._enough)
             self._held.append(batch)
             self._held_rows += batch.num_rows
@@ -125,46 +125,46 @@ class _Arriving:
                 self._changed.notify_all()
 
 
-def checked_rate(who: str, rate: float | None) -> float | None:
-    """The rate in rows per second, if it is one."""
+def checked_rate(source: str, rate: float | None) -> float | None:
+    """Return the rate in rows per second, if it is valid."""
     if rate is None:
         return None
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < math.inf:
-        raise PlanError(f"{who}: rate must be a number of rows per second above 0, or None; it is {rate!r}")
+        raise PlanError(f"{source}: rate must be a number of rows per second above 0, or None; it is {rate!r}")
     return float(rate)
 
 
-def checked_count(who: str, name: str, count: int) -> int:
-    """The number of rows that a setting gives, if it is one."""
+def checked_count(source: str, name: str, count: int) -> int:
+    """Return a setting that counts rows, if it is valid."""
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise PlanError(f"{who}: {name} must be a whole number of rows above 0; it is {count!r}")
+        raise PlanError(f"{source}: {name} must be a whole number of rows above 0; it is {count!r}")
     return count
 
 
-def batch_size(who: str, batch_rows: int | None, rate: float | None) -> int:
-    """How many rows a batch is to have; less than asked for if they are to come at a low rate."""
-    rows = DEFAULT_BATCH_ROWS if batch_rows is None else checked_count(who, "batch_rows", batch_rows)
+def batch_size(source: str, batch_rows: int | None, rate: float | None) -> int:
+    """Return the number of rows in a batch: fewer than `batch_rows` at a low rate."""
+    rows = DEFAULT_BATCH_ROWS if batch_rows is None else checked_count(source, "batch_rows", batch_rows)
     return rows if rate is None else max(1, min(rows, math.ceil(rate / PACED_BATCHES_PER_S)))
 
 
-def checked_schema(who: str, schema: pa.Schema) -> pa.Schema:
-    """The schema under which rows of `schema` travel; an error if they cannot."""
+def checked_schema(source: str, schema: pa.Schema) -> pa.Schema:
+    """Return the normalized schema in which rows of `schema` are sent, if they can be."""
     if not schema.names:
-        raise PlanError(f"{who}: data has no columns")
+        raise PlanError(f"{source}: data has no columns")
     try:
         return normalize_schema(schema)
     except ColumnError as error:
-        raise PlanError(f"{who}: {error}") from error
+        raise PlanError(f"{source}: {error}") from error
 
 
-def table_of_dicts(who: str, rows: list[Any]) -> pa.Table:
-    """The rows as a table with the columns of all of them."""
+def table_of_dicts(source: str, rows: list[Any]) -> pa.Table:
+    """Return the rows as a table with the columns of all of them."""
     for index, row in enumerate(rows):
         if not isinstance(row, dict):
-            raise PlanError(f"{who}: data is a list of dicts, but row {index} is {kind(row)}")
+            raise PlanError(f"{source}: data is a list of dicts, but row {index} is {type_name(row)}")
         if not all(isinstance(name, str) for name in row):
-            raise PlanError(f"{who}: the column names of row {index} must be strings; they are {list(row)!r}")
-    # Arrow takes the columns from the first dict alone and would drop, silently, what only later ones have.
+            raise PlanError(f"{source}: the column names of row {index} must be strings; they are {list(row)!r}")
+    # Arrow takes the columns from the first dict alone, and would silently drop columns of later ones.
     names = list(dict.fromkeys(name for row in rows for name in row))
     columns = {}
     for name in names:
@@ -172,16 +172,16 @@ def table_of_dicts(who: str, rows: list[Any]) -> pa.Table:
             columns[name] = column_of([row.get(name) for row in rows])
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise PlanError(
-                f"{who}: the values of column {name!r} do not make one Arrow type: {error}. Give a "
+                f"{source}: the values of column {name!r} do not make one Arrow type: {error}. Give a "
                 "pyarrow.Table with a schema to say which type is meant"
             ) from error
     if not columns:
-        raise PlanError(f"{who}: the dicts of data are empty: there are no columns")
+        raise PlanError(f"{source}: the dicts of data are empty: there are no columns")
     return pa.table(columns)
 
 
 def column_of(values: list[Any]) -> Any:
-    """Values as an array of the type that all of them have; numbers may be of several."""
+    """Return values as an array of their common type; numbers may have several types."""
     kinds = set(map(type, values)) - {type(None)}
     if len(kinds) <= 1:
         return cast_values(values, exact=Decimal not in kinds)
@@ -191,26 +191,26 @@ def column_of(values: list[Any]) -> Any:
     return cast_values(values, infer_type(values), exact=True)
 
 
-def checked_batches(who: str, pieces: Iterable[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the record batches of all pieces, none of them empty, having checked that they are alike."""
-    for index, piece in enumerate(_blaming_data(who, pieces)):
+def checked_batches(source: str, pieces: Iterable[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the record batches of all pieces, none of them empty; raise if their columns differ."""
+    for index, piece in enumerate(_iterate_data(source, pieces)):
         if not isinstance(piece, pa.Table | pa.RecordBatch):
             raise PlanError(
-                f"{who}: item {index} of data is {kind(piece)}; a pyarrow.Table or RecordBatch was expected"
+                f"{source}: item {index} of data is {type_name(piece)}; a pyarrow.Table or RecordBatch was expected"
             )
-        if not checked_schema(who, piece.schema).equals(schema):
+        if not checked_schema(source, piece.schema).equals(schema):
             raise PlanError(
-                f"{who}: item {index} of data has columns {describe_columns(piece.schema)}; the first had "
+                f"{source}: item {index} of data has columns {describe_columns(piece.schema)}; the first had "
                 f"{describe_columns(schema)}. Cast it before handing it over"
             )
         for batch in piece.to_batches() if isinstance(piece, pa.Table) else (piece,):
             if batch.num_rows:
-                # Metadata is no part of the rows; with it alike, the schema of all batches is the very same.
+                # Without metadata of their own, all batches have the very same schema.
                 yield pa.RecordBatch.from_arrays(normalize_batch(batch).columns, schema=schema)
 
 
-def _blaming_data(who: str, pieces: Iterable[Any]) -> Iterator[Any]:
-    """Yield the pieces; what the user's iterator raises is reported as the iterator's, with its place."""
+def _iterate_data(source: str, pieces: Iterable[Any]) -> Iterator[Any]:
+    """Yield the pieces; an error of the user's iterator is reported with the index of the item."""
     count = 0
     iterator = iter(pieces)
     while True:
@@ -220,20 +220,20 @@ def _blaming_data(who: str, pieces: Iterable[Any]) -> Iterator[Any]:
             return
         except (Exception, SystemExit) as error:
             raise FluxError(
-                f"{who}: the iterable given as data raised {type(error).__name__} at item {count}: {error}"
+                f"{source}: the iterable given as data raised {type(error).__name__} at item {count}: {error}"
             ) from error
         yield piece
         count += 1
 
 
-def resized(batches: Iterable[pa.RecordBatch], batch_rows: int) -> Iterator[pa.RecordBatch]:
-    """Cut what is larger than `batch_rows`, and put together consecutive batches that are much smaller."""
+def resize(batches: Iterable[pa.RecordBatch], batch_rows: int) -> Iterator[pa.RecordBatch]:
+    """Cut batches larger than `batch_rows`, and combine consecutive ones that are much smaller."""
     held: list[pa.RecordBatch] = []
     held_rows = 0
     for batch in batches:
         small = _is_small(batch, batch_rows)
         if held and (not small or held_rows + batch.num_rows > batch_rows):
-            yield together(held)
+            yield concat(held)
             held, held_rows = [], 0
         if small:
             held.append(batch)
@@ -242,18 +242,18 @@ def resized(batches: Iterable[pa.RecordBatch], batch_rows: int) -> Iterator[pa.R
             for offset in range(0, batch.num_rows, batch_rows):
                 yield batch.slice(offset, batch_rows)
     if held:
-        yield together(held)
+        yield concat(held)
 
 
 def _is_small(batch: pa.RecordBatch, batch_rows: int) -> bool:
     return bool(batch.num_rows * MUCH_SMALLER <= batch_rows)
 
 
-def together(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """One batch out of several; at least one."""
+def concat(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return one batch with the rows of all; there is at least one."""
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
-def kind(value: Any) -> str:
-    """What a value is, for an error."""
+def type_name(value: Any) -> str:
+    """Return the type of a value, for an error."""
     return f"a {type(value).__module__}.{type(value).__qualname__}".replace("a builtins.", "a ")

@@ -1,4 +1,4 @@
-"""Source: what `flow.source(...)` takes, and how an ingress that is started again goes on with it."""
+"""Source: the base class of what `flow.source(...)` takes, and how a restarted ingress resumes it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from ..types.validate import check_rows
 
 @dataclass(frozen=True)
 class SourceBatch:
-    """Rows as they come from a source; `received` is called once every live copy has received them all.
+    """Rows of a source; `received` is called once every live copy has received them all.
 
-    `offset` says where the source stands behind them, as a small value of msgpack types.
+    `offset` is the source's position after these rows, as a small value of msgpack types.
 
-    A batch without rows may have `punctuations`: punctuations, as (kind, value), that stand in the stream where it
-    comes. It has an offset of its own, so that an ingress which dies behind the rows before it gives them once it is
-    back. It may give all but the last of them twice.
+    A batch without rows may have `punctuations`, as (kind, value), which belong in the stream at its place. It has an
+    offset of its own: an ingress that dies after the rows before it emits them when it is restarted. All but the last
+    of them may be emitted twice.
     """
 
     rows: pa.RecordBatch
@@ -51,23 +51,23 @@ class SourceContext:
 
 
 class Source:
-    """What `flow.source(...)` takes. Subclasses set `schema` and write `batches`.
+    """What `flow.source(...)` takes. Subclasses set `schema` and define `batches`.
 
     `schema` must be known before the run starts, because the plan is checked against it.
 
-    `replays` says how an ingress that was killed and started again goes on. True: every batch has an `offset`, and
-    `batches(context, after=offset)` gives the rows behind it, the same ones in the same order; batches may be cut
-    otherwise. False: the source is live, and `batches(context)` gives what comes from then on; Flux keeps the rows
-    it has numbered itself. None: the source does not say, and the run ends with an error when its ingress dies.
+    `replays` says how a restarted ingress resumes. True: every batch has an `offset`, and
+    `batches(context, after=offset)` yields the rows after it, the same ones in the same order; batches may be cut
+    differently. False: the source is live, and `batches(context)` yields what arrives from then on; Flux itself keeps
+    the rows that have sequence numbers. None: unknown, and the run ends with an error when its ingress dies.
     """
 
     schema: pa.Schema
     replays: bool | None = None
-    # Whether its `punctuations` tell the time, by clocks or watermarks; None if it does not say.
+    # Whether its `punctuations` are clocks or watermarks; None if that is unknown.
     emits_time: bool | None = None
-    # Whether its stream may go on without end: then it is warned of what would be kept until the end.
+    # Whether its stream may never end: the plan then warns of state that is kept until the end.
     is_endless: bool = True
-    # Which column tells event time; `flow.source(..., event_time=...)` sets it.
+    # The column of event times; `flow.source(..., event_time=...)` sets it.
     event_time: EventTime | None = None
 
     def __init_subclass__(cls) -> None:
@@ -76,31 +76,31 @@ class Source:
             cls.emits_time = cls.__dict__["tells_time"]
 
     def sample(self, rows: int) -> pa.RecordBatch | pa.Table | None:
-        """At most so many rows, from all over the data, if they can be had without reading the source; else None.
+        """Return at most `rows` rows, from all over the data, if that needs no reading of the source; else None.
 
-        Every process that makes the same flow must get the same ones: a plan may depend on them.
+        Every process that builds the same flow must get the same rows: a plan may depend on them.
         """
         return None
 
     def bind(self, directory: Path) -> None:
-        """Prepare, in the user's program, before any process is forked; sockets made here are shared."""
+        """Prepare, in the user's program, before any process is forked; sockets opened here are shared."""
 
     def release(self) -> None:
-        """Let go of what `bind` made, in a forked process that is not the ingress.
+        """Release what `bind` opened, in a forked process that is not the ingress.
 
-        A socket stays open until its last holder closes it, so each of them must.
+        A socket stays open until every process that has it closes it.
         """
 
     def start(self) -> None:
-        """Begin, in the user's program, when all processes are up."""
+        """Start, in the user's program, when all processes are up."""
 
     def stop(self) -> None:
-        """End, in the user's program, when the run is over; also after a failed start."""
+        """Stop, in the user's program, when the run is over; also after a failed start."""
 
     def batches(self, context: SourceContext, after: Any = None) -> AsyncIterator[SourceBatch]:
-        """Yield the batches behind the offset `after` in order, in the ingress process; usually an async generator.
+        """Yield the batches after the offset `after` in order, in the ingress process; usually an async generator.
 
-        `after` is left out for the beginning, so a source that does not replay need not take it.
+        `after` is not passed at the start of the stream, so a source that does not replay need not take it.
         """
         raise NotImplementedError(
             f"{type(self).__name__} must define `async def batches(self, context, after=None)` that yields SourceBatch"
@@ -108,8 +108,8 @@ class Source:
 
 
 def check_given(source: Source, rows: pa.RecordBatch) -> None:
-    """Raise if there is a value among the rows of a source that nobody can be sent."""
+    """Raise if the rows of a source have a value that cannot be sent."""
     try:
         check_rows(rows)
     except ColumnError as error:
-        raise FluxError(f"source {type(source).__name__} gave a row that nobody can be sent: {error}") from error
+        raise FluxError(f"source {type(source).__name__} gave a row that cannot be sent: {error}") from error

@@ -1,4 +1,4 @@
-"""`Table`: rows the program holds or can make."""
+"""The source `Table`: rows the program holds or can make."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import pyarrow as pa
 from ..types.errors import PlanError
 from .pieces import (
     Pace,
-    arriving,
-    at_hand,
     batch_size,
-    behind,
     checked_batches,
     checked_rate,
     checked_schema,
-    kind,
+    pull_in_thread,
+    skip_rows,
     table_of_dicts,
+    type_name,
+    yield_resized,
 )
 from .source import Source, SourceBatch, SourceContext
 
@@ -35,12 +35,12 @@ class Table(Source):
     """Rows the program holds or can make: a Table, a RecordBatch, an iterable of either, or a list of dicts.
 
     `rate` paces the rows, in rows per second. `batch_rows` is the size batches are cut to; consecutive
-    batches much smaller than it are put together. An iterable that is not a list or tuple is pulled in a
-    thread of the ingress process, so it may block; it is used up there, not in the user's program.
+    batches much smaller than it are combined. An iterable that is not a list or tuple is pulled in a thread of the
+    ingress process, so it may block; it is used up there, not in the user's program.
 
-    An ingress that is started again iterates anew, in a process that has not touched the iterator, and skips the rows
-    that are done with. So an iterator must give the same rows each time; one that reads from an open file, pipe or
-    socket does not, because the processes share its place: give a generator that opens the file itself.
+    A restarted ingress iterates from the start, in a process that has not touched the iterator, and skips the rows
+    before its offset. So an iterator must yield the same rows each time. One that reads from an open file, pipe or
+    socket does not, because the processes share its position: use a generator that opens the file itself.
 
     >>> Table([{"src": 1, "app": "web"}]).schema.names
     ['src', 'app']
@@ -61,7 +61,7 @@ class Table(Source):
         """Claim the data: an iterator is for one run, because a process of that run uses it up."""
         if self._is_list:
             return
-        # Noted in the user's program, since the iterator is advanced in another: here it would look untouched,
+        # Noted in the user's program, since another process advances the iterator: here it would look unused,
         # while the file or socket it reads from is not.
         if self._used_up:
             raise PlanError(
@@ -79,7 +79,7 @@ class Table(Source):
         return whole.take(np.arange(rows) * whole.num_rows // rows)
 
     async def batches(self, context: SourceContext, after: Any = None) -> AsyncIterator[SourceBatch]:
-        """Yield the rows behind the first `after`: the offset of a table is a number of rows."""
+        """Yield the rows after the first `after`: the offset of a table is a number of rows."""
         offset = after or 0
         pace = Pace(self.rate)
         async with contextlib.aclosing(self._pull(offset)) as pulled:
@@ -89,8 +89,8 @@ class Table(Source):
                 yield SourceBatch(rows, offset=offset)
 
     def _pull(self, after: int) -> AsyncGenerator[pa.RecordBatch, None]:
-        checked = behind(checked_batches("Table", self._pieces, self.schema), after, "Table")
-        return at_hand(checked, self.batch_rows) if self._is_list else arriving(checked, self.batch_rows)
+        batches = skip_rows(checked_batches("Table", self._pieces, self.schema), after, "Table")
+        return yield_resized(batches, self.batch_rows) if self._is_list else pull_in_thread(batches, self.batch_rows)
 
 
 def _pieces_of(data: Any) -> tuple[pa.Schema, Iterable[Any]]:
@@ -101,14 +101,15 @@ def _pieces_of(data: Any) -> tuple[pa.Schema, Iterable[Any]]:
         table = table_of_dicts("Table", data)
         return checked_schema("Table", table.schema), [table]
     if isinstance(data, str | bytes | dict) or not isinstance(data, Iterable):
-        raise PlanError(f"Table: data must be {EXPECTED}; it is {kind(data)}.{_hint(data)}")
+        raise PlanError(f"Table: data must be {EXPECTED}; it is {type_name(data)}.{_hint(data)}")
     iterator = iter(data)
     first = next(iterator, _NOTHING)
     if first is _NOTHING:
         raise PlanError("Table: data is empty, so its columns are unknown; give a pyarrow.Table with a schema")
     if not isinstance(first, pa.Table | pa.RecordBatch):
-        raise PlanError(f"Table: data must be {EXPECTED}; it is {kind(data)} that holds {kind(first)}.{_hint(data)}")
-    # The first item of an iterator is gone once looked at, so it is put back in front.
+        found = f"{type_name(data)} that holds {type_name(first)}"
+        raise PlanError(f"Table: data must be {EXPECTED}; it is {found}.{_hint(data)}")
+    # The first item of an iterator is gone once read, so it is put back in front.
     pieces = data if isinstance(data, list | tuple) else itertools.chain([first], iterator)
     return checked_schema("Table", first.schema), pieces
 

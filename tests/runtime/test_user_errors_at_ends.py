@@ -96,7 +96,7 @@ class ReadByNobody(flux.sources.Files):
         return super()._end(path)
 
 
-@case(flux.FluxError, "rows.parquet cannot be read", "Permission denied", "Mend or remove it")
+@case(flux.FluxError, "rows.parquet cannot be read", "Permission denied", "Fix or remove it")
 def a_file_that_may_not_be_read(tmp_path: Path) -> None:
     path = written(tmp_path / "rows.parquet")
     source = ReadByNobody(path)

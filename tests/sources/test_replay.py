@@ -35,7 +35,7 @@ def test_an_iterator_is_read_anew_behind_the_offset() -> None:
 
 
 def test_a_table_that_has_become_shorter_says_so() -> None:
-    with pytest.raises(FluxError, match="go on behind row 9, but this time the data has 4 rows"):
+    with pytest.raises(FluxError, match="resume after row 9, but this time the data has 4 rows"):
         values_of(Table(numbers(0, 4)), Path("unused"), after=9)
 
 
