@@ -1,4 +1,4 @@
-"""`Callback`: the output handed to a function."""
+"""The sink `Callback`: the output is passed to a function."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .sink import Sink
 class Callback(Sink):
     """Call `fn(rows)` with each piece of the output, a `pyarrow.RecordBatch`, in order, in the egress process.
 
-    The egress is a process of its own: what `fn` changes in the program's variables is not seen there. It waits for
-    `fn`; what `fn` raises ends the run.
+    The egress is a process of its own: changes that `fn` makes to the program's variables are not seen in the program.
+    It waits for `fn`; what `fn` raises ends the run.
 
-    Each row is given at least once: if the egress is killed while `fn` works, the next egress calls it again with the
-    same rows, maybe cut otherwise. For exactly once, `fn` is an object with two methods, that keeps the position
-    together with the rows, in one transaction: ``fn(rows, upto)`` takes all output behind the last `upto`, and
-    ``fn.position()`` says the last `upto` it has, 0 at first. It is asked when an egress begins.
+    Each row is passed at least once: if the egress is killed while `fn` works, the next egress calls it again with the
+    same rows, perhaps cut differently. For exactly once, `fn` is an object that keeps the position together with the
+    rows, in one transaction. ``fn(rows, upto)`` takes all output after the last `upto`. ``fn.position()`` returns the
+    last `upto` it has, 0 at first; it is called when an egress starts.
 
     >>> seen = []
     >>> sink = Callback(lambda rows: seen.extend(rows.to_pylist()))

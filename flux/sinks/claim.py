@@ -1,4 +1,4 @@
-"""Whose output lies at a path: this run's, behind which an egress goes on, or another's, which is not touched."""
+"""The owner of the output at a path: this run, after whose rows an egress resumes, or another, which is not touched."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _TOKEN = "sink.token"
 
 
 def run_token(directory: Path) -> str:
-    """A name that no other run has; every egress of the run that owns `directory` gets the same."""
+    """Return a unique name of the run that owns `directory`: the same for each of its egress processes."""
     path = directory / _TOKEN
     if not path.exists():
         replace_file(path, secrets.token_hex(16).encode(), fsync=False)
     return path.read_text()
 
 
-def foreign_output(who: str, path: Path, what: str) -> PlanError:
-    """What to raise when something else than this run's output lies at `path`."""
+def foreign_output(sink: str, path: Path, what: str) -> PlanError:
+    """Return the error for a `path` that holds something else than this run's output."""
     return PlanError(
-        f"{who}: {path} {what}, and this run would mix its output with it. Choose another path, remove what is "
+        f"{sink}: {path} {what}, and this run would mix its output with it. Choose another path, remove what is "
         "there, or say overwrite=True to have it replaced"
     )

@@ -1,4 +1,4 @@
-"""`Collect`: the output in the program that started the run."""
+"""The sink `Collect`: the output in the program that started the run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .sink import Sink, check_alike
 class Collect(Sink):
     """Keep the output in the program that started the run, as `report.table`.
 
-    One run at a time uses it; what it has collected stays until the next one begins.
+    One run at a time uses it; the collected rows stay until the next run begins.
 
     >>> sink = Collect()
     >>> sink.write(pa.record_batch({"n": [1, 2]}), after=-1, upto=1)
@@ -27,7 +27,7 @@ class Collect(Sink):
         self._in_use = False
 
     def open(self, directory: Path) -> int | None:
-        """Forget what an earlier run of the same flow left."""
+        """Drop the rows of an earlier run of the same flow."""
         if self._in_use:
             raise PlanError(
                 "flux.sinks.Collect: this sink is in use by a run that has not ended, and the rows of both would be "
@@ -45,7 +45,7 @@ class Collect(Sink):
         self.collected.append(rows)
 
     def close(self) -> None:
-        """Give the sink back; what was collected stays."""
+        """Release the sink for another run; the collected rows stay."""
         self._in_use = False
 
     def table(self, schema: pa.Schema | None = None) -> pa.Table:
@@ -55,5 +55,5 @@ class Collect(Sink):
         assert self._schema is not None
         alike = [rows if rows.schema == self._schema else rows.cast(self._schema) for rows in self.collected]
         whole = pa.Table.from_batches(alike)
-        # What was declared also says what rows do not: which columns have no nulls, and metadata.
+        # The declared schema has what the rows lack: metadata, and which columns have no nulls.
         return whole if schema is None else whole.cast(schema)

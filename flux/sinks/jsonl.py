@@ -1,7 +1,7 @@
-"""`Jsonl`: the output as lines of JSON at the end of a file.
+"""The sink `Jsonl`: the output as lines of JSON, appended to a file.
 
-A small file beside it says how many of its bytes count and up to which position they go. It is replaced when the lines
-are on the disk; what an egress wrote and did not note there is cut off by the next one.
+A small note file beside it says how many of its bytes are valid, and up to which position they go. The note is replaced
+when the lines are on the disk; the next egress cuts off lines that are not in the note.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from ..types.to_python import format_value
 from .claim import foreign_output, run_token
 from .sink import Sink
 
-_WHO = "flux.sinks.Jsonl"
+_NAME = "flux.sinks.Jsonl"
 _KEPT = "The output that was written before is safe and whole"
 
 
 class Jsonl(Sink):
     """Append each row as a line of JSON to the file `path`: in order, each exactly once.
 
-    Lines are on the disk (fsync) before they count as output; a reader may see some that do not yet. What JSON has
-    no form for: bytes are base64, times ISO 8601, decimals and others text; NaN and infinities are null. A time beyond
-    the years 1 to 9999 is an error.
+    Lines are on the disk (fsync) before they are acknowledged; a reader may see some before that. Values without a
+    form in JSON: bytes are base64, times ISO 8601, decimals and others text; NaN and infinities are null. A time
+    outside the years 1 to 9999 is an error.
 
-    A file that another run has written is an error unless `overwrite` is set. How far the output goes is kept
-    beside it, in ``.NAME.flux``.
+    A file that another run has written is an error unless `overwrite` is set. The position of the output is kept beside
+    it, in ``.NAME.flux``.
     """
 
     blocks = True
@@ -52,23 +52,23 @@ class Jsonl(Sink):
         try:
             self._run = run_token(directory)
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            noted = json.loads(self._note.read_bytes()) if self._note.exists() else {}
-            if noted.get("run") == self._run:
-                self._size, self._upto = noted["bytes"], noted["upto"]
+            note = json.loads(self._note.read_bytes()) if self._note.exists() else {}
+            if note.get("run") == self._run:
+                self._size, self._upto = note["bytes"], note["upto"]
             else:
                 self._claim()
             self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             size = os.fstat(self._fd).st_size
             if size < self._size:
                 raise FluxError(
-                    f"{_WHO}: {self._path} has {size:,} bytes, but {self._size:,} were written and acknowledged: "
-                    "somebody cut or replaced it during the run, and that output is gone. Run the flow again"
+                    f"{_NAME}: {self._path} has {size:,} bytes, but {self._size:,} were written and acknowledged: "
+                    "it was cut or replaced during the run, and that output is gone. Run the flow again"
                 )
             os.ftruncate(self._fd, self._size)
-            sync_directory(self._path.parent)  # Lines of a file whose name is not safe are not safe either.
+            sync_directory(self._path.parent)  # Lines are durable only if the file's name is.
             self._write_note()
         except OSError as error:
-            raise disk_error(_WHO, self._path, error, _KEPT) from error
+            raise disk_error(_NAME, self._path, error, _KEPT) from error
         return self._upto
 
     def write(self, rows: pa.RecordBatch, after: int, upto: int) -> None:
@@ -80,7 +80,7 @@ class Jsonl(Sink):
             self._upto = upto
             self._write_note()
         except OSError as error:
-            raise disk_error(_WHO, self._path, error, _KEPT) from error
+            raise disk_error(_NAME, self._path, error, _KEPT) from error
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -89,20 +89,20 @@ class Jsonl(Sink):
 
     def _claim(self) -> None:
         if self._path.is_dir():
-            raise PlanError(f"{_WHO}: {self._path} is a directory; give the path of a file")
+            raise PlanError(f"{_NAME}: {self._path} is a directory; give the path of a file")
         if self._path.exists() and self._path.stat().st_size:
             if not self._overwrite:
-                raise foreign_output(_WHO, self._path, "is there already and not empty")
+                raise foreign_output(_NAME, self._path, "is there already and not empty")
             os.truncate(self._path, 0)
 
     def _write_note(self) -> None:
-        # Not forced to the disk: it is for the next egress of this run, which a loss of power would end anyway.
+        # Not forced to the disk: only the next egress of this run reads it, and a loss of power ends the run.
         note = {"run": self._run, "bytes": self._size, "upto": self._upto}
         replace_file(self._note, json.dumps(note).encode(), fsync=False)
 
 
 def _readable(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Times of nanoseconds as text: Python has none that are so fine."""
+    """Turn times of nanoseconds into text: those of Python are not so fine."""
     for index, field in enumerate(rows.schema):
         if pa.types.is_timestamp(field.type) and field.type.unit == "ns":
             form = "%Y-%m-%dT%H:%M:%S%z" if field.type.tz is not None else "%Y-%m-%dT%H:%M:%S"
@@ -110,28 +110,28 @@ def _readable(rows: pa.RecordBatch) -> pa.RecordBatch:
     return rows
 
 
-def _lines(rows: pa.RecordBatch, whose: str) -> bytes:
+def _lines(rows: pa.RecordBatch, where: str) -> bytes:
     names = rows.schema.names
-    columns = [_values(name, column, whose) for name, column in zip(names, rows.columns, strict=True)]
+    columns = [_values(name, column, where) for name, column in zip(names, rows.columns, strict=True)]
     texts = [_text(dict(zip(names, values, strict=True))) for values in zip(*columns, strict=True)]
     return "\n".join([*texts, ""]).encode()
 
 
-def _values(name: str, column: pa.Array, whose: str) -> list[Any]:
+def _values(name: str, column: pa.Array, where: str) -> list[Any]:
     try:
         values: list[Any] = column.to_pylist()
     except (OverflowError, ValueError) as error:
-        row = next(row for row in range(len(column)) if not _has_form(column[row]))
+        row = next(row for row in range(len(column)) if not _is_python_value(column[row]))
         shown = format_value(column[row : row + 1])
         raise FluxError(
-            f"{_WHO} cannot write the column {name!r}: it is {shown} in row {row + 1} of {whose}. Times go from the "
+            f"{_NAME} cannot write the column {name!r}: it is {shown} in row {row + 1} of {where}. Times go from the "
             f"years 1 to 9999 ({error}). Leave such rows out with filter, change them with map, or use "
             "flux.sinks.Parquet, which holds them as they are"
         ) from error
     return values
 
 
-def _has_form(value: pa.Scalar) -> bool:
+def _is_python_value(value: pa.Scalar) -> bool:
     try:
         value.as_py()
     except (OverflowError, ValueError):
@@ -160,5 +160,5 @@ def _finite(value: Any) -> Any:
     return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-# Made once: to make one costs more than to encode a row.
+# Made once: making an encoder costs more than encoding a row.
 _ENCODER = json.JSONEncoder(default=_plain, ensure_ascii=False, allow_nan=False)

@@ -1,10 +1,10 @@
-"""`Parquet`: the output as Parquet files in a directory.
+"""The sink `Parquet`: the output as Parquet files in a directory.
 
-A Parquet file cannot grow, and one for each small batch would be many and slow to read. So `write` puts the rows at
-the end of a journal in the same directory, forces it to the disk, and is done. When enough rows are gathered, or they
-have waited long enough, they become a file: written under another name, forced to the disk, renamed, and only then is
-the journal begun anew. An egress that finds rows in the journal makes the file of them first: it has the same name and
-the same rows, whether the last egress had come that far or not.
+A Parquet file cannot grow, and a file for each small batch would be slow to read. So `write` appends the rows to a
+journal in the same directory and forces it to the disk. When enough rows are buffered, or they have waited long enough,
+they become a file. It is written under another name, forced to the disk and renamed; only then is the journal
+truncated. An egress that finds rows in the journal first makes their file: it has the same name and the same rows,
+whether the last egress had written it or not.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from ..wire.batches import batch_bytes
 from .claim import foreign_output, run_token
 from .sink import Sink, check_alike
 
-_WHO = "flux.sinks.Parquet"
+_NAME = "flux.sinks.Parquet"
 _JOURNAL = ".flux-open"
 _KEPT = "The output that was written before is safe and whole"
-_JOURNAL_MAX_BYTES = 64 << 20  # Then what is gathered becomes a file, however few rows that are.
+_JOURNAL_MAX_BYTES = 64 << 20  # At this size the buffered rows become a file, however few they are.
 
 # Sequence numbers are 64 bits: with as many digits, the order of names is the order of rows.
 _DIGITS = 19
@@ -36,11 +36,11 @@ _DIGITS = 19
 class Parquet(Sink):
     """Write the rows to files ``part-<first sn>-<last sn>.parquet`` in `directory`: in order, each exactly once.
 
-    The order of names is the order of rows. A file has at most `file_rows` rows, and rows become readable within
-    `flush_every_s` seconds or so; they are safe on the disk (fsync) before they count as output. If the whole
-    run is killed, rows that were not readable yet are left in ``.flux-open``.
+    The order of names is the order of rows. A file has at most `file_rows` rows, and rows become readable within about
+    `flush_every_s` seconds; they are on the disk (fsync) before they are acknowledged. If the whole run is killed, rows
+    that were not readable yet are left in ``.flux-open``.
 
-    What stands before it declares its `output`.
+    The step before it must declare its `output`.
 
     A directory that holds anything else is an error; with `overwrite`, the files of another run are removed.
     """
@@ -55,9 +55,9 @@ class Parquet(Sink):
         overwrite: bool = False,
     ) -> None:
         if isinstance(file_rows, bool) or not isinstance(file_rows, int) or file_rows < 1:
-            raise PlanError(f"{_WHO}: file_rows must be a whole number of rows above 0; it is {file_rows!r}")
+            raise PlanError(f"{_NAME}: file_rows must be a whole number of rows above 0; it is {file_rows!r}")
         if isinstance(flush_every_s, bool) or not isinstance(flush_every_s, int | float) or not flush_every_s > 0:
-            raise PlanError(f"{_WHO}: flush_every_s must be a number of seconds above 0; it is {flush_every_s!r}")
+            raise PlanError(f"{_NAME}: flush_every_s must be a number of seconds above 0; it is {flush_every_s!r}")
         self.flush_every_s = float(flush_every_s)
         self._directory = Path(directory)
         self._file_rows = file_rows
@@ -66,14 +66,14 @@ class Parquet(Sink):
         self._journal: Journal | None = None
         self._upto = 0
         self._flushed_upto = 0
-        self._gathered: list[pa.RecordBatch] = []
-        self._gathered_rows = 0
+        self._buffered: list[pa.RecordBatch] = []
+        self._buffered_rows = 0
         self._schema: pa.Schema | None = None
 
     def expect(self, schema: pa.Schema | None) -> None:
         if schema is None:
             raise PlanError(
-                f"{_WHO}: all files have the same columns, which must be known before the first row comes: declare "
+                f"{_NAME}: all files have the same columns, which must be known before the first row: declare "
                 "`output` with the operator, map or flat_map before the sink; in a select, the type of each function"
             )
 
@@ -81,9 +81,9 @@ class Parquet(Sink):
         try:
             self._run = run_token(directory)
             self._directory.mkdir(parents=True, exist_ok=True)
-            self._take_up()
+            self._open_directory()
         except OSError as error:
-            raise disk_error(_WHO, self._directory, error, _KEPT) from error
+            raise disk_error(_NAME, self._directory, error, _KEPT) from error
         self.flush()
         return self._upto
 
@@ -95,20 +95,20 @@ class Parquet(Sink):
         try:
             self._journal.append(msgpack.packb([upto, batch_bytes(rows)]))
         except FluxError as error:
-            raise FluxError(f"{_WHO}: {error}") from error
-        self._gather(rows, upto)
-        if self._gathered_rows >= self._file_rows or self._journal.size > _JOURNAL_MAX_BYTES:
+            raise FluxError(f"{_NAME}: {error}") from error
+        self._buffer(rows, upto)
+        if self._buffered_rows >= self._file_rows or self._journal.size > _JOURNAL_MAX_BYTES:
             self.flush()
 
     def flush(self) -> None:
-        """Make files of the rows that are gathered."""
-        if not self._gathered:
+        """Write the buffered rows to files."""
+        if not self._buffered:
             return
-        self._write_parts(pa.Table.from_batches(self._gathered))
+        self._write_parts(pa.Table.from_batches(self._buffered))
         assert self._journal is not None
         self._journal.shorten([self._base(self._upto)], self._journal.size)
         self._flushed_upto = self._upto
-        self._gathered, self._gathered_rows = [], 0
+        self._buffered, self._buffered_rows = [], 0
 
     def close(self) -> None:
         self.flush()
@@ -116,19 +116,19 @@ class Parquet(Sink):
             self._journal.close()
             self._journal = None
 
-    # How an egress finds the directory.
+    # The state of the directory when an egress starts.
 
-    def _take_up(self) -> None:
-        there = [path for path in self._directory.iterdir() if not path.name.startswith(_JOURNAL)]
+    def _open_directory(self) -> None:
+        found = [path for path in self._directory.iterdir() if not path.name.startswith(_JOURNAL)]
         journal_path = self._directory / _JOURNAL
-        if there and not journal_path.exists() and not self._overwrite:
-            raise foreign_output(_WHO, self._directory, f"holds {there[0].name!r} already")
+        if found and not journal_path.exists() and not self._overwrite:
+            raise foreign_output(_NAME, self._directory, f"holds {found[0].name!r} already")
         self._journal, records = Journal.open(journal_path, fsync=True)
         run, position = msgpack.unpackb(records[0].content) if records else ("", 0)
         if run == self._run:
             self._resume(position, records[1:])
         else:
-            self._claim(there, rows_left=len(records) > 1)
+            self._claim(found, rows_left=len(records) > 1)
         for path in self._directory.glob(".part-*"):
             path.unlink()  # Half written.
 
@@ -136,29 +136,29 @@ class Parquet(Sink):
         self._upto = self._flushed_upto = position
         for record in records:
             upto, encoded = msgpack.unpackb(record.content)
-            self._gather(_decoded(encoded), upto)
+            self._buffer(_decode(encoded), upto)
 
-    def _claim(self, there: list[Path], rows_left: bool) -> None:
+    def _claim(self, found: list[Path], rows_left: bool) -> None:
         assert self._journal is not None
-        if (there or rows_left) and not self._overwrite:
+        if (found or rows_left) and not self._overwrite:
             self._journal.close()
-            what = f"holds {there[0].name!r} of another run" if there else "holds rows of another run that was killed"
-            raise foreign_output(_WHO, self._directory, what)
-        for path in there:
+            what = f"holds {found[0].name!r} of another run" if found else "holds rows of another run that was killed"
+            raise foreign_output(_NAME, self._directory, what)
+        for path in found:
             if not path.name.startswith(("part-", ".part-")):
                 raise PlanError(
-                    f"{_WHO}: {self._directory} holds {path.name!r}, which no run of Flux wrote. overwrite=True "
+                    f"{_NAME}: {self._directory} holds {path.name!r}, which no run of Flux wrote. overwrite=True "
                     "removes only part-*.parquet; choose another directory"
                 )
-        for path in there:
+        for path in found:
             path.unlink()
         self._journal.shorten([self._base(0)], self._journal.size)
 
-    # How rows get there.
+    # Rows and files.
 
-    def _gather(self, rows: pa.RecordBatch, upto: int) -> None:
-        self._gathered.append(rows)
-        self._gathered_rows += rows.num_rows
+    def _buffer(self, rows: pa.RecordBatch, upto: int) -> None:
+        self._buffered.append(rows)
+        self._buffered_rows += rows.num_rows
         self._upto = upto
 
     def _base(self, position: int) -> bytes:
@@ -175,7 +175,7 @@ class Parquet(Sink):
         try:
             sync_directory(self._directory)
         except OSError as error:
-            raise disk_error(_WHO, self._directory, error, _KEPT) from error
+            raise disk_error(_NAME, self._directory, error, _KEPT) from error
 
     def _write_part(self, path: Path, table: pa.Table) -> None:
         fresh = path.with_name(f".{path.name}")
@@ -188,9 +188,9 @@ class Parquet(Sink):
         except OSError as error:
             with contextlib.suppress(OSError):
                 fresh.unlink(missing_ok=True)
-            raise disk_error(_WHO, path, error, _KEPT) from error
+            raise disk_error(_NAME, path, error, _KEPT) from error
 
 
-def _decoded(encoded: bytes) -> pa.RecordBatch:
+def _decode(encoded: bytes) -> pa.RecordBatch:
     with pa.ipc.open_stream(pa.py_buffer(encoded)) as reader:
         return reader.read_next_batch()

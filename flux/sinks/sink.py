@@ -1,4 +1,4 @@
-"""Sink: what `stream.sink(...)` takes, and how an egress that is started again goes on with it."""
+"""Sink: the base class of what `stream.sink(...)` takes, and how a restarted egress resumes it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ..types.normalize import describe_columns
 
 
 class Sink:
-    """What `stream.sink(...)` takes. `order` is set by it, from its own argument.
+    """What `stream.sink(...)` takes; that call sets `order`, from its own argument.
 
-    The egress acknowledges what a sink has taken, and then nobody keeps it any more. So what `write` returned from must
-    outlive the process. A sink that `blocks` is called in a thread, one call at a time, and the egress gathers
-    what comes meanwhile into the next one. One that has `flush_every_s` is flushed so often.
+    The egress acknowledges what `write` has taken, and then no other process keeps it. So the rows must outlive the
+    process when `write` returns. A sink that `blocks` is called in a thread, one call at a time; the egress buffers
+    what arrives meanwhile for the next call. A sink that has `flush_every_s` is flushed at that interval.
     """
 
     order: str = "sn"
@@ -24,47 +24,47 @@ class Sink:
     flush_every_s: float | None = None
 
     def expect(self, schema: pa.Schema | None) -> None:
-        """Hear which columns the stream has, as the plan is made; None: nobody said. `PlanError` if it will not do."""
+        """Check the columns of the stream when the plan is made; None: not declared. Raise `PlanError` if invalid."""
 
     def open(self, directory: Path) -> int | None:
-        """Make ready for rows; `directory` is the run's own. Return the last `upto` of a write that is durable, or 0.
+        """Prepare for rows; `directory` is the run's own. Return the last `upto` of a durable write, or 0.
 
-        None: the sink keeps no position. The egress then keeps one for it, noted when `write` returns: a write that
-        an egress died in is repeated by the next one.
+        None: the sink keeps no position. The egress then notes one when `write` returns: if an egress dies during a
+        write, the next one repeats it.
         """
         return None
 
     def write(self, rows: pa.RecordBatch, after: int, upto: int) -> None:
-        """Take all the output with after < sn <= upto; on return it is durable. Ranges without rows are left out."""
+        """Write all the output with after < sn <= upto; on return it is durable. Not called for ranges without rows."""
         raise NotImplementedError(f"{type(self).__name__} must define `write(self, rows, after, upto)`")
 
     def flush(self) -> None:
-        """Let readers see what was written, if `write` alone does not."""
+        """Make visible to readers what was written, if `write` alone does not."""
 
     def interrupt(self) -> None:
-        """The run stops: a `write` that waits for something need not wait longer, and may raise. From any thread."""
+        """End the wait of a blocked `write`, which may raise: the run stops. Called from any thread."""
 
     def close(self) -> None:
-        """Finish: the stream has ended; nothing is written after it. It may be called again by another egress."""
+        """Finish: the stream has ended, and nothing more is written. A restarted egress may call it again."""
 
 
 class Null(Sink):
-    """Throw the output away. It is still counted in the report."""
+    """Drop the output. It is still counted in the report."""
 
     def write(self, rows: pa.RecordBatch, after: int, upto: int) -> None:
         pass
 
 
 def check_alike(first: pa.Schema | None, now: pa.Schema) -> pa.Schema:
-    """Return the schema of all the output: what `first` did not tell is told by `now`. Raise if columns changed.
+    """Return the schema of all the output: types that are unknown in `first` are taken from `now`.
 
-    Only an output that nobody declared can do that: each site takes it from the first rows it sees.
+    Raise if the columns have changed. Only an undeclared output can: each site infers it from its first rows.
     """
     whole = now if first is None else unify(first, now)
     if whole is None:
         assert first is not None
         raise OperatorError(
-            f"the output came with the columns {describe_columns(first)} at first and then with "
+            f"the output had the columns {describe_columns(first)} at first and then "
             f"{describe_columns(now)}. Declare `output` with the operator before the sink"
         )
     return whole

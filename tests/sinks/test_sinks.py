@@ -411,7 +411,7 @@ def test_output_that_changes_its_columns_is_an_operator_error(tmp_path: Path) ->
     sink = Parquet(tmp_path / "out")
     sink.open(tmp_path)
     sink.write(numbers(0, 1), 0, 1)
-    with pytest.raises(OperatorError, match="n int64 at first and then with m string"):
+    with pytest.raises(OperatorError, match="n int64 at first and then m string"):
         sink.write(pa.record_batch({"m": ["x"]}), 1, 2)
 
 
