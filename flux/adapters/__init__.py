@@ -1,1 +1,1 @@
-"""Operators of other engines and plain classes, run unchanged by Flux."""
+"""Adapters: operators of other engines and plain classes, run unchanged by Flux."""

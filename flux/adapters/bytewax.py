@@ -1,18 +1,18 @@
-"""Wrapping for bytewax: its `StatefulLogic` and `StatefulBatchLogic` builders, run unchanged by Flux.
+"""The adapter for bytewax: its `StatefulLogic` and `StatefulBatchLogic` builders, run unchanged by Flux.
 
-A builder makes the logic of one key, of nothing or of a snapshot: that is `install_state`, and `snapshot()` is
-`get_state`, for each key. bytewax is not imported here; a logic is whatever has its methods.
+A builder makes the logic of one key, new or from a snapshot: that is `install_state`, and `snapshot()` is `get_state`,
+for each key. bytewax is not imported here; any object with the methods of a logic is one.
 
-What bytewax leaves to chance must be certain here, because two copies do the same:
+What is nondeterministic in bytewax must be deterministic here, because both copies must do the same:
 
-- A `StatefulBatchLogic` is given one row at a time: where batches are cut is nobody's business.
-- Time is that of the stream, `flux.stream_time()`: what the last clock punctuation said, 1970 before the first.
-  `on_notify` is called when that has passed `notify_at`: at a clock punctuation, or behind the row that asked for it,
-  once each time; logics of one time are called in the order of their keys. With ``time="watermark"`` watermarks tell
-  the time instead: of the sources that Flux has, only streams from Spark tell the clock.
+- A `StatefulBatchLogic` gets one row at a time, so that the output does not depend on where batches are cut.
+- Time is that of the stream, `flux.stream_time()`: the value of the last clock punctuation, 1970 before the first.
+  `on_notify` is called when it has passed `notify_at`: at a clock punctuation, or after the row that asked for it, once
+  each time. Logics that are due at the same time are called in the order of their keys. With ``time="watermark"``,
+  watermarks set the time instead: of the sources that Flux has, only streams from Spark emit the clock.
 - A logic that reads bytewax's own system clock is refused when the plan is made. `EventClock` takes a `now_getter`:
-  give it `flux.stream_time`, or a function that always returns the same. `collect` takes none, and is given that.
-- `on_eof` is called at the end of the stream, key after key, in the order in which keys came.
+  give it `flux.stream_time`, or a function that always returns the same. `collect` takes none: this module sets it.
+- `on_eof` is called at the end of the stream, key by key, in the order in which the keys first appeared.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ __all__ = ["stream_time", "wrap_bytewax"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PIECE_KEYS = 4_096
-_now = _EPOCH  # Of the operator that is at work.
-_LOOKED_DEEP = 4
-# What bytewax's own logics return from `snapshot`, beside values of the user's.
+_now = _EPOCH  # Of the operator that is running.
+_SEARCH_DEPTH = 4
+# What bytewax's own logics return from `snapshot`, besides the user's values.
 _SNAPSHOTS = {
     "bytewax.operators": ("_CollectState", "_JoinState"),
     "bytewax.operators.windowing": (
@@ -61,7 +61,7 @@ _GIVE = (
 
 
 def stream_time() -> datetime:
-    """The time of the stream in UTC, the same in every copy: what the last clock punctuation said.
+    """Return the time of the stream in UTC, the same in every copy: that of the last clock punctuation.
 
     It is 1970 before the first one, and outside an operator.
 
@@ -82,24 +82,24 @@ def wrap_bytewax(
     encode_state: Callable[[Any], Any] | None = None,
     decode_state: Callable[[Any], Any] | None = None,
 ) -> type[Operator]:
-    """Make an operator of a builder of bytewax's logics, `StatefulLogic` or `StatefulBatchLogic`.
+    """Make an operator from a builder of bytewax logics, `StatefulLogic` or `StatefulBatchLogic`.
 
-    bytewax's own operators make theirs within; for them give a `Dataflow` of bytewax's with one of them in it. The rest
-    of that dataflow is not run: what is before the operator Flux does by itself, or `value` does.
+    bytewax's own operators make their builders internally; for them pass a bytewax `Dataflow` with one of them in it.
+    The rest of that dataflow is not run: Flux, or `value`, does the work before the operator.
 
-    The columns of the exchange are the key. `value` says what a logic is given of a row: the name of a column, or a
-    function of the row as a dict; left out, that dict. `emit(key, value)` makes a row, or None, of what it emits; left
-    out, a dict is put beside the columns of the key, and any other value too, as the column `value`. Snapshots may hold
-    what state of any operator may (see `flux.model.operator`); those of bytewax's own logics need not be named.
+    The columns of the exchange are the key. `value` is what a logic gets of a row: the name of a column, or a function
+    of the row as a dict; left out, that dict. `emit(key, value)` returns a row, or None, for what it emits. Left out, a
+    dict is added to the columns of the key, and any other value too, as the column `value`. Snapshots may hold what the
+    state of any operator may (see `flux.model.operator`); the types of bytewax's own logics need not be listed.
 
-    `time` says what calls `on_notify`: clock punctuations, which streams from Spark have and a source of your own may
-    give, or watermarks, which ``flow.source(..., event_time="column")`` makes; with None nobody is notified. A logic
-    that defines `notify_at`, in a flow where nothing tells such time, is refused when the plan is made.
+    `time` selects what triggers `on_notify`. "clock": clock punctuations, which streams from Spark emit and a source of
+    your own may. "watermark": watermarks, which ``flow.source(..., event_time="column")`` emits. None: nothing does. A
+    logic that defines `notify_at`, in a flow where no source emits such time, is refused when the plan is made.
     """
     name = getattr(builder, "__qualname__", type(builder).__name__).replace(".<locals>", "")
     if hasattr(builder, "substeps"):
         builder, name = _builder_in(builder)
-    logic = _probed(builder, name)
+    logic = _probe(builder, name)
     if emit is None and type(logic).__name__ == _WINDOWS and _is_bytewaxs(logic):
         raise PlanError(
             f"wrap_bytewax({name}): a logic of windows emits (window, kind, value), where kind is 'E' for what is "
@@ -116,10 +116,10 @@ def wrap_bytewax(
     attributes: dict[str, Any] = {
         "_builder": staticmethod(builder),
         "_value": staticmethod(value) if callable(value) else value,
-        "_emitting": None if emit is None else staticmethod(emit),
+        "_emit_row": None if emit is None else staticmethod(emit),
         "_method": "on_item" if hasattr(logic, "on_item") else "on_batch",
         "_time": time,
-        "notified_by": time if _could_ask(logic) or _give_time(logic) else None,
+        "notified_by": time if _may_ask(logic) or _set_time_getter(logic) else None,
         "output": output,
         "state_types": (*state_types, *sorted(known - set(state_types), key=lambda kind: kind.__qualname__)),
     }
@@ -129,13 +129,13 @@ def wrap_bytewax(
 
 
 def _loaded(module: str, names: tuple[str, ...]) -> list[type[Any]]:
-    """Classes of a module, if somebody has imported it."""
+    """Return classes of a module, if it is imported."""
     loaded = sys.modules.get(module)
     return [getattr(loaded, name) for name in names if hasattr(loaded, name)]
 
 
 def _builder_in(dataflow: Any) -> tuple[Callable[[Any], Any], str]:
-    """The builder that is in a dataflow of bytewax's, and the step that made it."""
+    """Return the builder in a bytewax dataflow, and the name of the step that made it."""
     found = [step for step in _steps(dataflow) if type(step).__name__ == "stateful_batch"]
     names = [".".join(step.step_id.split(".")[:2]) for step in found]
     if len(found) != 1:
@@ -148,8 +148,8 @@ def _steps(of: Any) -> list[Any]:
     return [step for sub in getattr(of, "substeps", ()) for step in (sub, *_steps(sub))]
 
 
-def _probed(builder: Callable[[Any], Any], name: str) -> Any:
-    """The logic of a key that is not there, to see what it can do."""
+def _probe(builder: Callable[[Any], Any], name: str) -> Any:
+    """Return the logic of a new key, to inspect its methods; raise if it is not a valid logic."""
     try:
         logic = builder(None)
     except Exception as error:
@@ -165,32 +165,32 @@ def _probed(builder: Callable[[Any], Any], name: str) -> Any:
             f"wrap_bytewax({name}): builder(None) returned {type(logic).__name__}, which has no "
             f"{' and no '.join(missing)}. {_GIVE}"
         )
-    _give_time(logic)
-    where = _system_clock(logic, _LOOKED_DEEP)
+    _set_time_getter(logic)
+    where = _system_clock(logic, _SEARCH_DEPTH)
     if where is not None:
         raise PlanError(
             f"wrap_bytewax({name}): {where} reads the system's clock, and two copies would read different times. Use "
-            "EventClock(..., now_getter=flux.stream_time), or give the logic this now_getter: it returns the time that "
-            "the stream says, the same in every copy"
+            "EventClock(..., now_getter=flux.stream_time), or give the logic this now_getter: it returns the time of "
+            "the stream, the same in every copy"
         )
     return logic
 
 
-def _could_ask(logic: Any) -> bool:
-    """Whether a logic could ask to be notified. bytewax's own act at rows and at the end too, and need no such time.
+def _may_ask(logic: Any) -> bool:
+    """Return whether a logic may ask for notifications. bytewax's own also act at rows and at the end: they need none.
 
-    The one that `op.stateful` makes has the user's in it, and asks for it.
+    The logic that `op.stateful` makes contains the user's, and asks on its behalf.
     """
     notify_at = getattr(type(logic), "notify_at", None)
     if notify_at is None:
         return False
     if not _is_bytewaxs(notify_at):
         return True
-    return any(_could_ask(part) for part in getattr(logic, "__dict__", {}).values() if part is not logic)
+    return any(_may_ask(part) for part in getattr(logic, "__dict__", {}).values() if part is not logic)
 
 
 def _system_clock(value: Any, deep: int) -> str | None:
-    """Which of bytewax's parts of a logic, if any, was given bytewax's own `now_getter`."""
+    """Return the name of the bytewax part of a logic that has bytewax's own `now_getter`, if any."""
     getter = getattr(value, "now_getter", None)
     if getter is not None and _is_bytewaxs(getter):
         return type(value).__name__
@@ -204,10 +204,10 @@ def _is_bytewaxs(what: Any) -> bool:
     return str(getattr(what, "__module__", "")).partition(".")[0] == "bytewax"
 
 
-def _give_time(logic: Any) -> bool:
-    """Let bytewax's `collect` read the time of the stream; whether it is that.
+def _set_time_getter(logic: Any) -> bool:
+    """Let bytewax's `collect` read the time of the stream; return whether the logic is that of `collect`.
 
-    It takes no clock from who uses it, and reads the system's when it is called and not when it is made.
+    Its user cannot pass a clock, and it reads the system clock when it is called, not when it is made.
     """
     inner = getattr(logic, "logic", logic)
     if type(inner).__name__ != _COLLECT or not _is_bytewaxs(inner):
@@ -217,20 +217,20 @@ def _give_time(logic: Any) -> bool:
 
 
 class _Logics(RowWise):
-    """The logics of a partition's keys; a subclass for each call of `wrap_bytewax` says which."""
+    """The logics of a partition's keys; each call of `wrap_bytewax` makes a subclass with their builder."""
 
     is_by_key = True
     _builder: Callable[[Any], Any]
     _value: Any
-    _emitting: Any
+    _emit_row: Any
     _method: str
     _time: str | None
 
     def output_for(self, parameters: Mapping[str, Any], key_columns: tuple[str, ...], rows: Any) -> Any:
-        """What was declared; a column that is to be given and is not there is refused as the plan is made."""
+        """Return the declared output; raise, as the plan is made, if the column named by `value` does not exist."""
         if isinstance(self._value, str) and self._value not in rows.names:
             raise PlanError(
-                f"wrap_bytewax({type(self).__name__}): value={self._value!r} is to be a column of the rows, which have "
+                f"wrap_bytewax({type(self).__name__}): value={self._value!r} is not a column of the rows, which have "
                 f"the columns {', '.join(rows.names)}. Name one of them, or give a function of the row"
             )
         return self.output
@@ -240,7 +240,7 @@ class _Logics(RowWise):
         if not self._columns:
             raise PlanError(f"step {context.step!r}: a logic has a key. Put exchange(columns) in front of it")
         self._logics: dict[Key, Any] = {}
-        self._due: dict[Key, datetime] = {}  # When logics want to be notified.
+        self._due: dict[Key, datetime] = {}  # When logics have asked to be notified.
         self._now = _EPOCH
         self._last = self._builder
 
@@ -252,11 +252,11 @@ class _Logics(RowWise):
         outputs: list[Any] = []
         origin: list[int] = []
         for place, (row, key) in enumerate(zip(batch.rows(), keys, strict=True)):
-            value = self._given(dict(zip(names, row, strict=True)))
+            value = self._value_of(dict(zip(names, row, strict=True)))
             before = len(outputs)
-            outputs += self._called(key, self._method, [value] if self._method == "on_batch" else value)
+            outputs += self._call(key, self._method, [value] if self._method == "on_batch" else value)
             if (due := self._due.get(key)) is not None and due <= self._now:
-                outputs += self._called(key, "on_notify")
+                outputs += self._call(key, "on_notify")
             origin.extend([place] * (len(outputs) - before))
         return self._emit(batch, outputs, origin)
 
@@ -265,24 +265,24 @@ class _Logics(RowWise):
         if p.kind == self._time and p.value is not None:
             self._now = max(self._now, _EPOCH + timedelta(milliseconds=p.value))
             self._set_time()
-            # Logics are asked by time, and at one time by key: the same order wherever they have been.
+            # Logics are called by time, then by key: the order is the same in every copy.
             due = [(when, key_order(key), key) for key, when in self._due.items() if when <= self._now]
             for _, _, key in sorted(due):
-                outputs += self._called(key, "on_notify")
+                outputs += self._call(key, "on_notify")
         elif p.kind == "end":
             self._set_time()
             for key in list(self._logics):
-                outputs += self._called(key, "on_eof")
+                outputs += self._call(key, "on_eof")
         if not outputs:
             return None
-        who = locate(self._emitting or self._last)
-        return columns_of(outputs, None, lambda i: {"row": p.sn}, who)
+        function = locate(self._emit_row or self._last)
+        return columns_of(outputs, None, lambda i: {"row": p.sn}, function)
 
     def _set_time(self) -> None:
         global _now
         _now = self._now
 
-    def _given(self, row: dict[str, Any]) -> Any:
+    def _value_of(self, row: dict[str, Any]) -> Any:
         if self._value is None:
             return row
         if isinstance(self._value, str):
@@ -290,14 +290,14 @@ class _Logics(RowWise):
         self._last = self._value
         return self._value(row)
 
-    def _called(self, key: Key, what: str, *values: Any) -> list[Any]:
-        """Call a method of a key's logic; what it emits. A logic that is done is forgotten."""
+    def _call(self, key: Key, what: str, *values: Any) -> list[Any]:
+        """Call a method of a key's logic and return the rows it emits. A logic that is done is dropped."""
         logic = self._logics.get(key)
         if logic is None:
-            logic = self._logics[key] = self._built(None)
+            logic = self._logics[key] = self._build(None)
         method = getattr(logic, what, None)
         if method is None:
-            return []  # A logic need not care for notifications and ends.
+            return []  # `on_notify` and `on_eof` are optional.
         self._last = method
         returned = method(*values)
         try:
@@ -307,7 +307,7 @@ class _Logics(RowWise):
                 f"{type(logic).__name__}.{what} returned {returned!r:.200}; expected a tuple of what to emit and "
                 "whether the logic is done: ([...], False)"
             ) from None
-        # A generator works while it is read: only then is the logic what it will be.
+        # A generator runs while it is read: only after that is the state of the logic final.
         kept = keep_rows(None)
         rows = [kept(self._row(key, value)) for value in emitted]
         if is_done:
@@ -317,10 +317,10 @@ class _Logics(RowWise):
             self._note_due(key, logic)
         return [row for row in rows if row is not None]
 
-    def _built(self, snapshot: Any) -> Any:
+    def _build(self, snapshot: Any) -> Any:
         self._last = self._builder
         logic = self._builder(snapshot)
-        _give_time(logic)
+        _set_time_getter(logic)
         return logic
 
     def _note_due(self, key: Key, logic: Any) -> None:
@@ -341,9 +341,9 @@ class _Logics(RowWise):
         self._due[key] = due
 
     def _row(self, key: Key, value: Any) -> Any:
-        if self._emitting is not None:
-            self._last = self._emitting
-            return self._emitting(tuple(key), value)
+        if self._emit_row is not None:
+            self._last = self._emit_row
+            return self._emit_row(tuple(key), value)
         columns = dict(zip(self._columns, key, strict=True))
         return columns | dict(value) if isinstance(value, Mapping) else columns | {"value": value}
 
@@ -364,5 +364,5 @@ class _Logics(RowWise):
         self._set_time()
         for cells, snapshot in state:
             key = rewrap_zoned(tuple(NAN if cell != cell else cell for cell in cells))
-            logic = self._logics[key] = self._built(snapshot)
+            logic = self._logics[key] = self._build(snapshot)
             self._note_due(key, logic)

@@ -1,7 +1,7 @@
-"""Wrapping: an operator of a class that knows nothing of Flux.
+"""The adapter for classes that know nothing of Flux.
 
-`wrap` makes an `Operator` of any class that takes a row at a time and can say and take its state: one instance for each
-partition. What bytewax's logics need beside that is in `flux.adapters.bytewax`.
+`wrap` makes an `Operator` of any class that takes a row at a time and can return and install its state: one instance
+for each partition. What bytewax's logics need besides that is in `flux.adapters.bytewax`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["RowWise", "columns_of", "wrap"]
 _PROCESS = ("update", "process", "process_row", "on_row", "handle", "__call__")
 _GET_STATE = ("getState", "get_state", "state", "snapshot", "__getstate__")
 _INSTALL_STATE = ("installState", "install_state", "setState", "set_state", "restore", "load_state", "__setstate__")
-# What each is called with, as a text and as arguments.
+# What each is called with: as text for errors, and the number of arguments.
 _CALLED_WITH: dict[str, tuple[str, int]] = {
     "process": ("the instance and a row, a dict", 2),
     "get_state": ("the instance", 1),
@@ -36,34 +36,34 @@ Method = str | Callable[..., Any] | None
 
 
 class RowWise(Operator):
-    """An operator that makes dicts of rows, one row after the other; `_last` is what it has called of the user's."""
+    """An operator that turns rows into dicts, one at a time; `_last` is the user's function it called last."""
 
     _last: Callable[..., Any]
 
     @property
     def user_code(self) -> Callable[..., Any]:
-        """What to blame for an error."""
+        """The function that an error is attributed to."""
         return self._last
 
     def _emit(self, batch: Batch, outputs: list[Any], origin: list[int]) -> Batch | None:
-        """What `outputs` are as columns; `origin[i]` is the row that the i-th stems from."""
+        """Emit `outputs` as columns; `origin[i]` is the input row of the i-th."""
         if not outputs:
             return None
-        who = locate(self.user_code)
-        return batch.emit(columns_of(outputs, batch.output, lambda i: self._at(batch, origin[i]), who), origin)
+        function = locate(self.user_code)
+        return batch.emit(columns_of(outputs, batch.output, lambda i: self._at(batch, origin[i]), function), origin)
 
     def _at(self, batch: Batch, row: int) -> dict[str, Any]:
         return {"partition": int(batch.partition[row]), "row": int(batch.sn[row])}
 
 
-def columns_of(outputs: list[Any], schema: Any, at: Callable[[int], dict[str, Any]], who: str) -> dict[str, list[Any]]:
-    """Rows as columns; an error, which says `who` returned it and `at` which row, if one is no dict like the others."""
+def columns_of(outputs: list[Any], schema: Any, at: Callable[[int], dict[str, Any]], by: str) -> dict[str, list[Any]]:
+    """Return rows as columns. Raise if one is not a dict like the others; the error names its function and row."""
     first = outputs[0]
     names = list(schema.names if schema is not None else first if isinstance(first, Mapping) else ())
     for i, output in enumerate(outputs):
         if not isinstance(output, Mapping) or set(output) != set(names):
             raise OperatorError(
-                f"{who} returned {output!r:.200}; expected None, a dict or an iterable of dicts, with the keys "
+                f"{by} returned {output!r:.200}; expected None, a dict or an iterable of dicts, with the keys "
                 f"{', '.join(names) or 'of the output'}. Return these, or declare them: wrap(..., output={{...}})",
                 **at(i),
             )
@@ -71,9 +71,9 @@ def columns_of(outputs: list[Any], schema: Any, at: Callable[[int], dict[str, An
 
 
 def as_dicts(returned: Any) -> Iterable[Any]:
-    """What a row-wise method may return, as an iterable: None, a row, or an iterable of rows.
+    """Return what a row-wise method returned, None, a row, or an iterable of rows, as an iterable of dicts.
 
-    A row is a dict; a named tuple or a dataclass has names too, and is one as well.
+    A row is a dict, a named tuple or a dataclass.
     """
     if returned is None:
         return ()
@@ -85,7 +85,7 @@ def as_dicts(returned: Any) -> Iterable[Any]:
     rows = map(_as_dict, row)
     if type(row) is not tuple:
         return rows
-    # What is meant as one row, and is none, is shown as a whole.
+    # A tuple that is not of rows is shown in the error as a whole.
     made = list(rows)
     return made if all(isinstance(each, Mapping) for each in made) else (row,)
 
@@ -112,12 +112,12 @@ def wrap(
     encode_state: Callable[[Any], Any] | None = None,
     decode_state: Callable[[Any], Any] | None = None,
 ) -> type[Operator]:
-    """Make an operator of `existing`, a class (or what makes instances of one) that knows nothing of Flux.
+    """Make an operator of `existing`, a class (or a function that makes instances) that knows nothing of Flux.
 
-    `process` gets a row as a dict and returns None, a dict or an iterable of dicts; named tuples and dataclasses do as
-    well. `get_state` returns the state of an instance and `install_state` takes it, in another one. Each is the name of
-    a method, or a function whose first argument is the instance; left out, the usual names are looked for. `at_end`, if
-    given, is called without arguments at the end of the stream and returns what `process` may return. There is one
+    `process` gets a row as a dict and returns None, a dict or an iterable of dicts; named tuples and dataclasses are
+    accepted too. `get_state` returns the state of an instance, and `install_state` installs it in another. Each is the
+    name of a method, or a function whose first argument is the instance; left out, the usual names are tried. `at_end`,
+    if given, is called without arguments at the end of the stream and returns what `process` may return. There is one
     instance for each partition, made with the parameters of `apply`. For the rest see `flux.model.operator`.
 
     >>> class Average:
@@ -135,8 +135,8 @@ def wrap(
     """
     name = getattr(existing, "__name__", repr(existing))
     if not callable(existing):
-        raise PlanError(f"wrap takes a class, or what makes its instances; got {existing!r:.100}")
-    of = existing if isinstance(existing, type) else _made(existing, name)
+        raise PlanError(f"wrap takes a class, or a function that makes its instances; got {existing!r:.100}")
+    of = existing if isinstance(existing, type) else _make_instance(existing, name)
     calls = {
         "_process": _method(of, name, "process", process, _PROCESS),
         "_get_state": _method(of, name, "get_state", get_state, _GET_STATE),
@@ -153,17 +153,17 @@ def wrap(
 
 
 class _Wrapped(RowWise):
-    """An instance of somebody's class; a subclass for each call of `wrap` says which."""
+    """An instance of a user's class; each call of `wrap` makes a subclass for it."""
 
     _existing: Callable[..., Any]
     _calls: dict[str, Callable[..., Any] | None]
 
     def output_for(self, parameters: Mapping[str, Any], key_columns: tuple[str, ...], rows: Any) -> Any:
-        """What was declared; parameters that the class does not take are refused as the plan is made."""
+        """Return the declared output; raise, as the plan is made, for parameters that the class does not take."""
         try:
             inspect.signature(self._existing).bind(**parameters)
         except ValueError:
-            pass  # It is written in C, and does not say what it takes.
+            pass  # It is written in C, and has no signature.
         except TypeError as error:
             raise PlanError(
                 f"wrap({type(self).__name__}): it cannot be made with the parameters of apply: {error}. Give those "
@@ -176,7 +176,7 @@ class _Wrapped(RowWise):
         self._wrapped = self._existing(**context.parameters)
 
     def process(self, batch: Batch) -> Batch | None:
-        update, wrapped, names = self._called("_process"), self._wrapped, batch.arrow.schema.names
+        update, wrapped, names = self._user_method("_process"), self._wrapped, batch.arrow.schema.names
         kept = keep_rows(batch.output)
         outputs: list[Any] = []
         origin: list[int] = []
@@ -189,16 +189,16 @@ class _Wrapped(RowWise):
     def on_punctuation(self, p: Punctuation) -> Mapping[str, Any] | None:
         if p.kind != "end" or self._calls["_at_end"] is None:
             return None
-        outputs = list(map(keep_rows(None), as_dicts(self._called("_at_end")(self._wrapped))))
+        outputs = list(map(keep_rows(None), as_dicts(self._user_method("_at_end")(self._wrapped))))
         return columns_of(outputs, None, lambda i: {"row": p.sn}, locate(self._last)) if outputs else None
 
     def get_state(self) -> Any:
-        return self._called("_get_state")(self._wrapped)
+        return self._user_method("_get_state")(self._wrapped)
 
     def install_state(self, state: Any) -> None:
-        self._called("_install_state")(self._wrapped, state)
+        self._user_method("_install_state")(self._wrapped, state)
 
-    def _called(self, what: str) -> Callable[..., Any]:
+    def _user_method(self, what: str) -> Callable[..., Any]:
         called = self._calls[what]
         assert called is not None
         self._last = called
@@ -206,7 +206,7 @@ class _Wrapped(RowWise):
 
 
 def _method(of: Any, name: str, what: str, given: Method, usual: tuple[str, ...]) -> Callable[..., Any]:
-    """What to call with an instance and perhaps a value."""
+    """Return the function to call with an instance and perhaps a value."""
     if given is not None and not isinstance(given, str):
         if not callable(given):
             raise PlanError(
@@ -216,23 +216,23 @@ def _method(of: Any, name: str, what: str, given: Method, usual: tuple[str, ...]
     found = [given] if given is not None else list(usual)
     kind = of if isinstance(of, type) else type(of)
     for each in found:
-        # Every class can be called, to make an instance; whether instances can is written in one of its bases.
-        # Every object can say its state to pickle, too: `object` does not count.
-        written = next((vars(base)[each] for base in kind.__mro__[:-1] if each in vars(base)), None)
-        if written is not None and callable(getattr(kind, each)):
-            return _calling(each, written)
+        # Every class can be called, to make an instance; whether its instances can is defined in one of its bases.
+        # Every object can return its state to pickle, too: `object` is not searched.
+        defined = next((vars(base)[each] for base in kind.__mro__[:-1] if each in vars(base)), None)
+        if defined is not None and callable(getattr(kind, each)):
+            return _caller_of(each, defined)
     has = [each for each in dir(kind) if not each.startswith("_") and callable(getattr(kind, each, None))]
-    looked = f"has no method {given!r}" if given is not None else f"has none of the methods {', '.join(usual)}"
+    missing = f"has no method {given!r}" if given is not None else f"has none of the methods {', '.join(usual)}"
     raise PlanError(
-        f"wrap({name}): it {looked}; it has {', '.join(has) or 'no methods'}. Say with {what}= which of them to call, "
+        f"wrap({name}): it {missing}; it has {', '.join(has) or 'no methods'}. Say with {what}= which of them to call, "
         f"or give a function of the instance: {_example(kind, what)}"
     )
 
 
 def _check_call(called: Callable[..., Any] | None, name: str, what: str) -> None:
-    """Raise if what is to be called cannot be called so."""
+    """Raise if a function cannot be called with the arguments it will get."""
     if inspect.iscoroutinefunction(called):
-        why = f"{called.__qualname__} is a coroutine, and nobody would wait for it"
+        why = f"{called.__qualname__} is a coroutine function, and is not awaited"
     elif isinstance(called, FunctionType) and not _takes(called, _CALLED_WITH[what][1]):
         signature = f"{called.__qualname__}{inspect.signature(called, follow_wrapped=False)}"
         why = f"{signature} is called with {_CALLED_WITH[what][0]}, and does not take that"
@@ -250,14 +250,14 @@ def _takes(called: Callable[..., Any], count: int) -> bool:
 
 
 def _example(kind: type[Any], what: str) -> str:
-    """What a user may write; instances with slots alone have no `vars`."""
+    """Return an example for the user; instances that have only slots have no `vars`."""
     return _EXAMPLES[what] if kind.__dictoffset__ else _OF_SLOTS.get(what, _EXAMPLES[what])
 
 
-def _calling(name: str, written: Any) -> Callable[..., Any]:
-    # A plain function of the class is called as it is, so that errors name it; anything else as Python would.
-    if isinstance(written, FunctionType):
-        return written
+def _caller_of(name: str, defined: Any) -> Callable[..., Any]:
+    # A plain function of the class is called directly, so that errors name it; anything else as Python would.
+    if isinstance(defined, FunctionType):
+        return defined
     return lambda instance, *values: getattr(instance, name)(*values)
 
 
@@ -273,7 +273,7 @@ _OF_SLOTS = {
 }
 
 
-def _made(existing: Callable[..., Any], name: str) -> Any:
+def _make_instance(existing: Callable[..., Any], name: str) -> Any:
     try:
         return existing()
     except Exception as error:

@@ -156,7 +156,7 @@ def asking(time: Any, **source: Any) -> flux.Dataflow:
 
 @pytest.mark.parametrize(("time", "source"), [("clock", {}), ("clock", {"event_time": "at"}), ("watermark", {})])
 def test_asking_for_a_time_that_nobody_tells_is_a_plan_error(time: str, source: dict[str, str]) -> None:
-    with pytest.raises(PlanError, match=f'notified by the {time}, and no source .* Table. Say .*time="watermark"'):
+    with pytest.raises(PlanError, match=f'notified by the {time}, and no source .* Table. Use .*time="watermark"'):
         asking(time, **source).explain()
 
 
