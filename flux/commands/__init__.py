@@ -1,1 +1,1 @@
-"""The commands of `flux`, one file for those that belong together; `flux.commands.main` puts them into one parser."""
+"""The commands of `flux`, one file for each group; `flux.commands.main` combines them into one parser."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def add(commands: Commands) -> None:
-    """Offer `flux crash-points`."""
+    """Add `flux crash-points` to the parser."""
     points = commands.add_parser("crash-points", help="list where FLUX_CRASH_AT can kill a process of a run")
     points.add_argument("--json", action="store_true", help="print one JSON document")
     points.set_defaults(command=_crash_points)

@@ -1,6 +1,6 @@
-"""What proves to the processes of a run on several machines that a command belongs to it: its secret, and TLS.
+"""The credentials of a command: the run's secret and TLS, which prove to remote processes that it belongs to the run.
 
-Neither the secret nor a key is ever an argument itself, because every user of a machine sees those.
+Neither the secret nor a key is ever an argument itself, because every user of a machine sees arguments.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ..wire.requests import command
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Offer the secret that all processes of a run share, and TLS."""
+    """Add the options for the secret that all processes of a run share, and for TLS."""
     group = parser.add_argument_group("trust between machines")
     where = f"a file with the run's secret (default: ${secret.VARIABLE})"
     group.add_argument("--secret-file", metavar="FILE", help=where)
@@ -27,6 +27,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def of(options: argparse.Namespace) -> Identity:
-    """Who the command is to the run: one that knows its secret, and not what it is called."""
+    """Return the identity of the command towards the run: it has the run's secret, and no process name."""
     trusted = tls.tls_from(options.tls_cert, options.tls_key, options.tls_ca)
     return command(secret.secret_from(options.secret_file), trusted)

@@ -1,4 +1,4 @@
-"""MODULE:FLOW: how a command finds the dataflow it is to run."""
+"""The loader of MODULE:FLOW: how a command finds the dataflow that it runs."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from ..types.errors import FluxError, PlanError
 
 
 def find_flow(name: str) -> Dataflow:
-    """The dataflow that MODULE:FLOW names, imported with the current directory on the path."""
+    """Return the dataflow that MODULE:FLOW names, imported with the current directory on the path."""
     module_name, colon, attribute = name.partition(":")
     if not colon or not module_name or not attribute:
         raise PlanError(f"a flow is named MODULE:FLOW, such as myjob:flow, got {name!r}")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    module = _imported(module_name)
+    module = _import(module_name)
     flow = getattr(module, attribute, None)
     if not isinstance(flow, Dataflow):
-        there = sorted(key for key, value in vars(module).items() if isinstance(value, Dataflow))
+        found = sorted(key for key, value in vars(module).items() if isinstance(value, Dataflow))
         raise PlanError(
-            f"{name}: {attribute!r} is not a Dataflow of {module_name}; it has {', '.join(there) or 'none'}. Write "
-            f"{module_name}:{there[0] if there else 'NAME'}, with the name of a variable that holds a flux.Dataflow"
+            f"{name}: {attribute!r} is not a Dataflow of {module_name}; it has {', '.join(found) or 'none'}. Write "
+            f"{module_name}:{found[0] if found else 'NAME'}, with the name of a variable that holds a flux.Dataflow"
         )
     return flow
 
 
-def _imported(module_name: str) -> ModuleType:
+def _import(module_name: str) -> ModuleType:
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -39,22 +39,22 @@ def _imported(module_name: str) -> ModuleType:
                 f"no module {error.name!r} here or on the Python path; is it in {os.getcwd()}? Go to the directory "
                 "that holds it, or set PYTHONPATH"
             ) from error
-        raise _unimportable(module_name, error) from error
+        raise _import_error(module_name, error) from error
     except FluxError as error:
         raise PlanError(f"{module_name} cannot be imported: {_place(error)}{error}") from error
     except Exception as error:
-        raise _unimportable(module_name, error) from error
+        raise _import_error(module_name, error) from error
 
 
-def _unimportable(module_name: str, error: Exception) -> PlanError:
+def _import_error(module_name: str, error: Exception) -> PlanError:
     return PlanError(
-        f"{module_name} cannot be imported: {_place(error)}{type(error).__name__}: {error}. Mend it until "
+        f"{module_name} cannot be imported: {_place(error)}{type(error).__name__}: {error}. Fix it until "
         f"`python -c 'import {module_name}'` succeeds"
     )
 
 
 def _place(error: Exception) -> str:
-    """The last line outside of Flux and Python's importing: the user's, if one is to blame."""
+    """Return the last line of the traceback that is not of Flux or Python's import system: the user's, if any."""
     own = os.path.dirname(os.path.dirname(__file__))
     frames = [
         frame

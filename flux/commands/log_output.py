@@ -1,6 +1,6 @@
-"""What the `flux` logger says, on standard error: as text, or as one JSON document per line for programs.
+"""The output of the `flux` logger on standard error: as text, or as one JSON document per line for programs.
 
-As a library Flux is quiet: who uses it from a program of theirs sets up logging as they do for everything else.
+As a library Flux logs nothing by itself: a program that uses it configures logging as for everything else.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from datetime import UTC, datetime
 
 LEVELS = ("debug", "info", "warning", "error")
 
-# What every record has; anything else was given by who logged it, and is told too.
-_USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+# The fields that every record has; all others are extras of the log call, and are written too.
+_STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Offer --log-level and --log-json."""
+    """Add --log-level and --log-json."""
     group = parser.add_argument_group("logging")
     group.add_argument("--log-level", choices=LEVELS, default="warning", help="what to log (default: warning)")
     group.add_argument("--log-json", action="store_true", help="log one JSON document per line")
 
 
 def set_up(options: argparse.Namespace) -> None:
-    """Log as the options say; those of a command that has none, as they are by default."""
+    """Log as the options say; a command without them uses the defaults."""
     log = logging.getLogger("flux")
-    for handler in [handler for handler in log.handlers if isinstance(handler, _Standard)]:
+    for handler in [handler for handler in log.handlers if isinstance(handler, _StderrHandler)]:
         log.removeHandler(handler)
-    handler = _Standard()
+    handler = _StderrHandler()
     handler.setFormatter(JsonLines() if getattr(options, "log_json", False) else _Text())
     log.addHandler(handler)
     log.setLevel(getattr(options, "log_level", "warning").upper())
 
 
-class _Standard(logging.StreamHandler):  # type: ignore[type-arg]
-    """To standard error, whichever it is when something is logged."""
+class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
+    """A handler for the `sys.stderr` of the moment, which a program may replace."""
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr
@@ -44,7 +44,7 @@ class _Standard(logging.StreamHandler):  # type: ignore[type-arg]
 
 
 class _Text(logging.Formatter):
-    """A line for people; in a terminal it takes the place of the line that tells the progress."""
+    """A line for people; in a terminal it replaces the progress line."""
 
     def __init__(self) -> None:
         erase = "\x1b[K" if sys.stderr.isatty() else ""
@@ -52,7 +52,7 @@ class _Text(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """A record as one line of JSON: time, level, logger, message, and whatever else it was given.
+    """A record as one line of JSON: time, level, logger, message, and all extra fields.
 
     >>> up = {"name": "flux", "levelname": "INFO", "msg": "up", "node": "site-1", "created": 0}
     >>> record = logging.makeLogRecord(up)
@@ -67,7 +67,7 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        document |= {name: value for name, value in vars(record).items() if name not in _USUAL}
+        document |= {name: value for name, value in vars(record).items() if name not in _STANDARD_FIELDS}
         if record.exc_info:
             document["exception"] = self.formatException(record.exc_info)
         return json.dumps(document, default=str)

@@ -1,4 +1,4 @@
-"""The command line: `flux run MODULE:FLOW` runs a dataflow, `flux status` and others tell of it, `flux spec` checks.
+"""The command line: `flux run MODULE:FLOW` runs a dataflow, `flux status` reports on it, `flux spec` checks Flux.
 
 Each command is in `flux.commands`. An error is one message on standard error that says what to do.
 """
@@ -38,7 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     for part in (run_flow, run_control, remote_processes, crash_point_list, spec_commands):
         part.add(commands)
     for name, command in commands.choices.items():
-        if name != "spec":  # It runs nothing that would log.
+        if name != "spec":  # It runs nothing that logs.
             log_output.add(command)
         command.add_argument("--traceback", action="store_true", help="print where in Flux an error arose, too")
     return parser

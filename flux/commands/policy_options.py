@@ -1,4 +1,4 @@
-"""The options of a command that say what a run does with rows it cannot process, and with too many rows."""
+"""The command-line options for the policy of a run: rows that an operator rejects, and overload."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..plan import Policy
 
 
 def add_policy(parser: argparse.ArgumentParser) -> None:
-    """Offer them."""
+    """Add them to the parser."""
     parser.add_argument(
         "--on-error",
         choices=("stop", "skip"),
@@ -19,16 +19,16 @@ def add_policy(parser: argparse.ArgumentParser) -> None:
         "--on-overload",
         choices=("wait", "shed"),
         default="wait",
-        help="when rows come too fast, the source waits (the default), or rows are dropped and counted",
+        help="when rows arrive too fast, the source waits (the default), or rows are dropped and counted",
     )
     parser.add_argument(
         "--max-latency-ms",
         type=float,
         metavar="MS",
-        help="let in only as many rows as come out within this time (default: as many as there is room for)",
+        help="let in only as many rows as are emitted within this time (default: as many as there is room for)",
     )
 
 
 def policy_of(options: argparse.Namespace) -> Policy:
-    """What was chosen; `PlanError` if it cannot be."""
+    """Return the chosen policy; `PlanError` if it is invalid."""
     return Policy(on_error=options.on_error, on_overload=options.on_overload, max_latency_ms=options.max_latency_ms)

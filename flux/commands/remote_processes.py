@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def add(commands: Commands) -> None:
-    """Offer them."""
+    """Add the four commands to the parser."""
     controller = commands.add_parser("controller", help="lead a run whose processes are on several machines")
     _add_flow(controller)
     controller.add_argument("--listen", required=True, metavar="HOST:PORT", help="where the others reach it")
@@ -66,14 +66,14 @@ def add(commands: Commands) -> None:
             type=float,
             default=LEASE_S,
             metavar="SECONDS",
-            help=f"it ends when it has reached neither controller nor any other process for so long "
+            help=f"it ends after this time without contact to the controller or any other process "
             f"(default {LEASE_S:g})",
         )
         if role == "site":
             parser.add_argument(
                 "--name",
                 metavar="site-N",
-                help="the name it would like; one that has died is not given",
+                help="the preferred name; that of a dead site is not given again",
             )
         else:
             _add_journal(parser)
@@ -81,7 +81,7 @@ def add(commands: Commands) -> None:
 
 
 def tcp(text: str) -> str:
-    """HOST:PORT as an address."""
+    """Return HOST:PORT as an address."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65_535:
         raise WrongCall(f"an address is HOST:PORT, such as 10.0.0.5:7000, got {text!r}")
@@ -101,7 +101,7 @@ def _add_flow(parser: argparse.ArgumentParser) -> None:
 
 def _add_journal(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--journal", required=True, metavar="DIR", help="a directory of its own, there again when it is started again"
+        "--journal", required=True, metavar="DIR", help="a directory of its own, which must persist across restarts"
     )
 
 
@@ -127,14 +127,14 @@ def _controller(options: argparse.Namespace) -> int:
         plan=flow.plan, directory=directory, run=own.run, secret=own.secret, tls=own.tls, controller=where, here=where
     )
     with address.listen(where) as listener:
-        return _live(RemoteController(config, listener, settings))
+        return _run_process(RemoteController(config, listener, settings))
 
 
 def _join(options: argparse.Namespace) -> int:
     controller, own = tcp(options.controller), credentials.of(options)
     name = _site_name(options.name) if options.role == "site" else None
     with ExitMonitor(controller, own) as witness:
-        joining = RemoteProcess(
+        remote = RemoteProcess(
             flow=_flow_of(options),
             role=options.role,
             controller=controller,
@@ -144,11 +144,11 @@ def _join(options: argparse.Namespace) -> int:
             patience_s=options.patience,
             lease_s=options.lease,
         )
-        return _live(joining.process(None if options.role == "site" else Path(options.journal), name))
+        return _run_process(remote.process(None if options.role == "site" else Path(options.journal), name))
 
 
-def _live(process: Runnable) -> int:
-    """Run it to its end. It dies of a signal: it is made to be killed, and others go on without it."""
+def _run_process(process: Runnable) -> int:
+    """Run it to its end. A signal kills it without cleanup: the other processes go on without it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     pa.set_cpu_count(1)
     try:

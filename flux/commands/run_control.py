@@ -35,14 +35,14 @@ _EVERY_MAX_S = 86_400.0
 
 
 def add(commands: Commands) -> None:
-    """Offer them."""
-    status = commands.add_parser("status", help="tell what a run is doing")
+    """Add the five commands to the parser."""
+    status = commands.add_parser("status", help="print what a run is doing")
     _add_target(status)
     _add_json(status)
     status.set_defaults(command=_status)
     top = commands.add_parser("top", help="watch a run: processes, rates, latency, buffers, recovery")
     _add_target(top)
-    top.add_argument("--once", action="store_true", help="tell once and end; also if the output is no terminal")
+    top.add_argument("--once", action="store_true", help="print once and end; also if the output is not a terminal")
     top.add_argument("--json", action="store_true", help="print one JSON document and end")
     top.add_argument("--every", type=_seconds, default=1.0, metavar="SECONDS", help="how often to look (default 1)")
     top.set_defaults(command=_top)
@@ -69,7 +69,7 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
         "name",
         nargs="?",
         metavar="NAME",
-        help="the dataflow's name, or its program's process; may be left out if there is one run",
+        help="the dataflow's name, or the process id of its program; may be left out if there is one run",
     )
 
 
@@ -91,34 +91,34 @@ def _seconds(text: str) -> float:
 
 @dataclass(frozen=True)
 class Target:
-    """A run that can be asked."""
+    """A run that answers commands."""
 
     address: str
     own: Identity
 
     @staticmethod
     def of(options: argparse.Namespace) -> Target:
-        """The run that a command is for."""
+        """Return the run that a command is for."""
         if options.controller is not None:
             return Target(tcp(options.controller), credentials.of(options))
         entry = registry.find(options.name)
         return Target(entry.address, command(bytes.fromhex(entry.secret)))
 
     def ask(self, request: Request, timeout_s: float) -> dict[str, Any]:
-        """Return its answer."""
+        """Send a request and return the answer."""
         return ask(self.address, self.own, request, timeout_s)
 
     def status(self) -> dict[str, Any]:
-        """What it is doing."""
+        """Return what the run is doing."""
         return self.ask(StatusRequest(), _STATUS_TIMEOUT_S)
 
     def outcome(self) -> dict[str, Any]:
-        """How a remote run has ended, when it has: its last `status`, and the `error` if it has failed."""
+        """Wait for the end of a remote run; return its last `status`, and the `error` if it has failed."""
         return self.ask(OutcomeRequest(), math.inf)
 
 
 def _status(options: argparse.Namespace) -> int:
-    _tell(Target.of(options).status(), options.json)
+    _print_status(Target.of(options).status(), options.json)
     return 0
 
 
@@ -126,32 +126,32 @@ def _top(options: argparse.Namespace) -> int:
     target = Target.of(options)
     outcome = None if options.controller is None else target.outcome
     if options.json or options.once or not watch(target.status, options.every, outcome):
-        _tell(target.status(), options.json)
+        _print_status(target.status(), options.json)
     return 0
 
 
 def _kill(options: argparse.Namespace) -> int:
     Target.of(options).ask(KillRequest(process=options.process), _KILL_TIMEOUT_S)
-    _say(options, f"{options.process} is killed", killed=options.process)
+    _report(options, f"{options.process} is killed", killed=options.process)
     return 0
 
 
 def _drain(options: argparse.Namespace) -> int:
     Target.of(options).ask(DrainRequest(site=options.site, within_s=_DRAIN_TIMEOUT_S), _DRAIN_TIMEOUT_S)
-    _say(options, f"{options.site} is drained: nothing is on it any more, and it has ended", drained=options.site)
+    _report(options, f"{options.site} is drained: nothing is on it any more, and it has ended", drained=options.site)
     return 0
 
 
 def _add_site(options: argparse.Namespace) -> int:
     site = Target.of(options).ask(AddSiteRequest(), _ADD_TIMEOUT_S)["site"]
-    _say(options, site, added=site)
+    _report(options, site, added=site)
     return 0
 
 
-def _say(options: argparse.Namespace, text: str, **document: str) -> None:
-    """What was done, for people or for programs."""
+def _report(options: argparse.Namespace, text: str, **document: str) -> None:
+    """Print what was done, as text or as JSON."""
     print(json.dumps(document) if options.json else text)
 
 
-def _tell(status: dict[str, Any], as_json: bool) -> None:
+def _print_status(status: dict[str, Any], as_json: bool) -> None:
     print(json.dumps(status) if as_json else "\n".join(screen(status)))

@@ -1,4 +1,4 @@
-"""`flux run MODULE:FLOW`: a dataflow on local processes, with its progress on standard error."""
+"""`flux run MODULE:FLOW`: run a dataflow on local processes, with its progress on standard error."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from .subcommand import Commands
 
 _LOOK_EVERY_S = 0.5
-_LINE_EVERY_S = 10.0  # Where lines cannot be written over, there are fewer of them.
+_LINE_EVERY_S = 10.0  # Where a line cannot be overwritten, there are fewer of them.
 _SHOWN = 5  # Skipped rows; the JSON document has more.
 _ERASE = "\x1b[K"
 
 
 def add(commands: Commands) -> None:
-    """Offer `flux run`."""
+    """Add `flux run` to the parser."""
     run = commands.add_parser("run", help="run a dataflow on local processes until its source has ended")
     run.add_argument("flow", metavar="MODULE:FLOW", help="a module and the name of the Dataflow in it")
     run.add_argument("--sites", type=int, default=2, metavar="N", help="sites that hold partitions (default 2)")
@@ -51,12 +51,12 @@ def add(commands: Commands) -> None:
 def _run(options: argparse.Namespace) -> int:
     flow = find_flow(options.flow)
     progress = ProgressLine(sys.stderr, options.json)
-    with _terminated_like_interrupted():
+    with _sigterm_as_interrupt():
         try:
             settings = {"availability": options.availability, "record": options.record}
             chosen = asdict(policy_of(options))
             with flow.start(options.sites, options.standby, **settings, **chosen) as run:
-                report = _attended(run, progress)
+                report = _wait_with_progress(run, progress)
         except OSError as error:
             raise FluxError(str(error)) from error
         finally:
@@ -67,14 +67,14 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _attended(run: Run, progress: ProgressLine) -> Report:
-    """The report of the run; until it is there, tell how far the run is."""
+def _wait_with_progress(run: Run, progress: ProgressLine) -> Report:
+    """Return the report of the run; until then, show its progress."""
     try:
         while True:
             try:
                 return run.wait(timeout=_LOOK_EVERY_S)
             except TimeoutError:
-                progress.tell(run.status())
+                progress.show(run.status())
     except KeyboardInterrupt:
         status = run.status()
         progress.end()
@@ -85,8 +85,8 @@ def _attended(run: Run, progress: ProgressLine) -> Report:
 
 
 @contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    """SIGTERM stops a run as Ctrl-C does: cleanly. A supervisor sends it."""
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """Let SIGTERM, which a supervisor sends, stop a run cleanly as Ctrl-C does."""
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -99,30 +99,30 @@ def _terminated_like_interrupted() -> Iterator[None]:
 
 
 class ProgressLine:
-    """How far a run is: in a terminal one line that is written over, elsewhere a line now and then."""
+    """The progress of a run: in a terminal one line that is overwritten, elsewhere a line every `_LINE_EVERY_S`."""
 
     def __init__(self, to: TextIO, quiet: bool) -> None:
         self._to = to
         self._quiet = quiet
-        self._over = to.isatty()
-        self._told_at = time.monotonic()
+        self._is_terminal = to.isatty()
+        self._shown_at = time.monotonic()
         self._failures = 0
         self._open = False
 
-    def tell(self, status: Status) -> None:
-        """Tell it, if it is time, or if somebody has died."""
+    def show(self, status: Status) -> None:
+        """Write the progress, if it is time, or if a process has died."""
         now = time.monotonic()
-        news = len(status.failures) > self._failures
-        if self._quiet or not (self._over or news or now >= self._told_at + _LINE_EVERY_S):
+        has_failed = len(status.failures) > self._failures
+        if self._quiet or not (self._is_terminal or has_failed or now >= self._shown_at + _LINE_EVERY_S):
             return
-        self._told_at, self._failures = now, len(status.failures)
-        # The cursor is left at the beginning, so that whatever else is written takes the place of this line.
-        self._to.write(f"{_ERASE}{progress_line(status)}\r" if self._over else f"{progress_line(status)}\n")
+        self._shown_at, self._failures = now, len(status.failures)
+        # The cursor stays at the start of the line, so that other output overwrites it.
+        self._to.write(f"{_ERASE}{progress_line(status)}\r" if self._is_terminal else f"{progress_line(status)}\n")
         self._to.flush()
-        self._open = self._over
+        self._open = self._is_terminal
 
     def end(self) -> None:
-        """Clear the line that is written over."""
+        """Clear the line in a terminal."""
         if self._open:
             self._to.write(_ERASE)
             self._to.flush()
@@ -130,7 +130,7 @@ class ProgressLine:
 
 
 def progress_line(status: Status) -> str:
-    """One line for people.
+    """Return the progress as one line for people.
 
     >>> print(progress_line(Status("words", 1.5, [], True, 2000, 10, 1500.0, 2.5, [], False)))
     words: 1.5 s, 2,000 rows in (1,500/s), 10 rows out (2/s)
@@ -143,21 +143,21 @@ def progress_line(status: Status) -> str:
     if status.failures:
         recovered = sum(failure.recovered_after_s is not None for failure in status.failures)
         parts.append(f"{len(status.failures)} failures, {recovered} recovered")
-    parts += _left_out(status)
+    parts += _dropped_rows(status)
     if status.t_s and not status.whole:
         parts.append("copies are missing")
     return ", ".join(parts)
 
 
 def summary(report: Report) -> str:
-    """The report for people.
+    """Return the report as text for people.
 
     >>> print(summary(Report(outputs=3, inputs=5, name="words", duration_s=0.5)))
     words: 5 rows in, 3 rows out in 0.5 s
     """
     lines = [f"{report.name}: {report.inputs:,} rows in, {report.outputs:,} rows out in {report.duration_s:.1f} s"]
-    if left_out := _left_out(report):
-        lines.append(f"  {', '.join(left_out)}")
+    if dropped := _dropped_rows(report):
+        lines.append(f"  {', '.join(dropped)}")
     lines += [f"  {row.step} skipped row {row.row}, {row.values}: {row.error}" for row in report.skipped_rows[:_SHOWN]]
     for failure in report.failures:
         after_s = failure.recovered_after_s
@@ -169,8 +169,8 @@ def summary(report: Report) -> str:
     return "\n".join(lines)
 
 
-def _left_out(told: Status | Report) -> list[str]:
-    counts = ((told.skipped, "rows skipped"), (told.shed, "rows shed"), (told.late, "rows too late"))
+def _dropped_rows(of: Status | Report) -> list[str]:
+    counts = ((of.skipped, "rows skipped"), (of.shed, "rows shed"), (of.late, "rows too late"))
     return [f"{count:,} {what}" for count, what in counts if count]
 
 

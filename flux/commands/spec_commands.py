@@ -1,6 +1,6 @@
-"""`flux spec`: the protocol's machines checked against their specification, shown, replayed, spoilt.
+"""`flux spec`: check the protocol's machines against their specification, show, replay and mutate them.
 
-The modules of `flux.spec` are imported when they are needed: no other command is to wait for them.
+The modules of `flux.spec` are imported when they are needed, so that no other command waits for them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def add(commands: Commands) -> None:
-    """Offer `flux spec`."""
+    """Add `flux spec` to the parser."""
     spec = commands.add_parser("spec", help="check the protocol's machines against their specification")
     parts = spec.add_subparsers(metavar="COMMAND", required=True)
     check = parts.add_parser("check", help="explore small worlds to the end and large ones at random")
@@ -39,7 +39,7 @@ def add(commands: Commands) -> None:
     replay.add_argument("--scale", type=int, default=1, metavar="N", help="20 for a world of `check --deep`")
     replay.add_argument("--full", action="store_true", help="print the whole run, not a shrunk one")
     replay.set_defaults(command=_replay)
-    rules = parts.add_parser("rules", help="take each rule of the protocol out; tell what goes wrong without it")
+    rules = parts.add_parser("rules", help="remove one rule of the protocol at a time; show what fails without it")
     rules.add_argument("numbers", nargs="*", type=int, metavar="N", help="numbers of rules (default: all)")
     rules.add_argument("--json", action="store_true", help="print one JSON document")
     rules.set_defaults(command=_rules)
@@ -120,5 +120,5 @@ def _mutate(options: argparse.Namespace) -> int:
 
 
 def _progress(quiet: bool) -> Callable[[str], None]:
-    """Lines for people on the error output; nothing beside a JSON document."""
+    """Return what prints progress on standard error; with a JSON document it prints nothing."""
     return (lambda line: None) if quiet else (lambda line: print(line, file=sys.stderr, flush=True))

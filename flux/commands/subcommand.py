@@ -1,4 +1,4 @@
-"""What the commands share: where each adds itself, and what is raised when a call is wrong."""
+"""What the commands share: the type of their parser, and the error for a wrong call."""
 
 from __future__ import annotations
 
@@ -12,4 +12,4 @@ if TYPE_CHECKING:
 
 
 class WrongCall(FluxError):
-    """The command line names something that does not exist; the status is that of an unknown option."""
+    """The command line names something that does not exist; the exit status is that of an unknown option."""

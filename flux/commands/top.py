@@ -1,10 +1,10 @@
-"""Top: what a run is doing, as a screen that is drawn again and again.
+"""The screen of `flux top`: what a run is doing, drawn at an interval.
 
-A screen is a list of lines, made of the document that `run.status()` is: the drawing is a few control sequences that
-every terminal knows, so that no further package is needed.
+A screen is a list of lines, made from the document of `run.status()`. Drawing takes a few control sequences that every
+terminal knows, so that no further package is needed.
 
-A local run has ended when its program does not answer any more. The controller of a remote run may only be away for a
-while: that the run has ended is its own to say, to those who have asked before and wait for it.
+A local run has ended when its program no longer answers. The controller of a remote run may only be away for a while:
+it reports the end of the run itself, to clients with a pending request for the outcome.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ Document = dict[str, Any]
 
 
 def watch(look: Callable[[], Document], every_s: float, outcome: Callable[[], Document] | None = None) -> bool:
-    """Draw what `look` gives until the run ends or Ctrl-C is pressed; False if the output is no terminal.
+    """Draw what `look` returns until the run ends or Ctrl-C is pressed; return False if the output is not a terminal.
 
-    `outcome` is of a remote run: it returns how that has ended, when it has.
+    `outcome` is for a remote run: it waits for the end of the run and returns its outcome.
     """
     if not sys.stdout.isatty():
         return False
@@ -51,7 +51,7 @@ def watch(look: Callable[[], Document], every_s: float, outcome: Callable[[], Do
 
 
 class _WatchedRun:
-    """A run as it was seen last."""
+    """The last known status of a run."""
 
     def __init__(self, look: Callable[[], Document], outcome: Callable[[], Document] | None) -> None:
         self.is_over = False
@@ -59,28 +59,28 @@ class _WatchedRun:
         self._look = look
         self._before: Document | None = None
         self._status = look()
-        self._ending = None if outcome is None else _Ending(outcome)
+        self._request = None if outcome is None else _OutcomeThread(outcome)
 
     @property
     def lines(self) -> list[str]:
         return [*screen(self._status, self._before), self.note]
 
     def look_again(self, after_s: float) -> None:
-        """Look when so much time has passed, or the run has ended."""
-        if self._ending is None:
+        """Get the status after `after_s` seconds, or when the run has ended."""
+        if self._request is None:
             time.sleep(after_s)
-        elif (outcome := self._ending.within(after_s)) is not None:
+        elif (outcome := self._request.wait(after_s)) is not None:
             self._before, self._status = None, outcome["status"]
             self._end(outcome["error"])
             return
         try:
             self._before, self._status, was_away, self.note = self._status, self._look(), bool(self.note), ""
-            if self._ending is not None:
-                self._ending.ask(anew=was_away)
+            if self._request is not None:
+                self._request.renew(is_lost=was_away)
         except RequestTimeout as late:
             self.note = f"{late}; asking again"
         except Unanswered as gone:
-            if self._ending is None or self._status["ended"]:
+            if self._request is None or self._status["ended"]:
                 self._end(None)
             else:
                 self.note = f"the controller does not answer ({gone}); asking again"
@@ -90,18 +90,18 @@ class _WatchedRun:
         self.note = f"{self._status['name']} has {'ended' if error is None else f'failed: {error}'}"
 
 
-class _Ending:
-    """The end of a remote run, for which a thread waits: `outcome` returns it when it has come."""
+class _OutcomeThread:
+    """A thread that has asked for the outcome of a remote run, and waits for the answer."""
 
     def __init__(self, outcome: Callable[[], Document]) -> None:
         self._outcome = outcome
-        self._came: queue.Queue[Document] = queue.Queue()
-        self._asking = self._begin()
+        self._answer: queue.Queue[Document] = queue.Queue()
+        self._thread = self._begin()
 
-    def ask(self, anew: bool) -> None:
-        """Have the controller asked, unless it is; `anew` if it may have gone, and the question with it."""
-        if anew or not self._asking.is_alive():
-            self._asking = self._begin()
+    def renew(self, is_lost: bool) -> None:
+        """Send the request again if it has failed, or `is_lost` because the controller was restarted."""
+        if is_lost or not self._thread.is_alive():
+            self._thread = self._begin()
 
     def _begin(self) -> threading.Thread:
         thread = threading.Thread(target=self._ask, daemon=True)
@@ -109,13 +109,13 @@ class _Ending:
         return thread
 
     def _ask(self) -> None:
-        with contextlib.suppress(FluxError):  # Who looks at the run meets the same, and says so.
-            self._came.put(self._outcome())
+        with contextlib.suppress(FluxError):  # The next status request meets the same error, and reports it.
+            self._answer.put(self._outcome())
 
-    def within(self, wait_s: float) -> Document | None:
-        """How the run has ended, if that comes in this time."""
+    def wait(self, wait_s: float) -> Document | None:
+        """Return the outcome of the run, if it arrives within this time."""
         try:
-            return self._came.get(timeout=wait_s)
+            return self._answer.get(timeout=wait_s)
         except queue.Empty:
             return None
 
@@ -129,9 +129,9 @@ def _draw(lines: list[str]) -> None:
 
 
 def screen(status: Document, before: Document | None = None) -> list[str]:
-    """The lines; with a snapshot from before, also how busy each process was since."""
+    """Return the lines; with an earlier status, also how busy each process was since then."""
     lines = [
-        f"{status['name']}, {status['t_s']:.1f} s: {_standing(status)}",
+        f"{status['name']}, {status['t_s']:.1f} s: {_health(status)}",
         f"  in   {status['inputs']:>15,} rows {status['input_rate']:>12,.0f} /s",
         f"  out  {status['outputs']:>15,} rows {status['output_rate']:>12,.0f} /s   {_latency(status)}",
         "",
@@ -148,7 +148,7 @@ def screen(status: Document, before: Document | None = None) -> list[str]:
     return lines + _failures(status["failures"])
 
 
-def _standing(status: Document) -> str:
+def _health(status: Document) -> str:
     if status["ended"]:
         return "the source has ended, and all output is durable"
     if status["building"]:
@@ -164,7 +164,7 @@ def _latency(status: Document) -> str:
 
 
 def _busy(status: Document, before: Document | None) -> dict[str, str]:
-    """The part of a processor that each process had since the last look."""
+    """Return the CPU use of each process since the last status, in percent."""
     if before is None or status["t_s"] <= before["t_s"]:
         return {}
     was = {(process["name"], process["incarnation"]): process["cpu_s"] for process in before["processes"]}

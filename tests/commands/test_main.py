@@ -135,7 +135,7 @@ def test_a_flow_that_is_not_there_is_said_plainly(
     ("text", "says"),
     [
         ("import not_installed_here", "broken.py, line 1: ModuleNotFoundError: No module named 'not_installed_here'"),
-        ("x = 1\ny = x / 0", "broken.py, line 2: ZeroDivisionError: division by zero. Mend it"),
+        ("x = 1\ny = x / 0", "broken.py, line 2: ZeroDivisionError: division by zero. Fix it"),
         ("def (", "SyntaxError"),
         ("import flux\nflux.sources.Files('gone.csv', 'csv')", "broken.py, line 2: Files: "),
         ("import flux\nflux.Dataflow('')", "broken.py, line 2: a dataflow's name"),
