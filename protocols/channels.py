@@ -1,4 +1,4 @@
-"""Sets of channels, as blocks: what lanes carry, and what is taken out of them."""
+"""Operations on sets of channels, which are kept as blocks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def producers_to(channels: Blocks, consumer: int) -> frozenset[int]:
 
 
 def grouped(items: Iterable[int], by: Callable[[int], K]) -> dict[K, tuple[int, ...]]:
-    """The items by what `by` says of them, in order of first appearance."""
+    """Group the items by the key that `by` returns, in order of first appearance."""
     groups: dict[K, list[int]] = {}
     for item in items:
         groups.setdefault(by(item), []).append(item)

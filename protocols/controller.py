@@ -1,18 +1,18 @@
 """Controller: owns the view, announces failures, and has lost copies rebuilt (thesis 3.2.3.1, 3.4.3.3).
 
-It waits until every node of the plan is there or dead, publishes the first view, and from then on a view for
-each change: a node died, a copy is being built, a copy is live. Copies are rebuilt from source to
+It waits until every node of the plan is connected or dead and publishes the first view. From then on it publishes a
+view for each change: a node died, a copy is being built, a copy is live. Copies are rebuilt from source to
 destination, a few per stage at a time, on nodes that hold nothing yet, else where the fewest copies are,
-and never where the partition has a copy already. When a partition has no copy left it says so, and the
-dataflow stops. An ingress or egress that died is replaced by the next process that comes to serve its stage.
+and never where the partition has a copy already. When a partition has no copy left it emits `Lost`, and the
+dataflow stops. An ingress or egress that died is replaced by the next process that connects to serve its stage.
 
-A view tells of every death; the next one leaves the dead out, but for those whose slots nobody else has yet. So views
-do not grow with the sites that are replaced. Who was left out and lives is
-known by its number, or by having seen a view, and refused as all the dead are (rule 32).
+Every death is listed in a view. The next view leaves the dead out, except those whose slots have not been filled
+yet. So views do not grow with the sites that are replaced. A node that was left out and still runs is recognised by
+its number, or because it has seen a view, and is refused like all the dead (rule 32).
 
-Every view is in a journal before anybody is sent it. A controller that is started again begins with the last
-one; each node says which views it has seen, is sent the rest, and repeats what it had reported. So a restart in any
-phase of a recovery or a move goes on where the view stands, and what else was known is known again.
+Every view is in a journal before it is sent to any node. A controller that is started again begins with the last
+one. Each node reports which views it has seen, is sent the rest, and repeats its earlier reports. So a recovery or a
+move resumes from the last view after a restart in any phase, and the rest is reported again.
 
 The thesis's messages are entries of views here: cu-ready is not needed, because attaches carry exact
 positions; cu-start is a standby in the view; cu-done and fi-done are `CopyReady`. The order from source to
@@ -46,12 +46,12 @@ from .view import number_of
 
 
 class Controller(Machine):
-    """Keeper of the view: at first the plan (a view with number 0), after a restart the last one in the journal."""
+    """Owner of the view: at first the plan (a view with number 0), after a restart the last one in the journal."""
 
     def __init__(self, view: View, at_once: int = 1) -> None:
         self.view = view
         self.at_once = at_once  # Copies of one stage that are built at the same time.
-        self.present: frozenset[str] = frozenset()  # Who is connected.
+        self.present: frozenset[str] = frozenset()  # The nodes that are connected.
 
     @property
     def title(self) -> str:
@@ -64,7 +64,7 @@ class Controller(Machine):
     # Guards.
 
     def is_from_the_dead(self, message: Hello | CopyReady | CopyFailed) -> bool:
-        seen = message.view if isinstance(message, Hello) else 0  # Only sites say the others.
+        seen = message.view if isinstance(message, Hello) else 0  # The other messages come from sites only.
         return message.node in self.view.dead or self.view.has_forgotten(message.node, seen)
 
     def is_expected(self, message: Hello) -> bool:
@@ -75,14 +75,14 @@ class Controller(Machine):
         return is_known and is_the_one and has_seen and self._may_join(message)
 
     def is_a_new_site(self, message: Hello) -> bool:
-        # One without a number could not be told from a new one when it has died and is forgotten.
+        # A site without a number, once dead and left out of the view, could not be distinguished from a new one.
         return not message.ends and number_of(message.node) > 0 and self._is_new(message)
 
     def is_a_new_end(self, message: Hello) -> bool:
         return self._serves_an_end(message) and not self._is_late(message)
 
     def is_late(self, message: Hello) -> bool:
-        return self._serves_an_end(message)  # Else it were a new one.
+        return self._serves_an_end(message)  # The row of `is_a_new_end` has not matched.
 
     def is_alive(self, message: Closed) -> bool:
         return self.view.alive(message.node)
@@ -104,13 +104,13 @@ class Controller(Machine):
 
     def is_over(self, message: CopyReady | CopyFailed) -> bool:
         was_begun = 0 < message.version <= self.view.versions
-        is_on_its_way = any(s.version == message.version for s in self.view.standby)
-        return was_begun and not is_on_its_way and message.node in self.view.nodes
+        is_in_transfer = any(s.version == message.version for s in self.view.standby)
+        return was_begun and not is_in_transfer and message.node in self.view.nodes
 
     def is_possible(self, message: Move) -> bool:
         stages = self.view.copies
         if self.number == 0 or not 0 <= message.stage < len(stages) or self.view.is_end(message.stage):
-            return False  # There is no dataflow yet, or it is an end of it, which does not move.
+            return False  # There is no dataflow yet, or the stage is an end, which does not move.
         if not 0 <= message.partition < len(stages[message.stage]):
             return False
         copies = stages[message.stage][message.partition]
@@ -132,7 +132,7 @@ class Controller(Machine):
         yield from self._change(replace(self.view, nodes=(*self.view.nodes, message.node)))
 
     def replace_the_end(self, message: Hello) -> Iterator[Effect]:
-        # Whoever starts an end again has seen the last one die, also if we have not.
+        # An end is started again only after the last one has died, also if its connection has not closed yet.
         dead = {node for stage in message.ends for node in self.view.copies[stage][0]}
         copies = tuple(
             ((message.node,),) if stage in message.ends else partitions
@@ -173,7 +173,7 @@ class Controller(Machine):
     # How it is done.
 
     def _may_join(self, message: Hello) -> bool:
-        """Whether it speaks this protocol and is not here already."""
+        """Whether the node speaks this protocol and is not connected already."""
         return message.version == VERSION and message.node not in self.present
 
     def _is_new(self, message: Hello) -> bool:
@@ -184,22 +184,22 @@ class Controller(Machine):
         return self._is_new(message) and bool(message.ends) and set(message.ends) <= set(self._ends())
 
     def _is_late(self, message: Hello) -> bool:
-        """Whether a later process serves its end, or the first one may still come."""
+        """Whether a later process serves its end, or the first one may still connect."""
         return any(message.incarnation <= self._incarnation(stage) for stage in message.ends)
 
     def _incarnation(self, stage: int) -> int:
-        """Of who serves an end."""
+        """The incarnation of the process that serves an end."""
         return dict(self.view.incarnations).get(stage, 1)
 
     def _ends(self) -> list[int]:
         return [stage for stage in range(len(self.view.copies)) if self.view.is_end(stage)]
 
     def _can_be_spared(self) -> list[str]:
-        """The sites that may be declared dead though they may be alive: never the holder of a last copy (rule 19)."""
+        """The sites that may be declared dead while they may be alive: never the holder of a last copy (rule 19)."""
         return [node for node in _sites(self.view) if not self.view.needs(node)]
 
     def _ends_to_spare(self, message: LinkDown) -> list[str]:
-        """Which of two nodes that cannot reach each other may go."""
+        """Those of two nodes that cannot reach each other that may be removed."""
         if message.a == message.b or not (self.view.alive(message.a) and self.view.alive(message.b)):
             return []
         return [node for node in self._can_be_spared() if node in (message.a, message.b)]
@@ -209,21 +209,21 @@ class Controller(Machine):
         yield from self._change(_without(self.view, node))
 
     def _change(self, view: View) -> Iterator[Effect]:
-        """Publish `view` as the next one, with whatever may be built from now on; the first when all are there."""
+        """Publish `view` as the next one, with the copies to build; the first one only when all nodes are connected."""
         lost = view.lost()
         if self.number == 0 and any(view.alive(node) and node not in self.present for node in view.nodes):
             self.view = view
         elif lost:
-            self.view = view  # Nobody is told: the dataflow stops.
+            self.view = view  # It is not published: the dataflow stops.
             yield Lost(partitions=lost)
         else:
             self.view = self._with_recovery(replace(self._forgetting(view), number=view.number + 1))
             yield Publish(view=self.view, to=tuple(sorted(self.present)))
 
     def _forgetting(self, view: View) -> View:
-        """`view` without those of whose death the last one has told, and whose slots others have (rule 32)."""
+        """Return `view` without the nodes that were dead in the last one and have no slot any more (rule 32)."""
         if self.number == 0:
-            return view  # Nobody has been told anything.
+            return view  # No view has been published.
         placed = {node for partitions in view.copies for copies in partitions for node in copies}
         gone = self.view.dead - placed
         return replace(
@@ -234,7 +234,7 @@ class Controller(Machine):
         )
 
     def _with_recovery(self, view: View) -> View:
-        """Begin to rebuild what is lost in the stage nearest to the source, as many copies as may be at once."""
+        """Begin to rebuild the lost copies of the stage nearest to the source, at most `at_once` at a time."""
         for stage, partitions in enumerate(view.copies):
             if view.is_end(stage):
                 continue
@@ -255,7 +255,7 @@ class Controller(Machine):
 
 
 def _without(view: View, node: str) -> View:
-    """The view when `node` is dead. A copy that lost its donor stays: only its site knows if it has the state."""
+    """The view when `node` is dead. A standby that lost its donor stays: only its site knows if it has the state."""
     kept = tuple(s for s in view.standby if s.node != node)
     return replace(view, dead=view.dead | {node}, standby=kept)
 
@@ -274,7 +274,7 @@ def _with_standby(view: View, stage: int, partition: int, slot: int, node: str) 
 
 
 def _placed(view: View, done: Standby) -> tuple[tuple[tuple[str, ...], ...], ...]:
-    """The copies with `done` in its slot, or in that of a copy that died since: no live one makes place for it then."""
+    """The copies with `done` in its slot, or in that of a copy that died since, so that no live copy is replaced."""
     stage = list(view.copies[done.stage])
     copies = list(stage[done.partition])
     copies[next((slot for slot, node in enumerate(copies) if node in view.dead), done.slot)] = done.node
@@ -283,13 +283,13 @@ def _placed(view: View, done: Standby) -> tuple[tuple[tuple[str, ...], ...], ...
 
 
 def _sites(view: View) -> list[str]:
-    """The live nodes that may hold copies: all but those that are, or were, an ingress or an egress."""
+    """The live nodes that may hold copies: all but the ingress and the egresses."""
     ends = {node for stage, copies in enumerate(view.copies) if view.is_end(stage) for node in copies[0]}
     return [node for node in view.nodes if view.alive(node) and node not in ends]
 
 
 def _load(view: View) -> Counter[str]:
-    """How many copies each node has, or is to have."""
+    """The number of copies that each node has, or is to have."""
     load = Counter(node for partitions in view.copies for copies in partitions for node in copies)
     load.update(standby.node for standby in view.standby)
     return load

@@ -1,12 +1,12 @@
-"""Egress: hands the last stage's output to the sink, merged in order or as it comes (thesis 3.2.1.2, fig. 3.5).
+"""Egress: hands the last stage's output to the sink, merged in order or as it arrives (thesis 3.2.1.2, fig. 3.5).
 
 It is FH-Cons with one partition that has one copy: it takes each producer from its primary copy, and
 from the secondary when the primary's site has failed. It acknowledges what the sink made durable.
 
-An egress that is started again, under a name of its own, goes on behind what its sink has made `durable`. What
-the last one had not acknowledged is still in its producers' buffers: they kept it while the place was empty.
-The sink of an unordered egress has rows beyond that position. It notes with them how far `ahead` it is of each
-producer, as every `Consume` says, and the next egress begins exactly there: each row comes once.
+An egress that is started again, under a name of its own, resumes after what its sink has made `durable`. Rows that
+the last one had not acknowledged are still in the producers' buffers, which keep them while no egress is live.
+The sink of an unordered egress has rows beyond that position. It stores with them how far `ahead` of that position it
+is for each producer, as every `Consume` says. The next egress begins exactly there, so each row arrives once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ONLY = 0  # The egress's one cohort.
 
 
 class Egress(Machine):
-    """The node `name` behind the last segment; `stage` is its own, one more than the segment's."""
+    """The node `name` after the last segment; `stage` is its own, one more than the segment's."""
 
     def __init__(self, name: str, stage: int, durable: Position = 0, ahead: tuple[Ahead, ...] = ()) -> None:
         self.name = name

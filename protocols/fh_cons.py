@@ -4,30 +4,30 @@ A stage may have several edges into it (a join, a union): their rows are merged 
 takes each channel from exactly one producer copy, in lanes, keeps the rows it may not consume yet, and knows
 its *frontier*: the least position over its lanes, up to which every row is here and the merge by sequence number
 is certain. It acknowledges what it has consumed to every site that holds a copy of its producers, also those that
-do not feed it (rule 1). When the view says that another copy is to feed a channel, because the sender died
-(fig. 3.5 (2)) or moved away, the channel is attached there at the exact position received.
-S-Cons is this machine with the ingress as its only producer; the egress is it with a sink behind it.
+do not feed it (rule 1). The view determines which copy feeds a channel. When the sender has died (fig. 3.5 (2)) or
+moved away, the channel is attached to another copy at the exact position received.
+S-Cons is this machine with the ingress as its only producer; the egress is this machine with a sink after it.
 
-An *unordered* stage does not wait for the merge: a step takes all that is here, whole frames, also beyond the
-frontier. Its position, which it acknowledges and at which cohorts meet, is the frontier as before, so nothing that
-it has not consumed is ever released; how far *ahead* of it the rows of each producer were taken goes with its state,
-and a new copy is fed each producer from exactly there. So each row is consumed once, by every copy, in an order that
+An *unordered* stage does not wait for the merge: a step takes all frames that are here, whole, also beyond the
+frontier. Its position, which it acknowledges and at which cohorts meet, is still the frontier. So no row that it has
+not consumed is ever released. How far *ahead* of it the rows of each producer were taken is a part of its state, and a
+new copy is fed each producer from exactly there. So every copy consumes each row once, in an order that
 differs from copy to copy and from run to run. Its operator must be indifferent to that order, or the copies differ.
-What it emits is in the order of sequence numbers again for its consumers: they are sent what is up to the frontier.
+Its consumers are sent its output only up to the frontier, in the order of sequence numbers.
 
-Partitions that have come equally far are a *cohort* and are consumed in one step. There is one, but for
-copies that were just built: such a copy founds a cohort at its snapshot's position, catches up, and
-is fused with the oldest one when both stand at the same position. Neither waits for the other but for the
+Partitions at the same position are a *cohort* and are consumed in one step. There is one cohort, except while copies
+catch up: a copy that was just built starts a cohort at its snapshot's position, and
+is fused with the oldest one when both are at the same position. Neither waits for the other except in the
 last step before they meet.
 
-Departure: acks tell what was consumed, not what was received, because then rows that wait for the
+Departure: acks report what was consumed, not what was received, because then rows that wait for the
 merge stay in their producers' buffers: these bound a consumer's memory without credits, and a
-snapshot needs no unprocessed input. An ack speaks for all cohorts of the site.
-Departure: there is no `entitle`. A site that is to hold a new copy says when it asks for the state at which
-position or later it wants it, and acknowledges nothing beyond that position until it has the state. So what
-the copy will need is kept for the site itself, everywhere, from before the cut.
-Departure: the thesis waits for a tuple from every producer and stalls on an idle one; every frame
-says how far it goes, with rows or without.
+snapshot needs no unprocessed input. An ack covers all cohorts of the site.
+Departure: there is no `entitle`. A site that is to hold a new copy requests the state at a given position or later, and
+acknowledges nothing beyond that position until it has the state, because then all producers keep for the site
+what the copy will need, from before the cut.
+Departure: the thesis waits for a tuple from every producer and stalls on an idle one; here every frame
+carries its end position, with rows or without.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ from .messages import (
     View,
 )
 
-NOBODY = ""  # The sender of a lane whose producers have no copy left: it holds the frontier back.
+NO_SENDER = ""  # Of a lane whose producers have no copy left: it holds the frontier back.
 
 
 class LaneIn(NamedTuple):
-    """Which channels of `edge` come from `sender`, and up to where they have been received.
+    """The channels of `edge` that `sender` feeds, and the position up to which they have been received.
 
     While `stops` are unconfirmed, frames may still carry channels that were taken out; a lane without
-    channels only waits for that. `into` is the lane that its sender was asked to make it a part of.
+    channels only waits for that. `into` is the lane that its sender was asked to merge it into.
     """
 
     edge: int
@@ -76,7 +76,7 @@ class LaneIn(NamedTuple):
 
 
 class Cohort(NamedTuple):
-    """Partitions that have come equally far: consumed up to, and what the operator is busy up to, if it is."""
+    """Partitions at the same position: what they have consumed, and what the operator is at work up to, if it is."""
 
     partitions: frozenset[int]
     consumed: Position
@@ -97,7 +97,7 @@ class FhCons(Machine):
         self.view: View | None = None
         self.lane_id = 0
         self.acked: Position = 0
-        self.limit: Position | None = None  # Copies on their way here need what is behind it.
+        self.limit: Position | None = None  # Copies in transfer to this site need what is after it.
         self.cohorts: dict[int, Cohort] = {}
         self.installed: dict[int, int] = {}  # Copies that run here and are not live yet: version, partition.
         self.lanes: dict[int, LaneIn] = {}
@@ -113,20 +113,20 @@ class FhCons(Machine):
         assert self.view is not None
         return self.stage in self.view.unordered
 
-    # What the segment around it asks.
+    # For the pooler or egress around it.
 
     def frontier(self, cohort: int) -> Position:
-        """Up to here every row of every channel of the cohort has been received (rule 7)."""
+        """The position up to which every row of every channel of the cohort has been received (rule 7)."""
         positions = [lane.upto for lane in self.lanes.values() if lane.cohort == cohort and lane.channels]
         return min(positions) if positions else self.cohorts[cohort].consumed
 
     @property
     def consumed(self) -> Position:
-        """Up to here all cohorts have consumed; one whose partitions have left is only at work still."""
+        """The position up to which all cohorts have consumed, without those whose partitions have left."""
         return min((cohort.consumed for cohort in self.cohorts.values() if cohort.partitions), default=self.acked)
 
     def reach(self, cohort: int) -> Position:
-        """How far the cohort may be consumed now, so that cohorts meet."""
+        """The position up to which the cohort may be consumed now, so that cohorts meet."""
         upto = self._within_a_step(cohort)
         if len(self.cohorts) == 1:
             return upto
@@ -137,11 +137,11 @@ class FhCons(Machine):
             if younger.consumed > own.consumed:
                 upto = min(upto, younger.consumed)
             elif other != oldest and self._within_a_step(other) >= own.consumed:
-                return own.consumed  # It is about to meet us: one step more, and it would run after us for ever.
+                return own.consumed  # It is about to meet this one, and after one more step it might never do so.
         return upto
 
     def _within_a_step(self, cohort: int) -> Position:
-        """How far one step takes the cohort: a copy that has much to catch up with must not keep others waiting."""
+        """How far one step takes the cohort: a copy with much to catch up must not make others wait."""
         upto = self.frontier(cohort)
         if self.step_most is None or self.unordered:  # An unordered stage takes whole frames.
             return upto
@@ -150,21 +150,21 @@ class FhCons(Machine):
     def has_early(self, cohort: int) -> bool:
         """Whether rows are here that may be consumed before the frontier reaches them.
 
-        Not while cohorts are to meet: who is busy with such rows is not there when the other one is.
+        Not while cohorts are to meet: one at work on such rows is not idle when the other gets there.
         """
         return self.unordered and len(self.cohorts) == 1 and bool(self.pending.get(cohort))
 
     def take(self, cohort: int, upto: Position, early: bool = True) -> tuple[PendingInput, ...]:
-        """Begin to consume up to `upto`: the frames with such rows; what lies beyond stays pending.
+        """Take the frames with rows up to `upto`, to be consumed; what lies beyond stays pending.
 
-        An unordered stage takes frames whole, and the `early` ones that begin beyond `upto` too.
+        An unordered stage takes whole frames, and with `early` also those that begin beyond `upto`.
         """
         own = self.cohorts[cohort]
         assert own.idle and own.consumed <= upto <= self.frontier(cohort), f"cannot consume {upto} of {own}"
         assert own.consumed < upto or self.has_early(cohort), f"nothing to consume of {own}"
         pending = self.pending.get(cohort, ())
         is_taken = [frame.after < upto or (early and self.unordered) for frame in pending]
-        # What was not taken stays; and in an ordered stage what was taken in part.
+        # A frame that was not taken stays; in an ordered stage also one that was taken in part.
         self.pending[cohort] = tuple(
             frame
             for frame, taken in zip(pending, is_taken, strict=True)
@@ -174,7 +174,7 @@ class FhCons(Machine):
         return tuple(frame for frame, taken in zip(pending, is_taken, strict=True) if taken)
 
     def begin(self, cohort: int, upto: Position, early: bool = True) -> Consume:
-        """Begin to consume up to `upto`: the work for the operator, or the sink."""
+        """Begin to consume up to `upto`; return the work for the operator or the sink."""
         own = self.cohorts[cohort]
         return Consume(
             stage=self.stage,
@@ -187,7 +187,7 @@ class FhCons(Machine):
         )
 
     def finish(self, cohort: int) -> None:
-        """What was begun is consumed."""
+        """Record that the work in progress is consumed."""
         own = self.cohorts[cohort]
         assert own.working_upto is not None, f"nothing was begun of {own}"
         self.cohorts[cohort] = Cohort(own.partitions, own.working_upto)
@@ -196,8 +196,8 @@ class FhCons(Machine):
     def ahead(self, partition: int, upto: Position) -> tuple[Ahead, ...]:
         """How far beyond `upto` the rows of each producer were taken for `partition`, in an unordered stage.
 
-        It is what was received, without what is pending. No lane could say it: lanes are merged when as much
-        was received in them, and not as much may have been taken.
+        It is what was received, without what is pending. Lanes do not record it: they are merged when both have
+        received up to one position, and what was taken of them may differ.
         """
         if not self.unordered:
             return ()
@@ -205,7 +205,7 @@ class FhCons(Machine):
         for lane in self.lanes.values():
             taken |= {(lane.edge, producer): lane.upto for producer in producers_to(lane.channels, partition)}
         for frames in self.pending.values():
-            for frame in reversed(frames):  # The first that waits of a channel is the one that counts.
+            for frame in reversed(frames):  # The first pending frame of a channel is the one that counts.
                 taken |= {(frame.edge, producer): frame.after for producer in producers_to(frame.channels, partition)}
         groups: dict[tuple[int, Position], list[int]] = {}
         for (edge, producer), position in sorted(taken.items()):
@@ -217,7 +217,7 @@ class FhCons(Machine):
         )
 
     def acknowledge(self) -> Iterator[Effect]:
-        """Tell every producer site up to where all cohorts have consumed (fig. 3.3 (3), rule 1)."""
+        """Acknowledge to every producer site what all cohorts have consumed (fig. 3.3 (3), rule 1)."""
         position = self.consumed if self.limit is None else min(self.consumed, self.limit)
         if position <= self.acked:
             return
@@ -229,26 +229,26 @@ class FhCons(Machine):
     def add_cohort(
         self, cohort: int, partitions: frozenset[int], consumed: Position, ahead: tuple[Ahead, ...] = ()
     ) -> Iterator[Effect]:
-        """Copies of `partitions` are here, through everything up to `consumed`, and `ahead` of it: have them fed."""
+        """Add copies that have consumed everything up to `consumed`, and some rows `ahead` of it; attach them."""
         assert self.view is not None
         self.cohorts[cohort] = Cohort(partitions=partitions, consumed=consumed)
         feeds: dict[tuple[int, str, Position], list[Block]] = {}
         for slot, consumers in grouped(sorted(partitions), self._slot).items():
             for edge in self.producers:
-                at = dict.fromkeys(self._everyone(edge), consumed)
+                at = dict.fromkeys(self._producers_of(edge), consumed)
                 for taken in ahead:
                     at |= dict.fromkeys(taken.producers, taken.position) if taken.edge == edge else {}
-                for sender, producers in self._senders(edge, self._everyone(edge), slot).items():
+                for sender, producers in self._senders(edge, self._producers_of(edge), slot).items():
                     for position, some in grouped(producers, at.__getitem__).items():
                         block = Block(producers=some, consumers=consumers)
                         feeds.setdefault((edge, sender, position), []).append(block)
         for (edge, sender, position), channels in feeds.items():
             yield from self._attach(edge, cohort, sender, tuple(channels), position)
         if ahead:
-            yield from self._gather()  # What one sender sends from several places on comes in one lane in the end.
+            yield from self._gather()  # Lanes of one sender from several positions are merged in the end.
 
     def cohorts_to_fuse(self) -> tuple[int, int] | None:
-        """Two idle cohorts at one position, the older one last."""
+        """Return two idle cohorts at one position, the older one last, if there are any."""
         if len(self.cohorts) < 2:
             return None
         oldest = min(self.cohorts)
@@ -259,7 +259,7 @@ class FhCons(Machine):
         return None
 
     def fuse(self, cohort: int, into: int) -> Iterator[Effect]:
-        """Make one cohort of two."""
+        """Merge a cohort into an older one, and ask for their lanes to be merged."""
         young, old = self.cohorts.pop(cohort), self.cohorts[into]
         self.cohorts[into] = old._replace(partitions=old.partitions | young.partitions)
         self.pending[into] = self.pending.get(into, ()) + self.pending.pop(cohort, ())
@@ -269,10 +269,10 @@ class FhCons(Machine):
         yield from self._gather()
 
     def gone(self, view: View) -> frozenset[int]:
-        """The partitions that were here and that `view` has given to others."""
-        coming = {s.partition for s in view.standby if (s.stage, s.node) == (self.stage, self.name)}
+        """The partitions that are here and that `view` assigns to other sites."""
+        in_transfer = {s.partition for s in view.standby if (s.stage, s.node) == (self.stage, self.name)}
         here = frozenset(p for cohort in self.cohorts.values() for p in cohort.partitions)
-        return here - view.held(self.stage, self.name) - coming
+        return here - view.held(self.stage, self.name) - in_transfer
 
     # Guards.
 
@@ -295,7 +295,7 @@ class FhCons(Machine):
         return (lane.edge, lane.sender, lane.cohort, lane.upto) == (into.edge, into.sender, into.cohort, into.upto)
 
     def _lane_of(self, message: Data | Stopped | Merged) -> LaneIn | None:
-        """The lane that a message came in, if the sender is right."""
+        """The lane of a message, if the message is from its sender and edge."""
         lane = self.lanes.get(message.lane_id)
         if lane is None or (lane.edge, lane.sender) != (message.edge, message.sender):
             return None
@@ -333,30 +333,30 @@ class FhCons(Machine):
         self.view = view
         self.producers = {edge: view.members(view.edges[edge][0]) for edge in view.inputs(self.stage)}
         if self.name not in view.members(self.stage):
-            # Who feeds it forgets its lanes and acks with this view too; if it comes back, it comes anew.
+            # Its senders forget its lanes and acks with this view too. If the site returns, it starts anew.
             self.lanes.clear()
             self.acked = 0
         yield from self._forget(gone)
         if self.acked:
-            # State your position on join, also if it has not changed (rule 4). Who has acknowledged nothing since he is
-            # here says nothing: a producer that knows more of an earlier time keeps to that.
+            # A new producer gets the position, also if it has not changed (rule 4). A site that has acknowledged
+            # nothing since it joined sends none: the producer may have a higher floor from an earlier membership.
             for edge, producers in self.producers.items():
                 for producer in producers:
                     if producer not in before.get(edge, ()):
                         yield self._ack(edge, producer)
         for lane_id in list(self.lanes):
             yield from self._change_senders(lane_id)
-        yield from self._gather()  # Also what was asked before: the lane it was to become a part of may be gone.
+        yield from self._gather()  # Also for earlier requests: the lane to merge into may be gone.
 
     # How it is done.
 
-    def _everyone(self, edge: int) -> tuple[int, ...]:
+    def _producers_of(self, edge: int) -> tuple[int, ...]:
         """All producer partitions of an edge."""
         assert self.view is not None
         return tuple(range(len(self.view.copies[self.view.edges[edge][0]])))
 
     def _forget(self, partitions: frozenset[int]) -> Iterator[Effect]:
-        """Take partitions out of cohorts and lanes. A cohort at work stays until it is through."""
+        """Take partitions out of cohorts and lanes. A cohort at work stays until the work is finished."""
         if not partitions:
             return
         for cohort, own in list(self.cohorts.items()):
@@ -372,7 +372,7 @@ class FhCons(Machine):
 
     def _to(self, edge: int, partitions: frozenset[int]) -> Blocks:
         """All channels of an edge to these partitions."""
-        return (Block(producers=self._everyone(edge), consumers=tuple(sorted(partitions))),)
+        return (Block(producers=self._producers_of(edge), consumers=tuple(sorted(partitions))),)
 
     def _drop_empty_cohorts(self) -> None:
         for cohort in [k for k, own in self.cohorts.items() if not own.partitions and own.idle]:
@@ -380,7 +380,7 @@ class FhCons(Machine):
             self.pending.pop(cohort, None)
 
     def _change_senders(self, lane_id: int) -> Iterator[Effect]:
-        """Attach the channels of a lane that somebody else is to feed, at the position received."""
+        """Attach the channels of a lane that get another sender, at the position received."""
         assert self.view is not None
         lane = self.lanes[lane_id]
         feeds: dict[str, list[Block]] = {}
@@ -393,7 +393,7 @@ class FhCons(Machine):
                 yield from self._stop(lane_id, tuple(channels))
                 yield from self._attach(lane.edge, lane.cohort, sender, tuple(channels), lane.upto)
         if lane.sender in self.view.dead:
-            assert lane_id not in self.lanes or not self.lanes[lane_id].channels, "nobody is fed by the dead"
+            assert lane_id not in self.lanes or not self.lanes[lane_id].channels, "a dead sender feeds no channel"
             self.lanes.pop(lane_id, None)
 
     def _stop(self, lane_id: int, channels: Blocks) -> Iterator[Effect]:
@@ -402,13 +402,13 @@ class FhCons(Machine):
         left = without(lane.channels, channels)
         if left == lane.channels:
             return
-        if lane.sender == NOBODY or lane.sender in self.view.dead:
+        if lane.sender == NO_SENDER or lane.sender in self.view.dead:
             self.lanes[lane_id] = lane._replace(channels=left)
             if not left:
                 del self.lanes[lane_id]
             return
         self.lanes[lane_id] = lane._replace(channels=left, stops=lane.stops + 1)
-        # Exactly what is in this lane: the sender may have merged another into it, which is stopped by its own name.
+        # Exactly the channels of this lane: the sender may have merged another into it, which gets its own stop.
         taken = without(lane.channels, left)
         stop = Stop(sender=self.name, view=self.view.number, edge=lane.edge, lane_id=lane_id, channels=taken)
         yield Send(to=lane.sender, message=stop)
@@ -417,7 +417,7 @@ class FhCons(Machine):
         assert self.view is not None
         self.lane_id += 1
         self.lanes[self.lane_id] = LaneIn(edge=edge, cohort=cohort, sender=sender, channels=channels, upto=position)
-        if sender != NOBODY:
+        if sender != NO_SENDER:
             attach = Attach(
                 sender=self.name,
                 view=self.view.number,
@@ -434,11 +434,11 @@ class FhCons(Machine):
         return Send(to=producer, message=ack)
 
     def _gather(self) -> Iterator[Effect]:
-        """Ask that what one sender sends to one cohort comes in one lane: the first, so that none waits for itself."""
+        """Ask each sender to feed a cohort in one lane. Lanes merge into the first, so that none waits for itself."""
         assert self.view is not None
         first: dict[tuple[int, int, str], int] = {}
         for lane_id, lane in self.lanes.items():
-            if not lane.channels or lane.sender == NOBODY:
+            if not lane.channels or lane.sender == NO_SENDER:
                 continue
             into = first.setdefault((lane.edge, lane.cohort, lane.sender), lane_id)
             if into not in (lane_id, lane.into):
@@ -447,7 +447,7 @@ class FhCons(Machine):
                 yield Send(to=lane.sender, message=merge)
 
     def _slot(self, partition: int) -> int:
-        """Which copy of `partition` this node has, or is going to have."""
+        """The slot of `partition` whose copy this node has, or is going to have."""
         assert self.view is not None
         copies = self.view.copies[self.stage][partition]
         if self.name in copies:
@@ -456,11 +456,13 @@ class FhCons(Machine):
             s.slot for s in self.view.standby if (s.stage, s.partition, s.node) == (self.stage, partition, self.name)
         )
 
-    def _senders(self, edge: int, producers: Iterable[int], slot: int, now: str = NOBODY) -> dict[str, tuple[int, ...]]:
-        """Who feeds a consumer's copy: who does `now`, else the producer's copy in the same slot (fig. 3.11).
+    def _senders(
+        self, edge: int, producers: Iterable[int], slot: int, now: str = NO_SENDER
+    ) -> dict[str, tuple[int, ...]]:
+        """The senders of a consumer's copy: `now` if it is live, else the producer's copy in its slot (fig. 3.11).
 
         Departure: when the copy in the same slot is back, the consumer stays with the one that feeds it (rule 13
-        says that it may move), because a copy that was just built is behind, and the consumer would wait for it.
+        says that it may move), because a copy that was just built lags, and the consumer would wait for it.
         """
         view = self.view
         assert view is not None
@@ -472,7 +474,7 @@ class FhCons(Machine):
             live = view.live_copies(stage, producer)
             if now in live:
                 return now
-            return own if own in live else next(iter(live), NOBODY)
+            return own if own in live else next(iter(live), NO_SENDER)
 
         return grouped(producers, sender)
 

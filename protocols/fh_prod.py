@@ -2,19 +2,20 @@
 
 It keeps what the site's copies have produced until every consumer site of every edge has acknowledged it,
 and feeds *lanes*. A lane is a set of channels of one edge to one consumer site that move together, opened by
-that site's `attach` at an exact position; its cursor is what was sent. The consumer numbers its attaches; the
-number, the *stint*, names the lane. S-Prod is this machine with the egress as its only consumer.
+that site's `attach` at an exact position; its cursor is the position up to which rows were sent. The consumer numbers
+its attaches; the number, the *lane id* (a stint in rule 6), names the lane. S-Prod is this machine with the egress as
+its only consumer.
 
-The site's partitions come in *cohorts*: partitions that have come equally far. There is one, but for
-copies that were just built and still catch up. A lane goes as far as the last of its producers.
+The site's partitions are in *cohorts*: partitions at the same position. There is one cohort, except while copies that
+were just built catch up. A lane is sent up to the position of the slowest of its producers.
 
-An unordered stage emits rows beyond its position. They wait here until it has come past them: what was produced, and
-is sent, is everything up to the position, in order, whatever the order in which it was emitted.
+An unordered stage emits rows beyond its position. They are buffered here until its position has passed them. Consumers
+are sent everything up to the position, in order, whatever the order in which it was emitted.
 
 Departure: no channel is a lane of its own, and no frame lists exceptions. Channels whose sender
 changes get a new lane at their own position, because then every lane has one position and a step
-costs the same whatever the number of partitions. Lanes that have come equally far are merged.
-Departure: `joined` is not a message. Every frame carries its stint and the position it starts at.
+costs the same whatever the number of partitions. Lanes at the same position are merged.
+Departure: `joined` is not a message, because every frame carries its lane id and the position it starts at.
 """
 
 from __future__ import annotations
@@ -42,15 +43,15 @@ from .messages import (
     View,
 )
 
-LaneName = tuple[int, str, int]  # Edge, consumer, stint.
+LaneName = tuple[int, str, int]  # Edge, consumer, lane id.
 
 
 class LaneOut(NamedTuple):
-    """What one consumer site is fed, and how far that has gone."""
+    """The channels that a lane carries, and the position up to which they were sent."""
 
     channels: tuple[Block, ...]
     cursor: Position
-    into: int = 0  # The stint of the lane this one is to be merged into, once both have come equally far.
+    into: int = 0  # The lane this one is to be merged into, once both are at the same position.
 
 
 class FhProd(Machine):
@@ -64,9 +65,9 @@ class FhProd(Machine):
         self.buffer = Buffer(bound_rows, transfer_rows_max)
         self.cohorts: dict[int, frozenset[int]] = {}  # The partitions of each cohort.
         self.produced: dict[int, Position] = {}
-        self.leaving: frozenset[int] = frozenset()  # Partitions that left and the operator still has.
+        self.leaving: frozenset[int] = frozenset()  # Partitions that have left, and that the operator still has.
         self.since: dict[Dest, int] = {}  # The view in which each consumer site became one.
-        self.stints: dict[Dest, int] = {}  # The last lane that each consumer site opened.
+        self.last_lane_ids: dict[Dest, int] = {}  # The last lane that each consumer site opened.
         self.lanes: dict[LaneName, LaneOut] = {}
         self.merged: dict[LaneName, int] = {}  # Where the channels of a merged lane are now.
 
@@ -74,25 +75,25 @@ class FhProd(Machine):
     def title(self) -> str:
         return f"FH-Prod of stage {self.stage} on {self.name}"
 
-    # What the segment around it tells.
+    # For the pooler or ingress around it.
 
     def add_cohort(
         self, cohort: int, partitions: frozenset[int], produced: Position, runs: tuple[OutputRun, ...] = ()
     ) -> None:
-        """Copies of `partitions` are here, through everything up to `produced`, with their output in `runs`."""
+        """Add copies that have produced everything up to `produced`; `runs` are their unacknowledged output."""
         self.cohorts[cohort] = partitions
         self.produced[cohort] = produced
         for run in runs:
             self.buffer.put(run)
 
     def fuse(self, cohort: int, into: int) -> None:
-        """Two cohorts have come equally far and are one from now on."""
+        """Merge two cohorts that are at the same position."""
         assert self.produced[cohort] == self.produced[into], "cohorts fuse at one position"
         self.cohorts[into] |= self.cohorts.pop(cohort)
         del self.produced[cohort]
 
     def forget(self, partitions: frozenset[int]) -> None:
-        """These copies live elsewhere from now on, and what they have produced."""
+        """Drop copies that live elsewhere from now on, and their output."""
         self.leaving |= partitions
         if partitions:
             self.buffer.forget(partitions)
@@ -100,7 +101,7 @@ class FhProd(Machine):
             self.cohorts[cohort] -= partitions
 
     def keep(self, cohorts: Set[int]) -> None:
-        """Forget cohorts that are not among `cohorts`: nothing is left of them here."""
+        """Drop all cohorts but `cohorts`: they have no partitions left here."""
         for cohort in [cohort for cohort in self.cohorts if cohort not in cohorts]:
             del self.cohorts[cohort], self.produced[cohort]
 
@@ -108,7 +109,7 @@ class FhProd(Machine):
 
     def follows_what_was_produced(self, message: Consumed) -> bool:
         produced = self.produced.get(message.cohort, message.upto)
-        if self.unordered:  # It may have emitted rows beyond its position, and not have come further.
+        if self.unordered:  # It may have emitted rows beyond its position without advancing it.
             return message.upto >= produced and message.cohort in self.produced
         return message.upto > produced and message.upto >= message.emitted_upto
 
@@ -117,7 +118,7 @@ class FhProd(Machine):
         return floor is not None and message.position >= floor
 
     def is_kept_and_lane_is_new(self, message: Attach) -> bool:
-        is_new = message.lane_id > self.stints.get(_dest(message), 0)
+        is_new = message.lane_id > self.last_lane_ids.get(_dest(message), 0)
         return is_new and _dest(message) in self.buffer.floors and message.position >= self.buffer.dropped
 
     def is_of_an_earlier_time_here(self, message: Ack | Attach | Stop | Merge) -> bool:
@@ -127,7 +128,7 @@ class FhProd(Machine):
         return self._now(message) in self.lanes
 
     def both_are_open(self, message: Merge) -> bool:
-        # Both may be the same by now: the consumer asks again for what it does not know to be done.
+        # Both may be the same by now: the consumer repeats a merge that it has not seen confirmed.
         return self.lane_is_open(message) and self._merged_into((*_dest(message), message.into)) in self.lanes
 
     # Actions.
@@ -149,7 +150,7 @@ class FhProd(Machine):
 
     def open_lane(self, message: Attach) -> Iterator[Effect]:
         lane = (*_dest(message), message.lane_id)
-        self.stints[_dest(message)] = message.lane_id
+        self.last_lane_ids[_dest(message)] = message.lane_id
         self.lanes[lane] = LaneOut(channels=message.channels, cursor=message.position)
         yield from self._feed(lane)
 
@@ -178,24 +179,24 @@ class FhProd(Machine):
         must_ack = [(edge, node) for edge, stage in edges.items() for node in view.must_ack(stage)]
         self.lanes = {lane: out for lane, out in self.lanes.items() if lane[:2] in fed}
         self.merged = {lane: into for lane, into in self.merged.items() if lane[:2] in fed}
-        self.stints = {dest: lane_id for dest, lane_id in self.stints.items() if dest in fed}
+        self.last_lane_ids = {dest: lane_id for dest, lane_id in self.last_lane_ids.items() if dest in fed}
         self.since = {dest: self.since.get(dest, view.number) for dest in must_ack}
         for dest in must_ack:
-            self.buffer.entitle(dest)  # The new ones first: what is here stays for them.
+            self.buffer.entitle(dest)  # The new ones first, so that what is here is kept for them.
         for dest in [dest for dest in self.buffer.floors if dest not in must_ack]:
             self.buffer.ack_all(dest)
         building = {(standby.stage, standby.node) for standby in view.standby}
         self.buffer.expect(frozenset(dest for dest in must_ack if (edges[dest[0]], dest[1]) in building))
         if self.name not in view.members(self.stage):
-            self.buffer.clear()  # Its copies live elsewhere, and nobody acknowledges to it any more.
+            self.buffer.clear()  # Its copies live elsewhere, and no consumer acknowledges to it any more.
         yield from ()
 
     def _now(self, message: Stop | Merge) -> LaneName:
-        """The lane that a message speaks of."""
+        """The lane that a message is about."""
         return self._merged_into((*_dest(message), message.lane_id))
 
     def _merged_into(self, lane: LaneName) -> LaneName:
-        """The lane itself, or that into which it was merged: the consumer may not know it yet."""
+        """The lane itself, or the one it was merged into: the consumer may not know that yet."""
         while lane in self.merged:
             lane = (*lane[:2], self.merged[lane])
         return lane
@@ -203,7 +204,7 @@ class FhProd(Machine):
     def _feed(self, name: LaneName) -> Iterator[Effect]:
         lane = self.lanes[name]
         reached = self._reached(lane)
-        if reached > lane.cursor:  # Else the consumer is ahead: it had more from another copy (rule 14).
+        if reached > lane.cursor:  # Else the consumer is ahead: it received more from another copy (rule 14).
             runs = self.buffer.between(lane.cursor, reached)
             data = Data(
                 sender=self.name,
@@ -218,7 +219,7 @@ class FhProd(Machine):
             self.lanes[name] = LaneOut(lane.channels, reached, lane.into)
 
     def _reached(self, lane: LaneOut) -> Position:
-        """How far the last of the lane's producers has come."""
+        """The position of the slowest of the lane's producers."""
         if len(self.cohorts) == 1:
             return next(iter(self.produced.values()))
         producers = producers_of(lane.channels)
@@ -226,7 +227,7 @@ class FhProd(Machine):
         return min(reached, default=lane.cursor)
 
     def _join(self) -> Iterator[Effect]:
-        """Merge the lanes that are to be merged and have come equally far."""
+        """Merge the lanes that are to be merged and are at the same position."""
         for name in list(self.lanes):
             lane = self.lanes[name]
             into = self._merged_into((*name[:2], lane.into))

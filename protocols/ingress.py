@@ -1,12 +1,12 @@
 """Ingress: numbers the source's rows and feeds both copies of the first stage (thesis 3.2.1.2).
 
 It is FH-Prod with one producer partition that has one copy: its lanes go to both copies of every
-consumer, and a row leaves its buffer when every live copy has consumed it. That is also when the
-source may forget the row. Its bound is what limits the drift of the two dataflows.
+consumer, and a row is released from its buffer when every live copy has consumed it. From then on the
+source may forget the row. The bound of the buffer limits the drift of the two dataflows.
 
-An ingress that is started again, under a name of its own, numbers from what the last one had `released`: the
-shell has a journal of the numbering, so the same rows get the same numbers. Consumers attach at the position
-they have received, as after any change of sender; the ingress sends nothing until it has come past it (rule 14).
+An ingress that is started again, under a name of its own, numbers from what the last one had `released`. The
+shell keeps a journal of the numbering, so the same rows get the same numbers. Consumers attach at the position
+they have received, as after any change of sender; the ingress sends them nothing up to that position (rule 14).
 """
 
 from __future__ import annotations

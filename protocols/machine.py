@@ -1,11 +1,11 @@
-"""What a machine is: state variables, and a table of rules that is data.
+"""Machines: state variables, and a table of rules that is data.
 
 A rule says on which message, under which guard, which action fires, and which figure or section of
 the thesis it comes from. A step takes one message and returns effects in the order in which they
 must be carried out. A message that no rule accepts is refused with an error that changes nothing.
 
 Every field of a machine is immutable, or a dict, list or deque of immutables, or another machine:
-so a machine can be copied and compared cheaply, which the exploration in spec/ lives on.
+so a machine can be copied and compared cheaply, which the exploration in spec/ needs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Refused(Exception):
 
 
 class Fenced(Refused):
-    """A message from a node that is dead in the view: it can do no harm, and should learn that it is out."""
+    """A message from a node that is dead in the view: it does no harm, and the node should be informed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ def ignore(machine: Any, message: Any) -> Iterable[Effect]:
 
 
 def fence(machine: Any, message: Any) -> Iterable[Effect]:
-    """Refuse a message of a node that was declared dead; the shell tells it so."""
+    """Refuse a message of a node that was declared dead; the shell informs that node."""
     raise Fenced(
         f"{machine.title} refuses {message!r}: its sender is dead in view {machine.number}. "
         "If that process still runs, it was cut off or stopped for too long, and must end."
@@ -67,7 +67,7 @@ class Machine:
 
     @property
     def title(self) -> str:
-        """How errors and traces name this machine."""
+        """The name of this machine in errors and traces."""
         return type(self).__name__
 
     def step(self, message: Any) -> list[Effect]:
@@ -132,6 +132,6 @@ def _key(value: Any) -> Any:
 
 
 def table(machine: type[Machine]) -> Iterator[tuple[str, str, str, str]]:
-    """The rows of a machine's table as (message, guard, action, cites), for people to read."""
+    """The rows of a machine's table as (message, guard, action, cites), in words."""
     for rule in machine.RULES:
         yield rule.on.__name__, rule.guard.__name__, rule.action.__name__, rule.cites

@@ -1,17 +1,17 @@
-"""The messages machines take and the effects they give back; the views they share are in `view`.
+"""The messages that machines take and the effects they return; the views they share are in `view`.
 
 A *position* is a sequence number: "everything up to and including this sn". A producer cuts its
 output only between sequence numbers, so a position needs no sub-number (departure from rule 18 of
 the position protocol: the run that holds one tuple's descendants is never split).
 
 A *body* is opaque here: the rows and punctuations of a range of sequence numbers. Machines keep and
-hand on bodies, and never look inside; only `rows`, the count for which the pool is charged, is known.
+forward bodies, and never look inside; only `rows`, the count for which the pool is charged, is known.
 
 A *channel* is one producer partition feeding one consumer copy. Channels are named in blocks, each
 the product of some producer partitions and some consumer partitions.
 
-A node's name is its incarnation: a process that is started again in another's place has a name of its
-own, so nothing that is said under a name is ever meant for, or comes from, two processes.
+A node's name is its incarnation: a process that replaces another has a name of its own. So no message is ever
+meant for, or sent by, two processes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Body: TypeAlias = Any
 Position: TypeAlias = int
 
 VERSION = 5  # Of this protocol, on the wire, in journals and recordings; another one is refused.
-BODY = {"body": True}  # Marks fields that hold a body: recordings and the wire treat them apart.
+BODY = {"body": True}  # Marks fields that hold a body: recordings and the wire treat them separately.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class Block:
 class OutputRun:
     """Output of some of a site's partitions for (after, upto], as its buffer keeps it.
 
-    Of an unordered stage it may not be all for that range: runs overlap, and a later one has the rest.
+    In an unordered stage a run may be incomplete: runs overlap, and a later one has the rest.
     Rows of the partitions `without` do not count: those copies have left the site, and others answer for them.
     """
 
@@ -57,7 +57,7 @@ class PendingInput:
     """Received rows of one lane for (after, upto], as a consumer keeps them until its frontier.
 
     If `channels` are given, only their rows count: the sender did not know yet that others were stopped. In an
-    unordered stage they are always given: they say which producers' rows wait.
+    unordered stage they are always given: they name the producers whose rows wait.
     """
 
     edge: int
@@ -69,7 +69,7 @@ class PendingInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ahead:
-    """Of `producers` of `edge` an unordered copy has consumed everything up to `position`, beyond its own."""
+    """How far an unordered copy is ahead: it has consumed `producers` of `edge` up to `position`, beyond its own."""
 
     edge: int
     producers: tuple[int, ...]
@@ -105,7 +105,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attach:
-    """Feed me these channels from exactly behind `position`, as lane `lane_id`. Thesis: reverse."""
+    """Feed the sender these channels from exactly after `position`, as lane `lane_id`. Thesis: reverse."""
 
     sender: str
     view: int
@@ -138,7 +138,7 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merge:
-    """Lanes `lane_id` and `into` go to partitions that move together: make one of them."""
+    """Merge lane `lane_id` into lane `into`: they feed partitions that advance together."""
 
     sender: str
     view: int
@@ -149,7 +149,7 @@ class Merge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
-    """In the lane: from here on `into` carries the channels of `lane_id` too; both have come equally far."""
+    """In the lane: from here on `into` carries the channels of `lane_id` too; both are at the same position."""
 
     sender: str
     view: int
@@ -174,7 +174,7 @@ class RequestState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """All that standby `version` needs, of one instant: the state at `position` and the output behind it.
+    """All that standby `version` needs, of one instant: the state at `position` and the unacknowledged output.
 
     `runs` are what the donor's buffer holds; only the rows of the standby's partition count. Rows that a copy of
     an unordered stage has consumed beyond `position` are in its state too: `ahead` says which.
@@ -213,7 +213,7 @@ class EndOfSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consumed:
-    """The operator is through everything up to `upto`; `body` is what it emitted.
+    """The operator has consumed everything up to `upto`; `body` is what it emitted.
 
     At the egress: the sink has made everything up to `upto` durable. What an unordered stage emitted may go
     beyond `upto`, as far as `emitted_upto`.
@@ -278,7 +278,7 @@ class CopyReady:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyFailed:
-    """The donor of standby `version` died before the state was here. To the controller only."""
+    """The donor of standby `version` died before the state arrived. To the controller only."""
 
     node: str
     version: int
@@ -286,7 +286,7 @@ class CopyFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """Somebody wants the copy in `slot` to live on node `to`. To the controller only."""
+    """A request to move the copy in `slot` to node `to`. To the controller only."""
 
     stage: int
     partition: int
@@ -317,11 +317,11 @@ class Send:
 class Consume:
     """Give the operator of `stage` the rows of `frames` in (after, upto], merged; answer `Consumed`.
 
-    They are of `partitions`, which have come equally far; punctuations among them are for these only.
+    They are of `partitions`, which are at the same position; punctuations among them are for these only.
 
     If the stage is not `ordered`, every row of the frames counts, also those beyond `upto`, in whatever order. Only
-    punctuations wait: one counts when `upto` has passed it, which is when no row before it can come any more. An
-    egress is told how far `ahead` of `upto` its sink will be then, for the process that takes its place.
+    punctuations wait: one counts when `upto` has passed it, because then no row before it can arrive any more. For an
+    egress, `ahead` is how far ahead of `upto` its sink will be then, for the process that replaces it.
     """
 
     stage: int
@@ -374,7 +374,7 @@ class SendToController:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportRefused:
-    """A message that was held for this view is refused; `text` says which and why."""
+    """Report that a message that was held for this view is refused; `text` says which and why."""
 
     text: str
 
@@ -383,7 +383,7 @@ class ReportRefused:
 class Publish:
     """Write `view` to the journal; when it is safe there, send it to the nodes `to`.
 
-    It stays there until all who live have seen it, and while it is the last one: `seen` knows.
+    It stays there until all live nodes have seen it, and while it is the last one: see `view_retention`.
     """
 
     view: View
@@ -392,7 +392,7 @@ class Publish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resend:
-    """Send node `to` every view of the journal behind number `after` that lists it, in order."""
+    """Send node `to` every view of the journal after number `after` that lists it, in order."""
 
     to: str
     after: int

@@ -1,10 +1,10 @@
-"""Node: one process of the dataflow: its machines, the view they share, and who may speak to them.
+"""Node: one process of the dataflow: its machines, the view they share, and the check of each sender.
 
-It takes views strictly in order, from whichever it is given first, holds messages sent in a view it has not
-seen yet (rule 11), refuses what comes from a dead node (rules 12, 20), also from one that views do not list any
-more (rule 32), and hands the rest to the machine of the message's stage. A site's machines are its poolers, one per
-segment; the ingress and the egress are nodes with one machine. A node carries on without a controller; to one that
-was started again it says who it is, what it has seen, and what it had reported.
+It takes views strictly in order, beginning with the first it is given. It holds messages sent in a view it has not
+seen yet (rule 11). It refuses messages of a dead node (rules 12, 20), also of one that views do not list any
+more (rule 32), and forwards the rest to the machine of the message's stage. A site's machines are its poolers, one per
+segment; the ingress and the egress are nodes with one machine. A node continues without a controller. To one that
+was started again it sends its name and the last view it has seen, and repeats its reports.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .messages import (
 )
 from .pooler import Pooler
 
-HELD_MAX = 100_000  # Messages held for a view that does not come; far above what pools let through.
+HELD_MAX = 100_000  # Messages held for a view that does not arrive; far above what pools let through.
 
 
 class Node(Machine):
@@ -121,14 +121,14 @@ class Node(Machine):
         return self.machines[0].step(message)
 
     def _step_held(self, message: PeerMessage) -> Iterator[Effect]:
-        """A message that should not have come must not take the view and what else was held with it."""
+        """Step a held message. If it is refused, the view and the other held messages must still be processed."""
         try:
             yield from self.step(message)
         except Refused as refused:
             yield ReportRefused(text=str(refused))
 
     def _stage(self, message: PeerMessage) -> int | None:
-        """What travels with the data goes to the consumer of its edge, what travels against it to the producer."""
+        """The stage of a message: the consumer of its edge if it travels with the data, else the producer."""
         assert self.view is not None
         if isinstance(message, (RequestState, State)):
             return message.stage
@@ -136,7 +136,7 @@ class Node(Machine):
         return edges[message.edge][_ENDS[type(message)]] if 0 <= message.edge < len(edges) else None
 
 
-# At which end of its edge a message is taken: by the producer or by the consumer.
+# The end of its edge that takes a message: 0 the producer, 1 the consumer.
 _ENDS: dict[type[Any], int] = {Ack: 0, Attach: 0, Stop: 0, Merge: 0, Data: 1, Stopped: 1, Merged: 1}
 
 

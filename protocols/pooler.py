@@ -1,11 +1,11 @@
 """Pooler: one segment on one site: FH-Cons, the operator's partitions, FH-Prod (thesis 3.4, fig. 3.10).
 
-It decides when the operator runs: when the frontier has moved, or in an unordered stage anything has come, the
-output pool has room, and the operator is not busy with the rows before. One `Consume` covers all partitions of a
+It decides when the operator runs: when the frontier has advanced, or in an unordered stage any rows have arrived, the
+output pool has room, and the operator has finished the rows before. One `Consume` covers all partitions of a
 cohort. What was consumed is acknowledged after its output is in the buffer, so that a crash loses both or neither.
 
-It also moves copies, on both sides, as its state mover says: the donor cuts between two steps of the operator:
-state, position and unacknowledged output are of one instant (rule 16). The new copy founds a cohort of its own.
+It also moves copies, on both sides, as its state mover decides. The donor cuts between two steps of the operator, so
+that state, position and unacknowledged output are of one instant (rule 16). The new copy starts a cohort of its own.
 
 Departure: the queues of thesis 2.1.2 (push, pull, passive) are not needed: a segment is pulled by its
 pooler, and the buffers at its two ends are the slack between segments.
@@ -108,7 +108,7 @@ class Pooler(Machine):
     # How it is done.
 
     def _go_on(self) -> Iterator[Effect]:
-        """Whatever may happen now, between two steps of the operator, in an order that lets all of it happen."""
+        """Do all that may happen now, between two steps of the operator, in an order that lets all of it happen."""
         if self.prod.leaving:
             if not all(cohort.idle for cohort in self.cons.cohorts.values()):
                 return
@@ -137,7 +137,7 @@ class Pooler(Machine):
         yield SendToController(message=CopyReady(node=self.name, version=state.version))
 
     def _acknowledge(self) -> Iterator[Effect]:
-        """Acknowledge as much as the copies on their way here allow."""
+        """Acknowledge as much as the copies in transfer to this site allow."""
         self.cons.limit = self.mover.limit()
         yield from self.cons.acknowledge()
 
@@ -160,12 +160,12 @@ class Pooler(Machine):
         yield Send(to=want.sender, message=state)
 
     def _work(self, cohort: int) -> Consume | None:
-        """What the operator may begin with now."""
+        """The work that the operator may begin now."""
         own = self.cons.cohorts[cohort]
         if not own.idle:
             return None
-        # Who is behind what the pool holds may exceed it: that may be stuck there until he has come after (rule 8).
-        # So is what an unordered stage has emitted early; but a full pool has no room for more of that.
+        # A cohort that lags what the pool holds may exceed the bound: those rows may wait for it there (rule 8).
+        # So may rows that an unordered stage has emitted early, but a full pool has no room for more of these.
         is_full = self.prod.buffer.full()
         has_room = not is_full or own.consumed < self.prod.buffer.newest
         upto = self.cons.reach(cohort)

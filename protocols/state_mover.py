@@ -1,15 +1,15 @@
-"""State mover: how a new copy of a partition comes to a site (thesis 3.2.4, 3.4.3.1; rules 3, 10, 16, 17).
+"""State mover: how a new copy of a partition gets to a site (thesis 3.2.4, 3.4.3.1; rules 3, 10, 16, 17).
 
-The view names the copies on their way, each with a site and a donor. The site asks the donor for the state, at
-the position it has consumed or later, and until the state is here it acknowledges nothing beyond that position:
-`limit` says up to where it may. The donor answers when it has come that far and its operator is between two
-steps, so that state, position and unacknowledged output are of one instant; nobody else waits for it.
+The view names the copies in transfer, each with a site and a donor. The site asks the donor for the state, at
+the position it has consumed or later. Until the state has arrived it acknowledges nothing beyond that position,
+which is its `limit`. The donor answers when it has reached that position and its operator is between two
+steps, so that state, position and unacknowledged output are of one instant. No other node waits for it.
 
-If the donor dies first, the site says so, and the controller starts again from another copy, or gives up. No view
-takes back a copy before its site has said so or is dead, so what has arrived is always wanted. What is said to the
-controller is said again to one that was started again: it may not have heard.
+If the donor dies first, the site reports it, and the controller retries from another copy, or gives up. No view
+cancels a copy before its site has reported or is dead, so a state that has arrived is always wanted. Reports are
+repeated to a controller that was started again: the last one may not have received them.
 
-This machine keeps what is asked for and what has come; cutting and installing are the pooler's, which knows when
+This machine keeps the requests and the states that have arrived. The pooler cuts and installs, because it knows when
 the operator is idle.
 """
 
@@ -33,30 +33,30 @@ from .messages import (
 
 
 class StateMover(Machine):
-    """Copies of stage `stage` on their way to and from node `name`."""
+    """Copies of stage `stage` in transfer to and from node `name`."""
 
     def __init__(self, name: str, stage: int) -> None:
         self.name = name
         self.stage = stage
         self.view = 0
         self.unordered = False
-        self.standby: dict[int, Standby] = {}  # Copies of this stage on their way, here or elsewhere.
+        self.standby: dict[int, Standby] = {}  # Copies of this stage in transfer, here or elsewhere.
         self.orphans: frozenset[int] = frozenset()  # Those of them whose donor is dead.
-        self.awaited: dict[int, Position] = {}  # Those whose state we have asked for, at or behind a position.
-        self.arrived: dict[int, State] = {}  # Those whose state is here and cannot be installed yet.
-        self.wanted: dict[int, RequestState] = {}  # Those whose state we are asked for and have not given yet.
-        self.given: frozenset[int] = frozenset()  # Those whose state we were asked for.
+        self.awaited: dict[int, Position] = {}  # Those whose state was requested, at or after a position.
+        self.arrived: dict[int, State] = {}  # Those whose state has arrived and cannot be installed yet.
+        self.wanted: dict[int, RequestState] = {}  # Those whose state was requested here and not sent yet.
+        self.given: frozenset[int] = frozenset()  # Those whose state was requested here.
 
     @property
     def title(self) -> str:
         return f"State mover of stage {self.stage} on {self.name}"
 
-    # What the pooler asks.
+    # For the pooler.
 
     def limit(self) -> Position | None:
-        """Copies on their way here need what is behind this position."""
-        coming = [*self.awaited.values(), *(state.position for state in self.arrived.values())]
-        return min(coming, default=None)
+        """The position after which copies in transfer to this site need all rows; None without such copies."""
+        positions = [*self.awaited.values(), *(state.position for state in self.arrived.values())]
+        return min(positions, default=None)
 
     def ask(self, installed: Container[int], consumed: Position) -> Iterator[Effect]:
         """Ask for the state of every copy that is new here; report those whose donor is dead."""
@@ -67,7 +67,7 @@ class StateMover(Machine):
                 yield from self._want(version, consumed)
 
     def report(self, installed: Container[int]) -> Iterator[Effect]:
-        """Say again what a controller that was started again may not know."""
+        """Repeat the reports that a controller that was started again may not know."""
         for version in self._mine():
             if version in installed:
                 yield SendToController(message=CopyReady(node=self.name, version=version))
@@ -120,7 +120,7 @@ class StateMover(Machine):
         return sorted(version for version, standby in self.standby.items() if standby.node == self.name)
 
     def _missing(self, installed: Container[int]) -> list[int]:
-        """The copies that are to be here and whose state has not come."""
+        """The copies that are to be here and whose state has not arrived."""
         return [version for version in self._mine() if version not in installed and version not in self.arrived]
 
     def _want(self, version: int, consumed: Position) -> Iterator[Effect]:

@@ -1,4 +1,4 @@
-"""Views: who is in the dataflow, and which copy of which partition lives where. Only the controller makes them."""
+"""Views: the nodes of the dataflow, and which copy of which partition lives where. Only the controller makes them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
-_SITE = re.compile(r"site-([0-9]{1,15})")  # More digits would be no number of the wire.
+_SITE = re.compile(r"site-([0-9]{1,15})")  # The wire does not carry numbers with more digits.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standby:
-    """A copy on its way: partition `partition` of `stage` on `node`, built from the copy on `donor`.
+    """A copy in transfer: partition `partition` of `stage` on `node`, built from the copy on `donor`.
 
     When it is live it takes `slot` among the partition's copies: that of a dead copy, or of a live one
     that it replaces (a move). `version` is never used twice.
@@ -26,7 +26,7 @@ class Standby:
 
 
 def number_of(site: str) -> int:
-    """The number of a site: 7 of `site-7`. None is ever given twice, and a later site has a higher one; 0: it has none.
+    """The number of a site, 7 of `site-7`; 0 without one. No number is used twice, and a later site has a higher one.
 
     >>> number_of("site-7"), number_of("ingress.2")
     (7, 0)
@@ -37,19 +37,19 @@ def number_of(site: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """Who is in the dataflow and which copy of which partition lives where (thesis 3.2.3.1).
+    """The nodes of the dataflow, and which copy of which partition lives where (thesis 3.2.3.1).
 
     `copies[stage][partition]` are the nodes of the partition's copies, primary first: a copy's place is
     its *slot*. The node of a dead copy stays listed until another copy has its slot, and `dead` says that
-    it is gone. `standby` are the copies being built, of `versions` begun so far. `incarnations` are those of the
+    it is gone. `standby` are the copies being built, of `versions` begun until now. `incarnations` are those of the
     ends that were started again.
 
-    A death is told in one view at least. Then the dead are left out, but for those whose slots nobody else has yet
+    A death is listed in one view at least. Then the dead node is left out, unless its slot has not been filled yet
     (rule 32): `forgotten` is the highest number of a site that was left out.
 
     `edges[e]` are the producing and the consuming stage of exchange e, a producer before its consumers: any
     DAG. Left out, the stages are a chain. Stage 0 is the ingress; stages without consumers are egresses.
-    The `unordered` stages consume what has come at once, and do not wait for the merge; that never changes.
+    The `unordered` stages consume what has arrived at once, and do not wait for the merge; the set never changes.
     """
 
     number: int
@@ -86,7 +86,7 @@ class View:
     def has_forgotten(self, node: str, seen: int = 0) -> bool:
         """Whether `node`, which has seen the views up to `seen`, has died and was left out.
 
-        A site is known by its number. An end has none: it was listed in the view that it has seen.
+        A site is recognised by its number. An end has none: it was listed in the view that it has seen.
         """
         number = number_of(node)
         was_listed = number <= self.forgotten if number else 0 < seen <= self.number
@@ -101,7 +101,7 @@ class View:
         return self._holders[stage]
 
     def members(self, stage: int) -> tuple[str, ...]:
-        """The live nodes with a copy of `stage`, finished or on its way, each once, in a fixed order."""
+        """The live nodes with a copy of `stage`, finished or in transfer, each once, in a fixed order."""
         return self._members[stage]
 
     def held(self, stage: int, node: str) -> frozenset[int]:
@@ -109,33 +109,33 @@ class View:
         return self._held[stage].get(node, frozenset())
 
     def must_ack(self, stage: int) -> tuple[str, ...]:
-        """Who must acknowledge what `stage` is sent: its members, and an end that is dead and not replaced yet."""
+        """The nodes that must acknowledge what `stage` is sent: its members, and a dead end until it is replaced."""
         if self.is_end(stage):
             return tuple(node for copies in self.copies[stage] for node in copies)
         return self.members(stage)
 
     def needs(self, node: str) -> bool:
-        """Whether `node` has the only copy of a partition, or the only one on its way."""
+        """Whether `node` has the only copy of a partition, or the only one in transfer."""
         for stage, partitions in enumerate(self.copies):
-            coming = {s.partition for s in self.standby if (s.stage, s.node) == (stage, node)}
+            in_transfer = {s.partition for s in self.standby if (s.stage, s.node) == (stage, node)}
             for partition in range(len(partitions)):
                 live = self.live_copies(stage, partition)
-                if live == (node,) or (not live and partition in coming):
+                if live == (node,) or (not live and partition in in_transfer):
                     return True
         return False
 
     def lost(self) -> tuple[tuple[int, int], ...]:
-        """Every (stage, partition) of an operator without a surviving copy, finished or on its way."""
-        coming = {(standby.stage, standby.partition) for standby in self.standby}
+        """Every (stage, partition) of an operator without a surviving copy, finished or in transfer."""
+        in_transfer = {(standby.stage, standby.partition) for standby in self.standby}
         return tuple(
             (stage, partition)
             for stage, partitions in enumerate(self.copies)
             if not self.is_end(stage)
             for partition in range(len(partitions))
-            if not self.live_copies(stage, partition) and (stage, partition) not in coming
+            if not self.live_copies(stage, partition) and (stage, partition) not in in_transfer
         )
 
-    # What every machine asks of a view is made once.
+    # What every machine needs of a view is computed once.
 
     @cached_property
     def _alive(self) -> frozenset[str]:
@@ -170,5 +170,5 @@ class View:
 
     @cached_property
     def _members(self) -> list[tuple[str, ...]]:
-        coming = [{s.node for s in self.standby if s.stage == stage} for stage in range(len(self.copies))]
-        return [tuple(sorted(nodes | set(held))) for nodes, held in zip(coming, self._holders, strict=True)]
+        in_transfer = [{s.node for s in self.standby if s.stage == stage} for stage in range(len(self.copies))]
+        return [tuple(sorted(nodes | set(held))) for nodes, held in zip(in_transfer, self._holders, strict=True)]

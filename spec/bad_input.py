@@ -336,7 +336,7 @@ def _to_a_producer(prod: FhProd, message: Ack | Attach | Stop | Merge) -> Iterat
         yield replace(message, position=prod.buffer.floors[dest] - 1)
     elif isinstance(message, Attach):
         yield replace(message, position=prod.buffer.dropped - 1)
-        yield replace(message, lane_id=prod.stints.get(dest, 0))
+        yield replace(message, lane_id=prod.last_lane_ids.get(dest, 0))
         yield from (replace(message, lane_id=lane[2]) for lane in prod.lanes if lane[:2] == dest)
     else:
         yield replace(message, lane_id=FAR)

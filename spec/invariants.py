@@ -171,7 +171,7 @@ class BuffersDrain(Checker):
         if not isinstance(machine, Egress):
             self._known(process, stage, machine.prod)
             buffer = machine.prod.buffer
-            if buffer.quota_rows.keys() - buffer.coming:
+            if buffer.quota_rows.keys() - buffer.in_transfer:
                 raise self.violated(f"{process.name}, stage {stage} has consumers that catch up: {buffer.quota_rows}")
             if buffer.runs or buffer.rows:
                 raise self.violated(
@@ -190,7 +190,7 @@ class BuffersDrain(Checker):
         view = process.node.view
         assert view is not None
         fed = {(edge, node) for edge in view.outputs(stage) for node in view.members(view.edges[edge][1])}
-        named = {lane[:2] for lane in (*prod.lanes, *prod.merged)} | prod.stints.keys()
+        named = {lane[:2] for lane in (*prod.lanes, *prod.merged)} | prod.last_lane_ids.keys()
         if named - fed or prod.lanes.keys() & prod.merged.keys():
             raise self.violated(f"{process.name}, stage {stage} has lanes {prod.lanes}, merged {prod.merged}")
 
@@ -412,7 +412,7 @@ class WithinBounds(Checker):
     def acknowledging(self, process: SimulatedProcess, ack: Ack) -> None:
         buffer, dest = _buffer_for(process, ack), (ack.edge, ack.sender)
         self._quota_rows = None
-        if buffer is not None and dest in buffer.quota_rows and dest not in buffer.coming:
+        if buffer is not None and dest in buffer.quota_rows and dest not in buffer.in_transfer:
             self._quota_rows, self._kept = buffer.quota_rows[dest], buffer.kept_for(dest)
 
     def heard(self, process: SimulatedProcess, message: PeerMessage) -> None:
@@ -431,7 +431,7 @@ class WithinBounds(Checker):
         view = process.node.view
         assert view is not None
         building = {(standby.stage, standby.node) for standby in view.standby}
-        others = [dest for dest in machine.prod.buffer.coming if (view.edges[dest[0]][1], dest[1]) not in building]
+        others = [dest for dest in machine.prod.buffer.in_transfer if (view.edges[dest[0]][1], dest[1]) not in building]
         if others:
             raise self.violated(f"{process.name} keeps more for {others}, to whom no copy is on its way")
         crowded = self._crowded(process, machine.prod)

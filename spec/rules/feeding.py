@@ -8,7 +8,7 @@ from typing import Any
 
 from ...protocols.buffer import Buffer
 from ...protocols.egress import Egress
-from ...protocols.fh_cons import NOBODY, FhCons
+from ...protocols.fh_cons import NO_SENDER, FhCons
 from ...protocols.fh_prod import FhProd, LaneName, LaneOut
 from ...protocols.messages import Ack, Attach, Data, Effect, PendingInput, Send, Stop, View
 from ...protocols.pooler import Pooler
@@ -197,7 +197,7 @@ def forget_producers_that_nobody_sends(patch: Patch) -> None:
     """The frontier is that of lanes with a sender: a partition whose last copy is gone does not hold it back."""
 
     def frontier(cons: FhCons, cohort: int) -> int:
-        positions = (lane.upto for lane in cons.lanes.values() if lane.cohort == cohort and lane.sender != NOBODY)
+        positions = (lane.upto for lane in cons.lanes.values() if lane.cohort == cohort and lane.sender != NO_SENDER)
         return min(positions, default=cons.cohorts[cohort].consumed)
 
     patch.put(FhCons, "frontier", frontier)
@@ -243,9 +243,9 @@ def stay_with_a_dead_feeder(patch: Patch) -> None:
     """Nobody is attached when the copy that feeds a consumer dies: there is no take-over."""
     own = FhCons._senders
 
-    def senders(cons: FhCons, edge: int, producers: Any, slot: int, now: str = NOBODY) -> dict[str, tuple[int, ...]]:
+    def senders(cons: FhCons, edge: int, producers: Any, slot: int, now: str = NO_SENDER) -> dict[str, tuple[int, ...]]:
         chosen = own(cons, edge, producers, slot, now)
-        return chosen if now == NOBODY or now in chosen else {NOBODY: tuple(producers)}
+        return chosen if now == NO_SENDER or now in chosen else {NO_SENDER: tuple(producers)}
 
     patch.put(FhCons, "_senders", senders)
 

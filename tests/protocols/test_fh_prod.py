@@ -391,7 +391,7 @@ def test_a_site_that_comes_back_may_use_its_stints_again() -> None:
     prod.step(attach("site-3", 1, 2, 0, view=2))
     prod.step(merge("site-3", 1, 2, 1, view=2))
     prod.step(GONE)
-    assert not prod.lanes and not prod.merged and not prod.stints and (1, "site-3") not in prod.since
+    assert not prod.lanes and not prod.merged and not prod.last_lane_ids and (1, "site-3") not in prod.since
     prod.step(BACK)
     assert prod.step(attach("site-3", 1, 2, 0, view=4)) == []
     assert prod.step(consumed(1, 1)) == [sent("site-3", 2, 0, 1, view=4)]

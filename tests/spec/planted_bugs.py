@@ -11,7 +11,7 @@ import pytest
 from flux.protocols import controller as controller_module
 from flux.protocols.buffer import Buffer
 from flux.protocols.controller import Controller
-from flux.protocols.fh_cons import NOBODY, FhCons
+from flux.protocols.fh_cons import NO_SENDER, FhCons
 from flux.protocols.fh_prod import FhProd, LaneOut
 from flux.protocols.machine import Rule, ignore
 from flux.protocols.messages import Consume, Data, Effect, Move, Standby, View
@@ -78,8 +78,8 @@ def drop_a_frame_on_the_second_site(patch: pytest.MonkeyPatch) -> None:
 def forget_to_reverse(patch: pytest.MonkeyPatch) -> None:
     senders = FhCons._senders
 
-    def no_survivors(cons: FhCons, edge: int, producers: Any, slot: int, now: str = NOBODY) -> Any:
-        return senders(cons, edge, producers, slot, now) if _view(cons) == 1 else {NOBODY: tuple(producers)}
+    def no_survivors(cons: FhCons, edge: int, producers: Any, slot: int, now: str = NO_SENDER) -> Any:
+        return senders(cons, edge, producers, slot, now) if _view(cons) == 1 else {NO_SENDER: tuple(producers)}
 
     patch.setattr(FhCons, "_senders", no_survivors)
 
@@ -89,7 +89,7 @@ def never_work_with_rows_in_the_pool(patch: pytest.MonkeyPatch) -> None:
 
 
 def attach_to_every_copy(patch: pytest.MonkeyPatch) -> None:
-    def senders(cons: FhCons, edge: int, producers: Any, slot: int, now: str = NOBODY) -> Any:
+    def senders(cons: FhCons, edge: int, producers: Any, slot: int, now: str = NO_SENDER) -> Any:
         view = cons.view
         assert view is not None
         copies = {p: view.live_copies(view.edges[edge][0], p) for p in producers}
