@@ -235,10 +235,10 @@ class FhCons(Machine):
         feeds: dict[tuple[int, str, Position], list[Block]] = {}
         for slot, consumers in grouped(sorted(partitions), self._slot).items():
             for edge in self.producers:
-                at = dict.fromkeys(self._producers_of(edge), consumed)
+                at = dict.fromkeys(self._all_producers(edge), consumed)
                 for taken in ahead:
                     at |= dict.fromkeys(taken.producers, taken.position) if taken.edge == edge else {}
-                for sender, producers in self._senders(edge, self._producers_of(edge), slot).items():
+                for sender, producers in self._senders(edge, self._all_producers(edge), slot).items():
                     for position, some in grouped(producers, at.__getitem__).items():
                         block = Block(producers=some, consumers=consumers)
                         feeds.setdefault((edge, sender, position), []).append(block)
@@ -350,7 +350,7 @@ class FhCons(Machine):
 
     # How it is done.
 
-    def _producers_of(self, edge: int) -> tuple[int, ...]:
+    def _all_producers(self, edge: int) -> tuple[int, ...]:
         """All producer partitions of an edge."""
         assert self.view is not None
         return tuple(range(len(self.view.copies[self.view.edges[edge][0]])))
@@ -372,7 +372,7 @@ class FhCons(Machine):
 
     def _to(self, edge: int, partitions: frozenset[int]) -> Blocks:
         """All channels of an edge to these partitions."""
-        return (Block(producers=self._producers_of(edge), consumers=tuple(sorted(partitions))),)
+        return (Block(producers=self._all_producers(edge), consumers=tuple(sorted(partitions))),)
 
     def _drop_empty_cohorts(self) -> None:
         for cohort in [k for k, own in self.cohorts.items() if not own.partitions and own.idle]:

@@ -1,9 +1,9 @@
-"""Bad input: what correct nodes never say, tried in every state that a random world comes through.
+"""Bad input: messages that correct nodes never send, tried in states of random worlds.
 
-From each message that is about to be taken, messages are made that nobody should take: of strangers, of the dead, of
-the wrong copy, for an exchange that does not exist, with a position that goes back or stands still, twice. A machine
-must refuse each and be in the same state as before. The worlds of `walk` contain correct nodes only, so nothing else
-shows that these guards are there.
+From each message that is about to be taken, messages are made that no machine may take. They are from strangers, from
+the dead, from the wrong copy, for an exchange that does not exist, sent twice, or with a position that does not
+advance. A machine must refuse each and stay in the same state. The worlds of `walk` contain correct nodes only, so
+nothing else shows that these guards are there.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ from .walk import scenario_of, steps
 from .world import Choice, World
 
 STRANGER = "a stranger"
-TRIED = 0.2  # The part of the steps before which bad input is tried: each try copies a machine.
-FAR = 1_000_000  # A number that no stint, version or position of a small world reaches.
+TRIED = 0.2  # The share of steps before which bad input is tried: each try copies a machine.
+FAR = 1_000_000  # A number that no lane id, version or position of a small world reaches.
 
 
 def probe(seed: int) -> Violated | None:
@@ -88,11 +88,11 @@ def _must_refuse(machine: Machine, message: Any) -> None:
     try:
         twin.step(message)
     except Refused as refused:
-        told = str(refused)
-        if repr(message) not in told or "refuses" not in told:
-            raise Violated(f"refusals name machine, message and state: {told}") from refused
+        text = str(refused)
+        if repr(message) not in text or "refuses" not in text:
+            raise Violated(f"refusals name machine, message and state: {text}") from refused
         if _is_out(machine, message) != isinstance(refused, Fenced):
-            raise Violated(f"the dead, and only they, learn that they are fenced: {told}") from refused
+            raise Violated(f"messages of the dead are fenced, and no others: {text}") from refused
     except (AssertionError, LookupError, TypeError, AttributeError) as error:
         raise Violated(f"bad input is refused: {machine.title} fails on {message}: {error!r}") from error
     else:
@@ -101,22 +101,22 @@ def _must_refuse(machine: Machine, message: Any) -> None:
         raise Violated(f"a refusal changes nothing: {machine.title} on {message}")
 
 
-def _must_complain(node: Node, view: Any) -> None:
-    """A message that was held for a view and should not have come is named, and changes nothing else."""
+def _must_report(node: Node, view: Any) -> None:
+    """Check that a bad message that was held for a view is reported, and changes nothing else."""
     if not isinstance(view, View):
         return
     good, bad = node.clone(), node.clone()
     bad.held.append(Ack(sender=STRANGER, view=view.number, edge=0, position=0))
     expected, effects = good.step(view), bad.step(view)
-    complaints = [effect for effect in effects if isinstance(effect, ReportRefused)]
-    if len(complaints) != 1 or STRANGER not in complaints[0].text:
-        raise Violated(f"bad input is refused: {node.title} took what it held of a stranger, or said nothing")
-    if [effect for effect in effects if effect not in complaints] != expected or good.key() != bad.key():
+    reports = [effect for effect in effects if isinstance(effect, ReportRefused)]
+    if len(reports) != 1 or STRANGER not in reports[0].text:
+        raise Violated(f"bad input is refused: {node.title} took what it held of a stranger, or did not report it")
+    if [effect for effect in effects if effect not in reports] != expected or good.key() != bad.key():
         raise Violated(f"a refusal changes nothing: {node.title}, of what it held")
 
 
 def _unasked(node: Node) -> Iterator[Any]:
-    """Rows, or the end of them, for an ingress that has not asked."""
+    """Rows, or the end of the source, for an ingress that has not pulled."""
     ingress = node.machines.get(0)
     if isinstance(ingress, Ingress) and not (ingress.pulling and not ingress.ended):
         after = ingress.prod.produced[0]
@@ -125,7 +125,7 @@ def _unasked(node: Node) -> Iterator[Any]:
 
 
 def _again(world: World, node: Node) -> Iterator[Any]:
-    """What was asked for before, and a state that has come before."""
+    """A second request for a state, and a state that has arrived already."""
     for pooler in node.machines.values():
         if not isinstance(pooler, Pooler) or node.view is None:
             continue
@@ -138,29 +138,29 @@ def _again(world: World, node: Node) -> Iterator[Any]:
 
 
 def _has_asked(world: World, standby: Standby, donor: Node) -> bool:
-    """Whether the donor of a copy was asked for its state, by what the one who asks knows."""
-    asking = world.processes[standby.node].node.machines[standby.stage]
-    assert isinstance(asking, Pooler)
-    asked = standby.version in (*asking.mover.awaited, *asking.mover.arrived, *asking.cons.installed)
-    coming = (*world.links.get((standby.node, donor.name), ()), *donor.held)
+    """Whether the donor of a copy has received a request for its state."""
+    receiver = world.processes[standby.node].node.machines[standby.stage]
+    assert isinstance(receiver, Pooler)
+    asked = standby.version in (*receiver.mover.awaited, *receiver.mover.arrived, *receiver.cons.installed)
+    in_flight = (*world.links.get((standby.node, donor.name), ()), *donor.held)
     return asked and not any(
-        isinstance(message, RequestState) and message.version == standby.version for message in coming
+        isinstance(message, RequestState) and message.version == standby.version for message in in_flight
     )
 
 
 def _is_out(machine: Machine, message: Any) -> bool:
-    """Whether a message is of one that is dead, or of one that was listed and is not any more."""
+    """Whether the sender of a message is dead, or was listed and is not any more."""
     view = machine.view if isinstance(machine, Node | Controller) else None
     sender = message.node if isinstance(message, Hello | CopyReady | CopyFailed) else getattr(message, "sender", None)
     if view is None or sender is None or sender in view.nodes:
         return view is not None and sender in view.dead
     if number_of(sender):
         return number_of(sender) <= view.forgotten
-    return 0 < getattr(message, "view", 0) <= view.number  # What has no number was an end.
+    return 0 < getattr(message, "view", 0) <= view.number  # A node without a number was an end.
 
 
 def _bad(world: World, choice: Choice) -> Iterator[tuple[Machine, Any]]:
-    """Machines at which something is about to happen, each with what it must not take."""
+    """Machines that are about to take a step, each with a message that it must refuse."""
     kind, name, detail = choice
     if kind == "deliver":
         assert isinstance(detail, str)
@@ -169,7 +169,7 @@ def _bad(world: World, choice: Choice) -> Iterator[tuple[Machine, Any]]:
             yield from ((world.controller, bad) for bad in _for_the_controller(world, message))
         else:
             node = world.processes[detail].node
-            _must_complain(node, message)
+            _must_report(node, message)
             yield from ((node, bad) for bad in _for_a_node(node, message))
             yield from ((node, bad) for bad in _unasked(node))
             yield from ((node, bad) for bad in _again(world, node))
@@ -178,7 +178,7 @@ def _bad(world: World, choice: Choice) -> Iterator[tuple[Machine, Any]]:
 
 
 def _must_ignore(controller: Controller, message: Any) -> None:
-    """A wish that cannot be granted changes nothing."""
+    """Check that a request that cannot be met changes nothing."""
     twin = controller.clone()
     before = twin.key()
     try:
@@ -189,8 +189,8 @@ def _must_ignore(controller: Controller, message: Any) -> None:
         raise Violated(f"bad input is ignored: {controller.title} does {effects} on {message}")
 
 
-def _wishes(view: View) -> Iterator[Any]:
-    """What somebody may wish for who does not know the dataflow."""
+def _requests(view: View) -> Iterator[Any]:
+    """Requests from a program that does not know the dataflow."""
     move = Move(stage=1, partition=0, slot=0, to=view.nodes[1])
     for stage in (-1, 0, len(view.copies) - 1, FAR):
         yield replace(move, stage=stage)
@@ -207,8 +207,8 @@ def _wishes(view: View) -> Iterator[Any]:
 
 def _for_the_controller(world: World, message: Any) -> Iterator[Any]:
     view = world.controller.view
-    for wish in _wishes(view):
-        _must_ignore(world.controller, wish)
+    for request in _requests(view):
+        _must_ignore(world.controller, request)
     yield Suspected(node=STRANGER)
     yield LinkDown(a=STRANGER, b=view.nodes[0])
     yield LinkDown(a=view.nodes[0], b=STRANGER)
@@ -366,7 +366,7 @@ def _to_a_mover(pooler: Pooler, message: RequestState | State) -> Iterator[Any]:
 
 
 def _answers(process: SimulatedProcess, which: Any) -> Iterator[tuple[Machine, Any]]:
-    """Answers to what was not asked."""
+    """Answers to work that was not given."""
     node, (stage, cohort) = process.node, which
     if which == PULL:
         after = process.work[PULL].after

@@ -1,10 +1,10 @@
-"""What the reference models and the production machines are both given, to be compared: drawn from a seed.
+"""Cases for both the reference models and the production machines, drawn from a seed.
 
-An input, one to three stages of one to three partition pairs, and which copies crash, when. The operator, its routing
-and its fan-out are those of spec/dataflow.py.
+A case is an input, one to three stages of one to three partition pairs, and which copies crash, when. The operator, its
+routing and its fan-out are those of spec/dataflow.py.
 
-What a number is. A model's sequence number is a compound key, (sn, k1, k2, ...); spec/dataflow.py has (sn, sub), with
-a binary digit for each k. How they translate is in `names`.
+A model's sequence number is a compound key, (sn, k1, k2, ...); spec/dataflow.py has (sn, sub), with
+a binary digit for each k. `names` translates them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .thesis import Copy
 from .thesis.scenario import Operator, Scenario, default_fan
 from .thesis.words import Sn
 
-CasePair = tuple[int, int]  # Stage, partition; the egress is one behind the last stage.
+CasePair = tuple[int, int]  # Stage, partition; the egress is one after the last stage.
 
 STAGES, PARTITIONS = (1, 1, 2, 2, 2, 3), (1, 1, 1, 2, 2, 3)  # Drawn from: most worlds are small.
 TUPLES_MAX = 8
@@ -80,7 +80,7 @@ class Case:
 
 
 def case_of(seed: int) -> Case:
-    """Draw everything."""
+    """Draw the case of a seed."""
     rng = random.Random(seed)
     partitions = tuple(rng.choice(PARTITIONS) for _ in range(rng.choice(STAGES)))
     values = tuple(rng.randrange(VALUES) for _ in range(rng.randint(0, TUPLES_MAX)))
@@ -123,7 +123,7 @@ def _crashes(rng: random.Random, case: Case) -> tuple[Crash, ...]:
 
 
 def _whole_sites(pairs: tuple[CasePair, ...], victims: list[Copy]) -> list[tuple[Copy, ...]]:
-    """With each copy all that stand on its site, once. Standbys are left out: those of one site have several."""
+    """For each victim all copies on its site, each site once. Standbys are left out: one site may have several."""
     sites = dict.fromkeys((victim.partition, victim.number) for victim in victims if victim.number < 2)
     return [tuple(Copy(*pair, number) for pair in pairs if pair[1] == i) for i, number in sites]
 

@@ -1,7 +1,7 @@
 """The check: small worlds explored to the end, large ones at random, and bad input.
 
-`quick` takes well under a minute and stands in the tests; `deep` takes minutes. What was explored is in
-the result, world by world; a violation comes with the one command that replays it.
+`quick` takes well under a minute and runs in the tests; `deep` takes minutes. The result lists what was explored,
+world by world; a violation has the one command that replays it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .scenario_walk import WORLDS, wander
 from .walk import Walked, shrink, story, walk
 from .world import FAULTS
 
-ROOMY, TIGHT = 10, 1  # Rows per pool: one that never fills in a small world, one that always does.
+ROOMY, TIGHT = 10, 1  # Rows per pool: one that is never full in a small world, one that always is.
 ONE, TWO, TWO_BATCHES = ((1,),), ((1, 2),), ((1,), (2,))
 PAIR, PAIR_TO_PAIR = declustered(2, [1]), declustered(2, [1, 1])
 ALONE_TO_ALONE = ((("site-1",),), (("site-1",),))
@@ -129,7 +129,7 @@ class CheckResult:
     violations: list[dict[str, str]] = field(default_factory=list)
 
     def add(self, other: CheckResult) -> None:
-        """Take in what a part of the check covered."""
+        """Add what a part of the check covered."""
         for name in ("worlds", "large", "states", "transitions", "events", "probes", "faults", "walked", "walking_s"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.explored |= other.explored
@@ -155,8 +155,8 @@ class CheckPart:
             _wander(checked, self.name, self.wanders)
         _walk(checked, self.walks, self.scale)
         _probe(checked, self.probes)
-        told = checked.explored.get(self.name, {}).get("told", f"{checked.events:,} events")
-        _tell(f"{self.name}: {told}")
+        summary = checked.explored.get(self.name, {}).get("summary", f"{checked.events:,} events")
+        _report(f"{self.name}: {summary}")
         return checked
 
 
@@ -167,7 +167,7 @@ def check(deep: bool = False, seed: int = 0, progress: CheckProgress = lambda li
     parts = list(_parts(deep, seed))
     context = get_context("fork")
     lines: SimpleQueue[str] = context.SimpleQueue()
-    with ProcessPoolExecutor(mp_context=context, initializer=_tell_to, initargs=(lines,)) as cores:
+    with ProcessPoolExecutor(mp_context=context, initializer=_report_to, initargs=(lines,)) as cores:
         results = [cores.submit(part.run) for part in parts]
         waiting = set(results)
         while waiting:
@@ -200,18 +200,18 @@ def _cut(first: int, count: int) -> Iterator[range]:
 
 # --- on one core ------------------------------------------------------------------------------------------
 
-_tell: CheckProgress = print
+_report: CheckProgress = print
 
 
-def _tell_to(lines: SimpleQueue[str]) -> None:
-    global _tell
-    _tell = lines.put
-    gc.freeze()  # What is imported is no garbage, and worlds make little of it.
+def _report_to(lines: SimpleQueue[str]) -> None:
+    global _report
+    _report = lines.put
+    gc.freeze()  # Imported modules are not garbage, and worlds make little of it.
     gc.set_threshold(50_000)
 
 
 def _explore(checked: CheckResult, name: str, scenario: Scenario) -> None:
-    explored = Explorer(scenario).run(STATES_MAX, lambda line: _tell(f"{name}: {line}"))
+    explored = Explorer(scenario).run(STATES_MAX, lambda line: _report(f"{name}: {line}"))
     checked.worlds += 1
     checked.states += explored.states
     checked.transitions += explored.transitions
@@ -220,11 +220,11 @@ def _explore(checked: CheckResult, name: str, scenario: Scenario) -> None:
         "states": explored.states,
         "transitions": explored.transitions,
         "seconds": round(explored.seconds, 1),
-        "told": str(explored),
+        "summary": str(explored),
     }
     if explored.violation is not None:
-        told = story(scenario, explored.path)
-        checked.violations.append({"world": name, "claim": str(explored.violation), "story": told})
+        text = story(scenario, explored.path)
+        checked.violations.append({"world": name, "claim": str(explored.violation), "story": text})
 
 
 def _walk(checked: CheckResult, seeds: range, scale: int) -> None:
@@ -245,8 +245,8 @@ def _wander(checked: CheckResult, name: str, seeds: range) -> None:
         walked = wander(WORLDS[name], seed)
         _count(checked, walked)
         if walked.violation is not None:
-            told = story(walked.scenario, shrink(walked.scenario, walked.choices))
-            checked.violations.append({"world": f"{name}, seed {seed}", "claim": str(walked.violation), "story": told})
+            text = story(walked.scenario, shrink(walked.scenario, walked.choices))
+            checked.violations.append({"world": f"{name}, seed {seed}", "claim": str(walked.violation), "story": text})
 
 
 def _count(checked: CheckResult, walked: Walked) -> None:

@@ -1,27 +1,27 @@
-"""Claims: in a state of one process, certain events commute with all that may come first.
+"""Commutation: claims that, in a state of one process, certain events commute with all that may happen first.
 
-`explore` takes only some of the events of a world, on the claim that the others may as well come later. This
-file finds out whether such a claim is true. It looks at one process at a time and assumes nothing of machines.
+`explore` follows only some of the events of a world, on the claim that the others may as well happen later. This
+module finds out whether such a claim is true. It looks at one process at a time and assumes nothing of machines.
 
 A `Commutation` is about a process and some of its events, the *chosen* ones. While none of them happens, others may:
-messages come in and are taken, work is finished. The claim is that each of these commutes with each chosen event: both
-orders give the same process and say the same to everybody, in the same order for each. Who says it earlier
+messages arrive and are taken, work is finished. The claim is that each of these commutes with each chosen event: both
+orders give the same process and send the same messages, in the same order to each node. A message that is sent earlier
 does no harm: it waits on its link.
 
-How the others are found: all that may happen to a process before a chosen event may happen behind it too, as long as
-it commutes. So whatever is *seen* behind a chosen event is tried before it, by stepping the machines. If it
-commutes it counts as seen there as well, and the process it leads to has the same claim to make; if not, the claim
-is refuted. A claim that is not refuted when the exploration has come to its end is true, because by
-then all that may happen behind a chosen event has been seen.
+How the others are found: all that may happen to a process before a chosen event may happen after it too, as long as
+it commutes. So whatever is *seen* after a chosen event is tried before it, by stepping the machines. If it
+commutes it counts as seen there as well, and the same claim is made about the process it leads to. If not, the claim
+is refuted. A claim that is not refuted when the exploration has ended is true, because by
+then all that may happen after a chosen event has been seen.
 
 What need not be tried:
-- what waits behind a chosen event on the same link, and work that only a chosen event gives;
-- a message that its sender cannot have sent next: links are FIFO, and what a process may send behind a message is
+- what waits after a chosen event on the same link, and work that only a chosen event gives;
+- a message that its sender cannot have sent next: links are FIFO, and what a process may send after a message is
   known from all its steps that were seen;
-- what comes from a `silent` node: one that is dead, or whose events are chosen too. For the latter the claim must
-  hold that it says nothing to the others of its kind, the nodes in `shut`, before a chosen event happens.
+- messages of a `silent` node: one that is dead, or whose events are chosen too. For the latter the claim must also
+  hold that it sends nothing to the others of its kind, the nodes in `shut`, before a chosen event happens.
 
-A refuted claim names a node to blame: had that one been silent, the claim would not have failed here.
+A refuted claim names a node to blame: if that node had been silent, the claim would not have failed here.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from ..protocols.messages import Closed
 from .memo import Compact, Posts
 from .message_history import MessageHistory, Reason
 
-NOBODY = -1  # To blame: the claim fails whoever is silent.
+NO_NODE = -1  # To blame: the claim fails whichever nodes are silent.
 
 
 class Terms(NamedTuple):
-    """What a claim says. Bits stand for nodes."""
+    """The content of a claim. Bits stand for nodes."""
 
     process: int
     chosen: tuple[int, ...]
-    last: tuple[tuple[int, int], ...]  # By sender: the last message taken; ~message if that one comes next.
-    own: tuple[int, ...] | None  # What waits on the link to oneself; None if its head is chosen.
+    last: tuple[tuple[int, int], ...]  # By sender: the last message taken; ~message if that one is next.
+    own: tuple[int, ...] | None  # What waits on the link to itself; None if its head is chosen.
     silent: int
     shut: int
 
@@ -59,9 +59,8 @@ class Commutation:
         self.states: list[int] = []  # Where the exploration rests on it.
 
 
-CommutationTask = tuple[
-    Commutation, int | None, int
-]  # An event that was seen behind a chosen one (None: there is none) is to be tried.
+# A claim, a chosen event (None: there is none), and an event seen after it that is to be tried.
+CommutationTask = tuple[Commutation, int | None, int]
 
 
 class Commutations:
@@ -71,25 +70,25 @@ class Commutations:
         self.compact = compact
         self.history = MessageHistory(compact)
         self.seen: defaultdict[int, set[int]] = defaultdict(set)  # By process: events that may happen there.
-        self.refuted: list[Commutation] = []  # Since somebody has looked.
+        self.refuted: list[Commutation] = []  # Since the explorer last looked.
         self._claims: dict[Terms, Commutation] = {}
-        self._listening: defaultdict[int, list[tuple[Commutation, int | None]]] = defaultdict(list)
+        self._listeners: defaultdict[int, list[tuple[Commutation, int | None]]] = defaultdict(list)
         self._waiting: defaultdict[Reason, list[CommutationTask]] = defaultdict(list)
         self._commute: dict[tuple[int, int, int], bool] = {}
         self._todo: list[CommutationTask] = []
 
     def claim(self, terms: Terms) -> Commutation:
-        """The claim with these terms, tried against all that was seen up to now."""
+        """Return the claim with these terms, tried against all that was seen up to now."""
         claim = self._claim(terms)
         self.settle()
         return claim
 
     def see(self, process: int, event: int) -> None:
-        """`event` may happen to `process`."""
+        """Record that `event` may happen to `process`."""
         if event in self.seen[process]:
             return
         self.seen[process].add(event)
-        self._todo.extend((claim, chosen, event) for claim, chosen in self._listening[process])
+        self._todo.extend((claim, chosen, event) for claim, chosen in self._listeners[process])
         after, posts = self.compact.step(process, event)
         self.history.step(process, event, after, posts)
         for reason in self.history.grown:
@@ -106,7 +105,7 @@ class Commutations:
     # --- trying -----------------------------------------------------------------------------------------
 
     def _try(self, claim: Commutation, chosen: int | None, event: int) -> None:
-        """`event` was seen behind `chosen`: try it before."""
+        """Try `event`, which was seen after `chosen`, before it."""
         terms = claim.terms
         if not self._may_happen(claim, chosen, event):
             return
@@ -132,21 +131,21 @@ class Commutations:
             return known
         claim = self._claims[terms] = Commutation(terms)
         for chosen in terms.chosen or (None,):
-            behind = self._behind(terms.process, chosen)
-            if behind is None:
-                self._refute(claim, NOBODY)
+            after = self._process_after(terms.process, chosen)
+            if after is None:
+                self._refute(claim, NO_NODE)
                 break
-            self._listening[behind].append((claim, chosen))
-            self._todo.extend((claim, chosen, event) for event in self.seen[behind])
+            self._listeners[after].append((claim, chosen))
+            self._todo.extend((claim, chosen, event) for event in self.seen[after])
         return claim
 
-    def _behind(self, process: int, chosen: int | None) -> int | None:
-        """The process behind a chosen event, if that is no error and does not end the world."""
+    def _process_after(self, process: int, chosen: int | None) -> int | None:
+        """The process after a chosen event; None if that raises an error or ends the world."""
         try:
-            behind = process if chosen is None else self.compact.step(process, chosen)[0]
+            after = process if chosen is None else self.compact.step(process, chosen)[0]
         except Exception:
             return None
-        return None if self.compact.has_given_up(behind) else behind
+        return None if self.compact.has_given_up(after) else after
 
     def _may_happen(self, claim: Commutation, chosen: int | None, event: int) -> bool:
         """Whether `event` may happen before any chosen event."""
@@ -155,7 +154,7 @@ class Commutations:
             return event not in all_chosen and event in self.compact.work[process]
         sender, to, message = self.compact.mail.values[event]
         if any(sender == self.compact.sender(other) for other in all_chosen) or type(message) is Closed:
-            return False  # Nobody makes claims about the controller while sites may crash.
+            return False  # No claims are made about the controller while sites may crash.
         if sender == to:
             return own is not None and own[:1] == (event,)
         if silent >> sender & 1:
@@ -192,19 +191,19 @@ class Commutations:
         return known
 
     def _both(self, process: int, one: int, other: int) -> tuple[int, dict[int, tuple[int, ...]]]:
-        """What two events make of a process, and all it says."""
+        """The process after two events, and all messages it sends."""
         between, first = self.compact.step(process, one)
         after, second = self.compact.step(between, other)
-        said: dict[int, tuple[int, ...]] = {}
+        sent: dict[int, tuple[int, ...]] = {}
         for to, batch in (*first, *second):
-            said[to] = said.get(to, ()) + self.compact.batches.values[batch]
-        return after, said
+            sent[to] = sent.get(to, ()) + self.compact.batches.values[batch]
+        return after, sent
 
     def _to_blame(self, terms: Terms, event: int) -> int:
         sender = self.compact.sender(event)
-        if sender not in (NOBODY, self.compact.nodes[terms.process]):
+        if sender not in (NO_NODE, self.compact.nodes[terms.process]):
             return sender
-        return next((sender for sender, before in terms.last if before >= 0), NOBODY)
+        return next((sender for sender, before in terms.last if before >= 0), NO_NODE)
 
     def _refute(self, claim: Commutation, blame: int) -> None:
         todo = [claim]

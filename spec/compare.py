@@ -1,20 +1,20 @@
-"""The thesis's protocol and the production machines side by side: same input, routing and faults, same sequences.
+"""Comparison of the thesis's protocol and the production machines: same input, routing and faults, same sequences.
 
 A seed fixes a `Case` (see `cases`): an input, one to three stages of one to three partition pairs, an operator that
 emits none, one or two tuples for each, and which copies crash. `compare` runs it twice: as tuples, marks, pauses and
 reversals in the reference model (spec/thesis), and as frames, positions and attaches in the production machines
 (`World`), each with an order of events of its own. Whatever the order, every copy of every partition and the egress
 must have consumed the same (sn, sub, value) in the same order: all of it, or a prefix if the copy crashed. The
-invariants of spec/invariants.py are switched off here; the model alone says what is right, and its operators check
-as they go that they are given what a plain run of the model gives them.
+invariants of spec/invariants.py are switched off here; the model alone defines what is right. Its operators check
+at each step that they are given what a plain run of the model gives them.
 
-`python -m flux.spec.compare SEED ...` compares again and tells what it finds.
+`python -m flux.spec.compare SEED ...` compares again and prints what it finds.
 
-What a fault is. In the models copies crash, among the machines sites do. A case places its copies *apart*, each on a
+Faults: in the models copies crash, among the machines sites do. A case places its copies *apart*, each on a
 site of its own, so that both are the same; or *together*, one copy of each stage on a site, so that the crash of a
 site is that of several copies at once. There is a standby for each crash: a copy that appears, and a site without
-copies. A crash happens when it is due and the pair has another copy that is whole, on either side, so that no
-partition is lost; when nothing else is left to happen, it is due at once.
+copies. A crash happens when it is due and the pair has another complete copy on both sides, so that no
+partition is lost. When nothing else is left to happen, it is due at once.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ SLOW_CHANCE, PATIENCE = 0.25, (0, 3, 12)
 class ComparedRows:
     """What one copy consumed, from tuple `begins` on. `state` counts the tuples in the state it was built from.
 
-    A model's copy that was built has only what came behind that state; a machine's has all, for it moves along.
+    A model's copy that was built has only what arrived after that state; a machine's has all, as history moves with it.
     """
 
-    who: str
+    name: str
     pair: CasePair
     rows: tuple[ComparedRow, ...]
     begins: int = 0
@@ -56,7 +56,7 @@ class ComparedRows:
 
 @dataclass(frozen=True)
 class ComparedInput:
-    """What a run of one side gave: the egress and every copy, and the names of the copies that crashed."""
+    """The result of one side: what the egress and every copy consumed, and the names of the copies that crashed."""
 
     taken: tuple[ComparedRows, ...]
     crashed: frozenset[str]
@@ -73,9 +73,9 @@ class ComparedInput:
 
 @dataclass(frozen=True)
 class Compared:
-    """A case, what both sides gave, and the first difference, if there is one.
+    """A case, the results of both sides, and the first difference, if there is one.
 
-    `fired` counts the rows of the model that were taken. A side that broke one of its own rules gave nothing.
+    `fired` counts the rows of the model that were taken. A side that broke one of its own rules has no result.
     """
 
     case: Case
@@ -116,7 +116,7 @@ def compare(seed: int) -> Compared:
 
 
 def compare_many(seeds: Iterable[int]) -> tuple[list[Compared], dict[bool, Counter[tuple[str, str]]]]:
-    """Compare the cases of all seeds; and the rows that fired in dataflow pairs (False) and partition pairs (True)."""
+    """Compare the cases of all seeds; also return the rows that fired in dataflow (False), partition pairs (True)."""
     found = [compare(seed) for seed in seeds]
     fired: dict[bool, Counter[tuple[str, str]]] = {False: Counter(), True: Counter()}
     for compared in found:
@@ -128,7 +128,7 @@ def compare_many(seeds: Iterable[int]) -> tuple[list[Compared], dict[bool, Count
 
 
 def first_difference(case: Case, model: ComparedInput, machines: ComparedInput) -> str:
-    """The first thing in which the two sides differ, or nothing."""
+    """Describe the first difference between the two sides; empty if there is none."""
     if model.crashed != machines.crashed:
         return f"the model lost {sorted(model.crashed)}, the machines {sorted(machines.crashed)}"
     expected = whole(model)
@@ -138,12 +138,12 @@ def first_difference(case: Case, model: ComparedInput, machines: ComparedInput) 
         for side, given in (("the model", model), ("the machines", machines)):
             for taken in given.taken:
                 if taken.pair == pair and (what := _differs(taken, expected[pair])):
-                    return f"{side}, {taken.who} of {pair}: {what}"
+                    return f"{side}, {taken.name} of {pair}: {what}"
     return ""
 
 
 def whole(given: ComparedInput) -> dict[CasePair, tuple[ComparedRow, ...]]:
-    """What each pair consumed, copy after copy: the first that was there, then those built from it."""
+    """What each pair consumed: by its first copy, then by those built from it."""
     found: dict[CasePair, tuple[ComparedRow, ...]] = {}
     for taken in sorted(given.taken, key=lambda taken: taken.begins):
         known = found.get(taken.pair, ())
@@ -165,7 +165,7 @@ def _differs(taken: ComparedRows, expected: tuple[ComparedRow, ...]) -> str:
 
 
 def run_model(case: Case, fired: Counter[tuple[str, str]]) -> ComparedInput:
-    """The thesis's protocol; the rows of its tables that were taken are added to `fired`."""
+    """Run the thesis's protocol; add the rows of its tables that were taken to `fired`."""
     run = sequences(
         case.values,
         case.partitions,
@@ -193,7 +193,7 @@ def run_model(case: Case, fired: Counter[tuple[str, str]]) -> ComparedInput:
 
 
 def run_machines(case: Case) -> ComparedInput:
-    """The production machines in a simulated world, to their end."""
+    """Run the production machines in a simulated world, to its end."""
     plain = _Machines(replace(case, crashes=()))
     run = _Machines(case, choices_per_step=plain.to_the_end() / case.steps)
     run.to_the_end()
@@ -211,7 +211,7 @@ def _seen(history: Iterable[Row]) -> tuple[ComparedRow, ...]:
 
 
 class _Machines:
-    """A run of the machines that is under way. All that it uses of `World` is used here."""
+    """A run of the machines in progress. All uses of `World` are here."""
 
     def __init__(self, case: Case, choices_per_step: float = 1.0) -> None:
         self.random = random.Random(case.seed)
@@ -239,7 +239,7 @@ class _Machines:
         self.known = {name: set(process.history) for name, process in self.world.processes.items()}
 
     def to_the_end(self) -> int:
-        """Choose at random until nothing is left to happen, with every crash that can happen; say how often."""
+        """Choose at random until nothing is left to happen, with every possible crash; return the number of choices."""
         for done in range(CHOICES_MAX):
             while self.crashes and (self._is_due(done) or not self.world.choices):
                 if not self._crash():
@@ -263,7 +263,7 @@ class _Machines:
                 self.states[str(where), place] = len(_seen(history[place]))
 
     def _draw(self) -> Choice:
-        """A random choice; one at a slow node only when patience gave nothing else."""
+        """A random choice; one at a slow node only when `patience` draws gave nothing else."""
         for _ in range(self.patience):
             choice = self.random.choice(self.world.choices)
             if (choice[2] if choice[0] == "deliver" else choice[1]) not in self.slow:
@@ -280,7 +280,7 @@ class _Machines:
                 self.homes[Copy(*pair, number)] = standby.node
 
     def _crash(self) -> bool:
-        """Crash the site that is next, if each of its copies has another that is whole."""
+        """Crash the site that is next, if each of its copies has another complete one."""
         victim = self.homes.get(self.crashes[0].copies[0])
         if victim is None or victim not in self.world.may_crash():
             return False

@@ -2,18 +2,18 @@
 
 Every stage has the same operator: each partition keeps a running digest of the values it has seen, and
 emits none, one or two rows for each row, whose values contain the digest. So one row lost, repeated or
-swapped anywhere changes everything behind it, and is noticed at the next consumer.
+swapped anywhere changes everything after it, and is noticed at the next consumer.
 
 The operator of an unordered stage is indifferent to the order of its input, as it must be: its digest is a sum over
 the rows, and what it emits for a row depends on that row alone.
 
 A stage may have several edges in and out: what it emits goes to the consumers of all its edges. The end of the
-stream is a row to every partition; a partition passes it on when it has come from every producer partition, and
-the frontier has passed it: then nothing can come before it any more, also in an unordered stage.
+stream is a row to every partition. A partition forwards it when it has arrived from every producer partition, and
+the frontier has passed it: then no row before it can arrive any more, also in an unordered stage.
 All arithmetic is on small integers and nothing depends on the order of a hash table.
 
-`Reference` runs the same stages one after the other in one list comprehension after another, without
-machines, copies or frames. It is what all invariants compare with.
+`Reference` runs the same stages one after the other in plain loops, without
+machines, copies or frames. All invariants compare with it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ VALUES = 251  # Values are 0 to 250.
 
 
 class Row(NamedTuple):
-    """One tuple on its way from a producer partition to a consumer partition.
+    """One tuple from a producer partition to a consumer partition.
 
     The order of the fields is that of the merge: ties between branches of a DAG break by edge, then by partition.
     """
@@ -44,11 +44,11 @@ class Row(NamedTuple):
     edge: int
     producer: int
     consumer: int
-    value: Any  # A small number; a row of the user's, where his operators run.
+    value: Any  # A small number; a row of the user's, where the user's operators run.
 
 
 class OperatorState(NamedTuple):
-    """What one copy of a partition keeps: a digest of its input, and how many ends have come."""
+    """The state of one copy of a partition: a digest of its input, and how many ends have arrived."""
 
     digest: int = 1
     ends: int = 0
@@ -59,17 +59,17 @@ class Scenario:
     """Everything that fixes a world but for the order of events.
 
     `copies[s - 1][p]` are the sites of partition p of stage s, primary first. `batches` are the values
-    the source gives at each pull; the end of the stream comes with the last one. A site without copies is
+    the source gives at each pull; the last one includes the end of the stream. A site without copies is
     a standby. `at_once` copies of a stage are rebuilt at the same time; `moves` may be asked for at any time.
     `edges` are the producing and consuming stage of each exchange; left out, the stages are a chain. The stages in
     `unordered`, the egress may be one, do not wait for the merge.
 
-    What may go wrong: `crashes` of sites; `restarts` of the ingress, the egress and the controller; `suspicions`: a
-    site is declared dead and is not; `cuts` of the link between two nodes. `arrivals` are sites that come later. With a
-    `slow_start` things may also happen before the first view. With `chunks`, state goes in pieces between what else is
-    sent, and all of that may overtake it. `transfer_rows_max` bounds what is kept for a site to which a copy is in
-    transfer, if that is not `bound_rows`; `step` how far an operator is taken at once. Each of the `sinks` is a stage
-    of its own behind all others, and the egress serves them all.
+    Faults: `crashes` of sites; `restarts` of the ingress, the egress and the controller; `suspicions`: a
+    live site is declared dead; `cuts` of the link between two nodes. `arrivals` are sites that appear later. With a
+    `slow_start` events may also happen before the first view. With `chunks`, state is sent in pieces between other
+    messages, which may overtake it. `transfer_rows_max` bounds what is kept for a site with a state transfer in
+    flight, if that is not `bound_rows`; `step` bounds how far one step takes an operator. Each of the `sinks` is a
+    stage of its own after all others, and the egress serves them all.
     """
 
     sites: int
@@ -108,12 +108,12 @@ class Scenario:
         upto: int,
         trail: list[OperatorState] | None = None,
     ) -> tuple[OperatorState, list[Row]]:
-        """What a partition makes of its rows: `operate` below, unless a dataflow has operators of its own."""
+        """Run a partition over its rows: `operate` below, unless a dataflow has operators of its own."""
         return operate(self, stage, partition, state, rows, after, upto, trail)
 
     @property
     def stages(self) -> int:
-        """The number of operator stages; the ingress is stage 0, the egress has those behind them."""
+        """The number of operator stages; the ingress is stage 0, the egress has those after them."""
         return len(self.copies)
 
     @cached_property
@@ -158,7 +158,7 @@ class Scenario:
 
     @cached_property
     def emitted(self) -> dict[tuple[int, int, Row], list[Row]]:
-        """What rows become in unordered stages, as far as it is known."""
+        """The rows emitted for each row in unordered stages, as far as they are known."""
         return {}
 
     @cached_property
@@ -172,7 +172,7 @@ class Scenario:
 
     @cached_property
     def source(self) -> tuple[tuple[Row, ...], ...]:
-        """What the ingress numbers, one body for each pull."""
+        """The rows that the ingress numbers, one body for each pull."""
         bodies, sn = [], 0
         for i, values in enumerate(self.batches):
             body: list[Row] = []
@@ -186,14 +186,14 @@ class Scenario:
         return tuple(bodies)
 
     def sent(self, stage: int, partition: int, sn: int, sub: int, value: int) -> list[Row]:
-        """The rows that a value becomes behind a partition of `stage`: one for each edge."""
+        """The rows for a value that a partition of `stage` emits: one for each edge."""
         return [
             Row(sn, sub, edge, partition, route(value, following, partitions), value)
             for edge, following, partitions in self.outputs[stage]
         ]
 
     def ended(self, stage: int, partition: int, sn: int) -> Iterator[Row]:
-        """The rows that say that a partition of `stage` sends no more: one for each partition that it feeds."""
+        """The rows for the end of a partition of `stage`: one for each partition that it feeds."""
         for edge, _, partitions in self.outputs[stage]:
             for consumer in range(partitions):
                 yield Row(sn, 0, edge, partition, consumer, END)
@@ -235,10 +235,10 @@ def operate(
     upto: int,
     trail: list[OperatorState] | None = None,
 ) -> tuple[OperatorState, list[Row]]:
-    """One partition of the operator of `stage`: rows in, the new state and the output out.
+    """Run one partition of the operator of `stage` over `rows`; return the new state and the output.
 
-    The frontier comes from `after` to `upto` with them; in an unordered stage there may be rows beyond it. With a
-    `trail`, the state behind each row is added to it.
+    The frontier advances from `after` to `upto` with them; in an unordered stage there may be rows beyond it. The state
+    after each row is appended to the `trail`, if there is one.
     """
     digest, ends = state
     is_ordered = stage not in scenario.unordered
@@ -265,9 +265,9 @@ def operate(
 
 
 def _emitted(scenario: Scenario, stage: int, partition: int, row: Row, seed: int) -> list[Row]:
-    """What a row becomes: none, one or two rows for each edge."""
+    """The rows emitted for a row: none, one or two for each edge."""
     emits = (1, 2, 0)[row.value % 3]
-    # One binary digit for each step on the way: (sn, sub) orders all descendants of one input.
+    # One binary digit for each stage: (sn, sub) orders all descendants of one input.
     out = scenario.sent(stage, partition, row.sn, 2 * row.sub, seed % VALUES) if emits else []
     return out if emits < 2 else out + scenario.sent(stage, partition, row.sn, 2 * row.sub + 1, (seed + 101) % VALUES)
 
@@ -283,15 +283,15 @@ class Stretch(NamedTuple):
 
     rows: list[Row]
     before: OperatorState
-    behind: OperatorState
+    after: OperatorState
     output: list[Row]
 
 
 class Reference:
-    """What every partition and the egress must see: the same operators in a plain run."""
+    """What every partition and the egress must consume: the same operators in a plain run."""
 
     def __init__(self, scenario: Scenario) -> None:
-        # Of each stage and partition its input, the states before and behind each row of it, its output; the numbers.
+        # By stage and partition: input, its numbers, the states before and after each row, output, its numbers.
         self._whole: dict[tuple[int, int], tuple[list[Row], list[int], list[OperatorState], list[Row], list[int]]] = {}
         sent: dict[tuple[int, int], list[Row]] = {}  # By edge and consumer.
         for row in chain.from_iterable(scenario.source):
@@ -320,5 +320,5 @@ class Reference:
         return self.stretch(stage, partition, after, upto).rows
 
     def state(self, stage: int, partition: int, upto: int) -> OperatorState:
-        """The state of a partition that is through everything up to `upto`."""
-        return self.stretch(stage, partition, upto, upto).behind
+        """The state of a partition that has consumed everything up to `upto`."""
+        return self.stretch(stage, partition, upto, upto).after

@@ -1,37 +1,37 @@
 """Exhaustive exploration: everything that may happen in a small world, with a crash at every step.
 
-Every order of events is covered, but not every order is gone through: orders that differ by events that commute come
-to the same, and one of them is enough. What is explored is chosen so that (1) every step that any process can make in
+Every order of events is covered, but not every order is executed: orders that differ by events that commute have the
+same result, and one of them is enough. What is explored is chosen so that (1) every step that any process can make in
 any order was made by the production machines and watched by the checkers, and (2) every state at which a world comes to
-rest was visited. That is all that checkers see, but for one: whether data are rightly said to be lost is a question to
-all processes at once, and is asked only where the exploration comes by. Why it is enough:
+rest was visited. Checkers see nothing else, with one exception. Whether data are rightly reported lost depends on
+all processes at once, and is checked only in states that the exploration visits. Why it is enough:
 
-**A crash is merged with its notice.** A site that crashes and is noticed later cannot be told from one that is just
-slow until then. So a death is one choice, at any time, and leaves out no run of the others.
+**A crash is merged with its notice.** A site that crashes and is noticed later cannot be distinguished from one that is
+just slow until then. So a death is one choice, at any time, and leaves out no run of the others.
 
 **A site dies only when it has nothing left to do.** Let it die earlier, with messages to take or work to finish. Let it
-do that first: its steps change only itself and add to the links from it, behind all that it has said. Everybody else
-may go on as before, and take no more of it than before. What is left on the links is met after the view that says the
-site is dead, and there it has no effect, or a checker says so ("a fenced site has no effect"). What it has said to the
-controller is lost with the connection in both runs. So each run is covered by one with a later death. That a site
-has nothing left to do at some time holds because worlds end, see below.
+do that first: its steps change only itself and add to the links from it, after all that it has sent. All other nodes
+may continue as before, and take no more of it than before. What is left on the links arrives after the view that
+declares the site dead, and has no effect there, or a checker reports it ("a fenced site has no effect"). What it has
+sent to the controller is lost with the connection in both runs. So each run is covered by one with a later death. A
+site has nothing left to do at some time because worlds end, see below.
 
 **Stubborn sets** (Valmari 1989), found by trial. In each state a set of events is chosen at some nodes, and only these
 are followed, on the claim that nothing that may happen before the first of them at these nodes fails to
 commute with them. Let w be any run from the state. If it has a chosen event, the first of them can be moved to the
 front, and the rest of the run is shorter; if it has none, each of them can be put in front, and w is still
-possible behind it. A death commutes with events of others, and behind an event of the site that dies it is only
-later. So by induction over the length of runs, and over the states behind a chosen event, all steps of w are made in
-what is explored, or tried by `claims`, and if w ends at rest the same state at rest is visited. The same
+possible after it. A death commutes with events of others, and after an event of the site that dies it is only
+later. So by induction over the length of runs, and over the states after a chosen event, all steps of w are made in
+what is explored, or tried by `commutation`, and if w ends at rest the same state at rest is visited. The same
 induction shows that a false claim is refuted: take the first event of w that does not commute with a
-chosen one; the run up to it, moved behind the chosen event, is covered, so that event was seen there, and tried.
-When a claim is refuted, the states that rest on it are gone through again without it. A choice that ends the world,
+chosen one; the run up to it, moved after the chosen event, is covered, so that event was seen there, and tried.
+When a claim is refuted, the states that rest on it are expanded again without it. A choice that ends the world,
 because data are lost, is never claimed to commute. If no claim holds, all events are followed, and all deaths.
 
-The induction over states needs that no run goes round. That is checked, not assumed: every step makes something new of
-its process, or says nothing (`History.goes_round`). Should it fail, all states are gone through again without claims.
+The induction over states needs that no run is cyclic. That is checked, not assumed: every step changes its process to a
+new state, or sends nothing (`MessageHistory.goes_round`). If that fails, all states are expanded again without claims.
 
-None of this assumes anything of the machines, so a bug in them cannot hide behind it. It rests on what a process
+None of this assumes anything of the machines, so it cannot hide a bug in them. It rests on what a process
 is: a function of its own state and its input, whose work is taken from it only by finishing it, and on FIFO links.
 """
 
@@ -45,7 +45,7 @@ from typing import Any
 
 from ..protocols.controller import Controller
 from ..protocols.node import Node
-from .commutation import NOBODY, Commutation, Commutations, Terms
+from .commutation import NO_NODE, Commutation, Commutations, Terms
 from .dataflow import Scenario
 from .invariants import all_checkers
 from .memo import DEAD, Action, Compact, Keeper, MemoState, Posts, violation_of
@@ -80,7 +80,7 @@ class Explored:
 
 
 class Explorer:
-    """All that may happen in `scenario`, in as few states as claims allow."""
+    """Explorer of all that may happen in `scenario`, in as few states as claims allow."""
 
     def __init__(self, scenario: Scenario, checkers: Iterable[Checker] | None = None) -> None:
         others = (scenario.restarts, scenario.suspicions, scenario.cuts, scenario.arrivals, scenario.slow_start)
@@ -100,8 +100,8 @@ class Explorer:
         self._members: dict[tuple[int, int, int], Terms] = {}
 
     def run(self, states_max: int = STATES_MAX, progress: ExploreProgress = lambda line: None) -> Explored:
-        """Come to the end of all that may happen, or to the first violation."""
-        began = told = time.perf_counter()
+        """Explore all that may happen, or up to the first violation."""
+        began = last = time.perf_counter()
         found = _FoundState(None)
         start = self.compact.start()
         self.claims.history.begin(start)
@@ -112,9 +112,9 @@ class Explorer:
                 self._settle()
                 if len(self.states) > states_max:
                     raise MemoryError(f"more than {states_max:,} states; choose a smaller world")
-                if time.perf_counter() > told + PROGRESS_EVERY_S:
-                    told = time.perf_counter()
-                    progress(f"{len(self.states):,} states, {self._transitions / (told - began):,.0f} transitions/s")
+                if time.perf_counter() > last + PROGRESS_EVERY_S:
+                    last = time.perf_counter()
+                    progress(f"{len(self.states):,} states, {self._transitions / (last - began):,.0f} transitions/s")
         except _FoundState as violation:
             found = violation
         return Explored(
@@ -225,7 +225,7 @@ class Explorer:
     # --- what to follow -----------------------------------------------------------------------------------
 
     def _choose(self, state: MemoState) -> list[Commutation] | None:
-        """Claims that hold as far as is known, one for each node with chosen events; the fewer events the better."""
+        """Return claims not refuted until now, one for each node with chosen events; the fewer events the better."""
         dead = sum(1 << node for node, cell in enumerate(state) if cell == DEAD)
         # While sites may crash the controller may act at any time, and nothing is claimed of it.
         nodes = range(self.compact.controller + (not self._may_crash(state)))
@@ -241,7 +241,7 @@ class Explorer:
         return min(groups, key=_size, default=None)
 
     def _group(self, state: MemoState, node: int, dead: int) -> list[Commutation] | None:
-        """Nodes all of whose events are chosen: who is to blame that a claim does not hold is taken in."""
+        """Claims of nodes all of whose events are chosen; a node to blame for a refuted claim is added to them."""
         members, before = 1 << node, 0
         while members != before:
             before = members
@@ -250,13 +250,13 @@ class Explorer:
                 return None
             claims = [self.claims.claim(self._member_terms(state[other], members, dead)) for other in nodes]
             for claim in claims:
-                if claim.blame == NOBODY:
+                if claim.blame == NO_NODE:
                     return None
                 members |= 0 if claim.blame is None else 1 << claim.blame
         return claims
 
     def _single_terms(self, cell: int, dead: int) -> list[Terms]:
-        """One event of the cell is chosen; those that were refuted are taken out of the list by and by."""
+        """Terms with one event of the cell chosen; the caller removes those that are refuted."""
         known = self._singles.get((cell, dead))
         if known is None:
             events = [action.event for action in self.compact.actions(cell)]
@@ -277,7 +277,7 @@ class Explorer:
         )
 
     def _member_terms(self, cell: int, members: int, dead: int) -> Terms:
-        """All events of the cell are chosen, and those of the other members."""
+        """Terms with all events of the cell chosen, and those of the other members."""
         known = self._members.get((cell, members, dead))
         if known is None:
             process, links = self.compact.cells.values[cell]
@@ -293,7 +293,7 @@ class Explorer:
         return known
 
     def _settle(self) -> None:
-        """Try the claims; what rested on one that is refuted is gone through again."""
+        """Try the claims; states that rested on a refuted one are expanded again."""
         self.claims.settle()
         for claim in self.claims.refuted:
             self._todo.extend(claim.states)
@@ -307,7 +307,7 @@ class Explorer:
             self.ends.clear()
         return bool(self._todo)
 
-    # --- the way to a state ---------------------------------------------------------------------------------
+    # --- the path to a state ---------------------------------------------------------------------------------
 
     def _path(self, number: int) -> tuple[Choice, ...]:
         """The choices of a world that lead to a state."""
@@ -330,7 +330,7 @@ class Explorer:
 
 
 class _FoundState(Exception):
-    """A violation, and the way to it."""
+    """A violation, and the path to it."""
 
     def __init__(self, violation: Violated | None, path: tuple[Choice, ...] = ()) -> None:
         super().__init__(str(violation))

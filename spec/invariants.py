@@ -1,13 +1,13 @@
-"""What must hold in every world, each claim in a checker of its own (thesis 3.1.1, 3.2.1, 3.4.2).
+"""Invariants: what must hold in every world, each claim in a checker of its own (thesis 3.1.1, 3.2.1, 3.4.2).
 
-A checker is told what one process does, when it does it: an attach it sends, a frame that is delivered
+A checker is called at each step of a process: an attach it sends, a frame that is delivered
 to it, the rows its operator is given. When nothing is left to happen it sees all live processes at once.
 Checkers keep no state: what they need of the past is in the process. They compare with the plain run of
 the scenario, and raise `Violated` with the claim and the place.
 
-Those about the controller's decisions, who is rebuilt where and who goes, are in `recovery`.
+Checkers of the controller's decisions, which copies are rebuilt where and which nodes are removed, are in `recovery`.
 
-Not here: that a message is never refused and that no assertion fails. The machines say so themselves,
+Not here: that a message is never refused and that no assertion fails. The machines raise these errors themselves,
 and a world treats both like a violated invariant.
 """
 
@@ -41,7 +41,7 @@ from .recovery import (
 
 
 class LossFree(Checker):
-    """Thesis 3.1.1: every row a consumer must see, it sees before anything behind it."""
+    """Thesis 3.1.1: a consumer gets every row it must get, before any row after it."""
 
     claim = "loss-free"
     compares_with_the_plain_run = True
@@ -52,18 +52,18 @@ class LossFree(Checker):
         expected = process.scenario.reference.rows(work.stage, partition, work.after, work.upto)
         if rows == expected:
             return
-        # An unordered stage may have had some of them before.
+        # An unordered stage may have consumed some of them before.
         before = () if work.ordered else process.beyond((work.stage, partition))
         lost = set(expected).difference(rows, before)
         if lost:
             raise self.violated(
-                f"{process.name}, stage {work.stage}, partition {partition} is through "
+                f"{process.name}, stage {work.stage}, partition {partition} has consumed "
                 f"({work.after}..{work.upto}] without {sorted(lost)}"
             )
 
 
 class DupFree(Checker):
-    """Thesis 3.1.1: no row is seen twice, and none that a plain run does not have."""
+    """Thesis 3.1.1: no row is consumed twice, and none that a plain run does not have."""
 
     claim = "dup-free"
     compares_with_the_plain_run = True
@@ -86,9 +86,9 @@ class DupFree(Checker):
 
 
 class InOrder(Checker):
-    """Thesis 3.2.1: consumers merge by sequence number; nothing comes after what follows it.
+    """Thesis 3.2.1: consumers merge by sequence number; no row arrives after its successors.
 
-    The position of an unordered stage goes on in the same way; only rows need not wait for it.
+    The position of an unordered stage advances in the same way; only rows need not wait for it.
     """
 
     claim = "in order"
@@ -101,11 +101,11 @@ class InOrder(Checker):
         beyond = [frame for frame in work.frames if frame.after >= work.upto] if work.ordered else ()
         wrong = ""
         if work.after != through or work.upto < work.after or is_nothing:
-            wrong = f"is through {through} and is given ({work.after}..{work.upto}]"
+            wrong = f"is at {through} and is given ({work.after}..{work.upto}]"
         elif beyond:
             wrong = f"is given frames that begin beyond {work.upto}: {beyond}"
         elif work.ordered != (work.stage not in process.scenario.unordered):
-            wrong = f"is told that order {'matters' if work.ordered else 'does not matter'}"
+            wrong = f"is given work that is {'ordered' if work.ordered else 'unordered'}"
         late = [
             row
             for frame in work.frames
@@ -115,15 +115,15 @@ class InOrder(Checker):
             if not frame.channels or is_among(row, frame.channels)
         ]
         if late:
-            wrong = f"is through {work.after} when {late} come"
+            wrong = f"is at {work.after} when {late} arrive"
         if wrong:
             raise self.violated(f"{process.name}, stage {work.stage}, partition {partition} {wrong}")
 
 
 class ReplicasIdentical(Checker):
-    """Thesis 3.2.1: the copies of a partition go through the same input and the same states.
+    """Thesis 3.2.1: the copies of a partition consume the same input and pass through the same states.
 
-    Those of an unordered stage go through it each in an order of its own: they are in the state that all they have
+    Those of an unordered stage consume it each in an order of its own: they are in the state that all they have
     consumed gives in any order, and in the same one at rest.
     """
 
@@ -154,7 +154,7 @@ class ReplicasIdentical(Checker):
 
 
 class BuffersDrain(Checker):
-    """Rules 1, 2, 4: in the end every run has left every buffer, and nothing waits for anything."""
+    """Rules 1, 2, 4: in the end every run is released from every buffer, and nothing waits."""
 
     claim = "buffers drain"
 
@@ -186,7 +186,7 @@ class BuffersDrain(Checker):
             self._forgotten(process, machine)
 
     def _known(self, process: SimulatedProcess, stage: int, prod: FhProd) -> None:
-        """Nobody is fed who is not a consumer any more, and nobody by two names."""
+        """Check that only consumers are fed, and no lane is both open and merged."""
         view = process.node.view
         assert view is not None
         fed = {(edge, node) for edge in view.outputs(stage) for node in view.members(view.edges[edge][1])}
@@ -195,17 +195,17 @@ class BuffersDrain(Checker):
             raise self.violated(f"{process.name}, stage {stage} has lanes {prod.lanes}, merged {prod.merged}")
 
     def _joined(self, process: SimulatedProcess, stage: int, cons: FhCons) -> None:
-        """No lane waits for its end, and what one sender sends to one cohort comes in one lane."""
+        """Check that no lane waits for its end, and that each sender feeds a cohort in one lane."""
         lanes = Counter((lane.edge, lane.sender, lane.cohort) for lane in cons.lanes.values())
         if any(lane.stops or not lane.channels for lane in cons.lanes.values()) or any(n > 1 for n in lanes.values()):
             raise self.violated(f"{process.name}, stage {stage} has lanes {cons.lanes}")
 
     def _forgotten(self, process: SimulatedProcess, pooler: Pooler) -> None:
-        """What is over is not remembered: a process that runs for a year must not grow."""
+        """Check that what is over is not remembered: a process that runs for a year must not grow."""
         mover = pooler.mover
         known = {*mover.awaited, *mover.arrived, *mover.wanted, *mover.given, *pooler.cons.installed}
         if over := known - mover.standby.keys():
-            raise self.violated(f"{process.name}, stage {pooler.stage} remembers copies not on their way: {over}")
+            raise self.violated(f"{process.name}, stage {pooler.stage} remembers copies not in transfer: {over}")
         cohorts = pooler.cons.cohorts
         if pooler.cons.pending.keys() - cohorts.keys():
             raise self.violated(f"{process.name}, stage {pooler.stage} remembers frames of {pooler.cons.pending}")
@@ -214,9 +214,9 @@ class BuffersDrain(Checker):
 
 
 class NoDeadlock(Checker):
-    """Thesis 3.4.2: after any failures that leave a copy of each partition, the dataflow goes on.
+    """Thesis 3.4.2: after any failures that leave a copy of each partition, the dataflow continues.
 
-    So it does without a controller, if all that died are known to have died.
+    It also continues without a controller, if all deaths are known.
     """
 
     claim = "no deadlock"
@@ -231,16 +231,16 @@ class NoDeadlock(Checker):
                     what = "the egress" if process.role == EGRESS else f"{process.name}, {place}"
                     raise self.violated(
                         f"nothing is left to happen, and {what} has not seen the end: "
-                        f"it is through {process.through[place]} of {scenario.reference.last_sn}"
+                        f"it is at {process.through[place]} of {scenario.reference.last_sn}"
                     )
 
 
 class NoPause(Checker):
-    """Section 3.4.3: what is produced is sent, and what has come is consumed, also while a copy catches up.
+    """Section 3.4.3: what is produced is sent, and what has arrived is consumed, also while a copy catches up.
 
     Only rows of a producer that lags wait, for that one; and the oldest cohort, for one that has all it needs to meet.
-    In an unordered stage nothing waits, but for a meeting. The source waits for who lacks much, and for one to which
-    a copy is on its way only if it lacks very much.
+    In an unordered stage nothing waits, except to meet. The source waits for a consumer for which the bound is
+    kept; for one with a state transfer in flight the bound is higher.
     """
 
     claim = "no pause"
@@ -254,17 +254,17 @@ class NoPause(Checker):
         if isinstance(machine, Egress):
             self._consumes(process, stage, machine.cons)
 
-    def heard(self, process: SimulatedProcess, message: PeerMessage) -> None:
+    def accepted(self, process: SimulatedProcess, message: PeerMessage) -> None:
         scenario, view, ingress = process.scenario, process.node.view, process.node.machines.get(0)
         if not isinstance(ingress, Ingress) or ingress.pulling or ingress.ended or view is None:
             return
-        coming = {(standby.stage, standby.node) for standby in view.standby}
+        in_transfer = {(standby.stage, standby.node) for standby in view.standby}
         more = scenario.bound_rows if scenario.transfer_rows_max is None else scenario.transfer_rows_max
         for (edge, node), floor in ingress.prod.buffer.floors.items():
             kept = sum(len(run.body) for run in ingress.prod.buffer.runs if run.upto > floor)
-            if kept >= (more if (view.edges[edge][1], node) in coming else scenario.bound_rows):
+            if kept >= (more if (view.edges[edge][1], node) in in_transfer else scenario.bound_rows):
                 return
-        raise self.violated(f"{process.name} does not ask its source for more, and nobody lacks much")
+        raise self.violated(f"{process.name} does not pull from its source, and no consumer is at its bound")
 
     def _consumes(self, process: SimulatedProcess, stage: int, cons: FhCons) -> None:
         oldest = min(cons.cohorts, default=0)
@@ -276,12 +276,12 @@ class NoPause(Checker):
         consumed = {k: own.consumed for k, own in cons.cohorts.items()}
         lanes = [lane for lane in cons.lanes.values() if lane.channels]
         here = {k: min((lane.upto for lane in lanes if lane.cohort == k), default=0) for k in consumed}
-        # How far one step takes each: who has much to catch up with is not waited for before his last step.
+        # How far one step takes each: the oldest waits for a cohort that catches up only before the last step.
         step = None if stage in process.scenario.unordered else process.scenario.step
         near = {k: here[k] if step is None else min(here[k], consumed[k] + step) for k in consumed}
         is_to_meet = any(consumed[oldest] <= near[other] for other in consumed if other != oldest)
         if here[oldest] > consumed[oldest] and not is_to_meet:
-            raise self.violated(f"{process.name}, stage {stage} has rows up to {here} and stands at {consumed}")
+            raise self.violated(f"{process.name}, stage {stage} has rows up to {here} and is at {consumed}")
 
     def _sends(self, process: SimulatedProcess, stage: int, prod: FhProd) -> None:
         most = max(prod.produced.values(), default=0)
@@ -295,7 +295,7 @@ class NoPause(Checker):
 
 
 class CohortsMeet(Checker):
-    """Section 3.4.3.2: a copy that catches up and those that are there become one: none steps over another's place."""
+    """Section 3.4.3.2: a copy that catches up and those that are there are fused: none skips the other's position."""
 
     claim = "cohorts meet"
 
@@ -306,7 +306,7 @@ class CohortsMeet(Checker):
         cohorts = machine.cons.cohorts
         oldest = min(cohorts)
         over = [k for k, own in cohorts.items() if work.after < own.consumed < work.upto and oldest in (k, work.cohort)]
-        is_early = len(cohorts) > 1 and work.upto == work.after  # Who is busy with that is not there to meet.
+        is_early = len(cohorts) > 1 and work.upto == work.after  # A cohort at work on early rows is not idle to meet.
         if over or is_early or (work.cohort != oldest and work.upto > cohorts[oldest].consumed):
             raise self.violated(f"{process.name} begins {work} with cohorts {cohorts}")
 
@@ -334,7 +334,7 @@ class OneSender(Checker):
 
     def stopped(self, process: SimulatedProcess, sender: str, stop: Stop) -> None:
         view = process.node.view
-        assert view is not None, f"{process.name} stops somebody before its first view"
+        assert view is not None, f"{process.name} stops a sender before its first view"
         if not view.alive(sender):
             raise self.violated(f"{process.name} asks {sender}, which is dead, to stop {stop.channels}")
 
@@ -369,7 +369,7 @@ class OneSender(Checker):
     def delivered(self, process: SimulatedProcess, data: Data) -> None:
         view = process.node.view
         if view is None or data.view > view.number or not view.alive(data.sender):
-            return  # It is going to be held or ignored.
+            return  # It will be held or ignored.
         machine = process.node.machines[view.edges[data.edge][1]]
         assert not isinstance(machine, Ingress)
         lane = machine.cons.lanes.get(data.lane_id)
@@ -385,29 +385,29 @@ class OneSender(Checker):
 
 
 class FencedIsMute(Checker):
-    """Rules 12, 20, 32: what a node sends that is dead in the receiver's view, or left out of it, is refused."""
+    """Rules 12, 20, 32: messages of a node that is dead in the receiver's view, or left out of it, are refused."""
 
     claim = "a fenced site has no effect"
 
-    def heard(self, process: SimulatedProcess, message: PeerMessage) -> None:
+    def accepted(self, process: SimulatedProcess, message: PeerMessage) -> None:
         view = process.node.view
         if view is not None and message.view <= view.number and not view.alive(message.sender):
             raise self.violated(f"{process.name} is in view {view.number} and takes {message} of the dead")
 
 
 class WithinBounds(Checker):
-    """Fig. 3.4, rule 8: nobody begins work when his pool is full, but for who is behind what the pool holds.
+    """Fig. 3.4, rule 8: no work begins when the pool is full, except by a cohort that lags what the pool holds.
 
-    He takes what he needs to come after, and no frame that begins beyond it. The pool is full when it keeps the bound
-    for any consumer. For one to which a copy is on its way more may be kept, and until he has caught up: with each ack
-    less, by half of what he has taken, at least (rule 31).
+    Such a cohort takes no frame that begins beyond its work. The pool is full when it keeps the bound
+    for any consumer. For one with a state transfer in flight, and until it has caught up, more may be kept. With each
+    ack this quota shrinks by at least half of what was acknowledged (rule 31).
     """
 
     claim = "buffers within their bound"
 
     def __init__(self) -> None:
-        self._quota_rows: int | None = None  # What may be kept for who acknowledges now, before it is heard,
-        self._kept = 0  # and what is.
+        self._quota_rows: int | None = None  # What may be kept for the sender of an ack, before the ack is taken,
+        self._kept = 0  # and what is kept.
 
     def acknowledging(self, process: SimulatedProcess, ack: Ack) -> None:
         buffer, dest = _buffer_for(process, ack), (ack.edge, ack.sender)
@@ -415,7 +415,7 @@ class WithinBounds(Checker):
         if buffer is not None and dest in buffer.quota_rows and dest not in buffer.in_transfer:
             self._quota_rows, self._kept = buffer.quota_rows[dest], buffer.kept_for(dest)
 
-    def heard(self, process: SimulatedProcess, message: PeerMessage) -> None:
+    def accepted(self, process: SimulatedProcess, message: PeerMessage) -> None:
         if self._quota_rows is None or type(message) is not Ack:
             return
         buffer, dest = _buffer_for(process, message), (message.edge, message.sender)
@@ -433,7 +433,7 @@ class WithinBounds(Checker):
         building = {(standby.stage, standby.node) for standby in view.standby}
         others = [dest for dest in machine.prod.buffer.in_transfer if (view.edges[dest[0]][1], dest[1]) not in building]
         if others:
-            raise self.violated(f"{process.name} keeps more for {others}, to whom no copy is on its way")
+            raise self.violated(f"{process.name} keeps more for {others}, which have no state transfer in flight")
         crowded = self._crowded(process, machine.prod)
         if crowded and all(run.upto <= work.after for run in machine.prod.buffer.runs):
             raise self.violated(f"{process.name} begins {work} and keeps {crowded}")
@@ -442,9 +442,9 @@ class WithinBounds(Checker):
             raise self.violated(f"{process.name} takes early rows in {work} and keeps {crowded}")
 
     def _crowded(self, process: SimulatedProcess, prod: FhProd) -> str:
-        """For whom too much is kept."""
+        """Name the first consumer for which too much is kept; empty if there is none."""
         bound, more = process.scenario.bound_rows, process.scenario.transfer_rows_max
-        for dest, floor in prod.buffer.floors.items() or [((0, "nobody"), 0)]:
+        for dest, floor in prod.buffer.floors.items() or [((0, "no consumer"), 0)]:
             kept = sum(len(run.body) for run in prod.buffer.runs if run.upto > floor)
             if kept >= (bound if more is None or dest not in prod.buffer.quota_rows else more):
                 return f"{kept} rows for {dest[1]}"
@@ -452,7 +452,7 @@ class WithinBounds(Checker):
 
 
 def _buffer_for(process: SimulatedProcess, ack: Ack) -> Buffer | None:
-    """What an ack tells of."""
+    """The buffer that an ack is for."""
     view = process.node.view
     if view is None or not 0 <= ack.edge < len(view.edges):
         return None
@@ -484,10 +484,10 @@ CHECKERS: tuple[type[Checker], ...] = (
 
 
 def _slot(view: View, stage: int, partition: int, node: str) -> int:
-    """Which copy of a partition `node` has, or is going to have."""
-    coming = {s.node: s.slot for s in view.standby if (s.stage, s.partition) == (stage, partition)}
+    """The slot of a partition whose copy `node` has, or is going to have."""
+    in_transfer = {s.node: s.slot for s in view.standby if (s.stage, s.partition) == (stage, partition)}
     slots = {copy: slot for slot, copy in enumerate(view.copies[stage][partition])}
-    return (coming | slots)[node]
+    return (in_transfer | slots)[node]
 
 
 def all_checkers() -> tuple[Checker, ...]:

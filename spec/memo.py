@@ -1,14 +1,14 @@
-"""A world in small numbers: what one process does, computed once by the production machines and remembered.
+"""Memo of a world in small numbers: each step of a process is computed once by the production machines.
 
-A process is a function of its own state and of what it is given. So each (process, event) is stepped once; an
+A process is a function of its own state and of its input. So each (process, event) is stepped once; an
 *event* is a message that is taken from a link, or a piece of work that is finished. Processes, messages and
-the rest are numbered as they turn up, and a number stands for its value from then on.
+the rest are numbered in order of appearance, and a number stands for its value from then on.
 
-A *cell* is a process together with the links that lead to it: all that one node is about. A world is a row of cells,
+A *cell* is a process together with the links that lead to it: the whole state of one node. A world is a row of cells,
 one for each node and the last for the controller, which is a process like any other here. An event changes the
 cell of its own node and appends to others; nothing else changes.
 
-Not here: crashes, which concern two cells at once, but for what the controller makes of one.
+Not here: crashes, which concern two cells at once, except for the controller's reaction to one.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from .process import CONTROLLER, Checker, Outgoing, PendingWork, SimulatedProces
 from .world import CHUNKS, Choice
 
 MemoState = tuple[int, ...]  # A cell for each node, then that of the controller.
-Posts = tuple[tuple[int, int], ...]  # To whom, and the number of the batch of messages.
-Links = tuple[tuple[int, ...], ...]  # By sender: the numbers of the messages on their way.
+Posts = tuple[tuple[int, int], ...]  # The receiver, and the number of the batch of messages.
+Links = tuple[tuple[int, ...], ...]  # By sender: the numbers of the messages in flight.
 
 DEAD = 0  # The cell of a node that has crashed.
 MOVE = -1  # The stage of a piece of work that is a move.
@@ -53,7 +53,7 @@ class MemoNumbers(Generic[T]):
 
 
 class Mail(NamedTuple):
-    """A message on its way, with the numbers of both ends."""
+    """A message in flight, with the numbers of both ends."""
 
     sender: int
     to: int
@@ -68,7 +68,7 @@ class Cell(NamedTuple):
 
 
 class Action(NamedTuple):
-    """What an event makes of its cell, and what goes to others; or what is wrong with it."""
+    """The cell after an event, and what is sent to others; or the violation."""
 
     event: int
     cell: int
@@ -77,7 +77,7 @@ class Action(NamedTuple):
 
 
 class Keeper:
-    """The controller as a process: moves that nobody has asked for yet are its work."""
+    """The controller as a process: moves that have not been requested yet are its work."""
 
     name = CONTROLLER
 
@@ -105,7 +105,7 @@ class Keeper:
                     check(self.scenario, before, effect.view)
                 out.extend((node, effect.view) for node in effect.to)
             else:
-                assert isinstance(effect, Lost), f"the controller has no business with {effect}"
+                assert isinstance(effect, Lost), f"the controller cannot emit {effect}"
                 self.lost = effect.partitions
         return out
 
@@ -124,7 +124,7 @@ class Keeper:
 
 
 class Compact:
-    """The processes, messages and cells of `scenario`, as far as somebody has asked for them.
+    """The processes, messages and cells of `scenario`, as far as they were needed.
 
     Events are numbers too: not negative for a message, negative for a piece of work.
     """
@@ -132,7 +132,7 @@ class Compact:
     def __init__(self, scenario: Scenario, checkers: Iterable[Checker]) -> None:
         self.scenario = scenario
         self.watch = Watch(checkers)
-        # Who may have sent something; a site that gives state in chunks does so by a link of its own.
+        # All possible senders; a site that sends state in chunks does so by a link of its own.
         self.names = (*scenario.nodes, CONTROLLER, *(node + CHUNKS for node in scenario.nodes if scenario.chunks))
         self.controller = len(scenario.nodes)
         self.sites = range(1, self.controller - 1)
@@ -141,7 +141,7 @@ class Compact:
         self.batches: MemoNumbers[tuple[int, ...]] = MemoNumbers()
         self.processes: MemoNumbers[SimulatedProcess | Keeper | None] = MemoNumbers()
         self.processes.of(None, None)
-        self.nodes: list[int] = [-1]  # By process: whose it is.
+        self.nodes: list[int] = [-1]  # By process: its node.
         self.work: list[tuple[int, ...]] = [()]  # By process: the events that are pieces of work.
         self.cells: MemoNumbers[Cell] = MemoNumbers()
         self.cells.of(None, Cell(0, ()))
@@ -153,21 +153,21 @@ class Compact:
 
     @property
     def steps(self) -> int:
-        """How often a machine was stepped."""
+        """The number of steps that machines made."""
         return len(self._steps)
 
     def start(self) -> MemoState:
-        """Everybody has greeted the controller, and the first view is on its way."""
+        """The first state: all nodes have sent their hello, and the first view is in flight."""
         keeper = Keeper(self.scenario, self.watch)
         views: Outgoing = []
         for name in self.scenario.nodes:
             [(_, hello)] = SimulatedProcess(self.scenario, name, ()).deliver(Connected())
             views.extend(keeper.deliver(hello))
-        nobody: Links = ((),) * len(self.names)
+        empty: Links = ((),) * len(self.names)
         processes: list[SimulatedProcess | Keeper] = [
             SimulatedProcess(self.scenario, name, self.watch) for name in self.scenario.nodes
         ]
-        state = [self._cell(self._number(process), nobody) for process in [*processes, keeper]]
+        state = [self._cell(self._number(process), empty) for process in [*processes, keeper]]
         for to, batch in self._posts(self.controller, views):
             state[to] = self.append(state[to], batch)
         return tuple(state)
@@ -175,7 +175,7 @@ class Compact:
     # --- one process ----------------------------------------------------------------------------------
 
     def step(self, process: int, event: int) -> tuple[int, Posts]:
-        """What `event` makes of a process, and what that sends."""
+        """The process after `event`, and what it sends."""
         known = self._steps.get((process, event))
         if known is None:
             before = self.processes.values[process]
@@ -188,16 +188,16 @@ class Compact:
         return known
 
     def has_given_up(self, process: int) -> bool:
-        """Whether it is the controller and data are lost: then nothing happens any more."""
+        """Whether the process is the controller and data are lost: then nothing happens any more."""
         keeper = self.processes.values[process]
         return isinstance(keeper, Keeper) and bool(keeper.lost)
 
     def sender(self, event: int) -> int:
-        """Who sent a message; nobody has sent a piece of work."""
+        """The sender of a message; -1 for a piece of work."""
         return self.mail.values[event].sender if event >= 0 else -1
 
     def choice(self, node: int, event: int) -> Choice:
-        """An event of `node` as a world names it."""
+        """The choice of a world for an event of `node`."""
         if event >= 0:
             return ("deliver", self.names[self.mail.values[event].sender], self.names[node])
         work = self._work.values[~event]
@@ -241,9 +241,9 @@ class Compact:
         return known
 
     def death(self, cell: int, node: int) -> tuple[int, int, Posts]:
-        """The controller sees that `node` is gone: the event, its cell, and what it sends.
+        """The controller notices that `node` is gone: the event, its cell, and what it sends.
 
-        What the dead has said to it and is still on its way is lost with the connection.
+        Messages of the dead to the controller that are still in flight are lost with the connection.
         """
         known = self._deaths.get((cell, node))
         if known is None:
@@ -261,8 +261,8 @@ class Compact:
 
     def live(self, state: MemoState) -> list[SimulatedProcess]:
         """The processes of nodes that have not crashed."""
-        everyone = (self.processes.values[self.cells.values[cell].process] for cell in state)
-        return [process for process in everyone if isinstance(process, SimulatedProcess)]
+        processes = (self.processes.values[self.cells.values[cell].process] for cell in state)
+        return [process for process in processes if isinstance(process, SimulatedProcess)]
 
     def _cell(self, process: int, links: Links) -> int:
         cell = Cell(process, links)
@@ -295,7 +295,7 @@ class Compact:
 
 
 def violation_of(error: Exception) -> Violated:
-    """An error out of a machine, as a world words it."""
+    """Return an error of a machine as the violation that a world reports."""
     if isinstance(error, Violated):
         return error
     if isinstance(error, Refused):

@@ -1,8 +1,8 @@
-"""Mutants: copies of a protocol module with one guard or one state change spoilt.
+"""Mutants: copies of a protocol module with one guard or one state change altered.
 
 For every function of a machine: a statement left out, a condition negated, one operand of an `and` or `or` left out,
 the filter of a comprehension left out, a guard that always holds or never. And each row of a machine's table left
-out. Asserts, docstrings and what only describes a machine are left alone: they change no behaviour.
+out. Asserts, docstrings and what only describes a machine are not mutated: they change no behaviour.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Change = Callable[[ast.AST], None]
 
 @dataclass(frozen=True)
 class Mutant:
-    """One spoilt module; its name does not depend on where in the file it is."""
+    """One mutated module; its name does not depend on where in the file the mutation is."""
 
     name: str
     module: str
@@ -45,7 +45,7 @@ class Mutant:
 
 
 def folder() -> Path:
-    """Where the protocol modules are."""
+    """The folder of the protocol modules."""
     import flux.protocols
 
     assert flux.protocols.__file__ is not None
@@ -59,18 +59,18 @@ def mutants(module: str) -> Iterator[Mutant]:
     places = {id(node): index for index, node in enumerate(ast.walk(tree))}
     seen: Counter[str] = Counter()
     for where, place, what, change in _changes(tree):
-        spoilt = ast.parse(text)
-        change(next(islice(ast.walk(spoilt), places[id(place)], None)))
-        ast.fix_missing_locations(spoilt)
+        mutated = ast.parse(text)
+        change(next(islice(ast.walk(mutated), places[id(place)], None)))
+        ast.fix_missing_locations(mutated)
         name = f"{module}.{where}: {what}"
         seen[name] += 1
         if seen[name] > 1:
             name += f" ({seen[name]})"
-        yield Mutant(name, module, ast.unparse(spoilt))
+        yield Mutant(name, module, ast.unparse(mutated))
 
 
 def _changes(tree: ast.Module) -> Iterator[tuple[str, ast.AST, str, Change]]:
-    """Where, the place in the tree, in words, and what is done to it."""
+    """Each mutation: the function, the place in the tree, in words, and the change."""
     guards = _guards(tree)
     for function in [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]:
         if function.name in _DESCRIBE:
@@ -80,7 +80,7 @@ def _changes(tree: ast.Module) -> Iterator[tuple[str, ast.AST, str, Change]]:
             yield function.name, function, "never holds", _returns(False)
         asserted = {id(part) for node in ast.walk(function) if isinstance(node, ast.Assert) for part in ast.walk(node)}
         for place in ast.walk(function):
-            for what, change in _spoilt(place) if id(place) not in asserted else ():
+            for what, change in _mutations(place) if id(place) not in asserted else ():
                 yield function.name, place, what, change
     for place in ast.walk(tree):
         if isinstance(place, ast.Tuple):
@@ -100,7 +100,7 @@ def _is_row(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Rule"
 
 
-def _spoilt(place: ast.AST) -> Iterator[tuple[str, Change]]:
+def _mutations(place: ast.AST) -> Iterator[tuple[str, Change]]:
     for block in ("body", "orelse"):
         statements = getattr(place, block, None)
         if isinstance(statements, list):
@@ -136,7 +136,7 @@ def _pass(block: str, index: int) -> Change:
     def change(node: ast.AST) -> None:
         statements = getattr(node, block)
         yields = any(isinstance(part, ast.Yield | ast.YieldFrom) for part in ast.walk(statements[index]))
-        # What yields nothing must stay a generator, or it would be noticed for a silly reason.
+        # A function that yields nothing must stay a generator, or the mutant would be noticed for the wrong reason.
         statements[index] = ast.parse("yield from ()").body[0] if yields else ast.Pass()
 
     return change

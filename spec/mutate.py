@@ -1,11 +1,11 @@
-"""Mutation: spoil one guard or state change at a time, and see whether the specification notices.
+"""Mutation testing: alter one guard or state change at a time, and see whether the specification notices.
 
 Each mutant runs in a process of its own, forked, with the protocol and spec modules imported anew and the
-spoilt one in its place. It is noticed at the first violation, error or refusal, or when it hangs. What is tried, in
-the order of what notices most in least time, is `TRIALS`.
+mutated one in its place. It is noticed at the first violation, error or refusal, or when it hangs. `TRIALS` are
+ordered so that most mutants are noticed in the least time.
 
-A mutant that nothing notices is a survivor: either a world is missing, or the mutant is equivalent, and then
-`survivors.txt` says why. A survivor that is not in that list, and a line of the list without one, are both said.
+A mutant that no trial notices is a survivor: either a world is missing, or the mutant is equivalent, and then
+`survivors.txt` says why. A survivor that is not in that list is reported.
 """
 
 from __future__ import annotations
@@ -28,9 +28,7 @@ from typing import Any
 from .mutants import MODULES, Mutant, folder, mutants
 
 LIMIT_S = 300  # Of CPU: four times what a survivor takes.
-STATES_MAX = (
-    100_000  # Forty times what the largest of the small worlds has: a mutant in which there is no end is noticed.
-)
+STATES_MAX = 100_000  # Forty times what the largest of the small worlds has: a mutant without an end is noticed.
 MEMORY_BYTES = 4 << 30
 ARGUED = Path(__file__).resolve().parent / "survivors.txt"
 _NOTICED, _SURVIVED = 0, 7
@@ -38,7 +36,7 @@ _NOTICED, _SURVIVED = 0, 7
 
 @dataclass
 class MutationResult:
-    """What became of the mutants; of the survivors, which nobody has argued to be equivalent."""
+    """How many mutants were noticed; the survivors, and those not argued to be equivalent."""
 
     mutants: int = 0
     noticed: int = 0
@@ -48,12 +46,12 @@ class MutationResult:
 
 
 def mutate(modules: Sequence[str] = MODULES, results: Path | None = None, progress: Any = print) -> MutationResult:
-    """Try every mutant of `modules`, one on each core; with `results`, go on where an earlier run stopped."""
+    """Try every mutant of `modules`, one on each core; with `results`, resume an earlier run."""
     began = time.monotonic()
     known: dict[str, bool] = json.loads(results.read_text()) if results is not None and results.exists() else {}
-    everyone = [mutant for module in modules for mutant in mutants(module)]
-    left = [mutant for mutant in everyone if _key(mutant) not in known]
-    progress(f"{len(everyone)} mutants, {len(left)} to be tried")
+    every = [mutant for module in modules for mutant in mutants(module)]
+    left = [mutant for mutant in every if _key(mutant) not in known]
+    progress(f"{len(every)} mutants, {len(left)} to be tried")
     if left:
         _try_the_machines_themselves()
     for done, (mutant, noticed) in enumerate(_tried(left), start=1):
@@ -64,11 +62,11 @@ def mutate(modules: Sequence[str] = MODULES, results: Path | None = None, progre
             progress(f"survivor: {mutant.name}")
         if done % 25 == 0:
             progress(f"{done} of {len(left)} tried, {time.monotonic() - began:.0f} s")
-    survivors = [mutant.name for mutant in everyone if not known[_key(mutant)]]
+    survivors = [mutant.name for mutant in every if not known[_key(mutant)]]
     argued = arguments()
     return MutationResult(
-        mutants=len(everyone),
-        noticed=len(everyone) - len(survivors),
+        mutants=len(every),
+        noticed=len(every) - len(survivors),
         survivors=survivors,
         not_argued=[name for name in survivors if name not in argued],
         seconds=time.monotonic() - began,
@@ -76,7 +74,7 @@ def mutate(modules: Sequence[str] = MODULES, results: Path | None = None, progre
 
 
 class NothingToCompareWith(Exception):
-    """The machines fail as they are: that a mutant does says nothing."""
+    """The unmutated machines fail, so a mutant that fails proves nothing."""
 
 
 def _try_the_machines_themselves() -> None:
@@ -84,13 +82,13 @@ def _try_the_machines_themselves() -> None:
     [(_, noticed)] = _tried([Mutant(name="none", module=module, source=(folder() / f"{module}.py").read_text())])
     if noticed:
         raise NothingToCompareWith(
-            "the machines as they are do not get through the trials, so nothing can be said of mutants. Find out why "
+            "the machines as they are do not get through the trials, so mutants cannot be judged. Find out why "
             "first: flux spec check"
         )
 
 
 def arguments() -> dict[str, str]:
-    """Why each known survivor is equivalent: blocks of a mutant's name and, indented, the reason."""
+    """The reason why each known survivor is equivalent: blocks of a mutant's name and, indented, the reason."""
     argued: dict[str, str] = {}
     name = ""
     for line in ARGUED.read_text().splitlines():
@@ -106,9 +104,9 @@ def _key(mutant: Mutant) -> str:
     return f"{mutant.name} {hashlib.sha256(mutant.source.encode()).hexdigest()[:12]}"
 
 
-def _tried(everyone: Sequence[Mutant]) -> Iterator[tuple[Mutant, bool]]:
+def _tried(todo: Sequence[Mutant]) -> Iterator[tuple[Mutant, bool]]:
     """Each mutant and whether it was noticed, as they end."""
-    waiting, running = list(reversed(everyone)), dict[int, Mutant]()
+    waiting, running = list(reversed(todo)), dict[int, Mutant]()
     while waiting or running:
         while waiting and len(running) < (os.cpu_count() or 1):
             mutant = waiting.pop()
@@ -140,7 +138,7 @@ def _survives(mutant: Mutant) -> bool:
 
 
 # --- the trials: whether something is noticed -----------------------------------------------------------
-# Modules are imported here and not above: they must be those that see the spoilt one.
+# Modules are imported here and not above: they must be those that import the mutated one.
 
 
 def _walks(seeds: range, scale: int = 1) -> bool:
@@ -153,8 +151,8 @@ def _wanders(seeds: range) -> bool:
     return any(wander.wander(world, seed).violation is not None for seed in seeds for world in wander.WORLDS.values())
 
 
-def _told() -> bool:
-    """The worlds that show what each rule is good for."""
+def _rule_worlds() -> bool:
+    """Walk the worlds in which each rule is needed."""
     rules, wander = importlib.import_module("flux.spec.rules"), importlib.import_module("flux.spec.scenario_walk")
     known = {(removal.world, removal.seed) for rule in rules.RULES for removal in rule.removals} | RARE
     return any(wander.wander(wander.WORLDS[world], seed).violation is not None for world, seed in sorted(known))
@@ -171,9 +169,9 @@ def _explored() -> bool:
     return any(explorer(scenario).run(STATES_MAX).violation is not None for scenario in worlds.values())
 
 
-# What shows in one world of hundreds: lanes that are each to become a part of the other; a site that left a stage and
-# came back while its operator was at work; partitions that come, or leave, between two steps of an operator;
-# a cut that is reported when one of the two is dead; a copy that nobody wants any more when its donor comes to it;
+# What shows in one world of hundreds: lanes that are each to be merged into the other; a site that left a stage and
+# returned while its operator was at work; partitions that arrive, or leave, between two steps of an operator;
+# a cut that is reported when one of the two is dead; a copy that is not wanted any more when its donor cuts it;
 # a producer that leaves while others catch up with it.
 RARE = {
     ("everything moves", 2177),
@@ -187,7 +185,7 @@ RARE = {
     ("joining, in chunks", 38),
 }
 TRIALS: tuple[Callable[[], bool], ...] = (
-    _told,
+    _rule_worlds,
     lambda: _wanders(range(3)),
     lambda: _walks(range(50)),
     lambda: _probes(range(25)),
@@ -199,7 +197,7 @@ TRIALS: tuple[Callable[[], bool], ...] = (
 
 
 class _Spoiler(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Imports the spoilt module in place of the good one."""
+    """Finder that imports the mutated module in place of the original."""
 
     def __init__(self, mutant: Mutant) -> None:
         self._mutant = mutant

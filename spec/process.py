@@ -1,14 +1,14 @@
 """One simulated process: a production `Node` and the shell that carries out its effects.
 
-The shell selects the rows of a `Send`, runs the operator when it is told to, and hands its output back.
+The shell selects the rows of a `Send`, runs the operator on a `Consume`, and hands its output back.
 A `Consume` or `Pull` is not answered at once: it stays in `work` until the world chooses to, so that
-every other message may come in between, as in a process whose operator takes its time.
+every other message may arrive in between, as in a process with a slow operator.
 
-A process knows nothing but itself: its next state is a function of its state and of what it is given.
+A process depends on nothing but itself: its next state is a function of its state and its input.
 The exhaustive exploration rests on that, and so does the independence of events at different nodes.
 
-What survives the process of an ingress is its journal: the numbering, which the scenario fixes, and what was
-released. What survives that of an egress is its sink, with what it has noted of how far it is ahead of its position.
+The journal of an ingress survives its process: the numbering, which the scenario fixes, and what was
+released. The sink of an egress survives its process, with how far it is ahead of its position.
 A process that is started again begins with these.
 """
 
@@ -72,24 +72,24 @@ class Checker:
     """One claim; each method is a moment at which it may turn out to be false."""
 
     claim = ""
-    compares_with_the_plain_run = False  # Then it need not look at what is known to be as in the plain run.
+    compares_with_the_plain_run = False  # Then it may skip what is known to be as in the plain run.
 
     def attached(self, process: SimulatedProcess, sender: str, attach: Attach) -> None:
         """`process` is about to ask `sender` to feed it."""
 
     def stopped(self, process: SimulatedProcess, sender: str, stop: Stop) -> None:
-        """`process` is about to ask `sender` not to feed it any more."""
+        """`process` is about to ask `sender` to stop feeding it."""
 
     def delivered(self, process: SimulatedProcess, data: Data) -> None:
         """A frame is about to be delivered to `process`."""
 
     def acknowledging(self, process: SimulatedProcess, ack: Ack) -> None:
-        """An ack is about to be delivered to `process`; when it has been, it is `heard`."""
+        """An ack is about to be delivered to `process`; when it has been, it is `accepted`."""
 
     def given(self, process: SimulatedProcess, work: Consume | Pull) -> None:
-        """`process` has been told to begin a piece of work."""
+        """`process` has been given a piece of work."""
 
-    def heard(self, process: SimulatedProcess, message: PeerMessage) -> None:
+    def accepted(self, process: SimulatedProcess, message: PeerMessage) -> None:
         """`process` has taken a message of another node and has not refused it."""
 
     def answered(self, process: SimulatedProcess, stage: int) -> None:
@@ -107,16 +107,16 @@ class Checker:
         """The controller is about to publish `view`; `before` is the last one, or the plan."""
 
     def asked(self, before: View, move: Move, view: View) -> None:
-        """Somebody has asked for a move in the view `before`, and now it is `view`."""
+        """A move was requested in the view `before`, and now it is `view`."""
 
     def doubted(self, view: View, doubted: Sequence[str], removed: Sequence[str]) -> None:
-        """In `view`, the controller had reason to doubt some nodes that live, and has declared these dead."""
+        """In `view`, the controller had reason to doubt some live nodes, and has declared `removed` dead."""
 
     def lost(self, live: Sequence[SimulatedProcess], view: View, places: Sequence[CopyPlace]) -> None:
-        """The controller says that these places are lost; `view` is the last one published."""
+        """The controller has reported that these places are lost; `view` is the last one published."""
 
     def alone(self, scenario: Scenario, live: Sequence[SimulatedProcess]) -> None:
-        """Nothing is left to happen but the start of a controller, and nobody waits for one."""
+        """Nothing is left to happen but the start of a controller, and no node waits for one."""
 
     def at_rest(self, scenario: Scenario, live: Sequence[SimulatedProcess], view: View) -> None:
         """Nothing is left to happen, and no partition was lost; `view` is the last one."""
@@ -126,25 +126,23 @@ class Checker:
 
 
 class Watch:
-    """Checkers by the moments they care for."""
+    """Checkers by the moments they check."""
 
     def __init__(self, checkers: Iterable[Checker]) -> None:
-        everyone = tuple(checkers)
+        every = tuple(checkers)
 
-        def who(moment: str) -> list[Any]:
-            return [getattr(c, moment) for c in everyone if getattr(type(c), moment) is not getattr(Checker, moment)]
+        def methods(moment: str) -> list[Any]:
+            return [getattr(c, moment) for c in every if getattr(type(c), moment) is not getattr(Checker, moment)]
 
-        self.attached, self.stopped = who("attached"), who("stopped")
-        self.delivered, self.given = who("delivered"), who("given")
-        self.answered, self.acknowledging = who("answered"), who("acknowledging")
-        self.heard, self.consumed, self.installed = who("heard"), who("consumed"), who("installed")
+        self.attached, self.stopped = methods("attached"), methods("stopped")
+        self.delivered, self.given = methods("delivered"), methods("given")
+        self.answered, self.acknowledging = methods("answered"), methods("acknowledging")
+        self.accepted, self.consumed, self.installed = methods("accepted"), methods("consumed"), methods("installed")
         self.consumed_as_plain = [
-            c.consumed
-            for c in everyone
-            if not c.compares_with_the_plain_run and type(c).consumed is not Checker.consumed
+            c.consumed for c in every if not c.compares_with_the_plain_run and type(c).consumed is not Checker.consumed
         ]
-        self.doubted, self.asked, self.alone = who("doubted"), who("asked"), who("alone")
-        self.published, self.lost, self.at_rest = who("published"), who("lost"), who("at_rest")
+        self.doubted, self.asked, self.alone = methods("doubted"), methods("asked"), methods("alone")
+        self.published, self.lost, self.at_rest = methods("published"), methods("lost"), methods("at_rest")
 
 
 class SimulatedProcess:
@@ -163,9 +161,9 @@ class SimulatedProcess:
             for partition in scenario.held(name, stage)
         }
         self.through: dict[CopyPlace, int] = dict.fromkeys(self.states, 0)
-        # In the order in which they came; for an unordered stage that means nothing, and they are sorted.
+        # In the order of arrival; for an unordered stage that means nothing, and they are sorted.
         self.history: dict[CopyPlace, tuple[Row, ...]] = dict.fromkeys(self.states, ())
-        self.ahead: dict[int, tuple[Ahead, ...]] = {}  # Of each sink that is, by its stage.
+        self.ahead: dict[int, tuple[Ahead, ...]] = {}  # Of each sink that is ahead, by its stage.
         if last is not None:
             self.states, self.through, self.history = dict(last.states), dict(last.through), dict(last.history)
             self.ahead = dict(last.ahead)
@@ -173,11 +171,11 @@ class SimulatedProcess:
         self.work: dict[PendingWork, Consume | Pull] = {}  # One piece of work at a time each.
         self.ended = False
         self._installs = False
-        self.feeds: dict[Channel, str] = {}  # Who was last asked to feed each channel.
+        self.feeds: dict[Channel, str] = {}  # The node that was last asked to feed each channel.
 
     @property
     def role(self) -> str:
-        """What it does: the ingress, the egress, or a site."""
+        """The role of the node: the ingress, the egress, or a site."""
         return role_of(self.name)
 
     def deliver(self, message: PeerMessage | View | Connected) -> Outgoing:
@@ -191,9 +189,9 @@ class SimulatedProcess:
         try:
             effects = self.node.step(message)
         except Fenced:
-            return []  # Its sender would be told; here it goes on, which is worse.
+            return []  # A real shell would inform the sender. Here the sender runs on, which is worse.
         if not isinstance(message, (View, Connected)):
-            for check in self.watch.heard:
+            for check in self.watch.accepted:
                 check(self, message)
         out = self._carry_out(effects)
         if isinstance(message, View):
@@ -270,7 +268,7 @@ class SimulatedProcess:
                 yield Pooler(self.name, stage, scenario.bound_rows, scenario.transfer_rows_max, scenario.step)
 
     def _source(self, pull: Pull) -> Outgoing:
-        """Whoever asks gets the same rows under the same numbers: they are in the journal."""
+        """Answer a pull. Every process gets the same rows under the same numbers: they are in the journal."""
         source = self.scenario.source
         place = bisect_right(source, pull.after, key=_last_number)
         if place == len(source):
@@ -295,12 +293,12 @@ class SimulatedProcess:
         for partition in sorted(work.partitions | given.keys()):
             place = (stage, partition)
             rows = sorted(given.get(partition, ()))
-            # What is given what the plain run gave it, in the same state, gives what it gave.
+            # The same rows in the same state as in the plain run give the same result.
             plain = self.scenario.reference.stretch(stage, partition, after, upto)
             is_plain = rows == plain.rows and self.states[place] == plain.before
             is_plain = is_plain and self.scenario.knows_states and (work.ordered or not self.beyond(place))
             if is_plain:
-                state, emitted = plain.behind, plain.output
+                state, emitted = plain.after, plain.output
             else:
                 state, emitted = self.scenario.operate(stage, partition, self.states[place], rows, after, upto)
             for check in self.watch.consumed_as_plain if is_plain else self.watch.consumed:
@@ -326,7 +324,7 @@ class SimulatedProcess:
                 assert which not in self.work, f"{self.name} is given work for {which} twice"
                 self._begin(which, effect)
             elif kind is Pull:
-                assert PULL not in self.work, f"{self.name} is told to pull twice"
+                assert PULL not in self.work, f"{self.name} pulls twice"
                 self._begin(PULL, effect)
             elif kind is Install:
                 self._install(effect)
@@ -338,13 +336,13 @@ class SimulatedProcess:
             elif kind is SendToController:
                 out.append((CONTROLLER, effect.message))
             else:
-                assert kind is Released, f"a node has no business with {effect}"
+                assert kind is Released, f"a node cannot emit {effect}"
                 self.released = effect.upto
         return out
 
     def _begin(self, which: PendingWork, work: Consume | Pull) -> None:
         self.work[which] = work
-        if not self._installs:  # Else the pool may have filled behind this decision.
+        if not self._installs:  # Else the pool may have filled after this decision.
             for check in self.watch.given:
                 check(self, work)
 
@@ -393,13 +391,13 @@ class SimulatedProcess:
         )
 
     def _with_state(self, message: State) -> State:
-        """What moves, all of one instant: state, position, and the partition's rows in the buffer (rule 16)."""
+        """Add what moves, all of one instant: state, position, and the partition's rows in the buffer (rule 16)."""
         view = self.node.view
         assert view is not None
         [partition] = [s.partition for s in view.standby if s.version == message.version]
         place = (message.stage, partition)
         at_work = [work for work in self.work.values() if isinstance(work, Consume) and work.stage == message.stage]
-        # Here an operator works in one instant, when it answers. In earnest it would be half way, and so its state.
+        # Here an operator works in one instant, when it answers. A real one would be half way, and so its state.
         torn = any(partition in work.partitions for work in at_work)
         assert not torn, f"{self.name} reads the state of {place} while the operator is at work on it"
         bodies = [
@@ -424,7 +422,7 @@ def channels_of(message: Attach | Stop) -> list[Channel]:
 
 
 def is_among(row: Row, channels: tuple[Block, ...]) -> bool:
-    """Whether a row goes by one of these channels."""
+    """Whether a row is of one of these channels."""
     return (row.producer, row.consumer) in _pairs(channels)
 
 
@@ -435,7 +433,7 @@ def _pairs(channels: tuple[Block, ...]) -> frozenset[tuple[int, int]]:
 
 
 def role_of(name: str) -> str:
-    """What the node of this name does: ends that are started again have the name of the first, and a number."""
+    """The role of the node of this name: an end that is started again has the name of the first, and a number."""
     return name.partition(".")[0]
 
 

@@ -1,4 +1,4 @@
-"""What must hold of the controller's decisions: where copies are rebuilt, in which order, who goes and who stays."""
+"""Invariants of the controller's decisions: where and in which order copies are rebuilt, which nodes are removed."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from .process import Checker, CopyPlace, SimulatedProcess
 
 
 class OneCopyPerSite(Checker):
-    """Section 3.4: no two copies of a partition are on the same site, nor on their way to be."""
+    """Section 3.4: no two copies of a partition are on the same site, or in transfer to it."""
 
     claim = "never two copies on one site"
 
     def published(self, scenario: Scenario, before: View, view: View) -> None:
         for stage, partitions in enumerate(view.copies):
             for partition, copies in enumerate(partitions):
-                coming = [s.node for s in view.standby if (s.stage, s.partition) == (stage, partition)]
-                nodes = [node for node in copies if node not in view.dead] + coming
+                in_transfer = [s.node for s in view.standby if (s.stage, s.partition) == (stage, partition)]
+                nodes = [node for node in copies if node not in view.dead] + in_transfer
                 if len(nodes) != len(set(nodes)):
                     raise self.violated(f"stage {stage}, partition {partition} lives on {nodes}")
 
@@ -35,18 +35,18 @@ class RecoveryEnds(Checker):
     claim = "recovery ends"
 
     def published(self, scenario: Scenario, before: View, view: View) -> None:
-        # A fault costs each copy at most its place and what is on its way to it. More than that is going in circles.
+        # A fault costs each copy at most its place and one transfer. More than that is a cycle.
         faults = scenario.crashes + scenario.restarts + scenario.suspicions + scenario.cuts
         copies = sum(len(copies) for partitions in view.copies for copies in partitions)
         if view.versions > 2 * faults * copies + (faults + 1) * len(scenario.moves):
-            raise self.violated(f"{faults} faults, {copies} copies, and {view.versions} were begun: it has no end")
+            raise self.violated(f"{faults} faults, {copies} copies, and {view.versions} were begun: it does not end")
 
     def at_rest(self, scenario: Scenario, live: Sequence[SimulatedProcess], view: View) -> None:
         if view.standby:
             raise self.violated(f"nothing is left to happen, and {view.standby} are not live")
         for stage in (0, len(view.copies) - 1):
             if not view.live_copies(stage, 0):
-                raise self.violated(f"nothing is left to happen, and nobody serves the end {stage}")
+                raise self.violated(f"nothing is left to happen, and no node serves the end {stage}")
         sites = {process.name for process in live if process.role not in (INGRESS, EGRESS)}
         for stage, partitions in enumerate(view.copies[1:-1], start=1):
             for partition, copies in enumerate(partitions):
@@ -91,7 +91,7 @@ class LeastFirst(Checker):
 
 
 class MovesBegin(Checker):
-    """Section 5.1: a copy that is asked to move, and may, is on its way; else nothing changes."""
+    """Section 5.1: a copy that is asked to move, and may, is in transfer; else nothing changes."""
 
     claim = "moves begin"
 
@@ -108,7 +108,7 @@ class MovesBegin(Checker):
 
 
 class NothingGivenUp(Checker):
-    """Rule 17: the controller says that a partition is lost only when no process has a copy that the view knows of."""
+    """Rule 17: the controller reports a partition lost only when no process has a copy that is in the view."""
 
     claim = "nothing given up"
 
@@ -116,9 +116,9 @@ class NothingGivenUp(Checker):
         for stage, partition in places:
             if stage in (0, len(view.copies) - 1):
                 raise self.violated(f"the end {stage} is started again, and needs no copy")
-            coming = {s.node for s in view.standby if (s.stage, s.partition) == (stage, partition)}
+            in_transfer = {s.node for s in view.standby if (s.stage, s.partition) == (stage, partition)}
             for process in live:
-                counts = process.name in coming or process.name in view.copies[stage][partition]
+                counts = process.name in in_transfer or process.name in view.copies[stage][partition]
                 if counts and (stage, partition) in process.states:
                     raise self.violated(f"{process.name} has a copy of stage {stage}, partition {partition}")
 
@@ -131,9 +131,9 @@ class LastCopyStays(Checker):
     def doubted(self, view: View, doubted: Sequence[str], removed: Sequence[str]) -> None:
         for node in removed:
             if self._is_needed(view, node):
-                raise self.violated(f"{node} is declared dead in view {view.number}, and nobody else has what it has")
+                raise self.violated(f"{node} is declared dead in view {view.number}, and has the last copy")
         if removed and not all(view.alive(node) for node in doubted):
-            raise self.violated(f"of {doubted} one was dead in view {view.number}, and {removed} had to go as well")
+            raise self.violated(f"of {doubted} one was dead in view {view.number}, and {removed} were removed as well")
         sites = [node for node in doubted if node not in (*view.copies[0][0], *view.copies[-1][0])]
         spared = [node for node in sites if not self._is_needed(view, node)]
         if spared and not removed and all(view.alive(node) for node in doubted):
@@ -143,33 +143,33 @@ class LastCopyStays(Checker):
         for stage, partitions in enumerate(view.copies[1:-1], start=1):
             for partition, copies in enumerate(partitions):
                 others = {copy for copy in copies if copy not in view.dead and copy != node}
-                coming = {s.node for s in view.standby if (s.stage, s.partition) == (stage, partition)}
-                if not others and (node in copies or node in coming):
+                in_transfer = {s.node for s in view.standby if (s.stage, s.partition) == (stage, partition)}
+                if not others and (node in copies or node in in_transfer):
                     return True
         return False
 
 
 class ViewsStaySmall(Checker):
-    """Rule 32: a death is told once; then the dead are left out, but for those in a slot, and never come back."""
+    """Rule 32: a death is listed once; then the dead are left out, except those in a slot, and never return."""
 
     claim = "views stay small"
 
     def published(self, scenario: Scenario, before: View, view: View) -> None:
         placed = {node for partitions in view.copies for copies in partitions for node in copies}
-        told = before.dead if before.number else frozenset()
-        if too_many := (view.dead & told) - placed:
-            raise self.violated(f"view {view.number} lists {sorted(too_many)}, whose death was told before")
+        listed = before.dead if before.number else frozenset()
+        if too_many := (view.dead & listed) - placed:
+            raise self.violated(f"view {view.number} lists {sorted(too_many)}, whose death was listed before")
         left_out = set(before.nodes) - set(view.nodes)
-        if untold := (left_out - told) | (placed - set(view.nodes)):
-            raise self.violated(f"view {view.number} leaves out {sorted(untold)}, and somebody may ask for them")
+        if unlisted := (left_out - listed) | (placed - set(view.nodes)):
+            raise self.violated(f"view {view.number} leaves out {sorted(unlisted)}, which are still needed")
         back = [node for node in set(view.nodes) - set(before.nodes) if 0 < number_of(node) <= before.forgotten]
         unknown = [node for node in left_out if number_of(node) > view.forgotten]
         if back or unknown or not set(view.dead) <= set(view.nodes):
-            raise self.violated(f"{back} may be back in view {view.number}, or {unknown} come back")
+            raise self.violated(f"{back} may be back in view {view.number}, or {unknown} may return")
 
 
 def _begun(before: View, view: View) -> list[Standby]:
-    """The copies that are rebuilt from this view on; a move is somebody's wish, and not one of them."""
+    """The copies that are rebuilt from this view on, without moves, which are requested."""
     new = [standby for standby in view.standby if standby.version > before.versions]
     return [standby for standby in new if view.copies[standby.stage][standby.partition][standby.slot] in view.dead]
 

@@ -1,7 +1,7 @@
-"""Random walks over scenarios of our own choice: for rules that random scenarios rarely put to the test.
+"""Random walks over chosen scenarios: for rules that random scenarios rarely put to the test.
 
-Worlds of one partition or two, in which a few moves, crashes and restarts may come at any time, and some nodes and
-links lag far behind. They fail with short stories; the last ones are for what shows only when everything moves.
+Worlds of one partition or two, in which a few moves, crashes and restarts may happen at any time, and some nodes and
+links lag far. They fail with short stories; the last ones are for what shows only when everything moves.
 """
 
 from __future__ import annotations
@@ -56,18 +56,18 @@ WORLDS: dict[str, Scenario] = {
     "a move of a producer": replace(_PAIRS, copies=((("site-1",),), (("site-1",),)), moves=(_move(1, 0, 0, 2),)),
     "two moves": replace(_PAIRS, copies=((("site-1",),), (("site-1",),)), moves=(_move(1, 0, 0, 2), _move(2, 0, 0, 2))),
     "two partitions meet": replace(_ALONE, copies=((("site-1",), ("site-2",)),), moves=(_move(1, 0, 0, 2),)),
-    # Ends and the controller are started again; sites are taken for dead, links are cut.
+    # Ends and the controller are started again; live sites are declared dead, links are cut.
     "restarts": replace(_PAIR, restarts=1, bound_rows=10),
     "two restarts": replace(_PAIR, batches=((1,),), restarts=2, bound_rows=10),
     "restarts and a spare": replace(_SPARE, restarts=1, crashes=1, bound_rows=10),
     "two restarts and a spare": replace(_SPARE, restarts=2, crashes=1, bound_rows=10),
     "restarts and a move": replace(_SPARE, moves=(_move(1, 0, 0, 3),), restarts=1, crashes=1),
     "a suspicion of the last copy": replace(_PAIR, crashes=1, suspicions=1),
-    "a suspicion of a last copy on its way": replace(_PAIR, sites=4, crashes=2, suspicions=1),
+    "a suspicion of a last copy in transfer": replace(_PAIR, sites=4, crashes=2, suspicions=1),
     "a cut to the last copy": replace(_PAIR, crashes=1, cuts=1),
     "a suspicion": replace(_SPARE, crashes=1, suspicions=1),
     "a cut": replace(_SPARE, crashes=1, cuts=1),
-    # Who is taken for dead is forgotten, and still says what it has to say, also to another controller.
+    # A site that is wrongly declared dead is forgotten, and still sends its reports, also to another controller.
     "a forgotten site": replace(_SPARE, sites=4, crashes=1, suspicions=2, restarts=2, bound_rows=10),
     "an arrival": replace(_PAIR, crashes=1, arrivals=1),
     # Stages, and the egress, that do not wait for the merge.
@@ -130,13 +130,13 @@ WORLDS: dict[str, Scenario] = {
         restarts=1,
         crashes=1,
     ),
-    # One copy that goes to and fro; also before anything is consumed.
+    # One copy that moves to and fro; also before anything is consumed.
     "there and back": replace(_ALONE, bound_rows=10, moves=tuple(_move(1, 0, 0, to) for to in 4 * (2, 1))),
     "a producer there and back": replace(
         _PAIRS, copies=((("site-1",),), (("site-1",),)), moves=tuple(_move(1, 0, 0, to) for to in 4 * (2, 1))
     ),
     "to and fro": replace(_ALONE, batches=BATCHES, moves=tuple(_move(1, 0, 0, to) for to in (2, 1, 2, 1))),
-    # One of two partitions of a site leaves it and comes back.
+    # One of two partitions of a site leaves it and returns.
     "one of two there and back": replace(
         _PAIRS, copies=((("site-1",), ("site-1",)),), moves=tuple(_move(1, 0, 0, to) for to in 4 * (2, 1))
     ),
@@ -166,7 +166,7 @@ WORLDS: dict[str, Scenario] = {
         crashes=0,
         moves=(_move(1, 1, 0, 1), _move(2, 0, 0, 1), _move(2, 0, 0, 2), _move(1, 0, 0, 3)),
     ),
-    # A site that is ahead takes the copy of one that is behind.
+    # A site that is ahead takes the copy of one that lags.
     "ahead": Scenario(
         sites=2,
         copies=((("site-1",), ("site-2",)),),
@@ -215,8 +215,8 @@ _IN_CHUNKS = (
     "a storm",
 )
 WORLDS |= {f"{name}, in chunks": replace(WORLDS[name], chunks=True) for name in _IN_CHUNKS}
-SLOW_CHANCE, PATIENCE = 0.2, 0.95  # Of nodes and links; how often a slow one is passed over.
-LAZY_CHANCE = 0.5  # That whoever moves copies takes his time, so that one move ends before the next begins.
+SLOW_CHANCE, PATIENCE = 0.2, 0.95  # Of nodes and links; how often a slow one is skipped.
+LAZY_CHANCE = 0.5  # That moves are requested late, so that one ends before the next begins.
 FAULT_CHANCES = (0.003, 0.02, 0.1)  # Per choice, while the scenario allows a fault: late or soon.
 
 
@@ -226,7 +226,7 @@ def wander(scenario: Scenario, seed: int) -> Walked:
     fault_chance = rng.choice(FAULT_CHANCES)
     world = World(scenario)
     names = (*scenario.nodes, CONTROLLER)
-    # Slow nodes lag behind, slow operators even more so, and what slow links carry comes late.
+    # Slow nodes lag, slow operators lag more, and what slow links carry arrives late.
     slow: set[object] = {node for node in names if rng.random() < SLOW_CHANCE}
     slow |= {(a, b) for a in names for b in names if rng.random() < SLOW_CHANCE}
     slow |= {("work", node) for node in names if rng.random() < SLOW_CHANCE}

@@ -1,4 +1,4 @@
-"""A machine's table as the thesis prints its tables: state variables, then rows of action, guard, state change."""
+"""Tables of machines, printed as in the thesis: state variables, then rows of action, guard, state change."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MACHINES: dict[str, Machine] = {
 
 
 def show(name: str) -> str:
-    """The table of the machine called `name`, to be read."""
+    """Return the table of the machine called `name` as text."""
     machine = MACHINES[name]
     kind = type(machine)
     rows = [("on", "guard", "action", "cites"), *map(_plain, table(kind))]

@@ -1,4 +1,4 @@
-"""How events of a world read: one line each, short enough for a story of twenty of them."""
+"""Texts for the events of a world: one line each, short enough for a story of twenty of them."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ from .dataflow import END, Row
 LINES = {
     "send": "    {name} -> {detail}: {what}",
     "deliver": "{detail} takes {what} from {name}",
-    "answer": "{name} is through {what}",
+    "answer": "{name} finishes {what}",
     "crash": "{name} crashes",
     "notice": "controller notices that {name} is gone",
     "restart": "{name} is started again",
     "connect": "{name} is connected to the controller",
     "suspect": "{name} does not answer the controller",
     "cut": "{name} and {detail} cannot reach each other",
-    "report": "controller hears that {name} and {detail} cannot reach each other",
-    "mend": "{name} and {detail} reach each other again",
-    "move": "somebody moves {what}",
+    "report": "controller takes the report that {name} and {detail} cannot reach each other",
+    "heal": "{name} and {detail} reach each other again",
+    "move": "a move is requested: {what}",
     "arrive": "{name} appears",
     "lost": "controller: no copy is left of {what}",
 }
 
 
 def describe(kind: str, name: str, detail: str | int | tuple[int, int], what: Any) -> str:
-    """One event as a line; `what` is the message or the work it is about."""
+    """Return one event as a line; `what` is the message or the work it is about."""
     assert kind in LINES, f"no line for {kind}"
     return LINES[kind].format(name=name, detail=detail, what=show(what))
 
 
 def show(what: Any) -> str:
-    """A message, a piece of work or a list of partitions in few words; nothing is none."""
+    """Return a message, a piece of work or a list of partitions in few words; None is empty."""
     if what is None:
         return ""
     if isinstance(what, tuple):
@@ -69,7 +69,7 @@ def show(what: Any) -> str:
     if isinstance(what, Consume):
         cohort = f" cohort {what.cohort}" if what.cohort else ""
         beyond = max([frame.upto for frame in what.frames if not what.ordered], default=what.upto)
-        early = f" and of what is behind it up to {beyond}" if beyond > what.upto else ""
+        early = f" and early rows up to {beyond}" if beyond > what.upto else ""
         return f"work of stage {what.stage}{cohort} ({what.after}..{what.upto}]{early}"
     if isinstance(what, Stop):
         return f"stop e{what.edge}#{what.lane_id} {' '.join(map(_block, what.channels))}"
@@ -78,12 +78,12 @@ def show(what: Any) -> str:
     if isinstance(what, Merge | Merged):
         return f"{type(what).__name__.lower()} e{what.edge}#{what.lane_id} into #{what.into}"
     if isinstance(what, RequestState):
-        return f"want v{what.version} at {what.position} or later"
+        return f"request v{what.version} at {what.position} or later"
     if isinstance(what, State):
         ahead = "".join(f", e{a.edge} {_set(a.producers)} at {a.position}" for a in what.ahead)
         return f"state v{what.version} at {what.position}{ahead}"
     if isinstance(what, CopyReady | CopyFailed):
-        return f"{type(what).__name__.lower()} v{what.version}"
+        return f"copy {'ready' if isinstance(what, CopyReady) else 'failed'} v{what.version}"
     if isinstance(what, Hello):
         ends = "".join(f", number {what.incarnation} to serve stage {stage}" for stage in what.ends)
         return f"hello, seen view {what.view}{ends}"

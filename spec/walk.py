@@ -1,8 +1,8 @@
 """Random exploration: large worlds, a seed each, and a short story when one of them fails.
 
 A seed fixes a scenario, when and which sites crash, which nodes are slow, and every choice. A failing
-sequence of choices is shrunk: as many of them as possible are left out, and the rest of the run goes on
-with the oldest choice each time, until no single one can be missed.
+sequence of choices is shrunk: as many of them as possible are left out, and the rest of the run continues
+with the oldest choice each time, until no single choice can be left out.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def scenario_of(rng: random.Random, scale: int = 1) -> Scenario:
     values = [rng.randrange(VALUES) for _ in range(tuples)]
     cuts = sorted({0, tuples, *(rng.randint(0, tuples) for _ in range(rng.randint(0, BATCHES_MAX * scale - 1)))})
     bound_rows = rng.randint(1, BOUND_ROWS_MAX * scale)
-    more = random.Random(f"bounds {values}")  # Drawn apart, so that seeds keep their worlds.
+    more = random.Random(f"bounds {values}")  # Drawn separately, so that seeds keep their worlds.
     return Scenario(
         sites=sites + spare,
         copies=declustered(sites, partitions, degree),
@@ -79,7 +79,7 @@ def scenario_of(rng: random.Random, scale: int = 1) -> Scenario:
 
 
 def _unordered(rng: random.Random, stages: int) -> frozenset[int]:
-    """In one world of three, stages that do not wait for the merge; drawn apart, so that seeds keep their worlds."""
+    """In one world of three, stages that do not wait for the merge. Drawn separately: seeds keep their worlds."""
     chance = rng.choice((0, 0, 0.6))
     return frozenset(stage for stage in range(1, stages + 2) if rng.random() < chance)
 
@@ -120,7 +120,7 @@ def walk(seed: int, checkers: Iterable[Checker] | None = None, scale: int = 1) -
 
 
 def steps(world: World, rng: random.Random) -> Iterator[Choice]:
-    """Random choices and faults until nothing is left; the caller lets each happen before it takes the next."""
+    """Yield random choices and faults until nothing is left; the caller does each before it takes the next."""
     scenario = world.scenario
     # A slow node lets others run ahead of it: drift is where take-over is interesting.
     slow = frozenset(node for node in scenario.nodes if rng.random() < 0.25)
@@ -140,7 +140,7 @@ def steps(world: World, rng: random.Random) -> Iterator[Choice]:
 
 
 def _sensible(world: World, rng: random.Random) -> list[Choice]:
-    """The faults to draw from, mostly those that cost no last copy: a world that has lost data is at its end."""
+    """The faults to draw from, mostly those that cost no last copy: a world that has lost data ends."""
     faults = world.faults()
     if rng.random() < 0.1:
         return faults
@@ -213,7 +213,7 @@ def leave_out(choices: list[Choice], fails: Callable[[list[Choice]], bool], trie
 
 
 def story(scenario: Scenario, choices: Iterable[Choice], checkers: Iterable[Checker] | None = None) -> str:
-    """The scenario and everything that happens, to be read."""
+    """Return the scenario and everything that happens as text."""
     world, violation = replay(scenario, choices, checkers, record=True)
     assert world.trace is not None
     placed = [f"stage {stage + 1} on {list(copies)}" for stage, copies in enumerate(scenario.copies)]

@@ -2,29 +2,29 @@
 
 What may happen next is a list of *choices*:
 
-- ("deliver", a, b): the head of the link from a to b arrives. A message to oneself is one like any other. States may go
-  by a link of their own (`Scenario.chunks`): from "a in chunks" to b.
+- ("deliver", a, b): the head of the link from a to b arrives; b may be a itself. States may be sent by a link of their
+  own (`Scenario.chunks`): from "a in chunks" to b.
 - ("answer", a, (stage, cohort)): the operator, sink or source of a finishes a piece of work.
-- ("notice", a): the controller sees that the connection to a is closed.
-- ("restart", a): somebody starts the ingress, egress or controller again that was a.
+- ("notice", a): the controller notices that the connection to a is closed.
+- ("restart", a): the ingress, egress or controller that was a is started again.
 - ("connect", a): node a has a connection to the controller that was started again.
-- ("report", a, b) and ("mend", a, b): what follows when the link between a and b is cut.
-- ("move", i): somebody asks the controller for the i-th move of the scenario.
-- ("arrive", a): a site that was not in the plan comes up.
+- ("report", a, b) and ("heal", a, b): what follows when the link between a and b is cut.
+- ("move", i): the i-th move of the scenario is requested from the controller.
+- ("arrive", a): a site that was not in the plan appears.
 
-and *faults*, which a scenario allows so many times: ("crash", a), ("suspect", a), ("cut", a, b).
+and *faults*, whose number a scenario limits: ("crash", a), ("suspect", a), ("cut", a, b).
 
 A world is fixed by its scenario and the sequence of choices; there is no clock and no randomness here.
 
-What a crash does to messages on the way: those to the dead vanish. Those from the dead stay on their
-links, and each receiver takes any prefix of them before it learns of the death from the next view, and
+What a crash does to messages in flight: those to the dead are lost. Those from the dead stay on their
+links. Each receiver takes any prefix of them before it gets the view with the death, and
 must ignore the rest. This covers all that TCP may do: each connection loses a tail of its own, whether
-the tail was never sent (a crash between two effects of one step) or was sent and is still on its way.
+the tail was never sent (a crash between two effects of one step) or was sent and is still in flight.
 
-When the controller crashes, what is on its way to it is lost, and of what it sent each node takes any prefix before
-it connects to the next controller. Its journal stays. A site that is suspected runs on, and is heard by those who
-do not know the view yet. Over a link that is cut nothing comes until the controller has removed one of its ends; if it
-may remove neither, the link comes back, with all that was sent.
+When the controller crashes, messages to it in flight are lost. Of what it sent each node takes any prefix before
+it connects to the next controller. Its journal stays. A suspected site runs on, and nodes that do not have
+the view yet take its messages. A link that is cut delivers nothing until the controller has removed one of its ends. If
+it may remove neither, the link is restored, with all that was sent.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class World:
         self.watch = _ALL if checkers is None else Watch(checkers)
         self.processes: dict[str, SimulatedProcess] = {}
         self.crashed: set[str] = set()
-        self.fenced: set[str] = set()  # Declared dead, and alive.
-        self.dismissed: set[str] = set()  # Those of them that this controller does not hear any more.
+        self.fenced: set[str] = set()  # Declared dead while alive.
+        self.dismissed: set[str] = set()  # Those of them whose connection to this controller is closed.
         self.cut: set[frozenset[str]] = set()
         self.used = {"crash": 0, "restart": 0, "suspect": 0, "cut": 0}
         self.lost: tuple[tuple[int, int], ...] = ()
@@ -95,7 +95,7 @@ class World:
             "suspect": self._suspect,
             "cut": self._cut,
             "report": self._report,
-            "mend": self._mend,
+            "heal": self._heal,
             "move": self._move,
             "arrive": self._arrive,
         }
@@ -107,7 +107,7 @@ class World:
             self._start(SimulatedProcess(scenario, node, self.watch), at_once=not scenario.slow_start)
 
     def do(self, choice: Choice) -> None:
-        """Let `choice` happen; raise `Violated` if an invariant does not survive it."""
+        """Do `choice`; raise `Violated` if an invariant does not hold after it."""
         kind, name, detail = choice
         self.steps += 1
         if self.steps > STEPS_MAX:
@@ -122,7 +122,7 @@ class World:
     # --- what a world looks like ----------------------------------------------------------------------
 
     def live(self) -> list[SimulatedProcess]:
-        """The processes that have not crashed and were not taken for dead."""
+        """The processes that have not crashed and were not declared dead."""
         return [p for name, p in self.processes.items() if name not in self.crashed and name not in self.fenced]
 
     def faults(self) -> list[Choice]:
@@ -158,12 +158,12 @@ class World:
                 check(self.scenario, self.live(), self.controller.view)
 
     def finish(self) -> None:
-        """Go on with the oldest choice until nothing is left, then check."""
+        """Do the oldest choice until nothing is left, then check."""
         while self.choices:
             self.do(self.choices[0])
         self.at_rest()
 
-    # --- what happens -----------------------------------------------------------------------------------
+    # --- the choices ------------------------------------------------------------------------------------
 
     def _deliver(self, sender: str, to: Any) -> None:
         link = self.links[sender, to]
@@ -225,7 +225,7 @@ class World:
         self._control_and_fence(Suspected(node=name), name)
 
     def _control_and_fence(self, message: Any, *names: str) -> None:
-        """Who is declared dead and lives is cut off from the controller, and runs on."""
+        """Step the controller. A live node that is declared dead loses its connection, and runs on."""
         before = self.controller.view
         self._control(message)
         removed = [name for name in names if before.alive(name) and not self.controller.view.alive(name)]
@@ -252,15 +252,17 @@ class World:
         last = self.journal[-1] if self.journal else self.scenario.plan
         self.controller = Controller(last, self.scenario.at_once)
         self.seen = ViewRetention(self.journal[-1] if self.journal else None)
-        self.fenced = {node for node in self.fenced if not last.alive(node)}  # What is not in the journal is forgotten.
-        self.dismissed.clear()  # They do not know why they were cut off, and greet the next controller.
+        self.fenced = {
+            node for node in self.fenced if not last.alive(node)
+        }  # A death that is not in the journal is forgotten.
+        self.dismissed.clear()  # They do not know why they were cut off, and connect to the next controller.
         for node in self.processes:
             if node not in self.crashed:
                 self._enable(("connect", node, NO_DETAIL))
             elif last.alive(node):
                 self._enable(("notice", node, NO_DETAIL))
         for a, b in sorted(map(sorted, self.cut)):
-            if self._both_go_on(a, b) and ("mend", a, b) not in self._places:
+            if self._both_go_on(a, b) and ("heal", a, b) not in self._places:
                 self._enable(("report", a, b))
 
     def _connect(self, name: str, _: Any) -> None:
@@ -305,16 +307,16 @@ class World:
             self._enable(("report", a, b))
 
     def _report(self, a: str, b: Any) -> None:
-        """Both ends tell the controller; if it removes neither, the link comes back."""
+        """Report a cut link to the controller; if it removes neither end, the link can be restored."""
         self._disable(("report", a, b))
         self._note("report", a, b)
         if {a, b} <= set(self.controller.view.nodes):
             self._control_and_fence(LinkDown(a=a, b=b), a, b)
         if self._both_go_on(a, b) and not self.lost:
-            self._enable(("mend", a, b))
+            self._enable(("heal", a, b))
 
     def _is_not_missed(self) -> bool:
-        """Whether no node needs a controller that is not there: all are in the last view, and it says who is dead."""
+        """Whether no node needs the crashed controller: all have the last view, and it lists all the dead."""
         if not self.journal or self.cut:
             return False
         last = self.journal[-1]
@@ -325,9 +327,9 @@ class World:
     def _both_go_on(self, a: str, b: str) -> bool:
         return not {a, b} & (self.crashed | self.fenced)
 
-    def _mend(self, a: str, b: Any) -> None:
-        self._disable(("mend", a, b))
-        self._note("mend", a, b)
+    def _heal(self, a: str, b: Any) -> None:
+        self._disable(("heal", a, b))
+        self._note("heal", a, b)
         self.cut.discard(frozenset({a, b}))
         for link in _between(a, b):
             if self.links.get(link):
@@ -346,7 +348,7 @@ class World:
         self._carry_out(effects)
 
     def _fence(self, name: str) -> None:
-        """Who is told that it is dead has been so for long, or comes too late; what it has said meanwhile is heard."""
+        """Close the connection of a live node that the controller has refused; its messages to other nodes stay."""
         if name not in self.crashed:
             self.fenced.add(name)
             self.dismissed.add(name)
@@ -365,10 +367,10 @@ class World:
                 first = effect.after + 1 if effect.after else self._listed[effect.to]
                 if views[0].number != first:
                     there = [view.number for view in views]
-                    raise Violated(f"views come without gaps: {effect.to} needs {first}, and the journal has {there}")
+                    raise Violated(f"views have no gaps: {effect.to} needs {first}, and the journal has {there}")
                 self._post(CONTROLLER, [(effect.to, view) for view in views])
             else:
-                assert isinstance(effect, Lost), f"the controller has no business with {effect}"
+                assert isinstance(effect, Lost), f"the controller cannot emit {effect}"
                 self.lost = effect.partitions
                 for check in self.watch.lost:
                     check(self.live(), self.journal[-1] if self.journal else self.scenario.plan, self.lost)
@@ -378,7 +380,7 @@ class World:
                 self._places.clear()
 
     def _write(self, view: View) -> None:
-        """The journal keeps what somebody may not have seen, and the last view (rule 33)."""
+        """Write to the journal, which keeps the last view and those that a live node may not have seen (rule 33)."""
         for node in view.nodes:
             self._listed.setdefault(node, view.number)
         self.seen.publish(view)
@@ -391,7 +393,7 @@ class World:
                 raise Violated(f"the journal stays short: all have seen view {seen}, and it has {kept}")
 
     def _must_stop(self) -> None:
-        """Whoever else goes when data is lost, no view takes the dataflow on with a hole in it."""
+        """Check that no view follows on lost data, whichever nodes are lost next."""
         twin = self.controller.clone()
         for process in self.live():
             effects = twin.step(Closed(node=process.name))
@@ -412,7 +414,7 @@ class World:
                 self._note("send", sender, to, message)
 
     def _empty(self, sender: str, to: str) -> None:
-        """What is on its way is lost."""
+        """Drop the messages in flight on a link."""
         if self.links.pop((sender, to), None):
             self._disable_if_there(("deliver", sender, to))
 
@@ -444,7 +446,7 @@ class World:
 
 
 def _between(a: str, b: str) -> tuple[tuple[str, str], ...]:
-    """The links between two nodes, and those that states go by."""
+    """The links between two nodes, also those for states."""
     return ((a, b), (b, a), (a + CHUNKS, b), (b + CHUNKS, a))
 
 

@@ -269,8 +269,10 @@ RULES: tuple[ProtocolRule, ...] = (
         (
             Removal(views.declare_the_last_copy_dead, "a suspicion of the last copy", 7),
             Removal(views.declare_the_last_copy_dead, "a cut to the last copy", 7),
-            Removal(views.forget_who_has_the_last_copy_on_its_way, "a suspicion of a last copy on its way", 6),
-            Removal(views.keep_everybody_while_a_last_copy_is_on_its_way, "a suspicion of a last copy on its way", 155),
+            Removal(views.forget_who_has_the_last_copy_on_its_way, "a suspicion of a last copy in transfer", 6),
+            Removal(
+                views.keep_everybody_while_a_last_copy_is_on_its_way, "a suspicion of a last copy in transfer", 155
+            ),
         ),
     ),
     ProtocolRule(

@@ -5,22 +5,22 @@ for the reader. `pytest --rewrite` writes what happens now; the diff is then rev
 
     world pool=10 source=1,2|3 stage=site-1+site-2   a new world; sources and partitions are cut by |
           [sites=3] [at_once=0]                      more sites than the stages use; nothing is rebuilt
-          [edges=0-1,1-2,1-3] [unheard]              not a chain; the controller has not heard of anybody yet
-    remember ; again                                 all commands so far are done once more, in a new world
+          [edges=0-1,1-2,1-3] [slow_start]           not a chain; no node has connected to the controller yet
+    remember ; again                                 all commands up to here are done once more, in a new world
     settle [quietly] [without NODE ...]              the oldest choice, until none is left at other nodes; `views`
-                                                     stands for the views that are on their way
+                                                     stands for the views that are in flight
     views A B ...                                    the next view at A, and what follows; then at B
     deliver A B                                      the head of the link from A to B
-    work A STAGE [COHORT]                            the operator, sink or source of A is through
-    crash A ; notice A                               A is gone ; the controller sees it
-    restart A ; connect A                            A is started again ; A finds the controller that was
+    work A STAGE [COHORT]                            the operator, sink or source of A finishes
+    crash A ; notice A                               A is gone ; the controller notices it
+    restart A ; connect A                            A is started again ; A connects to a new controller
     suspect A                                        A does not answer the controller, and lives
-    cut A B ; report A B ; mend A B                  a link breaks ; the controller hears of it ; the link is back
-    arrive A                                         a site that is not in the plan comes up
-    move STAGE PARTITION SLOT NODE                   somebody asks the controller for a move
-    view                                             who holds what in the controller's view
-    copies                                           how far each copy has come, by stage and partition
-    feeds                                            who feeds whom, by edge and partitions
+    cut A B ; report A B ; heal A B                  a link breaks ; the controller gets a report ; the link is back
+    arrive A                                         a site that is not in the plan appears
+    move STAGE PARTITION SLOT NODE                   a move is requested from the controller
+    view                                             the nodes of all copies in the controller's view
+    copies                                           the position of each copy, by stage and partition
+    feeds                                            the sender of each channel, by edge and partitions
     pools                                            what every live buffer keeps, and up to where it was acked
     check                                            settle, and check every invariant
 
@@ -50,7 +50,7 @@ from flux.spec.world import NO_DETAIL, Choice, World
 FILES = sorted((Path(__file__).parent.parent / "interactions").glob("*.txt"))
 FAULTS_MAX = 4  # Of each kind, in one file.
 VIOLATED = "=> "
-VIEWS = "views"  # Stands in the place of a node for the views on their way.
+VIEWS = "views"  # Stands in the place of a node for the views in flight.
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -73,7 +73,7 @@ def test_a_file_that_breaks_an_invariant_says_so(monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_cannot_happen_cannot_be_commanded() -> None:
-    for command in ("deliver site-1 site-2", "notice site-1", "work ingress 0", "mend site-1 site-2"):
+    for command in ("deliver site-1 site-2", "notice site-1", "work ingress 0", "heal site-1 site-2"):
         with pytest.raises(AssertionError, match="cannot happen now"):
             play(f"world pool=10 source=1 stage=site-1+site-2\n\n{command}\n")
 
@@ -93,21 +93,21 @@ def play(text: str) -> str:
     return "\n\n".join(out) + "\n"
 
 
-class Ear(Checker):
-    """Counts what nodes hear of each other, so that what is refused shows."""
+class MessageCounter(Checker):
+    """Counts the messages that nodes accept from each other, so that what is refused shows."""
 
     def __init__(self) -> None:
-        self.heard_so_far = 0
+        self.accepted_count = 0
 
-    def heard(self, process: SimulatedProcess, message: PeerMessage) -> None:
-        self.heard_so_far += 1
+    def accepted(self, process: SimulatedProcess, message: PeerMessage) -> None:
+        self.accepted_count += 1
 
 
 class Stage:
     """The world that the commands of one file act on."""
 
     world: World
-    ear: Ear
+    counter: MessageCounter
 
     def __init__(self) -> None:
         self.done: list[str] = []
@@ -155,12 +155,12 @@ class Stage:
             restarts=FAULTS_MAX,
             suspicions=FAULTS_MAX,
             cuts=FAULTS_MAX,
-            slow_start="unheard" in words,
+            slow_start="slow_start" in words,
         )
-        self.ear = Ear()
+        self.counter = MessageCounter()
         # Where nothing is to be rebuilt, recovery cannot end.
         checkers = [c for c in all_checkers() if scenario.at_once or not isinstance(c, RecoveryEnds)]
-        self.world = World(scenario, [*checkers, self.ear], record=True)
+        self.world = World(scenario, [*checkers, self.counter], record=True)
         return [f"{sites} sites, {len(stages)} stages"]
 
     def remember(self, words: list[str]) -> list[str]:
@@ -201,7 +201,7 @@ class Stage:
         return self._recorded(lambda: self._happen(choice))
 
     def view(self, words: list[str]) -> list[str]:
-        """Where copies live, the dead in brackets; and those on their way."""
+        """Where copies live, the dead in brackets; and those in transfer."""
         view = self.world.controller.view
         lines = [f"view {view.number}"]
         for stage, partitions in enumerate(view.copies[1:-1], start=1):
@@ -210,10 +210,10 @@ class Stage:
                 lines.append(f"s{stage}p{partition}: {nodes}")
         for s in view.standby:
             lines.append(
-                f"s{s.stage}p{s.partition}: v{s.version} on its way from {s.donor} to slot {s.slot} on {s.node}"
+                f"s{s.stage}p{s.partition}: v{s.version} in transfer from {s.donor} to slot {s.slot} on {s.node}"
             )
         ends = [stage for stage in range(len(view.copies)) if view.is_end(stage)]
-        lines += [f"s{stage}: nobody" for stage in ends if not view.live_copies(stage, 0)]
+        lines += [f"s{stage}: no node" for stage in ends if not view.live_copies(stage, 0)]
         return lines
 
     def copies(self, words: list[str]) -> list[str]:
@@ -230,7 +230,7 @@ class Stage:
         return sorted(lines) or ["none"]
 
     def feeds(self, words: list[str]) -> list[str]:
-        """Who feeds whom, as the consumers have asked for it."""
+        """The sender of each channel, as the consumers have asked for it."""
         lines = []
         for process in self.world.live():
             for (edge, producer, consumer), sender in sorted(process.feeds.items()):
@@ -248,7 +248,7 @@ class Stage:
                     floors = " ".join(f"e{edge}-{name}:{at}" for (edge, name), at in sorted(buffer.floors.items()))
                     produced = "/".join(map(str, machine.prod.produced.values())) or "nothing"
                     done = f"s{stage} {process.name} produced {produced} keeps {buffer.rows}"
-                    lines.append(f"{done} acked {floors or 'by nobody'}")
+                    lines.append(f"{done} acked {floors or 'by no site'}")
         return lines
 
     def check(self, words: list[str]) -> list[str]:
@@ -259,10 +259,10 @@ class Stage:
 
     def _happen(self, choice: Choice) -> None:
         """Let a choice happen, and say so if it was a message that was refused."""
-        before = self.ear.heard_so_far
+        before = self.counter.accepted_count
         self.world.do(choice)
         kind, sender, to = choice
-        if kind == "deliver" and CONTROLLER not in (sender, to) and self.ear.heard_so_far == before:
+        if kind == "deliver" and CONTROLLER not in (sender, to) and self.counter.accepted_count == before:
             assert self.world.trace is not None
             self.world.trace.append(f"    {to} refuses it")
 
@@ -293,7 +293,7 @@ def _choice(verb: str, words: list[str]) -> Choice:
     """The choice that a command of one event names."""
     if verb == "work":
         return "answer", words[0], (int(words[1]), int(words[2]) if len(words) > 2 else 0)
-    if verb in ("report", "mend"):
+    if verb in ("report", "heal"):
         words = sorted(words)
     if len(words) == 2:
         return verb, words[0], words[1]
