@@ -271,7 +271,7 @@ class _Machines:
         return self.random.choice(self.world.choices)
 
     def _note_standbys(self) -> None:
-        """Give the copies that are being built the names they have in the model: in the order of their beginning."""
+        """Give the copies that are being built their names of the model, in the order in which they were begun."""
         for standby in self.world.controller.view.standby:
             if standby.version > self.versions:
                 self.versions = standby.version

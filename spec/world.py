@@ -252,9 +252,7 @@ class World:
         last = self.journal[-1] if self.journal else self.scenario.plan
         self.controller = Controller(last, self.scenario.at_once)
         self.seen = ViewRetention(self.journal[-1] if self.journal else None)
-        self.fenced = {
-            node for node in self.fenced if not last.alive(node)
-        }  # A death that is not in the journal is forgotten.
+        self.fenced = {node for node in self.fenced if not last.alive(node)}  # The journal alone survives.
         self.dismissed.clear()  # They do not know why they were cut off, and connect to the next controller.
         for node in self.processes:
             if node not in self.crashed:
@@ -348,7 +346,7 @@ class World:
         self._carry_out(effects)
 
     def _fence(self, name: str) -> None:
-        """Close the connection of a live node that the controller has refused; its messages to other nodes stay."""
+        """Dismiss a live node that the controller has refused; what it has sent before is still delivered."""
         if name not in self.crashed:
             self.fenced.add(name)
             self.dismissed.add(name)
