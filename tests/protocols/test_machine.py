@@ -60,7 +60,7 @@ def test_what_is_ignored_is_ignored_for_a_reason(machine: type[Machine]) -> None
 
 
 def test_a_machine_without_rules_refuses_everything() -> None:
-    with pytest.raises(Refused, match=r"Buffer refuses SourceEnded\(\).*bound_rows=3"):
+    with pytest.raises(Refused, match=r"Buffer refuses EndOfSource\(\).*bound_rows=3"):
         Buffer(3).step(EndOfSource())
 
 
