@@ -1,4 +1,4 @@
-"""What is taken out: rules about copies: how their state moves, and when the operator may run."""
+"""Removals of rules about copies: how their state moves, and when the operator may run."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from ...protocols.fh_prod import FhProd
 from ...protocols.messages import Ack, CopyFailed, CopyReady, Drop, Effect, RequestState, Send, SendToController, State
 from ...protocols.pooler import Pooler
 from ...protocols.state_mover import StateMover
-from .patch import Patch, sending
+from .patch import Patch, change_sent
 
 # --- the state and its position ---------------------------------------------------------------------------
 
 
 def acknowledge_beyond_the_request(patch: Patch) -> None:
-    """A site goes on acknowledging while the state of a copy is on its way to it."""
+    """A site still acknowledges while the state of a copy is in transfer to it."""
     patch.put(Pooler, "_acknowledge", lambda pooler: pooler.cons.acknowledge())
 
 
-def ask_for_any_state(patch: Patch) -> None:
-    """A site asks for the state wherever the donor is, also behind what the site has acknowledged."""
+def request_any_state(patch: Patch) -> None:
+    """A site requests the state at any position of the donor, also one before its own acknowledged position."""
     own = StateMover.ask
 
     def ask(mover: StateMover, installed: Container[int], consumed: int) -> Iterator[Effect]:
@@ -31,14 +31,14 @@ def ask_for_any_state(patch: Patch) -> None:
     patch.put(StateMover, "ask", ask)
 
 
-def cut_before_the_position_asked_for(patch: Patch) -> None:
-    """The donor cuts at once, wherever it is."""
+def cut_before_the_requested_position(patch: Patch) -> None:
+    """The donor cuts at once, at any position."""
     own = Pooler._cut
     patch.put(Pooler, "_cut", lambda pooler, want: own(pooler, replace(want, position=0)))
 
 
-def say_that_it_is_done_when_it_is_asked_for(patch: Patch) -> None:
-    """A copy is reported as built when its state is asked for."""
+def report_ready_at_the_request(patch: Patch) -> None:
+    """A copy is reported as ready when its state is requested."""
     own = StateMover._want
 
     def want(mover: StateMover, version: int, consumed: int) -> Iterator[Effect]:
@@ -48,9 +48,9 @@ def say_that_it_is_done_when_it_is_asked_for(patch: Patch) -> None:
     patch.put(StateMover, "_want", want)
 
 
-def leave_the_output_behind(patch: Patch) -> None:
-    """The state moves without the partition's rows that are not acknowledged."""
-    patch.put(Pooler, "_cut", sending(State, lambda state: replace(state, runs=()), Pooler._cut))
+def move_without_the_output(patch: Patch) -> None:
+    """The state moves without the partition's unacknowledged rows."""
+    patch.put(Pooler, "_cut", change_sent(State, lambda state: replace(state, runs=()), Pooler._cut))
 
 
 def cut_under_the_operator(patch: Patch) -> None:
@@ -81,17 +81,17 @@ def drop_a_copy_under_the_operator(patch: Patch) -> None:
 
 
 def keep_the_output_of_a_stage_that_was_left(patch: Patch) -> None:
-    """A site without a copy of the stage any more keeps what its copies had produced."""
+    """A site that has no copy of the stage any more keeps the output of its former copies."""
     patch.put(Buffer, "clear", lambda buffer: None)
 
 
 def count_the_output_of_copies_that_left(patch: Patch) -> None:
-    """The rows of a copy that has left still count; if it comes back, it brings them again."""
+    """The rows of a copy that has left still count; if it returns, it brings them again."""
     patch.put(Buffer, "forget", lambda buffer, partitions: None)
 
 
-def say_nothing_of_a_dead_donor(patch: Patch) -> None:
-    """Nobody reports that the donor died before the state was there."""
+def do_not_report_a_dead_donor(patch: Patch) -> None:
+    """A site does not report that the donor died before the state had arrived."""
     own = StateMover.ask
 
     def ask(mover: StateMover, installed: Container[int], consumed: int) -> Iterator[Effect]:
@@ -103,12 +103,12 @@ def say_nothing_of_a_dead_donor(patch: Patch) -> None:
 
 
 def count_what_was_put_before_a_copy_left(patch: Patch) -> None:
-    """What a copy has produced before it left its site still counts there."""
+    """The output of a copy from before it left its site still counts there."""
     patch.put(Buffer, "forget", lambda buffer, partitions: None)
 
 
 def step_over_a_cohort(patch: Patch) -> None:
-    """The oldest cohort goes on as far as it can, also over the place where a younger one stands."""
+    """The oldest cohort advances as far as it can, also past the position of a younger one."""
     own = FhCons.reach
 
     def reach(cons: FhCons, cohort: int) -> int:
@@ -118,7 +118,7 @@ def step_over_a_cohort(patch: Patch) -> None:
 
 
 def fuse_a_cohort_at_work(patch: Patch) -> None:
-    """Two cohorts become one when they have come equally far, also while the operator is busy with the younger."""
+    """Two cohorts at the same position become one, also while the operator is busy with the younger one."""
     own = FhCons.cohorts_to_fuse
 
     def cohorts_to_fuse(cons: FhCons) -> tuple[int, int] | None:
@@ -131,7 +131,7 @@ def fuse_a_cohort_at_work(patch: Patch) -> None:
 
 
 def acknowledge_later_when_a_copy_is_here(patch: Patch) -> None:
-    """What was held back for a copy on its way is acknowledged with the next view, not when the copy is here."""
+    """What was held back for a copy in transfer is acknowledged with the next view, not when the copy has arrived."""
     own = Pooler._install
 
     def install(pooler: Pooler, state: State) -> Iterator[Effect]:
@@ -146,19 +146,19 @@ def acknowledge_later_when_a_copy_is_here(patch: Patch) -> None:
 
 
 def report_once(patch: Patch) -> None:
-    """A site does not repeat to a controller that was started again what it had told the last one."""
+    """A site does not repeat its reports to a restarted controller."""
     patch.put(StateMover, "report", lambda mover, installed: iter(()))
 
 
 def report_a_dead_donor_once(patch: Patch) -> None:
-    """A site repeats that copies are done, and not that their donor died."""
+    """A site repeats that copies are ready, and not that their donor died."""
     own = StateMover.report
 
     def report(mover: StateMover, installed: Container[int]) -> Iterator[Effect]:
         return (
-            told
-            for told in own(mover, installed)
-            if isinstance(told, SendToController) and isinstance(told.message, CopyReady)
+            effect
+            for effect in own(mover, installed)
+            if isinstance(effect, SendToController) and isinstance(effect.message, CopyReady)
         )
 
     patch.put(StateMover, "report", report)
@@ -172,13 +172,13 @@ def work_with_a_full_pool(patch: Patch) -> None:
     patch.put(Buffer, "full", lambda buffer: False)
 
 
-def hold_who_is_behind_in_a_full_pool(patch: Patch) -> None:
-    """A full pool stops also the partitions whose rows it is waiting for."""
+def hold_slow_partitions_in_a_full_pool(patch: Patch) -> None:
+    """A full pool also stops the partitions whose rows it waits for."""
     patch.put(Buffer, "newest", property(lambda buffer: 0))
 
 
 def fuse_cohorts_at_different_positions(patch: Patch) -> None:
-    """Partitions are consumed in one step wherever they are."""
+    """Partitions are consumed in one step at any positions."""
 
     def cohorts_to_fuse(cons: FhCons) -> tuple[int, int] | None:
         oldest, *younger = sorted(cons.cohorts) or [0]
@@ -205,8 +205,8 @@ def fuse_cohorts_at_work(patch: Patch) -> None:
     patch.put(FhCons, "cohorts_to_fuse", cohorts_to_fuse)
 
 
-def lose_what_was_pending_when_cohorts_fuse(patch: Patch) -> None:
-    """What the younger cohort has received and not consumed is forgotten."""
+def lose_pending_rows_when_cohorts_fuse(patch: Patch) -> None:
+    """Rows that the younger cohort has received and not consumed are forgotten."""
     own = FhCons.fuse
 
     def fuse(cons: FhCons, cohort: int, into: int) -> Iterator[Effect]:

@@ -1,4 +1,4 @@
-"""What is taken out: rules about stages that do not wait for the merge, and consume rows before their frontier."""
+"""Removals of rules about stages that do not wait for the merge, and consume rows ahead of their frontier."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from ...protocols.fh_cons import FhCons
 from ...protocols.fh_prod import FhProd, LaneOut
 from ...protocols.messages import Ahead, Consume, Consumed, Effect, Merge, State
 from ...protocols.pooler import Pooler
-from .patch import Patch, sending
+from .patch import Patch, change_sent
 
 
 def cut_without_what_is_ahead(patch: Patch) -> None:
-    """A state moves with its position only, and not with how far ahead of it each producer's rows were taken."""
-    patch.put(Pooler, "_cut", sending(State, lambda state: replace(state, ahead=()), Pooler._cut))
+    """A state moves with its position only, and not with how far ahead of it each producer's rows were consumed."""
+    patch.put(Pooler, "_cut", change_sent(State, lambda state: replace(state, ahead=()), Pooler._cut))
 
 
-def count_what_waits_as_taken(patch: Patch) -> None:
-    """A state is said to be ahead by all that was received, also by what the operator was not given yet."""
+def count_pending_rows_as_consumed(patch: Patch) -> None:
+    """A state is ahead by all received rows, also by those that the operator has not processed yet."""
     own = FhCons.ahead
 
     def ahead(cons: FhCons, partition: int, upto: int) -> tuple[Ahead, ...]:
@@ -31,18 +31,18 @@ def count_what_waits_as_taken(patch: Patch) -> None:
 
 
 def begin_the_egress_at_its_position(patch: Patch) -> None:
-    """An egress that is started again is fed from its position on, and not from where its sink is ahead of it."""
+    """A restarted egress is fed from its position, and not from where its sink is ahead of it."""
     own = Egress.__init__
     patch.put(Egress, "__init__", lambda egress, name, stage, durable=0, ahead=(): own(egress, name, stage, durable))
 
 
 def keep_lanes_of_one_sender_apart(patch: Patch) -> None:
-    """What one sender feeds a new copy from several places on is never made one lane."""
-    patch.put(FhCons, "found", sending(Merge, lambda merge: None, FhCons.add_cohort))
+    """Lanes of one sender to a new copy, from several positions, are never merged into one."""
+    patch.put(FhCons, "add_cohort", change_sent(Merge, lambda merge: None, FhCons.add_cohort))
 
 
-def acknowledge_what_was_taken_early(patch: Patch) -> None:
-    """A consumer acknowledges as far as it has taken rows of any producer, and not as far as those of all."""
+def acknowledge_early_rows(patch: Patch) -> None:
+    """A consumer acknowledges up to its last row from any producer, and not up to the position that all have passed."""
 
     def acknowledge(cons: FhCons) -> Iterator[Effect]:
         position = max((lane.upto for lane in cons.lanes.values()), default=cons.acked)
@@ -55,7 +55,7 @@ def acknowledge_what_was_taken_early(patch: Patch) -> None:
 
 
 def end_a_run_at_the_frontier(patch: Patch) -> None:
-    """What was emitted early is kept only as long as what is up to the frontier."""
+    """Early output is buffered only as long as output up to the frontier."""
     own = FhProd.put_and_feed
 
     def put_and_feed(prod: FhProd, message: Consumed) -> Iterator[Effect]:
@@ -64,8 +64,8 @@ def end_a_run_at_the_frontier(patch: Patch) -> None:
     patch.put(FhProd, "put_and_feed", put_and_feed)
 
 
-def send_what_was_emitted_early(patch: Patch) -> None:
-    """A lane goes as far as the last row that was emitted, also if others may come before it."""
+def send_early_output(patch: Patch) -> None:
+    """A lane is sent up to the last emitted row, also if others may still be emitted before it."""
     own = FhProd._reached
 
     def reached(prod: FhProd, lane: LaneOut) -> int:
@@ -75,7 +75,7 @@ def send_what_was_emitted_early(patch: Patch) -> None:
 
 
 def take_early_rows_with_a_full_pool(patch: Patch) -> None:
-    """Who may exceed a full pool takes all that is here, and not only what he needs to come after."""
+    """A partition that may exceed a full pool takes all rows it has, and not only those it needs to catch up."""
     own = FhCons.begin
 
     def begin(cons: FhCons, cohort: int, upto: int, early: bool = True) -> Consume:
@@ -85,5 +85,5 @@ def take_early_rows_with_a_full_pool(patch: Patch) -> None:
 
 
 def take_early_rows_before_a_meeting(patch: Patch) -> None:
-    """Cohorts that are to meet go on with rows beyond the place where they stand."""
+    """Cohorts that are to meet still take rows beyond the position where they meet."""
     patch.put(FhCons, "has_early", lambda cons, cohort: cons.unordered and bool(cons.pending.get(cohort)))

@@ -1,4 +1,4 @@
-"""What is taken out: rules about acknowledgements, what producers keep, and who feeds whom from where."""
+"""Removals of rules about acknowledgements, what producers buffer, and which copy feeds which consumer from where."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...protocols.fh_cons import NO_SENDER, FhCons
 from ...protocols.fh_prod import FhProd, LaneName, LaneOut
 from ...protocols.messages import Ack, Attach, Data, Effect, PendingInput, Send, Stop, View
 from ...protocols.pooler import Pooler
-from .patch import Patch, sending
+from .patch import Patch, change_sent
 
 # --- acknowledgements -------------------------------------------------------------------------------------
 
@@ -29,7 +29,7 @@ def acknowledge_to_the_feeder_only(patch: Patch) -> None:
 
 
 def release_what_was_sent(patch: Patch) -> None:
-    """A producer forgets a row when it has sent it, as if it were acknowledged."""
+    """A producer drops a row when it has sent it, as if it were acknowledged."""
     own = FhProd._feed
 
     def feed(prod: FhProd, name: LaneName) -> Iterator[Effect]:
@@ -73,13 +73,13 @@ def acknowledge_what_was_received(patch: Patch) -> None:
     patch.put(Pooler, "receive", receive)
 
 
-def say_nothing_to_a_new_producer(patch: Patch) -> None:
-    """A consumer acknowledges when its position changes, and does not state it to a producer copy that is new."""
-    patch.put(FhCons, "reconcile", sending(Ack, lambda ack: None, FhCons.reconcile))
+def do_not_ack_to_a_new_producer(patch: Patch) -> None:
+    """A consumer acknowledges when its position changes, and does not send it to a new producer copy."""
+    patch.put(FhCons, "reconcile", change_sent(Ack, lambda ack: None, FhCons.reconcile))
 
 
 def state_a_position_of_nothing(patch: Patch) -> None:
-    """A consumer states its position to a new producer also if it has acknowledged nothing since it is here."""
+    """A consumer sends its position to a new producer also if it has acknowledged nothing since it joined."""
     own = FhCons.reconcile
 
     def reconcile(cons: FhCons, view: View) -> Iterator[Effect]:
@@ -93,13 +93,13 @@ def state_a_position_of_nothing(patch: Patch) -> None:
     patch.put(FhCons, "reconcile", reconcile)
 
 
-def listen_to_what_was_said_before_the_sender_left(patch: Patch) -> None:
-    """A producer takes messages that a site sent before it left the stage and came back to it."""
+def take_messages_sent_before_the_sender_left(patch: Patch) -> None:
+    """A producer takes messages that a site sent before it left the stage and returned to it."""
     patch.put(FhProd, "is_of_an_earlier_time_here", lambda prod, message: False)
 
 
-def go_on_acknowledging_from_where_it_left(patch: Patch) -> None:
-    """A site that comes back to a stage remembers what it had acknowledged; its producers have forgotten it."""
+def resume_acknowledging_after_a_return(patch: Patch) -> None:
+    """A site that returns to a stage remembers its acknowledged position; its producers have forgotten it."""
     own = FhCons.reconcile
 
     def reconcile(cons: FhCons, view: View) -> Iterator[Effect]:
@@ -110,7 +110,7 @@ def go_on_acknowledging_from_where_it_left(patch: Patch) -> None:
     patch.put(FhCons, "reconcile", reconcile)
 
 
-# --- what is kept, and for whom ---------------------------------------------------------------------------
+# --- which rows are kept, and for which sites -------------------------------------------------------------
 
 
 def drop_what_one_has_acknowledged(patch: Patch) -> None:
@@ -124,43 +124,43 @@ def drop_what_one_has_acknowledged(patch: Patch) -> None:
     patch.put(Buffer, "_release", release)
 
 
-def keep_nothing_for_copies_on_their_way(patch: Patch) -> None:
-    """Only finished copies are entitled."""
+def keep_nothing_for_copies_in_transfer(patch: Patch) -> None:
+    """Only finished copies must acknowledge."""
     patch.put(View, "must_ack", lambda view, stage: view.holders(stage) or view.copies[stage][0])
 
 
 def take_silence_for_an_ack(patch: Patch) -> None:
-    """Who has not been heard from yet is taken to have all that is there."""
+    """A site that has not acknowledged yet is taken to have all rows."""
     patch.put(
         Buffer, "entitle", lambda buffer, dest: buffer.floors.setdefault(dest, max(buffer.dropped, buffer.newest))
     )
 
 
-def wait_for_copies_on_their_way(patch: Patch) -> None:
-    """What is kept for a site to which a copy is on its way counts like all that is kept."""
+def wait_for_copies_in_transfer(patch: Patch) -> None:
+    """Rows kept for a site with a copy in transfer to it count like all rows in the pool."""
     patch.put(Buffer, "expect", lambda buffer, coming: None)
 
 
-def keep_as_much_for_who_has_caught_up(patch: Patch) -> None:
-    """For a site to which a copy has come as much may be kept for ever as on its way."""
+def keep_the_quota_after_a_catch_up(patch: Patch) -> None:
+    """A site whose copy has arrived keeps for ever the quota that it had during the transfer."""
     patch.put(Buffer, "_shrink_quota", lambda buffer, dest, rows: None)
 
 
-def wait_for_all_that_a_copy_has_to_take(patch: Patch) -> None:
-    """The oldest cohort waits for one that has all it needs to meet, however many steps it has to go."""
+def wait_for_a_whole_catch_up(patch: Patch) -> None:
+    """The oldest cohort waits for one that has received all rows up to it, however many steps that one needs."""
     own = FhCons.reach
 
     def reach(cons: FhCons, cohort: int) -> int:
         oldest = min(cons.cohorts)
         at = cons.cohorts[oldest].consumed
-        behind = [k for k, other in cons.cohorts.items() if k != oldest and other.consumed < at <= cons.frontier(k)]
-        return at if cohort == oldest and behind else own(cons, cohort)
+        lagging = [k for k, other in cons.cohorts.items() if k != oldest and other.consumed < at <= cons.frontier(k)]
+        return at if cohort == oldest and lagging else own(cons, cohort)
 
     patch.put(FhCons, "reach", reach)
 
 
 def keep_floors_by_place(patch: Patch) -> None:
-    """A copy that takes the place of another inherits what that one had acknowledged."""
+    """A copy that takes the place of another inherits its acknowledged position."""
     own = FhProd.adopt
 
     def adopt(prod: FhProd, view: View) -> Iterator[Effect]:
@@ -176,7 +176,7 @@ def keep_floors_by_place(patch: Patch) -> None:
 
 
 def keep_nothing_for_a_dead_egress(patch: Patch) -> None:
-    """While an egress is dead and not replaced, nobody is entitled in its place."""
+    """While an egress is dead and not replaced, no acknowledgement is needed in its place."""
     patch.put(View, "must_ack", View.members)
 
 
@@ -184,7 +184,7 @@ def keep_nothing_for_a_dead_egress(patch: Patch) -> None:
 
 
 def merge_up_to_the_fastest_lane(patch: Patch) -> None:
-    """The frontier is where the first lane has come, not the last."""
+    """The frontier is the position of the fastest lane, not of the slowest."""
 
     def frontier(cons: FhCons, cohort: int) -> int:
         positions = (lane.upto for lane in cons.lanes.values() if lane.cohort == cohort and lane.channels)
@@ -193,7 +193,7 @@ def merge_up_to_the_fastest_lane(patch: Patch) -> None:
     patch.put(FhCons, "frontier", frontier)
 
 
-def forget_producers_that_nobody_sends(patch: Patch) -> None:
+def ignore_producers_without_a_sender(patch: Patch) -> None:
     """The frontier is that of lanes with a sender: a partition whose last copy is gone does not hold it back."""
 
     def frontier(cons: FhCons, cohort: int) -> int:
@@ -207,7 +207,7 @@ def forget_producers_that_nobody_sends(patch: Patch) -> None:
 
 
 def skip_a_row_at_take_over(patch: Patch) -> None:
-    """A consumer attaches one position behind what it has received."""
+    """A consumer attaches one position after what it has received."""
     _attach_elsewhere(patch, lambda cons, cohort, position: position + 1)
 
 
@@ -228,7 +228,7 @@ def _attach_elsewhere(patch: Patch, where: Any) -> None:
 
 
 def feed_from_where_the_producer_is(patch: Patch) -> None:
-    """A producer copy that has produced less than an attach asks for begins at once, where it is."""
+    """A producer copy that has produced less than an attach requests starts at once, at its own position."""
 
     def open_lane(prod: FhProd, message: Attach) -> Iterator[Effect]:
         lane = (message.edge, message.sender, message.lane_id)
@@ -240,7 +240,7 @@ def feed_from_where_the_producer_is(patch: Patch) -> None:
 
 
 def stay_with_a_dead_feeder(patch: Patch) -> None:
-    """Nobody is attached when the copy that feeds a consumer dies: there is no take-over."""
+    """A consumer attaches to no other copy when the one that feeds it dies: there is no take-over."""
     own = FhCons._senders
 
     def senders(cons: FhCons, edge: int, producers: Any, slot: int, now: str = NO_SENDER) -> dict[str, tuple[int, ...]]:
@@ -251,12 +251,12 @@ def stay_with_a_dead_feeder(patch: Patch) -> None:
 
 
 def attach_without_a_stop(patch: Patch) -> None:
-    """A consumer attaches to another copy without a word to the one that feeds it."""
-    patch.put(FhCons, "_stop", sending(Stop, lambda stop: None, FhCons._stop))
+    """A consumer attaches to another copy without a stop to the one that feeds it."""
+    patch.put(FhCons, "_stop", change_sent(Stop, lambda stop: None, FhCons._stop))
 
 
-def take_what_was_stopped(patch: Patch) -> None:
-    """Frames that were sent before the stop was known count in full."""
+def take_stopped_frames(patch: Patch) -> None:
+    """Frames that were sent before the stop was received count in full."""
 
     def receive(cons: FhCons, message: Data) -> Iterator[Effect]:
         lane = cons.lanes[message.lane_id]
@@ -270,14 +270,14 @@ def take_what_was_stopped(patch: Patch) -> None:
     patch.put(FhCons, "receive", receive)
 
 
-def take_frames_of_an_old_stint(patch: Patch) -> None:
-    """A frame counts for whatever lane its sender feeds now, if it begins where that lane is."""
+def take_frames_of_an_old_lane(patch: Patch) -> None:
+    """A frame counts for any lane that its sender feeds now, if it starts at the position of that lane."""
     in_a_site, at_the_egress = Pooler.receive, Egress.receive
-    patch.put(Pooler, "receive", lambda pooler, data: in_a_site(pooler, _of_this_stint(pooler.cons, data)))
-    patch.put(Egress, "receive", lambda egress, data: at_the_egress(egress, _of_this_stint(egress.cons, data)))
+    patch.put(Pooler, "receive", lambda pooler, data: in_a_site(pooler, _with_current_lane(pooler.cons, data)))
+    patch.put(Egress, "receive", lambda egress, data: at_the_egress(egress, _with_current_lane(egress.cons, data)))
 
 
-def _of_this_stint(cons: FhCons, message: Any) -> Any:
+def _with_current_lane(cons: FhCons, message: Any) -> Any:
     if message.lane_id in cons.lanes or not isinstance(message, Data):
         return message
     for lane_id, lane in cons.lanes.items():
@@ -289,13 +289,13 @@ def _of_this_stint(cons: FhCons, message: Any) -> Any:
 # --- lanes ------------------------------------------------------------------------------------------------
 
 
-def go_as_far_as_the_first_producer(patch: Patch) -> None:
-    """A lane goes as far as the first of its producers, and not as the last: a copy that still catches up."""
+def advance_to_the_fastest_producer(patch: Patch) -> None:
+    """A lane is sent up to the fastest of its producers, and not to the slowest: a copy that still catches up."""
     patch.put(FhProd, "_reached", lambda prod, lane: max(prod.produced.values(), default=lane.cursor))
 
 
 def merge_lanes_at_any_position(patch: Patch) -> None:
-    """Two lanes become one wherever they are."""
+    """Two lanes become one at any positions."""
     own = FhProd._join
 
     def join(prod: FhProd) -> Iterator[Effect]:
@@ -309,15 +309,15 @@ def merge_lanes_at_any_position(patch: Patch) -> None:
 
 
 def forget_old_names_of_lanes(patch: Patch) -> None:
-    """A producer does not know any more which lane was merged into which, when its consumer speaks of the first."""
+    """A producer forgets which lane was merged into which, while its consumer still uses the old name."""
     patch.put(FhProd, "_merged_into", lambda prod, lane: lane)
 
 
 def wait_for_a_producer_that_was_taken_out(patch: Patch) -> None:
-    """A lane does not go on when the producer that held it back is taken out of it."""
+    """A lane does not advance when the producer that held it back is taken out of it."""
     own = FhProd.take_out
 
     def take_out(prod: FhProd, message: Stop) -> Iterator[Effect]:
-        yield next(iter(own(prod, message)))  # That it is stopped; what would be sent behind that is not.
+        yield next(iter(own(prod, message)))  # The confirmation of the stop, without the data after it.
 
     patch.put(FhProd, "take_out", take_out)

@@ -1,4 +1,4 @@
-"""How a rule is taken out of the production machines, for a while: a method or a row of a table is replaced."""
+"""Temporary removal of a rule from the production machines: a method or a row of a table is replaced."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ...protocols.messages import Effect, Send
 
 
 class Patch(ExitStack):
-    """What was replaced is put back when the patch ends."""
+    """Replaces attributes, and restores them when the patch ends."""
 
     def put(self, owner: Any, name: str, other: Any) -> None:
-        """Put `other` in the place of an attribute; if it is a method of a machine, also in the machine's table."""
+        """Replace an attribute by `other`; if it is a method of a machine, also in the machine's table."""
         own = vars(owner)[name]
         self.callback(setattr, owner, name, own)
         setattr(owner, name, other)
@@ -35,14 +35,14 @@ class Patch(ExitStack):
             self.put(machine, "RULES", rows)
 
 
-def sending(kind: type[Any], change: Callable[[Any], Any], method: Callable[..., Any]) -> Callable[..., Any]:
-    """The method, with every message of a kind that it sends changed; those that are changed to None stay unsent."""
+def change_sent(kind: type[Any], change: Callable[[Any], Any], method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the method with every message of a kind that it sends changed; a message changed to None is not sent."""
 
-    def changed(*arguments: Any) -> Iterator[Effect]:
+    def with_changes(*arguments: Any) -> Iterator[Effect]:
         for effect in method(*arguments):
             is_one = isinstance(effect, Send) and isinstance(effect.message, kind)
             message = change(effect.message) if is_one else None
             if not is_one or message is not None:
                 yield replace(effect, message=message) if is_one else effect
 
-    return changed
+    return with_changes

@@ -1,4 +1,4 @@
-"""What `flux spec rules` prints: every rule, and for each way to take it out the story of what fails."""
+"""The report that `flux spec rules` prints: every rule, and for each of its removals the story of a failure."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from . import RULES, ProtocolRule, told
+from . import RULES, ProtocolRule, failure_story
 
 WIDTH = 110
 
 
 @dataclass(frozen=True)
 class RemovalReport:
-    """What was taken out; without a counterexample `claim` and `story` are empty."""
+    """One removal and its failure; without a counterexample `claim` and `story` are empty."""
 
     name: str
     what: str
@@ -24,7 +24,7 @@ class RemovalReport:
 
 @dataclass(frozen=True)
 class RuleReport:
-    """A rule and what became of it."""
+    """A rule and the reports of its removals."""
 
     number: int
     title: str
@@ -49,18 +49,18 @@ class RuleReport:
 
 
 def report(numbers: Sequence[int] = (), progress: Callable[[str], None] = lambda line: None) -> list[RuleReport]:
-    """Take out the rules with these numbers, all of them if none is given, one after the other."""
+    """Return reports of the rules with these numbers, or of all rules, each taken out in turn."""
     reports = []
     for rule in [rule for rule in RULES if not numbers or rule.number in numbers]:
-        reports.append(_reported(rule))
+        reports.append(_rule_report(rule))
         progress(f"rule {rule.number}: {len(rule.removals)} ways to take it out")
     return reports
 
 
-def _reported(rule: ProtocolRule) -> RuleReport:
+def _rule_report(rule: ProtocolRule) -> RuleReport:
     removals = []
     for removal in rule.removals:
-        found = told(removal)
+        found = failure_story(removal)
         claim, story = (found.claim, found.story) if found is not None else ("", "")
         removals.append(RemovalReport(removal.name, removal.what, removal.world, claim, story))
     return RuleReport(rule.number, rule.title, rule.text, rule.argument, tuple(removals))

@@ -1,8 +1,8 @@
 """A failure as a short story: only the choices that matter, from the first view on.
 
-A sequence of choices that ends in a violation is shrunk. A claim that is broken by an event needs nothing behind it;
-one that is broken when nothing is left to happen needs all the rest to happen, and the story says so in one line. If
-it makes no difference, everybody has the first view before anything else happens, which is one line as well.
+A sequence of choices that ends in a violation is shrunk. A claim that an event violates needs no choice after it. One
+that is violated in a world at rest needs all remaining choices, which are one line of the story. If it makes no
+difference, all nodes have the first view before anything else happens, which is one line as well.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from ..process import CONTROLLER
 from ..walk import Walked, is_possible, leave_out
 from ..world import Choice, World
 
-CLAIM_CHARACTERS = 240
+CLAIM_CHARACTERS_MAX = 240
 THE_REST = "... and all the rest happens, in the order in which it became possible"
-LINES_MAX = 24  # A story that is told to its end may have so many; else its end is one line.
+LINES_MAX = 24  # Of a story with all its choices; in a longer one the remaining choices are one line.
 TRIES_MAX = 1_000
 
 
 @dataclass(frozen=True)
-class Told:
-    """The claim that is violated, and the story of it, to be read."""
+class FailureStory:
+    """The claim that is violated, and the text of its story."""
 
     claim: str
     story: str
@@ -35,27 +35,27 @@ class Told:
         return self.story.count("\n") + 1
 
 
-def tell(walked: Walked, tries_max: int = TRIES_MAX) -> Told:
-    """The story of a walk that failed."""
+def make_story(walked: Walked, tries_max: int = TRIES_MAX) -> FailureStory:
+    """Return the story of a walk that failed."""
     scenario = walked.scenario
-    setting, choices = _set_up(walked)
+    setting, choices = _split(walked)
     to_the_end = _run(scenario, setting, choices, to_the_end=False)[1] is None
 
     def fails(tried: list[Choice]) -> bool:
         return _is_same(walked, _run(scenario, setting, tried, to_the_end)[1])
 
     world, violation = _run(scenario, setting, leave_out(choices, fails, tries_max), to_the_end)
-    claim = textwrap.shorten(str(violation).partition(": no rule accepts")[0], CLAIM_CHARACTERS, placeholder=" ...")
-    return Told(claim, "\n".join(_lines(world, bool(setting), claim)))
+    claim = textwrap.shorten(str(violation).partition(": no rule accepts")[0], CLAIM_CHARACTERS_MAX, placeholder=" ...")
+    return FailureStory(claim, "\n".join(_lines(world, bool(setting), claim)))
 
 
 def _is_same(walked: Walked, violation: Violated | None) -> bool:
-    """Whether it is the claim of the walk that is violated, wherever."""
+    """Return whether the violated claim is that of the walk, wherever."""
     return violation is not None and str(violation).partition(":")[0] == str(walked.violation).partition(":")[0]
 
 
-def _set_up(walked: Walked) -> tuple[list[Choice], list[Choice]]:
-    """The choices in two parts: everybody gets the first view, and the rest; the first is empty if it would matter."""
+def _split(walked: Walked) -> tuple[list[Choice], list[Choice]]:
+    """Split the choices: all nodes get the first view, then the rest; the first part is empty if it would matter."""
     scenario = walked.scenario
     setting: list[Choice] = [("deliver", node, CONTROLLER) for node in scenario.nodes] if scenario.slow_start else []
     setting += [("deliver", CONTROLLER, node) for node in scenario.nodes]
@@ -71,7 +71,7 @@ def _set_up(walked: Walked) -> tuple[list[Choice], list[Choice]]:
 def _run(
     scenario: Scenario, setting: Sequence[Choice], choices: Sequence[Choice], to_the_end: bool
 ) -> tuple[World, Violated | None]:
-    """Do `setting`, unrecorded, then what is possible of `choices`, and if the story needs it everything else."""
+    """Do `setting`, unrecorded, then those of `choices` that are possible, and `to_the_end` all that remains."""
     world = World(scenario)
     try:
         for choice in setting:
@@ -89,14 +89,14 @@ def _run(
 
 
 def _lines(world: World, is_set_up: bool, claim: str) -> list[str]:
-    """What is sent is left out: it is seen when it is taken."""
+    """Return the lines of a story, without sends: a message has a line when it is received."""
     assert world.trace is not None
     scenario = world.scenario
     placed = "; ".join(f"stage {stage + 1} on {list(copies)}" for stage, copies in enumerate(scenario.copies))
     edges = f"; edges {list(scenario.edges)}" if scenario.edges else ""
     source = f"source {list(scenario.batches)}"
     lines = [f"{scenario.sites} sites, {scenario.bound_rows} rows per pool; {placed}{edges}; {source}"]
-    lines += ["everybody has view 1"] if is_set_up else []
+    lines += ["all nodes have view 1"] if is_set_up else []
     lines += [line for line in world.trace if not line.startswith(" ")]
     if THE_REST in lines and len(lines) > LINES_MAX:
         lines = lines[: lines.index(THE_REST) + 1]

@@ -1,4 +1,4 @@
-"""What is taken out: rules about views: who is a member, who is heard, what the controller may decide, restarts."""
+"""Removals of rules about views: membership, whose messages count, what the controller may decide, restarts."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from ..world import World
 from .patch import Patch
 
 
-def _look_away(patch: Patch, checker: type[Checker]) -> None:
-    """Who would notice at once does not look: what is shown is what comes of it."""
+def _disable_checker(patch: Patch, checker: type[Checker]) -> None:
+    """Leave out a checker that would fail at once, so that the story shows the consequences."""
     patch.put(world_module, "_ALL", Watch(kept for kept in all_checkers() if not isinstance(kept, checker)))
 
 
-# --- who is heard -----------------------------------------------------------------------------------------
+# --- whose messages count ---------------------------------------------------------------------------------
 
 
-def discard_what_comes_too_early(patch: Patch) -> None:
-    """A message of a view that the receiver has not seen yet is thrown away."""
+def discard_early_messages(patch: Patch) -> None:
+    """A message of a view that the receiver does not have yet is dropped."""
     patch.put(Node, "hold", lambda node, message: iter(()))
 
 
-def hear_the_dead(patch: Patch) -> None:
-    """A message counts whether its sender is dead in the view or not; who would notice that at once looks away."""
+def accept_messages_from_the_dead(patch: Patch) -> None:
+    """A message counts whether its sender is dead in the view or not; the checker of that is off."""
     own = Node.is_from_a_member
 
     def is_from_a_member(node: Node, message: PeerMessage) -> bool:
@@ -44,11 +44,11 @@ def hear_the_dead(patch: Patch) -> None:
 
     patch.put(Node, "is_from_the_dead", lambda node, message: False)
     patch.put(Node, "is_from_a_member", is_from_a_member)
-    _look_away(patch, FencedIsMute)
+    _disable_checker(patch, FencedIsMute)
 
 
-def keep_what_the_dead_had_said(patch: Patch) -> None:
-    """Messages that were held for a view count when it comes, also if it says that their sender is dead."""
+def keep_held_messages_of_the_dead(patch: Patch) -> None:
+    """Messages that were held for a view count when it arrives, also if their sender is dead in it."""
 
     def adopt(node: Node, view: View) -> Iterator[Effect]:
         node.view = view
@@ -70,14 +70,14 @@ def begin_with_the_first_view_only(patch: Patch) -> None:
 # --- what the controller decides --------------------------------------------------------------------------
 
 
-def give_up_a_copy_on_its_way(patch: Patch) -> None:
-    """A partition is lost when its last finished copy is, whether another is on its way or not."""
+def give_up_a_copy_in_transfer(patch: Patch) -> None:
+    """A partition is lost when its last finished copy is, whether another is in transfer or not."""
     own = View.lost
     patch.put(View, "lost", lambda view: own(replace(view, standby=())))
 
 
 def keep_a_dead_standby(patch: Patch) -> None:
-    """A copy on its way to a site that died stays in the view."""
+    """A copy in transfer to a site that died stays in the view."""
     patch.put(controller_module, "_without", lambda view, node: replace(view, dead=view.dead | {node}))
 
 
@@ -86,14 +86,14 @@ def declare_the_last_copy_dead(patch: Patch) -> None:
     patch.put(Controller, "_can_be_spared", lambda controller: controller_module._sites(controller.view))
 
 
-def forget_who_has_the_last_copy_on_its_way(patch: Patch) -> None:
-    """A site may go that is to have the last copy of a partition, and may have it by now."""
+def spare_the_site_of_a_last_copy_in_transfer(patch: Patch) -> None:
+    """A site can be spared that is to get the last copy of a partition, and may have it by now."""
     own = View.needs
     patch.put(View, "needs", lambda view, node: own(replace(view, standby=()), node))
 
 
-def keep_everybody_while_a_last_copy_is_on_its_way(patch: Patch) -> None:
-    """While the last copy of a partition is on its way, no site may go."""
+def spare_no_site_during_a_last_transfer(patch: Patch) -> None:
+    """While the last copy of a partition is in transfer, no site can be spared."""
     own = View.needs
 
     def needs(view: View, node: str) -> bool:
@@ -133,39 +133,39 @@ def rebuild_from_destination_to_source(patch: Patch) -> None:
         return view
 
     patch.put(Controller, "_with_recovery", with_recovery)
-    _look_away(patch, SourceFirst)  # That is preference.
+    _disable_checker(patch, SourceFirst)  # That order is a preference.
 
 
-# --- who is forgotten -------------------------------------------------------------------------------------
+# --- which nodes are forgotten ----------------------------------------------------------------------------
 
 
-def leave_the_dead_out_at_once(patch: Patch) -> None:
+def omit_the_dead_at_once(patch: Patch) -> None:
     """The view in which a node dies does not list it any more, if it has no slot."""
     own = Controller._forgetting
 
     def forgetting(controller: Controller, view: View) -> View:
-        told, controller.view = controller.view, replace(controller.view, dead=view.dead)
-        left = own(controller, view)
-        controller.view = told
-        return left
+        last, controller.view = controller.view, replace(controller.view, dead=view.dead)
+        smaller = own(controller, view)
+        controller.view = last
+        return smaller
 
     patch.put(Controller, "_forgetting", forgetting)
-    _look_away(patch, ViewsStaySmall)
+    _disable_checker(patch, ViewsStaySmall)
 
 
-def leave_out_who_is_in_a_slot(patch: Patch) -> None:
-    """The dead are left out whether others have their slots or not."""
+def omit_the_dead_in_a_slot(patch: Patch) -> None:
+    """The dead are omitted whether their slots were reassigned or not."""
 
     def forgetting(controller: Controller, view: View) -> View:
         gone = controller.view.dead if controller.number else frozenset()
         return replace(view, nodes=tuple(n for n in view.nodes if n not in gone), dead=view.dead - gone)
 
     patch.put(Controller, "_forgetting", forgetting)
-    _look_away(patch, ViewsStaySmall)
+    _disable_checker(patch, ViewsStaySmall)
 
 
-def hear_the_forgotten(patch: Patch) -> None:
-    """A message counts if its sender is not listed any more; who would notice that at once looks away."""
+def accept_messages_from_the_forgotten(patch: Patch) -> None:
+    """A message counts if its sender is not listed any more; the checker of that is off."""
     own = Node.is_from_a_member
 
     def is_from_a_member(node: Node, message: PeerMessage) -> bool:
@@ -174,26 +174,26 @@ def hear_the_forgotten(patch: Patch) -> None:
         return node._stage(message) in node.machines
 
     patch.put(Node, "is_from_a_member", is_from_a_member)
-    _look_away(patch, FencedIsMute)
+    _disable_checker(patch, FencedIsMute)
 
 
 def take_the_forgotten_for_strangers(patch: Patch) -> None:
-    """Who is not listed and says something is no process of this run; a run in which that happens cannot go on."""
+    """The sender of a message that is not listed counts as a process of another run; then this run cannot continue."""
     patch.put(View, "has_forgotten", lambda view, node, seen=0: False)
 
 
-def take_in_a_forgotten_site(patch: Patch) -> None:
-    """A site that is not listed is a new one, if it has not seen a view; it may have been listed in one."""
+def accept_a_forgotten_site(patch: Patch) -> None:
+    """A site that is not listed is a new one, if it has no view; it may have been listed in one."""
     own = View.has_forgotten
     patch.put(View, "has_forgotten", lambda view, node, seen=0: seen > 0 and own(view, node, seen))
-    _look_away(patch, ViewsStaySmall)
+    _disable_checker(patch, ViewsStaySmall)
 
 
 # --- restarts ---------------------------------------------------------------------------------------------
 
 
 def send_a_view_before_it_is_in_the_journal(patch: Patch) -> None:
-    """The controller crashes when its last view is sent and not written yet."""
+    """The controller crashes when its last view is sent and not in the journal yet."""
     own = World._restart
 
     def restart(world: World, name: str, detail: Any) -> None:
@@ -204,8 +204,8 @@ def send_a_view_before_it_is_in_the_journal(patch: Patch) -> None:
     patch.put(World, "_restart", restart)
 
 
-def send_views_to_everybody(patch: Patch) -> None:
-    """A view goes also to nodes that are not connected again and may lack the one before it."""
+def send_views_to_all_nodes(patch: Patch) -> None:
+    """A view is also sent to nodes that have not connected again and may lack the one before it."""
     own = Controller._change
 
     def change(controller: Controller, view: View) -> Iterator[Effect]:
@@ -217,8 +217,8 @@ def send_views_to_everybody(patch: Patch) -> None:
     patch.put(Controller, "_change", change)
 
 
-def do_not_send_views_again(patch: Patch) -> None:
-    """A node that lacks views when it connects is not sent them."""
+def do_not_resend_views(patch: Patch) -> None:
+    """A node that lacks views when it connects does not get them."""
     own = Controller.welcome
 
     def welcome(controller: Controller, message: Hello) -> Iterator[Effect]:
@@ -228,12 +228,12 @@ def do_not_send_views_again(patch: Patch) -> None:
 
 
 def keep_the_last_view_only(patch: Patch) -> None:
-    """The journal has no view but the last one."""
+    """The journal has only the last view."""
     patch.put(ViewRetention, "by_all", property(lambda seen: max(seen.upto.values(), default=0)))
 
 
-def take_silence_for_having_seen(patch: Patch) -> None:
-    """Who has not been heard by a controller that was started again has seen all views."""
+def take_silence_for_having_all_views(patch: Patch) -> None:
+    """A node that has not connected to a restarted controller is taken to have all views."""
     own = ViewRetention.__init__
 
     def begin(seen: ViewRetention, last: View | None) -> None:
@@ -244,11 +244,11 @@ def take_silence_for_having_seen(patch: Patch) -> None:
 
 
 def let_any_process_serve_an_end(patch: Patch) -> None:
-    """Whoever comes last to serve an end does, also if it was started before the one that does."""
+    """The last process that offers to serve an end serves it, also if it was started before the current one."""
     patch.put(Controller, "is_late", lambda controller, message: False)
 
 
-def begin_the_output_anew(patch: Patch) -> None:
-    """An egress that is started again does not begin behind what its sink has made durable."""
+def restart_the_output_from_zero(patch: Patch) -> None:
+    """A restarted egress does not resume after what its sink has made durable."""
     own = Egress.__init__
     patch.put(Egress, "__init__", lambda egress, name, stage, *durable: own(egress, name, stage))
