@@ -1,10 +1,10 @@
 """The internal buffer of an intermediate producer: marked entries and cursors. Thesis 3.2.2.2, fig. 3.4.
 
-An entry is a sequence number, a tuple or none, and marks that say where the number came from: PROD from the
-operator upstream, PRIM and SEC from the destinations. A number without a tuple is *dangling*: it was acknowledged
-before it was produced. An entry goes when it has all the marks in `del`.
+An entry is a sequence number, a tuple or none, and marks for the origins of the number: PROD for the operator
+upstream, PRIM and SEC for the destinations. A number without a tuple is *dangling*: it was acknowledged before it was
+produced. An entry is evicted when it has all the marks in `del`.
 
-Only the identity of sequence numbers is used, never their order (3.2.5): entries stand in the order in which their
+Only the identity of sequence numbers is used, never their order (3.2.5): entries are in the order in which their
 tuples were put, and a cursor is a place in that order.
 """
 
@@ -37,7 +37,7 @@ class Buffer(Part):
         self.cursor = dict.fromkeys(DESTS, 0)
 
     def key(self) -> tuple[Any, ...]:
-        """Entries in the order of their numbers: two buffers that differ only in the order of acks behave alike."""
+        """Return the entries by number: two buffers that differ only in the order of acks behave alike."""
         entries = tuple(sorted((e.sn, e.place, e.value, tuple(sorted(e.marks))) for e in self.entries))
         return entries, self.puts, self.cursor[PRIM], self.cursor[SEC]
 
@@ -45,22 +45,22 @@ class Buffer(Part):
         return len(self.entries) >= self.capacity
 
     def holds(self, sn: Sn) -> bool:
-        """Whether there is an entry for `sn`: before it is produced, that is a dangling sequence number."""
+        """Return whether there is an entry for `sn`: before it is produced, that is a dangling sequence number."""
         return any(entry.sn == sn for entry in self.entries)
 
     def peek(self, dest: str) -> Entry | None:
-        """The first undelivered tuple for `dest`."""
+        """Return the first undelivered tuple for `dest`."""
         waiting = [e for e in self.entries if e.place >= self.cursor[dest] and dest not in e.marks]
         return min(waiting, key=lambda e: e.place) if waiting else None
 
     def advance(self, dest: str) -> None:
-        """Move the cursor behind what `peek` gives."""
+        """Move the cursor past the tuple that `peek` returns."""
         entry = self.peek(dest)
         assert entry is not None, f"nothing to advance over for {dest}"
         self.cursor[dest] = entry.place + 1
 
     def put(self, value: int, sn: Sn, del_: Marks) -> None:
-        """A tuple is produced: it joins its dangling sequence number, if there is one."""
+        """Add a produced tuple to its dangling sequence number, if there is one, or as a new entry."""
         entry = self._entry(sn)
         assert entry.place == DANGLING, f"tuple {sn} is produced twice"
         entry.place, entry.value = self.puts, value
@@ -69,12 +69,12 @@ class Buffer(Part):
         self._evict(del_)
 
     def ack(self, sn: Sn, dest: str, del_: Marks) -> None:
-        """`dest` has received `sn`, produced here or not."""
+        """Note that `dest` has received `sn`, produced here or not."""
         self._entry(sn).marks |= {dest}
         self._evict(del_)
 
     def ack_all(self, dest: str, del_: Marks) -> None:
-        """`dest` is dead: drop what only it needed, and its dangling numbers (3.2.3.2, 3.4.2)."""
+        """Drop what only the dead `dest` needed, and its dangling numbers (3.2.3.2, 3.4.2)."""
         self.entries = [entry for entry in self.entries if entry.marks != {dest}]
         for entry in self.entries:
             entry.marks |= {dest}
@@ -86,10 +86,10 @@ class Buffer(Part):
         self.cursor[dest] = min(places, default=self.puts)
 
     def match(self, dest: str) -> None:
-        """Give each entry the mark of `dest` that it has of the other destination, and drop those with all or no marks.
+        """Copy the marks of the other destination to `dest`, and drop the entries that then have all or no marks.
 
-        The thesis has this as another thing that reset() does (3.2.4.2), but at a reversal it must not be done:
-        see the variant "one_reset" in `variants`.
+        In the thesis reset() does this too (3.2.4.2), but at a reversal it must not: see the variant "one_reset" in
+        `variants`.
         """
         for entry in self.entries:
             entry.marks -= {dest}
@@ -98,12 +98,12 @@ class Buffer(Part):
         self.entries = [entry for entry in self.entries if entry.marks and entry.marks != {PROD, PRIM, SEC}]
 
     def contents(self) -> Any:
-        """The buffer as one immutable value, for state movement."""
+        """Return the buffer as one immutable value, for state movement."""
         rows = tuple((e.sn, e.place, e.value, e.marks) for e in self.entries)
         return rows, self.puts, self.cursor[PRIM], self.cursor[SEC]
 
     def install(self, contents: Any, swap: bool) -> None:
-        """Take over `contents`; `swap` because primary and secondary change places at the new replica (3.4.3)."""
+        """Install `contents`; `swap` because primary and secondary are swapped at the new replica (3.4.3)."""
         rows, self.puts, primary, secondary = contents
         dest: Callable[[str], str] = p if swap else str
         self.entries = []

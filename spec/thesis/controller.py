@@ -1,12 +1,12 @@
 """The controller: the view of all copies, failure and availability messages, and the order of catch-ups.
 
 Thesis 3.2.3.1 and 3.4.3.3. Failures are detected at once (3.1.1). Messages to one operator arrive in the order they
-were sent, with no order relative to the dataflow's. In a dataflow pair the controller only tells of deaths and
-standbys; for partition pairs it starts one catch-up at a time, from source to destination, when the
-sequence number of the pair's last cu-ready is that of the last failure message sent to it.
+were sent, with no order relative to the dataflow's. In a dataflow pair the controller only reports deaths and
+standbys. For partition pairs it starts one catch-up at a time, from source to destination, when the sequence number of
+the pair's last cu-ready is that of the last failure message sent to it.
 
-Departure: cu-done comes from both copies of a recovered pair and the first one counts, because the active may die, when
-fold-in is complete, with its cu-done on the way (variant "cu_done_of_active").
+Departure: both copies of a recovered pair send cu-done and the first one counts, because the active may die, when
+fold-in is complete, with its cu-done in flight (variant "cu_done_of_active").
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Pair = tuple[int, int]
 
 
 class Place(Part):
-    """One slot of a pair: which copy is in it, how it is, and the event that brought it there."""
+    """One slot of a pair: the copy in it, its mode, and the event that put it there."""
 
     def __init__(self, copy: Copy) -> None:
         self.copy = copy
@@ -30,7 +30,7 @@ class Place(Part):
 
 
 class Controller(Node):
-    """The status of each partition, and at most one catch-up that is under way."""
+    """The status of each partition, and at most one catch-up in progress."""
 
     def __init__(self, scenario: Scenario) -> None:
         super().__init__(scenario, CONTROLLER, 0)
@@ -41,33 +41,33 @@ class Controller(Node):
         self.failures = 0
         self.last_fail = dict.fromkeys(scenario.pairs, 0)
         self.last_ready = dict.fromkeys(scenario.pairs, 0)
-        self.current: Copy | None = None  # The standby of the catch-up that is under way.
+        self.current: Copy | None = None  # The standby of the catch-up in progress.
         self.standbys = 0
 
-    def hear(self, sender: Copy, message: Message) -> tuple[str, At] | None:
+    def action_of(self, sender: Copy, message: Message) -> tuple[str, At] | None:
         return message.kind, (sender.stage, str(sender.partition))
 
-    # --- what the environment does -------------------------------------------------------------------------
+    # --- events of the environment -------------------------------------------------------------------------
 
     def fail(self, copy: Copy) -> None:
-        """A copy has died; everyone who has a connection to it is told."""
+        """Report the death of a copy to every node with a connection to it."""
         place = next(place for place in self.slots[copy.pair] if place.copy == copy)
         place.mode = DEAD
         self.failures += 1
         self.events[copy.pair] += 1
-        for to in self.concerned(copy.pair):
+        for to in self.neighbours(copy.pair):
             if to.pair in self.last_fail:
                 self.last_fail[to.pair] = self.failures
             self.send(to, Fail(copy, self.failures, self.events[copy.pair]))
 
     def wants_standby(self) -> list[Pair]:
-        """The pairs a new machine could be used for."""
+        """Return the pairs for which a new machine can be used."""
         if self.standbys >= self.scenario.standbys:
             return []
         return [pair for pair, places in self.slots.items() if any(place.mode == DEAD for place in places)]
 
     def bring_standby(self, pair: Pair) -> Segment:
-        """A new copy in its initial state; everyone it must be connected to is told, it too."""
+        """Return a new copy in its initial state; report it to every node that must connect to it, and to itself."""
         slot = next(slot for slot, place in enumerate(self.slots[pair]) if place.mode == DEAD)
         number = 2 + self.standbys
         self.standbys += 1
@@ -76,7 +76,7 @@ class Controller(Node):
         self.events[pair] += 1
         place.copy, place.mode, place.event = copy, STDBY, self.events[pair]
         standby = self.new_segment(copy, slot)
-        for to in (*self.concerned(pair), copy):
+        for to in (*self.neighbours(pair), copy):
             donor = self.slots[pair][1 - slot].copy
             self.send(to, Avail(copy, slot, donor, self.events[pair]))
         return standby
@@ -95,8 +95,8 @@ class Controller(Node):
                     channel.born[dest] = place.event
         return segment
 
-    def concerned(self, pair: Pair) -> list[Copy]:
-        """The live copies of the pair and of the stages before and after it."""
+    def neighbours(self, pair: Pair) -> list[Copy]:
+        """Return the live copies of the pair and of the stages before and after it."""
         stage = pair[0]
         found = []
         for other in (stage - 1, stage, stage + 1):
@@ -108,7 +108,7 @@ class Controller(Node):
         return found
 
     def is_newest(self, place: Place, pair: Pair) -> bool:
-        """The standby that is just being announced: it is told last, by itself."""
+        """Return whether this is the standby that is being announced: it gets the message last, separately."""
         return place.copy.pair == pair and place.mode == STDBY and place.event == self.events[pair]
 
 
@@ -121,9 +121,9 @@ def needs_catch_up(n: Controller, pair: Pair) -> bool:
 
 
 def can_start(n: Controller, at: At, m: None) -> bool:
-    """The pair closest to the source that needs catch-up has a standby, and no failure message to it is outstanding."""
+    """The pair closest to the source that needs catch-up has a standby, and has answered all failure messages."""
     pair = next((pair for pair in n.slots if needs_catch_up(n, pair)), None)
-    if pair is None or n.current is not None or not n.scenario.coordinated:
+    if pair is None or n.current is not None or not n.scenario.is_coordinated:
         return False
     has_standby = any(place.mode == STDBY for place in n.slots[pair])
     return has_standby and n.last_ready[pair] == n.last_fail[pair]
@@ -138,7 +138,7 @@ def start(n: Controller, at: At, m: None) -> None:
 
 
 def finish(n: Controller, at: At, m: CuDone) -> None:
-    """The standby counts as alive, unless it has died since and another is in its place."""
+    """Count the standby as alive, unless it has died since and another is in its place."""
     for place in n.slots[m.copy.pair]:
         if place.copy == m.copy and place.mode == STDBY:
             place.mode = ACTIVE

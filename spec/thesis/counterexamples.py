@@ -1,13 +1,13 @@
-"""The shortest counterexample of each variant, as a story: who does what, step after step.
+"""The shortest counterexample of each variant, as a story: "node: action", step after step.
 
-A copy is written stage.partition and a letter, A and B for the first two; C, D and so on are standbys. What happened
-before a story begins is the `prelude` of its world in `worlds`. `explore.shortest` finds these stories again,
-`explore.replay` retells them.
+A copy is written stage.partition and a letter, A and B for the first two; C, D and so on are standbys. The steps
+before a story are the `prelude` of its world in `worlds`. `explore.shortest` finds these stories again,
+`explore.replay` replays them.
 """
 
 from __future__ import annotations
 
-# By variant: what is violated at the end, and the steps that lead there.
+# By variant: the violated claim, and the steps that lead there.
 STORIES: dict[str, tuple[str, str]] = {
     "r_done_only": (
         "recovery ends: 1.0C still waits to be folded in",
@@ -179,5 +179,5 @@ STORIES: dict[str, tuple[str, str]] = {
 
 
 def steps(variant: str) -> list[str]:
-    """The steps of a story, each "who: what"."""
+    """Return the steps of a story, each "node: action"."""
     return STORIES[variant][1].split("; ")

@@ -41,17 +41,17 @@ def receive(n: Egress, at: At, m: Data) -> None:
         n.operator.process(n.scenario, *head)
 
 
-def remaining(n: Egress, at: At) -> frozenset[str]:
+def uses_of_other(n: Egress, at: At) -> frozenset[str]:
     return n.ins[at[0]].conn[p(at[1])]
 
 
 def failed_and_other_sends(n: Egress, at: At, m: Fail) -> bool:
-    return is_new_failure(n, at, m) and RECV in remaining(n, at)
+    return is_new_failure(n, at, m) and RECV in uses_of_other(n, at)
 
 
 def failed_and_other_does_not_send(n: Egress, at: At, m: Fail) -> bool:
-    """Also when the other is paused by its psync: the reverse then tells it what it does already, which is harmless."""
-    return is_new_failure(n, at, m) and RECV not in remaining(n, at)
+    """Also when the other is paused by its psync: it sends already, so the reverse is harmless."""
+    return is_new_failure(n, at, m) and RECV not in uses_of_other(n, at)
 
 
 def mark_dead(n: Egress, at: At, m: Fail) -> None:

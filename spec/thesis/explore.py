@@ -1,8 +1,7 @@
-"""Every state a small world of the thesis's protocol can reach, and the shortest way to a wrong one.
+"""Searches over every state that a small world of the thesis's protocol can reach, and for the shortest wrong path.
 
-`explore` is a depth-first search with a visited set. A step back to a state on the current path would be a way to go
-on for ever, and counts as a violation (recovery ends). `shortest` is a breadth-first search, for counterexamples that
-are stories.
+`explore` is a depth-first search with a visited set. A step back to a state on the current path is an endless loop,
+and counts as a violation (recovery ends). `shortest` is a breadth-first search, for counterexamples that are stories.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ STATES_MAX = 6_000_000
 
 @dataclass(frozen=True)
 class Explored:
-    """What an exploration covered, and the violation it ended with, if any, with the choices that lead there."""
+    """The coverage of an exploration, and the violation it ended with, if any, with the choices that lead there."""
 
     states: int
     transitions: int
@@ -41,12 +40,12 @@ class Explored:
         )
 
     def story(self) -> str:
-        """The path as "who: what", one step after the other."""
-        return "; ".join(f"{who}: {what}" for what, who in self.path)
+        """Return the path as "node: action", one step after the other."""
+        return "; ".join(f"{node}: {action}" for action, node in self.path)
 
 
 def successors(world: World, state: GlobalState) -> tuple[list[tuple[Choice, GlobalState]], bool]:
-    """All that may follow, and whether the protocol itself has nothing left to do. Checks a world at rest."""
+    """Return all possible next states, and whether the protocol itself is at rest; check a world at rest."""
     found = list(world.steps(state))
     is_at_rest = not found
     if is_at_rest:
@@ -101,11 +100,11 @@ def explore(scenario: Scenario, states_max: int = STATES_MAX) -> Explored:
 
 
 def shortest(scenario: Scenario, states_max: int = STATES_MAX) -> Explored:
-    """The shortest way to a violation, breadth first; without one, the whole world."""
+    """Find the shortest way to a violation, breadth first; without one, visit the whole world."""
     world, started = World(scenario), time.perf_counter()
     start = world.start()
     seen = {_pack(start)}
-    came_from: list[tuple[int, Choice]] = [(-1, ("", ""))]
+    origins: list[tuple[int, Choice]] = [(-1, ("", ""))]
     layer = [(0, start)]
     transitions = ends = 0
     while layer:
@@ -121,10 +120,10 @@ def shortest(scenario: Scenario, states_max: int = STATES_MAX) -> Explored:
                                 f"more than {states_max:,} states: choose a smaller world or a larger bound"
                             )
                         seen.add(packed)
-                        came_from.append((index, choice))
-                        following_layer.append((len(came_from) - 1, after))
+                        origins.append((index, choice))
+                        following_layer.append((len(origins) - 1, after))
             except Violated as error:
-                path = _path(came_from, index)
+                path = _path(origins, index)
                 seconds = time.perf_counter() - started
                 return Explored(len(seen), transitions, ends, seconds, world.fired, str(error), path)
         layer = following_layer
@@ -132,19 +131,22 @@ def shortest(scenario: Scenario, states_max: int = STATES_MAX) -> Explored:
 
 
 def replay(scenario: Scenario, story: Iterable[str]) -> str:
-    """Take the choices of a story, each "who: what", and say what is violated at its end, or nothing.
+    """Take the choices of a story, each "node: action"; return the violation at its end, or an empty text.
 
-    Where several choices have the same words, all are followed.
+    Where several choices have the same text, all are followed.
     """
     world = World(scenario)
     states = {world.start()}
     try:
         for line in story:
             after = {
-                a for state in states for (what, who), a in successors(world, state)[0] if f"{who}: {what}" == line
+                a
+                for state in states
+                for (action, node), a in successors(world, state)[0]
+                if f"{node}: {action}" == line
             }
             if not after:
-                raise ValueError(f"a story says {line!r}, which cannot happen there in {scenario}")
+                raise ValueError(f"a story has the step {line!r}, which is not possible there in {scenario}")
             states = after
         for state in states:
             successors(world, state)
@@ -154,12 +156,12 @@ def replay(scenario: Scenario, story: Iterable[str]) -> str:
 
 
 def explore_all(say: Callable[[str], object] = print) -> bool:
-    """Every world to its end, and every variant to its shortest counterexample; whether all is as it should be."""
+    """Explore every world to its end, and every variant to its shortest counterexample; return whether all is right."""
     fired = {coordinated: Counter[tuple[str, str]]() for coordinated in (False, True)}
     is_good = True
     for name, scenario in {**SMALL, **LARGE}.items():
         explored = explore(scenario)
-        fired[scenario.coordinated] += explored.fired
+        fired[scenario.is_coordinated] += explored.fired
         is_good &= not explored.violation
         say(f"{name}: {explored}")
     for coordinated, counted in fired.items():
@@ -173,10 +175,10 @@ def explore_all(say: Callable[[str], object] = print) -> bool:
     return is_good
 
 
-def _path(came_from: list[tuple[int, Choice]], index: int) -> tuple[Choice, ...]:
+def _path(origins: list[tuple[int, Choice]], index: int) -> tuple[Choice, ...]:
     path = []
     while index > 0:
-        index, choice = came_from[index]
+        index, choice = origins[index]
         path.append(choice)
     return tuple(reversed(path))
 
@@ -186,6 +188,6 @@ def _pack(state: GlobalState) -> bytes:
 
 
 def unfired(coordinated: bool, fired: Counter[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The rows of the tables that never fired."""
+    """Return the rows of the tables that never fired."""
     every = [(role, row.name) for role, table in tables(coordinated).items() for row in table]
     return [row for row in every if row not in fired]

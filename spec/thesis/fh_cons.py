@@ -1,7 +1,7 @@
 """FH-Cons: the upstream end of a segment fed by partition pairs. Thesis 3.4.1, 3.4.2, 3.4.3.1, fig. 3.15.
 
 It receives from its primary producers and acknowledges to their duals, merging in order. In take-over it is like the
-egress, in catch-up like S-Cons, but it must ask its primary producers to pause before state moves.
+egress, in catch-up like S-Cons, but its primary producers must pause before state moves.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ CATCHING_UP = ("pausing", "requested", "moving", "moved")
 
 
 def can_receive(n: Segment, at: At, m: Data) -> bool:
-    """RECV in conn; and nothing of this producer waits, unless the network is being drained (3.4.3.1)."""
+    """RECV in conn; and no tuple of this producer waits, unless the network is being drained (3.4.3.1)."""
     channel = n.ins[at[0]]
-    is_open = channel.status[at[1]] == ACTIVE and RECV in channel.conn[at[1]] and not n.stalled()
+    is_open = channel.status[at[1]] == ACTIVE and RECV in channel.conn[at[1]] and not n.is_stalled()
     drains = n.cons.phase == "pausing" and not n.has("internal_buffer")
     return is_open and (not channel.pending or drains)
 
@@ -55,8 +55,8 @@ def receive(n: Segment, at: At, m: Data) -> None:
 
 
 def next_is_known(n: Segment, at: At, m: None) -> bool:
-    """There is a tuple from every producer, so the lowest is next in line."""
-    return not n.stalled() and not n.queue and all(channel.pending for channel in n.ins)
+    """There is a tuple from every producer, so the lowest is the next."""
+    return not n.is_stalled() and not n.queue and all(channel.pending for channel in n.ins)
 
 
 def consume_next(n: Segment, at: At, m: None) -> None:
@@ -69,7 +69,7 @@ def consume_next(n: Segment, at: At, m: None) -> None:
 
 
 def producer_failed(n: Segment, at: At, m: Fail) -> In | None:
-    return n.ins[at[0]] if is_new_failure(n, at, m) and not n.stalled() else None
+    return n.ins[at[0]] if is_new_failure(n, at, m) and not n.is_stalled() else None
 
 
 def postpones(n: Segment) -> bool:
@@ -85,7 +85,7 @@ def failed_and_other_does_not_send(n: Segment, at: At, m: Fail) -> bool:
 
 
 def failed_and_other_is_paused(n: Segment, at: At, m: Fail) -> bool:
-    """The secondary died that a psync of the primary was waiting for."""
+    """The secondary has died, and a psync of the primary waits for it."""
     channel = producer_failed(n, at, m)
     return channel is not None and at[1] == SEC and channel.conn[PRIM] == PAUSED and not postpones(n)
 
@@ -120,13 +120,13 @@ def reverse(n: Segment, channel: In) -> None:
 
 
 def not_stalled(n: Segment, at: At, m: object) -> bool:
-    return not n.stalled()
+    return not n.is_stalled()
 
 
 # --- the distributed pause: 3.4.3.1 ----------------------------------------------------------------------------
 
 
-def is_told_to_start(n: Segment, at: At, m: CuStart) -> bool:
+def can_start_catch_up(n: Segment, at: At, m: CuStart) -> bool:
     """Take-over is complete downstream; a consumer's fold-in there may have begun since cu-ready was sent."""
     return n.cons.phase == "" and (n.cons.pair is None or tk_done(n))
 
@@ -151,7 +151,7 @@ def pause_connection(n: Segment, at: At, m: PauseAck) -> None:
 
 
 def all_producers_paused(n: Segment, at: At, m: None) -> bool:
-    """All that remain: those that died, and the standbys in their places, have nothing in flight."""
+    """All live ones are paused: those that died, and the standbys in their places, have nothing in flight."""
     paused = all(channel.status[PRIM] != ACTIVE or channel.conn[PRIM] == PAUSED for channel in n.ins)
     return n.cons.phase == "pausing" and paused
 
@@ -169,12 +169,12 @@ def begin_transfer(n: Segment, at: At, m: None) -> None:
 
 def psync_from(n: Segment, at: At, m: PSync, dest: str) -> In | None:
     channel = n.ins[at[0]]
-    is_due = at[1] == dest and knows_as_much(n, channel, m) and not n.stalled() and n.cons.phase == ""
+    is_due = at[1] == dest and knows_as_much(n, channel, m) and not n.is_stalled() and n.cons.phase == ""
     return channel if is_due else None
 
 
 def standby_lives(channel: In, other: str, m: PSync) -> bool:
-    """The copy at the other end, of which this psync speaks too, has not died since."""
+    """The copy at the other end, to which this psync refers too, has not died since."""
     return channel.status[other] != DEAD and channel.born[other] <= m.seen
 
 
@@ -221,7 +221,7 @@ def pause_primary(n: Segment, at: At, m: PSync) -> None:
         n.ins[at[0]].conn[PRIM] = PAUSED
 
 
-def hear_the_last_of_secondary(n: Segment, at: At, m: PSync) -> None:
+def note_that_secondary_stopped(n: Segment, at: At, m: PSync) -> None:
     """{...}, and if it was the sender it has stopped: {conn[SEC] := {}}"""
     note(n, at, m)
     channel = n.ins[at[0]]
@@ -239,7 +239,7 @@ def ack_secondary_and_receive(n: Segment, at: At, m: PSync) -> None:
 
 
 def note_and_reverse(n: Segment, at: At, m: PSync) -> None:
-    """The secondary has stopped for a standby that is dead: ask it to send again."""
+    """The secondary has stopped for a standby that is dead: request that it sends again."""
     note(n, at, m)
     if not n.has("recv_kept"):
         reverse(n, n.ins[at[0]])
@@ -258,13 +258,13 @@ ROWS = (
         "3.4.2, as fig. 3.5 (2a)",
     ),
     Row("avail", "avail(producer)", not_stalled, avail, "fig. 3.7, avail"),
-    Row("cu_start", "cu-start", is_told_to_start, pause_producers, "3.4.3.1, cu-start"),
+    Row("cu_start", "cu-start", can_start_catch_up, pause_producers, "3.4.3.1, cu-start"),
     Row("pause_ack", "pause-ack", is_pausing, pause_connection, "3.4.3.1, pause-ack"),
     Row("all_paused", "", all_producers_paused, begin_transfer, "3.4.3.1"),
     Row("psync_primary_first", "psync", psync_primary_first, pause_primary, "fig. 3.15 (a)"),
     Row("psync_primary_second", "psync", psync_primary_second, ack_secondary_and_receive, "fig. 3.15 (b)"),
     Row("psync_primary_alone", "psync", psync_primary_alone, note, "3.2.5, at FH-Cons"),
-    Row("psync_secondary_first", "psync", psync_secondary_first, hear_the_last_of_secondary, "fig. 3.15; 3.4.3.2"),
+    Row("psync_secondary_first", "psync", psync_secondary_first, note_that_secondary_stopped, "fig. 3.15; 3.4.3.2"),
     Row("psync_secondary_second", "psync", psync_secondary_second, ack_secondary_and_receive, "fig. 3.15 (c)"),
     Row("psync_secondary_alone", "psync", psync_secondary_alone, note_and_reverse, "3.2.5, at FH-Cons"),
 )

@@ -34,7 +34,7 @@ from .words import (
 
 
 def consumer_failed(n: Segment, at: At, m: Fail) -> bool:
-    return is_new_failure(n, at, m) and not n.stalled()
+    return is_new_failure(n, at, m) and not n.is_stalled()
 
 
 def forget_consumer(n: Segment, at: At, m: Fail) -> None:
@@ -43,7 +43,7 @@ def forget_consumer(n: Segment, at: At, m: Fail) -> None:
 
 
 def not_stalled(n: Segment, at: At, m: object) -> bool:
-    return not n.stalled()
+    return not n.is_stalled()
 
 
 # --- take-over: figure 3.13 ---------------------------------------------------------------------------------
@@ -52,7 +52,7 @@ def not_stalled(n: Segment, at: At, m: object) -> bool:
 def can_reverse(n: Segment, at: At, m: Reverse) -> bool:
     """The connection takes acks: it is folded in, and all acks before the reverse have been taken."""
     out = n.outs[at[0]]
-    return not n.stalled() and (ACK in out.conn[SEC] or n.has("reverse_at_once"))
+    return not n.is_stalled() and (ACK in out.conn[SEC] or n.has("reverse_at_once"))
 
 
 def reverse(n: Segment, at: At, m: Reverse) -> None:
@@ -67,7 +67,7 @@ def reverse(n: Segment, at: At, m: Reverse) -> None:
 
 
 def tk_done(n: Segment) -> bool:
-    """p_fail, and each secondary consumer has asked for the reversal, unless it is dead; no fold-in is half done."""
+    """p_fail, and each secondary consumer has requested the reversal, unless it is dead; no fold-in is half done."""
     return n.prod.p_fail and all(is_reversed(n, out) and is_settled(out) for out in n.outs)
 
 
@@ -101,12 +101,12 @@ def pause(n: Segment, at: At, m: Pause) -> None:
 
 def csync_from(n: Segment, at: At, m: CSync, status: str) -> Out | None:
     out = n.outs[at[0]]
-    is_due = knows_as_much(n, out, m) and not n.stalled() and out.status[at[1]] == status
+    is_due = knows_as_much(n, out, m) and not n.is_stalled() and out.status[at[1]] == status
     return out if is_due else None
 
 
 def standby_lives(n: Segment, out: Out, at: At, m: CSync) -> bool:
-    """The standby this csync of the active speaks of has not died since."""
+    """The standby to which this csync of the active refers has not died since."""
     other = p(at[1])
     return (out.status[other] != DEAD and out.born[other] <= m.seen) or n.has("del_of_the_dead")
 
@@ -186,7 +186,7 @@ def start(out: Out, dest: str) -> None:
 
 
 def sync(n: Segment, ver: int) -> None:
-    """Broadcast psync to all active consumers; a secondary that was sent to is from now on listened to."""
+    """Broadcast psync to all active consumers; the connection to a secondary that got tuples now takes acks."""
     is_new = n.prod.my_status == STDBY
     n.prod.my_status = ACTIVE
     for out in n.outs:

@@ -17,7 +17,7 @@ def csync_from_active(n: Ingress, at: At, m: CSync) -> bool:
 
 
 def csync_from_active_first(n: Ingress, at: At, m: CSync) -> bool:
-    """The active's version is later than that of a standby that lives."""
+    """The active's version is later than that of a standby that is alive."""
     out = n.outs[at[0]]
     return csync_from_active(n, at, m) and waits_for_standby(n, out, at, m) and m.ver > out.ver[p(at[1])]
 
@@ -28,7 +28,7 @@ def csync_from_active_second(n: Ingress, at: At, m: CSync) -> bool:
 
 
 def csync_from_active_late(n: Ingress, at: At, m: CSync) -> bool:
-    """The active's version is earlier: what is buffered is meant for a standby before this one."""
+    """The active's version is earlier: the buffered tuples are for a standby before this one."""
     out = n.outs[at[0]]
     return csync_from_active(n, at, m) and waits_for_standby(n, out, at, m) and m.ver < out.ver[p(at[1])]
 

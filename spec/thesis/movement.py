@@ -1,8 +1,8 @@
-"""State movement: what S-Cons and FH-Cons have in common during catch-up. Figures 3.6 (1), (2), (4), (5), and 3.4.3.3.
+"""State movement, common to S-Cons and FH-Cons during catch-up. Figures 3.6 (1), (2), (4), (5), and 3.4.3.3.
 
 The StateMovers are modelled by their requests: a send-req or recv-req that arrives at the other side is its
-sm_ready(). What moves is of one instant: operator, passive queue, unmerged input, the producer's buffers with
-their `del`, and the versions of all connections; the segment is stalled meanwhile.
+sm_ready(). The state is of one instant: operator, passive queue, unmerged input, the producer's buffers with their
+`del`, and the versions of all connections. The segment is stalled meanwhile.
 
 Idempotence (3.2.5, 3.4.3.1): if the standby dies before the StateMovers have met, the active gives up and completes the
 protocol as if movement did finish. While stalled it takes no controller message, so it needs no other abort.
@@ -56,7 +56,7 @@ def tk_done(n: Segment) -> bool:
 
 
 def pair_failed(n: Segment, at: At, m: Fail) -> bool:
-    return not n.stalled()
+    return not n.is_stalled()
 
 
 def note_failed_pair(n: Segment, at: At, m: Fail) -> None:
@@ -82,7 +82,7 @@ def request_state(n: Segment, at: At, m: Avail) -> None:
 def can_start_by_itself(n: Segment, at: At, m: Avail) -> bool:
     """my_status = ACTIVE ^ p_fail ^ S-Prod.tk_done(), in a dataflow pair"""
     is_vulnerable = n.cons.my_status == ACTIVE and n.cons.p_fail and n.cons.phase == ""
-    return not n.scenario.coordinated and is_vulnerable and tk_done(n)
+    return not n.scenario.is_coordinated and is_vulnerable and tk_done(n)
 
 
 def start_by_itself(n: Segment, at: At, m: Avail) -> None:
@@ -91,7 +91,7 @@ def start_by_itself(n: Segment, at: At, m: Avail) -> None:
 
 
 def waits_for_cu_start(n: Segment, at: At, m: Avail) -> bool:
-    return n.scenario.coordinated and n.cons.my_status == ACTIVE and n.cons.phase == ""
+    return n.scenario.is_coordinated and n.cons.my_status == ACTIVE and n.cons.phase == ""
 
 
 def note_standby(n: Segment, at: At, m: Avail) -> None:
@@ -122,7 +122,7 @@ def producers_are_folded_in(n: Segment) -> bool:
 
 
 def is_ready_for_catch_up(n: Segment, at: At, m: None) -> bool:
-    is_news = n.scenario.coordinated and n.cons.reported < n.cons.last_fail
+    is_news = n.scenario.is_coordinated and n.cons.reported < n.cons.last_fail
     is_vulnerable = n.cons.my_status == ACTIVE and n.cons.p_fail and n.cons.phase == ""
     return is_news and is_vulnerable and producers_are_folded_in(n) and tk_done(n)
 
@@ -167,7 +167,7 @@ def move(n: Segment, at: At, m: None) -> None:
 
 
 def is_moving_here(n: Segment, at: At, m: State) -> bool:
-    """Departure: the standby first takes in what the controller had told the active ("install_at_once")."""
+    """Departure: the standby first processes all events that the active knew ("install_at_once")."""
     *_, ins, outs = m.contents
     seen = [known[0] for *_, known in (*ins, *outs)]
     is_up_to_date = all(c.seen >= s for c, s in zip((*n.ins, *n.outs), seen, strict=True))
@@ -187,12 +187,12 @@ def get_state(n: Segment) -> Any:
 
 
 def views(channel: Channel) -> Any:
-    """What the active knows of the copies at the other end, and how many events it has been told of."""
+    """Return what the active knows of the copies at the other end, and how many events it has received."""
     return channel.seen, *((dest, channel.peer[dest], channel.status[dest], channel.ver[dest]) for dest in channel.peer)
 
 
 def install_state(n: Segment, contents: Any) -> None:
-    """Installation; what is indexed by PRIM and SEC is swapped, for they are swapped at the new replica (3.4.3)."""
+    """Install a state; values indexed by PRIM and SEC are swapped, as these are at the new replica (3.4.3)."""
     n.cons.my_ver, n.operator.digest, n.operator.consumed, queue, ins, outs = contents
     n.queue = list(queue)
     for channel, (pending, known) in zip(n.ins, ins, strict=True):
@@ -205,13 +205,13 @@ def install_state(n: Segment, contents: Any) -> None:
         out.del_ = frozenset(p(mark) if swap and mark != PROD else mark for mark in del_)
         for dest, *view in known[1:]:
             here = dest if feeds_egress(n) else p(dest)
-            if not install_view(out, here, *view):  # Departure: it may have died since the active looked.
+            if not install_view(out, here, *view):  # Departure: it may have died since the cut.
                 out.B.ack_all(here, out.del_)
                 out.del_ -= {here}
 
 
 def install_view(channel: Channel, dest: str, peer: Copy, status: str, ver: int) -> bool:
-    """Take over what the active knows of a copy, if both speak of the same one and it lives."""
+    """Install what the active knows of a copy, if both refer to the same one and it is alive; return whether."""
     is_current = channel.peer[dest] == peer and DEAD not in (status, channel.status[dest])
     if is_current:
         channel.status[dest], channel.ver[dest] = status, ver
@@ -220,7 +220,7 @@ def install_view(channel: Channel, dest: str, peer: Copy, status: str, ver: int)
 
 def must_give_up(n: Segment, at: At, m: None) -> bool:
     """The standby died before the StateMovers met."""
-    return n.cons.phase == "requested" and n.cons.pair is None and not n.stalled()
+    return n.cons.phase == "requested" and n.cons.pair is None and not n.is_stalled()
 
 
 def give_up(n: Segment, at: At, m: None) -> None:
@@ -249,7 +249,7 @@ def resume(n: Segment, at: At, m: None) -> None:
         n.send(n.ins[0].peer[PRIM], CSync(n.cons.my_ver, n.cons.seen))
     else:
         restart_producers(n)
-    if n.scenario.coordinated and (was_active or not n.has("cu_done_of_active")):
+    if n.scenario.is_coordinated and (was_active or not n.has("cu_done_of_active")):
         standby = n.cons.target if was_active else n.name
         assert standby is not None
         n.send(CONTROLLER, CuDone(standby))

@@ -1,10 +1,10 @@
-"""What runs on its own: the ingress, a segment, the egress; and the state variables of their connections.
+"""The processes of a model: the ingress, a segment, the egress; and the state variables of their connections.
 
 A segment is the unit of recovery (Thesis 3.2.3.1): S-Cons or FH-Cons, the operator, a passive queue, and S-Prod or
 FH-Prod. The state variables have the thesis's names. Each operator has one set of them per partition pair at the
 other end (3.4.1): `Out` on the producing side, `In` on the consuming side, indexed by PRIM and SEC.
 
-What a node may do is in the tables of `roles`; here is only what it is.
+The steps of a node are in the tables of `roles`; this file has only its state.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from .words import (
 
 
 class Channel(Part):
-    """What both ends keep about a partition pair at the other end."""
+    """The state that both ends keep about a partition pair at the other end."""
 
     def __init__(self, peers: dict[str, Copy], conn: dict[str, Uses]) -> None:
         self.peer = dict(peers)
         self.status = dict.fromkeys(peers, ACTIVE)
         self.conn = dict(conn)
         self.ver = dict.fromkeys(peers, NO_VERSION)
-        self.seen = 0  # Deaths and standbys of that pair this operator has been told of.
+        self.seen = 0  # Deaths and standbys of that pair that this operator has received.
         self.born = dict.fromkeys(peers, 0)  # The event that made each peer available.
 
     def dest_of(self, copy: Copy) -> str | None:
@@ -60,7 +60,7 @@ class Channel(Part):
 
 
 class Out(Channel):
-    """The producing side, fig. 3.3: the buffer and the marks an entry needs to go."""
+    """The producing side, fig. 3.3: the buffer, and the marks with which an entry is evicted."""
 
     def __init__(self, peers: dict[str, Copy], conn: dict[str, Uses], capacity: int) -> None:
         super().__init__(peers, conn)
@@ -78,7 +78,7 @@ class In(Channel):
 
 
 class Node(Part):
-    """A process: its name, its connections, and what it has just sent."""
+    """A process: its name, its connections, and the messages of its last step."""
 
     def __init__(self, scenario: Scenario, name: Copy, slot: int) -> None:
         self.scenario = scenario
@@ -95,21 +95,21 @@ class Node(Part):
         self.sent.append((to, message))
 
     def dest(self, slot: int) -> str:
-        """Primary is what stands in the same dataflow, secondary in the dual one (3.4)."""
+        """Return PRIM for a copy in the same dataflow, SEC for one in the dual dataflow (3.4)."""
         return PRIM if slot == self.slot else SEC
 
     def channel(self, copy: Copy) -> Channel | None:
-        """The channel to the pair of `copy`, or None for this node's own pair and the controller."""
+        """Return the channel to the pair of `copy`, or None for this node's own pair and the controller."""
         if copy.stage == self.name.stage - 1:
             return self.ins[copy.partition]
         if copy.stage == self.name.stage + 1:
             return self.outs[copy.partition]
         return None
 
-    def hear(self, sender: Copy, message: Message) -> tuple[str, At] | None:
-        """The external action that `message` is, and where; None if the connection is not set up at this end."""
+    def action_of(self, sender: Copy, message: Message) -> tuple[str, At] | None:
+        """Return the external action of `message`, and its place; None if the connection is not set up at this end."""
         if isinstance(message, Fail | Avail):
-            return self._hear_of(message)
+            return self._action_of_event(message)
         channel = self.channel(sender)
         if channel is None:
             return (message.kind, NOWHERE) if self.is_paired_with(sender) else None
@@ -117,10 +117,10 @@ class Node(Part):
         return None if dest is None else (message.kind, (sender.partition, dest))
 
     def is_paired_with(self, sender: Copy) -> bool:
-        """Whether a message of the own pair is of the StateMover this node is connected to."""
+        """Return whether a message of the own pair is from the StateMover this node is connected to."""
         return True
 
-    def _hear_of(self, message: Fail | Avail) -> tuple[str, At]:
+    def _action_of_event(self, message: Fail | Avail) -> tuple[str, At]:
         copy = message.copy
         channel = self.channel(copy)
         if channel is None:
@@ -129,12 +129,12 @@ class Node(Part):
             dest: str | None = self.dest(message.slot)
         else:
             dest = channel.dest_of(copy)
-        assert dest is not None, f"{self.name} hears {message} but has no connection to {copy}"
+        assert dest is not None, f"{self.name} got {message} but has no connection to {copy}"
         side = "producer" if copy.stage < self.name.stage else "consumer"
         return f"{message.kind}({side})", (copy.partition, dest)
 
-    def folded(self) -> frozenset[Copy]:
-        """The copies at other ends that this node has fully incorporated."""
+    def folded_copies(self) -> frozenset[Copy]:
+        """Return the copies at other ends that this node has folded in."""
         found = set()
         for channel in (*self.ins, *self.outs):
             for dest, peer in channel.peer.items():
@@ -168,8 +168,8 @@ class Segment(Node):
             for channel in (*self.ins, *self.outs):
                 channel.conn = dict.fromkeys(channel.conn, NOTHING)
 
-    def stalled(self) -> bool:
-        """Between initTrans() and endTrans() no action of the active segment is enabled (3.2.4.1)."""
+    def is_stalled(self) -> bool:
+        """Return whether it is between initTrans() and endTrans(), where the active has no enabled action (3.2.4.1)."""
         return self.prod.my_status == PAUSE and self.cons.my_status == ACTIVE
 
     def is_paired_with(self, sender: Copy) -> bool:
@@ -180,14 +180,14 @@ class Segment(Node):
 
 
 class Cons(Part):
-    """The state variables of S-Cons or FH-Cons that are not of one connection."""
+    """The state variables of S-Cons or FH-Cons that do not belong to one connection."""
 
     def __init__(self, my_status: str) -> None:
         self.my_status = my_status
         self.my_ver = NO_VERSION
         self.p_fail = False
         self.seen = 0  # Deaths and standbys of this pair.
-        self.pair: Copy | None = None  # The copy at the other end of the StateMover, if it lives.
+        self.pair: Copy | None = None  # The copy at the other end of the StateMover, if it is alive.
         self.target: Copy | None = None  # The standby that the last cu-start was for.
         self.phase = ""  # Of a catch-up: "", "pausing", "requested", "moving", "moved".
         self.last_fail = 0  # The number of the last failure message of any kind (3.4.3.2).
@@ -195,7 +195,7 @@ class Cons(Part):
 
 
 class Prod(Part):
-    """The state variables of S-Prod or FH-Prod that are not of one connection."""
+    """The state variables of S-Prod or FH-Prod that do not belong to one connection."""
 
     def __init__(self, my_status: str) -> None:
         self.my_status = my_status
@@ -226,7 +226,7 @@ class Egress(Node):
 
 
 def peers_of(stage: int, partition: int, slot: int) -> dict[str, Copy]:
-    """The first two copies of a pair as primary and secondary of a node in `slot`."""
+    """Return the first two copies of a pair as primary and secondary of a node in `slot`."""
     return {PRIM: Copy(stage, partition, slot), SEC: Copy(stage, partition, 1 - slot)}
 
 
@@ -257,12 +257,12 @@ def is_new_failure(n: Node, at: At, m: Fail) -> bool:
 
 
 def knows_as_much(n: Node, channel: Channel, m: Any) -> bool:
-    """The receiver has been told of every event of the pair that the sender of a csync or psync knew."""
+    """The receiver has every event of the pair that the sender of a csync or psync had."""
     return bool(channel.seen >= m.seen or n.has("sync_at_once"))
 
 
 def merge(ins: list[In]) -> tuple[Sn, int] | None:
-    """Take the tuple that is next in line, once every producer has one (3.3.1)."""
+    """Take the next tuple in order, once every producer has one (3.3.1)."""
     if not all(channel.pending for channel in ins):
         return None
     head = min(channel.pending[0] for channel in ins)

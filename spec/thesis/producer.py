@@ -1,4 +1,4 @@
-"""The abstract producer of figure 3.3, which ingress, S-Prod and FH-Prod all are, and take-over's share of it."""
+"""The abstract producer of figure 3.3, common to ingress, S-Prod and FH-Prod, and its part in take-over."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .words import ACK, ACTIVE, DEAD, SEND, Ack, At, Data, Fail, Row, Sn
 
 
 def head(n: Node) -> tuple[int, Sn, int] | None:
-    """What dequeue() would give: from the source at the ingress, from the passive queue in a segment."""
+    """Return what dequeue() would: from the source at the ingress, from the passive queue in a segment."""
     if isinstance(n, Ingress):
         return n.scenario.source[n.taken] if n.taken < len(n.scenario.source) else None
     assert isinstance(n, Segment)

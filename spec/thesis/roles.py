@@ -1,7 +1,6 @@
 """All tables of the models by role, and the steps that a process may take.
 
-Any enabled row may fire: that is the specification. A message that no row accepts waits at the head of its
-connection.
+By specification, any enabled row may fire. A message that no row accepts waits at the head of its connection.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ Table = tuple[Row[Any], ...]
 
 @cache
 def tables(coordinated: bool) -> dict[str, Table]:
-    """Every row by the operator it belongs to: of dataflow pairs, or of partition pairs under the controller."""
+    """Return all rows by role: of dataflow pairs, or of partition pairs under the controller."""
     own: Table = movement.COORDINATED if coordinated else movement.BY_ITSELF
     found: dict[str, Table] = {
         "ingress": ingress.ROWS,
@@ -35,7 +34,7 @@ def tables(coordinated: bool) -> dict[str, Table]:
 
 
 def roles(node: Node) -> tuple[str, ...]:
-    """The roles a process has: two for a segment, its upstream and its downstream end."""
+    """Return the roles of a process: two for a segment, its upstream and its downstream end."""
     if not isinstance(node, Segment):
         return (type(node).__name__.lower(),)
     cons = "s_cons" if node.name.stage == 1 else "fh_cons"
@@ -49,18 +48,18 @@ def _rows_on(coordinated: bool, roles: tuple[str, ...], on: str) -> tuple[tuple[
 
 
 def rows(node: Node, on: str) -> tuple[tuple[str, Row[Any]], ...]:
-    """The rows of a process for one external action, or for none, with their roles."""
-    return _rows_on(node.scenario.coordinated, roles(node), on)
+    """Return the rows of a process for one external action, or for none, with their roles."""
+    return _rows_on(node.scenario.is_coordinated, roles(node), on)
 
 
 def steps(node: Node, sender: Copy | None, message: Message | None) -> list[tuple[str, Row[Any], Node]]:
-    """Every enabled row for `message`, or for no message, and the process after it."""
+    """Return every enabled row for `message`, or for no message, and the process after it."""
     on, places = "", None
     if message is not None:
-        heard = node.hear(sender or CONTROLLER, message)
-        if heard is None:
+        action = node.action_of(sender or CONTROLLER, message)
+        if action is None:
             return []
-        on, places = heard[0], (heard[1],)
+        on, places = action[0], (action[1],)
     found = []
     for role, row in rows(node, on):
         for at in places or row.each(node):
@@ -72,7 +71,7 @@ def steps(node: Node, sender: Copy | None, message: Message | None) -> list[tupl
 
 
 def fuse(node: Node) -> list[tuple[str, Row[Any]]]:
-    """Fire the enabled quiet rows of a process until none is left; say which."""
+    """Fire the enabled quiet rows of a process until none is left; return them."""
     fired: list[tuple[str, Row[Any]]] = []
     quiet = [(role, row) for role, row in rows(node, "") if row.quiet]
     while True:
@@ -84,7 +83,7 @@ def fuse(node: Node) -> list[tuple[str, Row[Any]]]:
 
 
 def show(coordinated: bool = True) -> str:
-    """The tables as text: role, row, external action, guard, state change, figure."""
+    """Return the tables as text: role, row, external action, guard, state change, figure."""
     lines = []
     for role, table in tables(coordinated).items():
         for row in table:

@@ -8,8 +8,8 @@ from .words import PRIM, RECV, Ack, At, CuStart, Data, Row
 
 
 def can_receive(n: Segment, at: At, m: Data) -> bool:
-    """RECV in conn; the operator takes a tuple when what it made of the last one has left the passive queue."""
-    return RECV in n.ins[0].conn[PRIM] and not n.stalled() and not n.queue
+    """RECV in conn; the operator takes a tuple when its output for the last one has left the passive queue."""
+    return RECV in n.ins[0].conn[PRIM] and not n.is_stalled() and not n.queue
 
 
 def receive(n: Segment, at: At, m: Data) -> None:
@@ -18,13 +18,13 @@ def receive(n: Segment, at: At, m: Data) -> None:
     n.process(m.sn, m.value)
 
 
-def is_told_to_start(n: Segment, at: At, m: CuStart) -> bool:
-    """As for avail(pair) in figure 3.6 (1), S-Prod.tk_done() is asked now, not only when cu-ready was sent."""
+def can_start_catch_up(n: Segment, at: At, m: CuStart) -> bool:
+    """As for avail(pair) in figure 3.6 (1), S-Prod.tk_done() is checked now, not only when cu-ready was sent."""
     return n.cons.phase == "" and (n.cons.pair is None or tk_done(n))
 
 
 def start(n: Segment, at: At, m: CuStart) -> None:
-    """As figure 3.6 (1), when the controller says so; a standby that is dead by now is given up."""
+    """As figure 3.6 (1), at the controller's request; a standby that is dead by now is given up."""
     n.cons.target = m.copy
     if n.cons.pair is None:
         n.cons.phase = "requested"
@@ -33,4 +33,4 @@ def start(n: Segment, at: At, m: CuStart) -> None:
 
 
 ROWS = (Row("receive", "data", can_receive, receive, "3.2.1.2, S-Cons"),)
-COORDINATED = (Row("cu_start", "cu-start", is_told_to_start, start, "3.4.3; fig. 3.6 (1)"),)
+COORDINATED = (Row("cu_start", "cu-start", can_start_catch_up, start, "3.4.3; fig. 3.6 (1)"),)

@@ -1,11 +1,11 @@
-"""What fixes a world but for the order of events: its shape, its input, its operator, its budget of faults.
+"""A scenario fixes a world except for the order of events: its shape, its input, its operator, its budget of faults.
 
-Stage 0 is the ingress, then come one or two (or more) stages of segments, then the egress. One stage of one
-partition is a dataflow pair (Thesis 3.2); more stages are partition pairs (3.4).
+Stage 0 is the ingress, followed by one or more stages of segments and the egress. One stage of one partition is a
+dataflow pair (Thesis 3.2); more stages are partition pairs (3.4).
 
-The operator of every segment is that of spec/dataflow.py: each partition keeps a running digest of the values it has
-seen and emits none, one or two tuples for each, whose values contain the digest. So one tuple lost, repeated or
-swapped anywhere changes everything behind it. `Scenario.reference` is the same in a plain loop, without copies.
+The operator of every segment is that of spec/dataflow.py: each partition keeps a running digest of its input values
+and emits none, one or two tuples for each, whose values contain the digest. So one tuple lost, repeated or swapped
+anywhere changes everything after it. `Scenario.reference` is the same in a plain loop, without copies.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ DIGEST_PRIME = 65_521
 VALUES = 251  # Values are 0 to 250.
 Tuple = tuple[Sn, int]
 Route = Callable[[int, int, int], int]  # (value, stage, partitions) -> partition
-Fan = Callable[[int], int]  # How many tuples an operator emits for one with this value.
+Fan = Callable[[int], int]  # The number of tuples that an operator emits for one with this value.
 
 
 def default_route(value: int, stage: int, partitions: int) -> int:
-    """The same as in spec/dataflow.py."""
+    """Return the partition of a value, the same as in spec/dataflow.py."""
     return (value * 7 + value // 5 + stage) % partitions
 
 
@@ -49,8 +49,8 @@ class Scenario:
     variant: frozenset[str] = frozenset()
     route: Route = default_route
     fan: Fan = one_to_one
-    victims: frozenset[Copy] | None = None  # Which copies may crash; None for all.
-    prelude: tuple[str, ...] = ()  # What has happened before the world begins, as "who: what".
+    victims: frozenset[Copy] | None = None  # The copies that may crash; None for all.
+    prelude: tuple[str, ...] = ()  # The steps before the world begins, as "node: action".
     fused: bool = False  # Rows that send nothing fire with the step that enables them: fewer states.
 
     def __post_init__(self) -> None:
@@ -71,7 +71,7 @@ class Scenario:
         return len(self.partitions)
 
     @property
-    def coordinated(self) -> bool:
+    def is_coordinated(self) -> bool:
         """Whether the controller starts catch-ups (3.4.3.3); a dataflow pair starts its own (fig. 3.6)."""
         return self.stages > 1
 
@@ -85,12 +85,12 @@ class Scenario:
 
     @cached_property
     def has_end(self) -> bool:
-        """An order-preserving merge of several streams needs to be told that they end (3.3.1)."""
+        """Whether the streams have end markers: an order-preserving merge of several streams needs them (3.3.1)."""
         return any(count > 1 for count in self.partitions)
 
     @cached_property
     def source(self) -> tuple[tuple[int, Sn, int], ...]:
-        """What the ingress dequeues: (partition, sequence number, value)."""
+        """The tuples that the ingress dequeues: (partition, sequence number, value)."""
         count = self.partitions_of(1)
         rows = [(self.route(value, 1, count), (sn,), value) for sn, value in enumerate(self.values, 1)]
         if self.has_end:
@@ -99,7 +99,7 @@ class Scenario:
 
     @cached_property
     def reference(self) -> dict[tuple[int, int], list[Tuple]]:
-        """What each partition, and the egress, must consume, by (stage, partition)."""
+        """The tuples that each partition, and the egress, must consume, by (stage, partition)."""
         found: dict[tuple[int, int], list[Tuple]] = {}
         stream = list(self.source)
         for stage in range(1, self.stages + 2):
@@ -114,7 +114,7 @@ class Scenario:
         return found
 
     def digests(self, stage: int, partition: int, count: int) -> int:
-        """The digest of an operator that has consumed the first `count` tuples."""
+        """Return the digest of an operator that has consumed the first `count` tuples."""
         digest = 1
         for _, value in self.reference[stage, partition][:count]:
             digest = fold(digest, value)
@@ -126,7 +126,7 @@ def fold(digest: int, value: int) -> int:
 
 
 class Operator(Part):
-    """One copy of an operator partition: its digest, and how many tuples it has consumed."""
+    """One copy of an operator partition: its digest, and the number of tuples it has consumed."""
 
     def __init__(self, stage: int, partition: int) -> None:
         self.stage = stage
@@ -137,7 +137,7 @@ class Operator(Part):
     def process(
         self, scenario: Scenario, sn: Sn, value: int, reference: dict[tuple[int, int], list[Tuple]] | None = None
     ) -> list[tuple[int, Sn, int]]:
-        """Consume one tuple; give the output as (consumer partition, sequence number, value)."""
+        """Consume one tuple; return the output as (consumer partition, sequence number, value)."""
         self.check(scenario.reference if reference is None else reference, sn, value)
         self.consumed += 1
         self.digest = fold(self.digest, value)
@@ -154,11 +154,11 @@ class Operator(Part):
         return out
 
     def check(self, reference: dict[tuple[int, int], list[Tuple]], sn: Sn, value: int) -> None:
-        """Loss-free, dup-free and in order: the next tuple is the next of a plain run."""
+        """Check that it is loss-free, dup-free and in order: the next tuple is the next of a plain run."""
         expected = reference[self.stage, self.partition]
-        who = f"partition {self.partition} of stage {self.stage}"
+        consumer = f"partition {self.partition} of stage {self.stage}"
         if (sn, value) in expected[: self.consumed]:
-            raise Violated(f"dup-free: {who} gets tuple {sn} again")
+            raise Violated(f"dup-free: {consumer} gets tuple {sn} again")
         if self.consumed == len(expected) or expected[self.consumed] != (sn, value):
             due = expected[self.consumed] if self.consumed < len(expected) else "none"
-            raise Violated(f"loss-free: {who} gets tuple {(sn, value)}, but the next is {due}")
+            raise Violated(f"loss-free: {consumer} gets tuple {(sn, value)}, but the next is {due}")

@@ -1,8 +1,8 @@
-"""One run of a model to its end: what every operator copy consumed and what the egress got.
+"""One run of a model to its end: the tuples that every operator copy consumed and that the egress got.
 
 For the same input, routing and faults the production machines must give the same sequences, whatever the order of
-events: that is what a comparison with protocols/ rests on. The order of steps is drawn from a seed; a fault is a copy
-and the number of steps after which it crashes.
+events. The comparison with protocols/ relies on that. A seed decides the order of steps; a fault is a copy and the
+number of steps after which it crashes.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Fault:
 
 @dataclass(frozen=True)
 class Sequences:
-    """What a run gave: tuples as (sequence number, value), without ends of streams.
+    """The result of a run: tuples as (sequence number, value), without ends of streams.
 
-    A standby's `consumed` begins behind the `installed` tuples that were in the state it was given. `fired` counts the
-    rows that were taken, by role; those that two roles of one process share, in a stage between others, are left out.
+    A standby's `consumed` begins after the `installed` tuples in the state that it got. `fired` counts the rows that
+    fired, by role, without those that two roles of one process share, in a stage between others.
     """
 
     egress: tuple[Tuple, ...]
@@ -48,7 +48,7 @@ class Sequences:
 
 
 class Walk:
-    """A run that is under way."""
+    """A run in progress."""
 
     def __init__(self, scenario: Scenario, faults: Iterable[Fault], seed: int, standby_after: int) -> None:
         self.world = World(scenario)
@@ -65,7 +65,7 @@ class Walk:
         self.weights: dict[Choice, float] = {}
 
     def run(self) -> None:
-        """Step until nothing is left to do; what is violated is raised with the seed's path so far."""
+        """Step until the world is at rest; raise `Violated` if a claim does not hold."""
         while len(self.path) < STEPS_MAX:
             if self._crash_what_is_due():
                 continue
@@ -87,13 +87,13 @@ class Walk:
         raise Violated(f"recovery ends: a run is not at rest after {STEPS_MAX:,} steps")
 
     def _weight(self, choice: Choice) -> float:
-        """In each run some actions are slow, so that far-fetched orders come up too."""
+        """Return the weight of a choice: in each run some actions are slow, so that rare orders occur too."""
         if choice not in self.weights:
             self.weights[choice] = self.random.choice(PACES)
         return self.weights[choice]
 
     def _hurry(self) -> bool:
-        """Nothing else happens any more: the next fault is due now, if it can happen at all."""
+        """Make the next fault due now, because nothing else is left to do; return whether it happened."""
         first, *others = self.faults
         self.faults = [replace(first, after_steps=0), *others]
         before = len(self.faults)
@@ -106,7 +106,7 @@ class Walk:
             return False
         victim = self.faults[0].copy
         if not any(self.world.is_whole(self.state, copy) for copy in self.world.names if self._is_other(copy, victim)):
-            return False  # What the crashes of others would lead to need not be known.
+            return False  # No other copy is whole: the crashes need not be computed.
         for choice, after in self.world.crashes(self.state):
             if choice[1] == str(victim):
                 self.faults.pop(0)
@@ -122,18 +122,18 @@ class Walk:
         return copy.pair == victim.pair and copy != victim
 
     def _note_fired(self, choice: Choice) -> None:
-        """Count the row that is taken, if the name of it says which it is."""
-        name, who = choice
+        """Count the row that fired, if its name is unique among the roles of the process."""
+        name, label = choice
         if name == "standby":
             return
-        node = self.world.node(self.state, self.world.names[self.world.labels.index(who)])
-        table = tables(self.world.scenario.coordinated)
+        node = self.world.node(self.state, self.world.names[self.world.labels.index(label)])
+        table = tables(self.world.scenario.is_coordinated)
         found = [role for role in roles(node) if any(row.name == name for row in table[role])]
         if len(found) == 1:
             self.fired[found[0], name] += 1
 
     def _note_consumed(self, after: GlobalState) -> None:
-        """Compare how far each operator was with how far it is; `Operator.check` has seen that the tuple is right."""
+        """Record the tuples that each operator consumed in this step; `Operator.check` has checked their values."""
         for name in self.world.names:
             node, node_after = self.world.node(self.state, name), self.world.node(after, name)
             if node is node_after or not isinstance(node_after, Segment | Egress) or node is None:

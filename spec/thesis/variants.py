@@ -1,8 +1,8 @@
-"""Where the models can be made to differ: literal readings of the thesis, and parts of it left out.
+"""Variants of the models: literal readings of the thesis, and parts of it left out.
 
-The default of every model is the repaired reading. A name of `LITERAL` in a scenario's `variant` switches back to
-what is printed, and has a counterexample in tests/spec/test_thesis_models.py. A name of `WITHOUT` leaves out a
-measure that the thesis gives a reason for: the counterexample is the thesis's own "otherwise".
+The default of every model is the repaired reading. A name of `LITERAL` in a scenario's `variant` switches back to the
+printed text, and has a counterexample in tests/spec/test_thesis_models.py. A name of `WITHOUT` leaves out a measure
+for which the thesis has a reason: the counterexample is the thesis's own "otherwise".
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from __future__ import annotations
 LITERAL = {
     "r_done_only": (
         "Fig. 3.7, tk_done(): p_fail ^ r_done. r_done is set by a reversal only, so when the secondary dies, or a "
-        "dead consumer has no reversal to ask for (case 3 of 3.4.2), take-over never counts as done and catch-up "
+        "dead consumer has no reversal to request (case 3 of 3.4.2), take-over never counts as done and catch-up "
         "never begins. Repaired: a connection that sends already, or whose other end is dead, needs no reversal."
     ),
     "one_reset": (
-        "3.2.4.2 lets reset() also make the marks of both connections match. Fig. 3.13 calls reset(SEC) at a "
-        "reversal: there what the secondary has acknowledged would be overwritten by what was sent to the primary, "
-        "so that tuples are sent again or lost. Repaired: marks are matched at fold-in only."
+        "In 3.2.4.2 reset() also makes the marks of both connections match. Fig. 3.13 calls reset(SEC) at a "
+        "reversal. There, the acks of the secondary would be overwritten by what was sent to the primary, so that "
+        "tuples are sent again or lost. Repaired: marks are matched at fold-in only."
     ),
     "put_guard": (
         "Fig. 3.3 (1): not B.full() guards every put(). A buffer full of dangling sequence numbers then blocks the "
-        "very tuples that would empty it. Repaired: a tuple whose number dangles may be put."
+        "tuples that would empty it. Repaired: a tuple whose number dangles may be put."
     ),
     "sync_at_once": (
         "3.2.3.1 says that controller messages are not ordered with the dataflow's. A csync or psync may then "
@@ -33,7 +33,7 @@ LITERAL = {
     ),
     "del_of_the_dead": (
         "Fig. 3.6 (6c), and 3.14 (a): csync from the active adds its pair to del though the standby has died since. "
-        "The buffer then fills for nobody. Repaired: only for a standby that lives."
+        "The buffer then fills without a receiver. Repaired: only for a standby that is alive."
     ),
     "abort_forgets": (
         "Fig. 3.6 (5) read with 3.2.5, 'completes the protocol as if movement did finish': p_fail := false although "
@@ -45,24 +45,24 @@ LITERAL = {
         "send it."
     ),
     "install_at_once": (
-        "Fig. 3.6 (4): the standby installs state when it comes. The controller's messages to it may be behind "
-        "those to the active: then it does not broadcast csync or psync to a copy that the active knows and it does "
-        "not yet. Repaired: it takes in the controller's messages up to those the active had seen, then installs."
+        "Fig. 3.6 (4): the standby installs state when it arrives. The controller's messages to it may be later than "
+        "those to the active: then it sends no csync or psync to a copy that the active knows and it does not yet. "
+        "Repaired: it first processes the controller's messages up to those the active had, then installs."
     ),
     "recv_kept": (
         "Fig. 3.15: psync of the secondary that was sending leaves conn[SEC] = {RECV} though it has stopped "
-        "(3.4.3.2). If the standby dies then, fail() sees a connection that receives, sends no reverse, and nobody "
+        "(3.4.3.2). If the standby dies then, fail() sees a connection that receives, sends no reverse, and no copy "
         "sends. Repaired: conn[SEC] := {} at that psync, and reverse at once if the standby is dead by then."
     ),
     "reverse_at_once": (
-        "Fig. 3.13 takes a reverse in any state. From a consumer that is being folded in, it can arrive before the "
-        "csync of the other: the marks of the new consumer are still those of its dead predecessor. Repaired: it "
-        "waits until that connection is folded in."
+        "In fig. 3.13 a reverse is accepted in any state. From a consumer that is being folded in, it can arrive "
+        "before the csync of the other: the marks of the new consumer are still those of its dead predecessor. "
+        "Repaired: it waits until that connection is folded in."
     ),
 }
 
 WITHOUT = {
-    "dangling": "3.2.1.2: acks that come before their tuples are kept; otherwise they are sent again after take-over.",
+    "dangling": "3.2.1.2: acks that precede their tuples are kept; otherwise they are sent again after take-over.",
     "ack_all": "3.2.3.2: otherwise the buffer fills indefinitely after a failure.",
     "reversal": "3.2.1.3.1: otherwise the remaining segment stalls when the primary dies.",
     "both_csync": "3.2.4.2, labels (b): otherwise tuples with acks in flight are sent to the new replica again.",

@@ -1,10 +1,10 @@
-"""The thesis's words: marks, modes, connections, messages, and what a row of a figure is.
+"""The thesis's terms: marks, modes, connections, messages, and the row of a figure.
 
 Chapter 3 prints each operator as a table of actions: an external action or none, a guard, a state change.
 `Row` is one line of such a table. A nested condition of a figure is a row of its own here, with the whole
-condition as its guard, so that it can be counted whether it ever fired.
+condition as its guard, so that the model can count whether it ever fired.
 
-Nothing here imports the machines of protocols/: the models stand alone, so that both can be compared.
+Nothing here imports the machines of protocols/: the models are independent, so that both can be compared.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ SENDING, RECEIVING, ACKING, PAUSED = frozenset({SEND}), frozenset({RECV}), froze
 BOTH_WAYS = frozenset({SEND, ACK})
 
 NO_VERSION = 0  # Version numbers of checkpoints start at 1.
-END = -1  # The value of a tuple that stands for the end of the stream.
+END = -1  # The value of the tuple that marks the end of the stream.
 END_SN = (1 << 30,)
 
 Sn = tuple[int, ...]  # Compound: the input's number, then an index for each one-to-many step (3.3.1).
 
 
 class Copy(NamedTuple):
-    """The name of one copy of a partition of a stage. Numbers 0 and 1 are the first two, then come standbys."""
+    """The name of one copy of a partition of a stage. Numbers 0 and 1 are the first two copies; others are standbys."""
 
     stage: int
     partition: int
@@ -50,18 +50,18 @@ class Copy(NamedTuple):
 
 
 CONTROLLER = Copy(-1, 0, 0)
-At = tuple[int, str]  # The partition and the destination that an action is about.
+At = tuple[int, str]  # The partition and the destination that an action applies to.
 NOWHERE: At = (0, "")
 
 
 def p(dest: str) -> str:
-    """The pair's other destination, as the figures write it."""
+    """Return the pair's other destination; the figures call it p."""
     return SEC if dest == PRIM else PRIM
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What travels on a FIFO connection."""
+    """A message on a FIFO connection."""
 
     kind: ClassVar[str]
 
@@ -121,7 +121,7 @@ class SmReady(Message):
 
 @dataclass(frozen=True, slots=True)
 class State(Message):
-    """What getState() gave, on its way between two StateMovers."""
+    """The result of getState(), in transfer between two StateMovers."""
 
     kind: ClassVar[str] = "state"
     contents: Any
@@ -139,7 +139,7 @@ class Fail(Message):
 
 @dataclass(frozen=True, slots=True)
 class Avail(Message):
-    """`copy` stands by for the dead copy in `slot`, and is connected."""
+    """`copy` is the standby for the dead copy in `slot`, and is connected."""
 
     kind: ClassVar[str] = "avail"
     copy: Copy
@@ -171,7 +171,7 @@ class CuDone(Message):
 
 
 class Violated(Exception):
-    """An operator, the egress or a whole world is not as the invariants of 3.1.2 say."""
+    """An operator, the egress or a whole world violates the invariants of 3.1.2."""
 
 
 class Part:
@@ -183,7 +183,7 @@ class Part:
         return twin
 
     def key(self) -> tuple[Any, ...]:
-        """The whole state as one hashable value: equal keys, equal futures."""
+        """Return the whole state as one hashable value: equal keys, equal futures."""
         return tuple(_key(value) for value in self.__dict__.values())
 
 
@@ -211,7 +211,7 @@ N = TypeVar("N")
 
 
 def once(node: Any) -> Iterable[At]:
-    """For rows that do not range over destinations."""
+    """Return the single place of rows that do not range over destinations."""
     return (NOWHERE,)
 
 
@@ -220,7 +220,7 @@ class Row(Generic[N]):
     """One action of a figure.
 
     `on` is the external action, or "" for an action that is enabled by state alone; such a row is tried for each
-    (partition, destination) that `each` gives. `quiet` rows send nothing and can be fused with the step before them.
+    (partition, destination) that `each` returns. `quiet` rows send nothing and can be fused with the step before them.
     """
 
     name: str

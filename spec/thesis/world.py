@@ -1,13 +1,13 @@
-"""A world of one scenario as a graph of states: what each state allows, and what follows.
+"""A world of one scenario as a graph of states: the choices in each state, and the states after them.
 
 A state is a tuple of small numbers: one for each process (0 while it does not exist or is dead), one for the
-contents of each FIFO connection, and one set of bits for the copies that are *whole*: that have been folded in by
-everyone they are connected to. A process is a function of its own state and of what it is given, so each (process,
-message) is stepped once and remembered.
+contents of each FIFO connection, and one set of bits for the copies that are *whole*: folded in by all nodes to which
+they are connected. A step of a process depends only on its own state and the message, so each (process, message) is
+stepped once and remembered.
 
 A crash is possible at any step for any copy whose pair has another whole copy (Thesis 3.1.2: one failure between
-recovery points). What the dead had sent stays on the connection until the receiver is told of the death, and is lost
-then; so every prefix of it may still arrive.
+recovery points). The messages of a dead sender stay on the connection until the receiver gets the report of its death,
+and are dropped then; so every prefix of them may still arrive.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ from .scenario import Scenario
 from .words import CONTROLLER, DEAD, Copy, Fail, Message, SmReady, Violated
 
 GlobalState = tuple[int, ...]
-Choice = tuple[str, str]  # What happens, and to whom or from whom.
+Choice = tuple[str, str]  # The action, and the node that takes it.
 GONE = 0
 EMPTY = 0
-Outcome = tuple[str, int, tuple[tuple[int, int], ...], Copy | None]  # Row, process, posts, whose death was taken in.
+Outcome = tuple[
+    str, int, tuple[tuple[int, int], ...], Copy | None
+]  # Row, process, posts, the copy whose death was processed.
 
 
 class Numbers:
-    """Values and the small numbers that stand for them."""
+    """Values and the small numbers assigned to them."""
 
     def __init__(self, first: Any) -> None:
         self.values: list[Any] = [first]
@@ -54,7 +56,7 @@ class World:
         self.names = (CONTROLLER, self.ingress, *copies, self.egress)
         self.labels = ["controller", "ingress", *map(str, copies), "egress"]
         self.places = {name: i for i, name in enumerate(self.names)}
-        self.links = [(a, b) for b in self.names for a in self.names if self._connected(a, b)]
+        self.links = [(a, b) for b in self.names for a in self.names if self._is_connected(a, b)]
         self._first_link = len(self.names)
         self._link_places = {link: self._first_link + i for i, link in enumerate(self.links)}
         self._inbound = [
@@ -68,7 +70,7 @@ class World:
         self._folded: dict[int, frozenset[Copy]] = {}
         self.fired: Counter[tuple[str, str]] = Counter()
 
-    def _connected(self, a: Copy, b: Copy) -> bool:
+    def _is_connected(self, a: Copy, b: Copy) -> bool:
         if CONTROLLER in (a, b):
             return a != b and not (b == CONTROLLER and a in (self.ingress, self.egress))
         return abs(a.stage - b.stage) == 1 or (a.pair == b.pair and a != b and max(a.number, b.number) > 1)
@@ -90,12 +92,12 @@ class World:
 
     def _after_prelude(self, state: GlobalState) -> GlobalState:
         for wanted in self.scenario.prelude:
-            possible = [*self.steps(state), *self.arrivals(state), *self.crashes(state, anyone=True)]
-            state = next(after for (what, who), after in possible if f"{who}: {what}" == wanted)
+            possible = [*self.steps(state), *self.arrivals(state), *self.crashes(state, any_copy=True)]
+            state = next(after for (action, node), after in possible if f"{node}: {action}" == wanted)
         return state
 
     def node(self, state: GlobalState, name: Copy) -> Any:
-        """The process called `name`, or None."""
+        """Return the process called `name`, or None."""
         return self._processes.values[state[self.places[name]]]
 
     def live(self, state: GlobalState) -> Iterator[Node]:
@@ -110,10 +112,10 @@ class World:
     def is_whole(self, state: GlobalState, name: Copy) -> bool:
         return bool(state[-1] >> self.places[name] & 1)
 
-    # --- what may happen ---------------------------------------------------------------------------------------
+    # --- choices -----------------------------------------------------------------------------------------------
 
     def steps(self, state: GlobalState) -> Iterator[tuple[Choice, GlobalState]]:
-        """Every step of the protocol: an action on a message at the head of a connection, or on none."""
+        """Yield every step of the protocol: an action on a message at the head of a connection, or on none."""
         for place, number in enumerate(state[: self._first_link]):
             if not number:
                 continue
@@ -126,24 +128,24 @@ class World:
                         yield (outcome[0], self.labels[place]), self._after(state, place, link, outcome)
 
     def arrivals(self, state: GlobalState) -> Iterator[tuple[Choice, GlobalState]]:
-        """A standby machine becomes available."""
+        """Yield the arrivals of a standby machine."""
         controller = self.node(state, CONTROLLER)
         for pair in controller.wants_standby():
-            after, told = list(state), controller.clone()
-            standby = told.bring_standby(pair)
+            after, controller_after = list(state), controller.clone()
+            standby = controller_after.bring_standby(pair)
             after[self.places[standby.name]] = self._number(standby)
-            self._tell(after, told)
+            self._post_reports(after, controller_after)
             yield ("standby", str(standby.name)), tuple(after)
 
-    def crashes(self, state: GlobalState, anyone: bool = False) -> Iterator[tuple[Choice, GlobalState]]:
-        """A copy dies whose pair has another that is whole."""
+    def crashes(self, state: GlobalState, any_copy: bool = False) -> Iterator[tuple[Choice, GlobalState]]:
+        """Yield the crashes of copies whose pair has another whole copy."""
         controller = self.node(state, CONTROLLER)
         if controller.failures >= self.scenario.crashes:
             return
         for places in controller.slots.values():
             for place, other in (places, places[::-1]):
                 victim = place.copy
-                allowed = anyone or self.scenario.victims is None or victim in self.scenario.victims
+                allowed = any_copy or self.scenario.victims is None or victim in self.scenario.victims
                 is_spare = state[self.places[other.copy]] and self.is_whole(state, other.copy)
                 if allowed and is_spare and state[self.places[victim]]:
                     yield ("crash", str(victim)), self._crash(state, victim, controller)
@@ -155,9 +157,9 @@ class World:
         for (a, b), place in self._link_places.items():
             if victim == b or (victim == a and b == CONTROLLER):
                 after[place] = EMPTY
-        told = controller.clone()
-        told.fail(victim)
-        self._tell(after, told)
+        controller_after = controller.clone()
+        controller_after.fail(victim)
+        self._post_reports(after, controller_after)
         self._note_whole(after)
         return tuple(after)
 
@@ -200,7 +202,7 @@ class World:
     def _number(self, node: Node) -> int:
         number = self._processes.number((node.name, node.key()), node)
         if number not in self._folded:
-            self._folded[number] = node.folded()
+            self._folded[number] = node.folded_copies()
         return number
 
     def _after(self, state: GlobalState, place: int, link: int | None, outcome: Outcome) -> GlobalState:
@@ -220,11 +222,11 @@ class World:
     def _post(self, after: list[int], posts: tuple[tuple[int, int], ...]) -> None:
         for link, message in posts:
             if not after[self.places[self.links[link - self._first_link][1]]]:
-                continue  # To the dead.
+                continue  # Messages to a dead process are dropped.
             content = (*self._contents.values[after[link]], message)
             after[link] = self._contents.number(content, content)
 
-    def _tell(self, after: list[int], controller: Controller) -> None:
+    def _post_reports(self, after: list[int], controller: Controller) -> None:
         posts = self._posts(controller)
         after[self.places[CONTROLLER]] = self._number(controller)
         self._post(after, posts)
@@ -244,9 +246,9 @@ class World:
     # --- at rest ------------------------------------------------------------------------------------------------
 
     def check_at_rest(self, state: GlobalState) -> None:
-        """Nothing is left to do: everything is consumed, replicas agree, nothing is kept or on its way.
+        """Check a world at rest: everything is consumed, replicas agree, nothing is buffered or in flight.
 
-        A standby need not be folded in while another pair, which may have to be caught up first, still lacks one.
+        A standby need not be folded in while another pair, which may have to catch up first, still lacks one.
         """
         slots = self.node(state, CONTROLLER).slots.values()
         recovered = all(place.mode != DEAD for places in slots for place in places)

@@ -1,4 +1,4 @@
-"""The small worlds that are explored to the end, and those in which a variant goes wrong."""
+"""The small worlds that are explored to the end, and those in which a variant fails."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CONSUMER_DIES = ("2.0B: crash", "2.0C: standby")
 _PRODUCER_DIES = ("1.0A: crash", "1.0C: standby")
 _SECONDARY_DIES = ("1.0B: crash", "1.0C: standby")
 _STANDBY = frozenset({Copy(1, 0, 2)})
-# The active has moved its state and gone on when the standby dies, and the next standby is there at once.
+# The active has moved its state and resumed when the standby dies, and the next standby is available at once.
 _STANDBY_OF_PRODUCER_DIES = (
     *_PRODUCER_DIES,
     *("2.0A: fail_reverse", "2.0B: fail", "1.0B: fail_pair", "1.0B: reverse", "1.0B: cu_ready"),
@@ -118,13 +118,13 @@ _WRONG: dict[str, Scenario] = {
 
 
 def wrong(variant: str) -> Scenario:
-    """A world in which `variant` goes wrong, and which is right without it."""
+    """Return a world in which `variant` fails, and which is right without it."""
     assert variant in LITERAL or variant in WITHOUT
     return replace(_WRONG[variant], variant=frozenset({variant}))
 
 
 def right(variant: str) -> Scenario:
-    """The same world without the variant."""
+    """Return the same world without the variant."""
     return replace(_WRONG[variant])
 
 

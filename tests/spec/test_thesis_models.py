@@ -51,7 +51,7 @@ def test_every_reachable_state_obeys_the_invariants(name: str) -> None:
 def test_every_row_of_every_table_fires_in_the_exploration(coordinated: bool) -> None:
     fired = Counter[tuple[str, str]]()
     for name, scenario in SMALL.items():
-        if scenario.coordinated is coordinated:
+        if scenario.is_coordinated is coordinated:
             fired += explored(name).fired
     assert unfired(coordinated, fired) == []
 
