@@ -1,7 +1,7 @@
-"""Testing one's own operators and dataflows against what the protocol assumes and does. It needs hypothesis.
+"""Tests of a user's operators and dataflows against what the protocol assumes and does. They need hypothesis.
 
-Names are loaded lazily: the processes that `subprocess_run` starts for each check import this package, need none of it,
-and would spend most of their lives importing hypothesis.
+Names are loaded lazily: the processes that `subprocess_run` starts for each check import this package and need none of
+these names. They would spend most of their time importing hypothesis.
 """
 
 from importlib import import_module

@@ -1,8 +1,8 @@
-"""Searching: a claim is tried on inputs that hypothesis makes up, and what was found is told as it is.
+"""The search for a fault: a claim is tried on inputs that hypothesis generates, and a fault is reported as found.
 
-An operator that does not do the same each time may show a fault once, and then not again. hypothesis calls that flaky,
-and knows no more; but who reads it wants to know what was seen, with which input, and that it was chance. So what was
-seen is kept, and seen again before it is told.
+A non-deterministic operator may show a fault once, and then not again. hypothesis calls that flaky and reports no more.
+A useful report has the fault, its input, and that it happened by chance. So each fault is kept, and its example is run
+again before it is reported.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from hypothesis.errors import Flaky
 
 from ..types.errors import PlanError
 from .fault_report import Fault
-from .fault_shrinker import Found, shrink
+from .fault_shrinker import FaultyExample, shrink
 from .strategies import Example
 
 __all__ = ["SLOW_TRIES", "TRIES", "Property", "search"]
 
-_AGAIN = 5  # So often is a fault looked at again.
-# So often may hypothesis try to make an example smaller, and then `shrinking`; fewer where other processes are asked.
+_RERUNS = 5  # Of an example with a fault, before it is reported.
+# Tries to make an example smaller, by hypothesis and then by `fault_shrinker`; fewer where other processes are needed.
 TRIES, SLOW_TRIES = 400, 40
 _FEW_EVENTS, _OTHERS = 3, 4
 
@@ -31,8 +31,8 @@ Property = Callable[[Example], None]
 
 
 def search(claim: Property, cases: st.SearchStrategy[Example], examples: int, tries: int = TRIES) -> None:
-    """Try a claim on many examples; raise the smallest fault that was found, with `tries` to make it smaller."""
-    found: list[Found] = []
+    """Try a claim on many examples; raise the smallest fault, with at most `tries` to make it smaller."""
+    found: list[FaultyExample] = []
     shrinks_left = tries
 
     @hypothesis.settings(
@@ -54,33 +54,33 @@ def search(claim: Property, cases: st.SearchStrategy[Example], examples: int, tr
         try:
             claim(example)
         except Fault as fault:
-            found.append(Found(fault, example))
+            found.append(FaultyExample(fault, example))
             raise
 
     try:
         holds()
     except PlanError as error:
-        error.__notes__ = []  # Of the example, which has nothing to do with it.
+        error.__notes__ = []  # They describe the example, which is not the cause.
         raise error.with_traceback(None) from None
     except (Fault, Flaky) as error:
         if not found:
-            raise _of_the_rows(error) from error
-        raise _seen_again(claim, _smallest(claim, found, tries)) from None
+            raise _flaky_rows(error) from error
+        raise _confirm(claim, _smallest(claim, found, tries)) from None
 
 
-def _seen(claim: Property, found: Found) -> Found:
-    """What the claim has to say of the same example, if it says anything."""
+def _run_again(claim: Property, found: FaultyExample) -> FaultyExample:
+    """Try the claim on the same example; return the new fault, or the old one if the claim holds now."""
     try:
         claim(found.example)
     except Fault as fault:
-        return Found(fault, found.example)
+        return FaultyExample(fault, found.example)
     return found
 
 
-def _smallest(claim: Property, found: list[Found], tries: int) -> Found:
-    """The last has the smallest values. If more than a few rows remain of it, others may become smaller.
+def _smallest(claim: Property, found: list[FaultyExample], tries: int) -> FaultyExample:
+    """Return the shortest example. The last has the smallest values; if it stays long, others are shrunk too.
 
-    If their fault does not show itself each time, one that is shorter as it is may have been seen.
+    If a fault does not occur each time, an example that was not shrunk may be the shortest.
     """
     shortest = shrink(claim, found[-1], tries)
     for other in found[-2 :: -max(1, len(found) // _OTHERS)]:
@@ -90,24 +90,24 @@ def _smallest(claim: Property, found: list[Found], tries: int) -> Found:
     return min(shortest, *reversed(found), key=lambda each: each.fault.size)
 
 
-def _of_the_rows(error: BaseException) -> PlanError:
-    """What is flaky though the operator has shown nothing: what was drawn, or a refusal that comes and goes."""
+def _flaky_rows(error: BaseException) -> PlanError:
+    """Return the error for flaky examples without a fault: the rows, or a refusal, are not deterministic."""
     causes: tuple[BaseException, ...] = getattr(error, "exceptions", ()) or (error,)
     return PlanError(
-        "check_operator: rows is non-deterministic, or what makes the operator is: the same was drawn once more, and "
-        f"something else came of it. {type(causes[0]).__name__}: {causes[0]}. Let rows depend on nothing but what "
-        "hypothesis draws: no random numbers, no clock, nothing that is kept from one example to the next"
+        "check_operator: rows is non-deterministic, or the operator's factory is: the same draw had another result "
+        f"the second time. {type(causes[0]).__name__}: {causes[0]}. Let rows depend on nothing but what hypothesis "
+        "draws: no random numbers, no clock, nothing that is kept from one example to the next"
     )
 
 
-def _seen_again(claim: Property, found: Found) -> Fault:
-    """The fault, anew; and if it does not show itself each time, that this is what is wrong."""
-    seen = [_seen(claim, found).fault for _ in range(_AGAIN)]
-    times = sum(fault is not found.fault and fault.is_like(found.fault) for fault in seen)
-    if times == _AGAIN:
+def _confirm(claim: Property, found: FaultyExample) -> Fault:
+    """Run the example again; return its fault, reported as non-deterministic unless it occurs each time."""
+    faults = [_run_again(claim, found).fault for _ in range(_RERUNS)]
+    times = sum(fault is not found.fault and fault.is_like(found.fault) for fault in faults)
+    if times == _RERUNS:
         return Fault(found.fault.story)
-    often = f"in {times} of {_AGAIN}" if times else f"in none of {_AGAIN}"
-    more = f"It is non-deterministic: this was seen, and when the same was run again, {often} runs."
+    often = f"in {times} of {_RERUNS}" if times else f"in none of {_RERUNS}"
+    more = f"It is non-deterministic: the fault occurred once, and then {often} runs of the same input."
     story = found.fault.story
     claimed = story.claim if story.claim == "repeats" else "chance"
     return Fault(replace(story, claim=claimed, more=f"{story.more} {more}".strip()))

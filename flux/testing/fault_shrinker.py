@@ -1,8 +1,8 @@
-"""Shrinking: an example that shows a fault, made as small as it can be for a person to read.
+"""The shrinker of examples: it makes an example that shows a fault as small as possible, so that a person can read it.
 
-hypothesis makes values small, and has no notion of a run: it does not know that a row fewer needs a cut elsewhere. So
-what it has found is gone over again. Events are left out, many at once and then one by one, and so are cuts and moves,
-as long as the same fault shows itself. What remains can do without nothing.
+hypothesis makes values small, but does not know runs: with one row fewer, a cut may have to be elsewhere. So its result
+is shrunk again. Events are dropped, many at once and then one by one, and so are cuts and moves, as long as the same
+fault occurs. Nothing more can be dropped from the result.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ from .fake_clock import STEADY
 from .fault_report import Fault
 from .strategies import Example
 
-__all__ = ["Found", "shrink"]
+__all__ = ["FaultyExample", "shrink"]
 
 
 @dataclass(frozen=True)
-class Found:
+class FaultyExample:
     """A fault, and the example that shows it."""
 
     fault: Fault
     example: Example
 
 
-def shrink(claim: Callable[[Example], None], found: Found, tries: int) -> Found:
+def shrink(claim: Callable[[Example], None], found: FaultyExample, tries: int) -> FaultyExample:
     """Return the smallest example that shows the same fault, or a small one if that takes too many tries."""
-    return _Shrinking(claim, found, tries).run()
+    return _Shrinker(claim, found, tries).run()
 
 
-# By claim: whether it matters where an example is cut, and what moves in it.
-_IS_CUT = frozenset({"repeats", "shared", "clock", "input", "batching", "floats", "raises"})
-_IS_MOVED = frozenset({"round trip", "shared", "process", "hash order", "input", "raises"})
+# The claims for which the place of a cut, or of a move, matters.
+_CLAIMS_WITH_CUTS = frozenset({"repeats", "shared", "clock", "input", "batching", "floats", "raises"})
+_CLAIMS_WITH_MOVES = frozenset({"round trip", "shared", "process", "hash order", "input", "raises"})
 
 
-class _Shrinking:
-    def __init__(self, claim: Callable[[Example], None], found: Found, tries: int) -> None:
+class _Shrinker:
+    def __init__(self, claim: Callable[[Example], None], found: FaultyExample, tries: int) -> None:
         self._claim, self._found, self._tries_left = claim, found, tries
 
-    def run(self) -> Found:
-        # After each success all is tried again: what could not be left out before, perhaps can be now.
-        while self._tries_left > 0 and any(self._shows(simpler) for simpler in _simpler(self._found)):
+    def run(self) -> FaultyExample:
+        # After each success all is tried again: a smaller example may allow drops that failed before.
+        while self._tries_left > 0 and any(self._shows(simpler) for simpler in _simpler_examples(self._found)):
             pass
         return self._found
 
@@ -53,13 +53,13 @@ class _Shrinking:
             self._claim(example)
         except Fault as fault:
             if fault.is_like(self._found.fault):
-                self._found = Found(fault, example)
+                self._found = FaultyExample(fault, example)
                 return True
         return False
 
 
-def _simpler(found: Found) -> Iterator[Example]:
-    """The same with less, what leaves out most first."""
+def _simpler_examples(found: FaultyExample) -> Iterator[Example]:
+    """Yield smaller examples, the ones that drop most first."""
     example = found.example
     if example.pace != STEADY:
         yield replace(example, pace=STEADY)
@@ -70,15 +70,15 @@ def _simpler(found: Found) -> Iterator[Example]:
     cuts = sorted(example.cuts)
     if len(cuts) > 1:
         yield from (replace(example, cuts=frozenset({cut})) for cut in (cuts[0], cuts[len(cuts) // 2], cuts[-1]))
-    yield from _shorter(example)
-    yield from _rearranged(example, found.fault.claim)
+    yield from _shorter_examples(example)
+    yield from _rearrangements(example, found.fault.claim)
     yield from (replace(example, cuts=example.cuts - {cut}) for cut in cuts)
     for i in range(len(example.moves)):
         yield replace(example, moves=example.moves[:i] + example.moves[i + 1 :])
 
 
-def _shorter(example: Example) -> Iterator[Example]:
-    """Without some of the events: half of them, a quarter, down to one, from the end on."""
+def _shorter_examples(example: Example) -> Iterator[Example]:
+    """Yield examples without half of the events, a quarter, down to one, starting from the end."""
     count = len(example.events)
     size = count // 2
     while size:
@@ -89,12 +89,12 @@ def _shorter(example: Example) -> Iterator[Example]:
         yield example.without(1, 1)
 
 
-def _rearranged(example: Example, claim: str) -> Iterator[Example]:
-    """Without one of the events, and cut or moved elsewhere; at last as it is, with a row that is plainer."""
+def _rearrangements(example: Example, claim: str) -> Iterator[Example]:
+    """Yield examples without one of the events, cut or moved elsewhere; then the same example with a plainer row."""
     for number in range(len(example.events), 0, -1):
         shorter = example.without(number, number)
-        if claim in _IS_CUT:
-            yield from shorter.recut()
-        if claim in _IS_MOVED:
-            yield from shorter.moved()
-    yield from example.plainer()
+        if claim in _CLAIMS_WITH_CUTS:
+            yield from shorter.with_one_cut()
+        if claim in _CLAIMS_WITH_MOVES:
+            yield from shorter.with_one_move()
+    yield from example.with_plainer_row()

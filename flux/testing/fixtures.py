@@ -1,7 +1,7 @@
-"""Fixtures for pytest: `check_operator` and `simulate`, which try harder where the command line asks for it.
+"""Fixtures for pytest: `check_operator` and `simulate`, with options on the command line for longer searches.
 
 In ``conftest.py``: ``pytest_plugins = ["flux.testing.fixtures"]``. Then ``pytest --flux-examples 2000 --flux-seeds 50``
-tries more, at night for instance, and ``--flux-seed 17`` simulates the world of one seed and prints what happens there.
+tries more, at night for instance. ``--flux-seed 17`` simulates the world of one seed and prints its events.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["check_operator", "pytest_addoption", "simulate"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """How hard to try."""
+    """Add the options that set how much is tried."""
     group = parser.getgroup("flux")
     group.addoption("--flux-examples", type=int, metavar="N", help="inputs for each claim of check_operator")
     group.addoption("--flux-seeds", type=int, metavar="N", help="worlds for each call of simulate")
@@ -27,21 +27,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def check_operator(request: pytest.FixtureRequest) -> Callable[..., operator_check.Checked]:
-    """`flux.testing.check_operator`; ``--flux-examples`` says how many inputs it makes up."""
+    """`flux.testing.check_operator`; ``--flux-examples`` sets how many inputs it generates."""
     examples = request.config.getoption("--flux-examples")
-    return partial(_called, operator_check.check_operator, {} if examples is None else {"examples": examples})
+    return partial(_call_with, operator_check.check_operator, {} if examples is None else {"examples": examples})
 
 
 @pytest.fixture
 def simulate(request: pytest.FixtureRequest) -> Callable[..., flow_simulation.Simulated]:
-    """`flux.testing.simulate`; ``--flux-seeds`` says in how many worlds, ``--flux-seed`` in which one."""
+    """`flux.testing.simulate`; ``--flux-seeds`` sets the number of worlds, ``--flux-seed`` chooses one."""
     seeds, seed = (request.config.getoption(name) for name in ("--flux-seeds", "--flux-seed"))
-    said: dict[str, Any] = {} if seeds is None else {"seeds": seeds}
+    options: dict[str, Any] = {} if seeds is None else {"seeds": seeds}
     if seed is not None:
-        said = {"seeds": [seed], "tell": True}
-    return partial(_called, flow_simulation.simulate, said)
+        options = {"seeds": [seed], "tell": True}
+    return partial(_call_with, flow_simulation.simulate, options)
 
 
-def _called(function: Callable[..., Any], said: dict[str, Any], *values: Any, **named: Any) -> Any:
-    """What the command line says goes before what the test says."""
-    return function(*values, **(named | said))
+def _call_with(function: Callable[..., Any], options: dict[str, Any], *values: Any, **named: Any) -> Any:
+    """Call a function; options of the command line override the arguments of the test."""
+    return function(*values, **(named | options))

@@ -1,12 +1,12 @@
 """simulate: a whole dataflow, with its own operators, in the simulated world of `flux.spec`: no processes.
 
-The machines are those of production; messages arrive in any order that links allow, sites crash and come back, copies
-move. Operators are run as a site runs them, and between any two steps their state is what it is on the wire: bytes.
-What every partition and every sink are given is compared with a plain run: one stage after the other, each partition
-with all its rows at once, without machines, and at another time of day, which stands still.
+The machines are those of production. Messages arrive in any order that links allow, sites crash and restart, copies
+move. Operators run as they do on a site, and between any two steps their state is bytes, as on the wire. The input of
+every partition and every sink is compared with a plain run. That run takes one stage after the other, each partition
+with all its rows at once, without machines, and at another time of day, where time stands still.
 
-A seed fixes everything: how the rows are cut into batches and those of several sources follow each other, how much the
-buffers hold, which faults come when.
+A seed fixes everything: the batches, the order of rows from several sources, the size of the buffers, the faults and
+when they happen.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from .source_prefix import SourcePrefix, pulls, source_prefixes
 __all__ = ["Simulated", "simulate"]
 
 FAULTS = {"crashes": 1, "restarts": 1, "moves": 2, "suspicions": 0, "cuts": 0, "arrivals": 0}
-_SHRINKING_TRIES = 150
+_SHRINK_TRIES_MAX = 150
 _SHOWN_LINES = 30
 
 
 @dataclass(frozen=True)
 class Simulated:
-    """What was simulated; nothing was found. In `lost` worlds every copy of a partition crashed: they end there.
+    """The result of a simulation without faults. In `lost` worlds every copy of a partition crashed: they end there.
 
-    `outputs` are the rows for all sinks in the last world: rows of several sources follow each other in other ways in
-    each, and so less or more may come of them.
+    `outputs` counts the rows for all sinks in the last world. Each world has another order of the rows of several
+    sources, so the count may differ between worlds.
     """
 
     seeds: int
@@ -52,7 +52,7 @@ class Simulated:
 
 
 class SimulationFailed(AssertionError):
-    """A simulated world did not give what a plain run gives; the text says which, and how to see it again."""
+    """A simulated world has other output than a plain run; the text names the world and how to replay it."""
 
 
 def simulate(
@@ -68,58 +68,58 @@ def simulate(
 ) -> Simulated:
     """Run `flow` in one simulated world for each seed; raise `AssertionError` with the seed if one fails.
 
-    `faults` says how many there may be of each kind: `crashes` of sites, `restarts` of ingress, egress and controller,
-    `moves` of partitions, sites wrongly suspected (`suspicions`), `cuts` of links, and `arrivals` of new sites; a
-    number stands for that many crashes. `seeds` is how many, from 0 on, or which. Worlds are small: the first `rows` of
-    each source, and at most so many `partitions` of each segment, but for those by range, whose boundaries are given.
-    With `tell`, what happened is printed.
+    `faults` maps each kind to its maximum: `crashes` of sites, `restarts` of ingress, egress and controller, `moves` of
+    partitions, sites wrongly suspected (`suspicions`), `cuts` of links, and `arrivals` of new sites. A number stands
+    for that many crashes. `seeds` is a count, starting from 0, or a list of seeds. Worlds are small: the first `rows`
+    of each source, and at most `partitions` per segment, except those by range, whose boundaries are given. With
+    `tell`, the events of each world are printed.
     """
     if not isinstance(flow, Dataflow):
-        raise PlanError(f"simulate: the first argument is a flux.Dataflow; came {flow!r:.100}")
+        raise PlanError(f"simulate: the first argument is a flux.Dataflow; got {flow!r:.100}")
     if partitions < 1:
-        raise PlanError(f"simulate: partitions is at least 1; came {partitions}")
-    allowed, chosen = _allowed(faults), _chosen(seeds)
-    plan = planned(flow, sites, standby, partitions)
-    found = source_prefixes(flow._logical.sources, rows, flow.name)
+        raise PlanError(f"simulate: partitions is at least 1; got {partitions}")
+    allowed, chosen = _check_faults(faults), _list_seeds(seeds)
+    plan = make_small_plan(flow, sites, standby, partitions)
+    prefixes = source_prefixes(flow._logical.sources, rows, flow.name)
     events = lost = outputs = 0
     clock = FakeClock(
         [root for segment in plan.segments for step in segment.steps for root in (step.factory, step.parameters)]
     )
     for seed in chosen:
-        walked = _walked(_scenario(plan, found, allowed, seed), seed, flow.name, tell, clock)
-        events, lost, outputs = events + walked.events, lost + walked.lost, walked.outputs
+        result = _simulate_one(_scenario(plan, prefixes, allowed, seed), seed, flow.name, tell, clock)
+        events, lost, outputs = events + result.events, lost + result.lost, result.outputs
     return Simulated(len(chosen), events, lost, outputs)
 
 
-def _allowed(faults: int | Mapping[str, int]) -> dict[str, int]:
+def _check_faults(faults: int | Mapping[str, int]) -> dict[str, int]:
     allowed = dict(faults) if isinstance(faults, Mapping) else {"crashes": faults}
     unknown = sorted(allowed.keys() - FAULTS.keys())
     if unknown:
-        raise PlanError(f"simulate: there are no faults {', '.join(unknown)}; there are {', '.join(FAULTS)}")
+        raise PlanError(f"simulate: unknown kinds of faults: {', '.join(unknown)}; expected {', '.join(FAULTS)}")
     for kind, count in allowed.items():
         if not isinstance(count, int) or count < 0:
-            raise PlanError(f"simulate: faults counts {kind}, 0 or more; came {count!r}")
+            raise PlanError(f"simulate: faults counts {kind}, 0 or more; got {count!r}")
     return allowed
 
 
-def _chosen(seeds: int | Iterable[int]) -> list[int]:
+def _list_seeds(seeds: int | Iterable[int]) -> list[int]:
     which = range(seeds) if isinstance(seeds, int) else seeds
     chosen = list(which) if isinstance(which, Iterable) else []
     if not chosen or not all(isinstance(seed, int) for seed in chosen):
         raise PlanError(
-            f"simulate: seeds is how many worlds, at least 1, or which; came {seeds!r:.100}. Say seeds=20 for those "
-            "from 0 to 19, or seeds=[17] for that one"
+            f"simulate: seeds is the number of worlds, at least 1, or a list of seeds; got {seeds!r:.100}. Set "
+            "seeds=20 for those from 0 to 19, or seeds=[17] for one world"
         )
     return chosen
 
 
-def planned(flow: Dataflow, sites: int, standby: int, partitions: int) -> Plan:
-    """The flow's plan, with few partitions."""
-    return _smaller(flow._logical.plan(sites, standby, "pairs", 1, Policy()), partitions)
+def make_small_plan(flow: Dataflow, sites: int, standby: int, partitions: int) -> Plan:
+    """Return the flow's plan, with few partitions."""
+    return _limit_partitions(flow._logical.plan(sites, standby, "pairs", 1, Policy()), partitions)
 
 
-def _smaller(plan: Plan, partitions: int) -> Plan:
-    """The same plan with at most so many partitions, but where their boundaries are given."""
+def _limit_partitions(plan: Plan, partitions: int) -> Plan:
+    """Return the same plan with at most `partitions` in each segment, except where their boundaries are given."""
     fixed = {edge.consumer for edge in plan.edges if edge.route.by == "range"}
     few = {stage: min(plan.partitions(stage), partitions) for stage in plan.stages if stage not in fixed}
     segments = tuple(
@@ -135,9 +135,9 @@ def _smaller(plan: Plan, partitions: int) -> Plan:
     return replace(plan, segments=segments, edges=edges)
 
 
-def _scenario(plan: Plan, found: Sequence[SourcePrefix], faults: Mapping[str, int], seed: int) -> FlowScenario:
+def _scenario(plan: Plan, prefixes: Sequence[SourcePrefix], faults: Mapping[str, int], seed: int) -> FlowScenario:
     rng = random.Random(f"scenario {seed}")
-    numbered = pulls(found, rng)
+    numbered = pulls(prefixes, rng)
     view = plan.view()
     return FlowScenario(
         sites=len(plan.site_names),
@@ -172,14 +172,14 @@ def _move(rng: random.Random, plan: Plan) -> Move:
 
 
 @dataclass(frozen=True)
-class _Walked:
+class _WorldResult:
     events: int
     lost: bool
     outputs: int
 
 
-def _walked(scenario: FlowScenario, seed: int, name: str, tell: bool, clock: FakeClock) -> _Walked:
-    """Walk a world to its end, at another time than that of the plain run."""
+def _simulate_one(scenario: FlowScenario, seed: int, name: str, is_verbose: bool, clock: FakeClock) -> _WorldResult:
+    """Run one world to its end, at another time of day than the plain run."""
     rng = random.Random(seed)
     done: list[Choice] = []
     try:
@@ -194,23 +194,23 @@ def _walked(scenario: FlowScenario, seed: int, name: str, tell: bool, clock: Fak
     except Violated as violation:
         with clock.at(LATER_S, pace=UNEVEN):
             text = _failure(scenario, seed, name, done, violation, clock)
-            if tell:
+            if is_verbose:
                 print(story(scenario, done))
         raise SimulationFailed(text) from None
     except (FluxError, BadFrame) as error:
         text = f"{_headline(name, seed)}\n\n{type(error).__name__}: {error}\n\n{_again(seed)}"
         raise SimulationFailed(text) from error
-    if tell:
+    if is_verbose:
         with clock.at(LATER_S, pace=UNEVEN):
             print(story(scenario, done))
-    return _Walked(len(done), bool(world.lost), outputs)
+    return _WorldResult(len(done), bool(world.lost), outputs)
 
 
 def _failure(
     scenario: FlowScenario, seed: int, name: str, done: list[Choice], violation: Violated, clock: FakeClock
 ) -> str:
-    differing = list(_differing(scenario))  # Before it is overwritten by what happens when this is made shorter.
-    shortest = shrink(scenario, done, tries_max=_SHRINKING_TRIES)
+    differing = list(_difference_lines(scenario))  # Taken now: shrinking runs the scenario again and overwrites it.
+    shortest = shrink(scenario, done, tries_max=_SHRINK_TRIES_MAX)
     return "\n".join(
         [
             _headline(name, seed),
@@ -218,26 +218,26 @@ def _failure(
             f"{violation}",
             "",
             *differing,
-            f"Stages: {'; '.join(_stages(scenario.plan_of_flow))}. What happened, as short as it could be made:",
-            *_shown(story(scenario, shortest)),
+            f"Stages: {'; '.join(_stages(scenario.plan_of_flow))}. The events, shrunk as far as possible:",
+            *_story_lines(story(scenario, shortest)),
             "",
-            "What it means: what reached a partition, or a sink, is not what a plain run of the operators gives.",
-            "What to do: the protocol is checked by itself (flux spec check), so look at the operators first: one "
-            "whose output depends on where batches are cut, or whose state is not complete, gives this. "
-            "flux.testing.check_operator(operator, rows=...) tells which, with a small example.",
+            "What it means: the input of a partition or a sink differs from that in a plain run of the operators.",
+            "What to do: the protocol has its own checks (flux spec check), so look at the operators first. One whose "
+            "output depends on where batches are cut, or whose state is not complete, fails in this way. "
+            "flux.testing.check_operator(operator, rows=...) finds it, with a small example.",
             *(f"The clock is read at {place}: it differs from site to site." for place in clock.read_at),
             _again(seed),
         ]
     )
 
 
-def _differing(scenario: FlowScenario) -> Iterator[str]:
+def _difference_lines(scenario: FlowScenario) -> Iterator[str]:
     found = first_difference(scenario)
     if found is not None:
-        last, expected, came = found
+        last, expected, got = found
         yield f"The first row that differs, of stage {last.stage}, partition {last.partition}:"
         yield f"    expected: {_row(expected)}"
-        yield f"    came:     {_row(came)}"
+        yield f"    got:      {_row(got)}"
         yield ""
 
 
@@ -252,7 +252,7 @@ def _stages(plan: Plan) -> Iterator[str]:
         yield f"{stage} is the sink" if plan.sinks == 1 else f"{stage} is sink {number}"
 
 
-def _shown(text: str) -> list[str]:
+def _story_lines(text: str) -> list[str]:
     lines = [f"    {line:.200}" for line in text.splitlines()]
     left = len(lines) - _SHOWN_LINES
     return [*lines[:2], f"    ... {left} lines, see tell=True ...", *lines[-_SHOWN_LINES:]] if left > 2 else lines
@@ -263,4 +263,4 @@ def _headline(name: str, seed: int) -> str:
 
 
 def _again(seed: int) -> str:
-    return f"To see it again: flux.testing.simulate(flow, seeds=[{seed}], ...) with the same settings and rows."
+    return f"To replay it: flux.testing.simulate(flow, seeds=[{seed}], ...) with the same settings and rows."

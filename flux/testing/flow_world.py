@@ -1,9 +1,9 @@
-"""Flow worlds: a user's dataflow as the dataflow of a simulated world of `flux.spec`.
+"""A user's dataflow as the dataflow of a simulated world of `flux.spec`.
 
-Rows are the user's, and so are the operators: they are run as a site runs them, and between any two steps their state
-is what it is on the wire: bytes. A punctuation is a row to every partition, as the end of the stream is in all
-simulated worlds; a partition acts on it when its frontier passes it, once, and passes it on behind what it caused. A
-stage that is not ordered may have it long before.
+Rows and operators are the user's. Operators run as they do on a site, and between any two steps their state is bytes,
+as on the wire. A punctuation is a row to every partition, as the end of the stream is in all simulated worlds. A
+partition acts on it once, when its frontier passes it, and forwards it after the output that it caused. A stage that is
+not ordered may get it long before.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _NO_PLAN = Plan(name="none", segments=(), sites=1, standby=0, pool_rows=1)
 
 
 class Cells:
-    """A row of the user's, as a value: equal to another that prints alike; the `nth` of those with one position.
+    """A row of the user's, as a value: equal to another with the same text; the `nth` of those with one position.
 
-    Rows of several partitions that one punctuation caused may have the same position, and so may what becomes of them.
-    Whoever merges keeps them in the order in which they were made; behind a stage that takes rows as they come, that
-    means nothing, and they are in an order of their own.
+    Rows of several partitions that one punctuation caused may have the same position, and so may their outputs. A merge
+    keeps them in the order in which they were emitted. After a stage without order that means nothing: there, rows with
+    the same position are sorted by their text.
     """
 
     __slots__ = ("arrow", "nth", "text")
@@ -57,7 +57,7 @@ class Cells:
         return isinstance(other, Cells) and (self.nth, self.text) == (other.nth, other.text)
 
     def __lt__(self, other: object) -> bool:
-        # What a punctuation or the end of the stream caused has its number, and comes before it.
+        # The output of a punctuation, or of the end of the stream, has the same number and sorts before it.
         return (self.nth, self.text) < (other.nth, other.text) if isinstance(other, Cells) else True
 
     def __gt__(self, other: object) -> bool:
@@ -71,14 +71,14 @@ class Cells:
 
 
 class KeptOutput(OperatorState):
-    """What a copy keeps: the states of its operators as bytes. Equal to another that has seen as much.
+    """The states of a copy's operators as bytes. Equal to another that has consumed as many rows.
 
-    The bytes are not compared, because equal states may be written in different ways, such as those of sets: what
-    differs in them shows in what comes out.
+    The bytes are not compared, because equal states may be encoded in different ways, such as those of sets. A real
+    difference between them shows in the output.
     """
 
-    packed: tuple[bytes, ...] | None = ()  # None: it is known only how much was seen.
-    waiting: tuple[Punctuation, ...] = ()  # Those that came before the frontier has passed them.
+    packed: tuple[bytes, ...] | None = ()  # None: only the number of consumed rows is known.
+    waiting: tuple[Punctuation, ...] = ()  # Those that the frontier has not passed yet.
 
     @classmethod
     def of(
@@ -91,7 +91,7 @@ class KeptOutput(OperatorState):
 
 @dataclass(frozen=True)
 class ConsumedRows:
-    """The rows that a partition was given, with which it is through (after..upto]."""
+    """The rows in (after..upto] that a partition has consumed."""
 
     stage: int
     partition: int
@@ -113,27 +113,27 @@ class FlowScenario(Scenario):
 
     @cached_property
     def source(self) -> tuple[tuple[Row, ...], ...]:
-        """What the ingress numbers, a body for each pull; one of which nothing is left is none."""
+        """The input that the ingress numbers: one body for each pull, without the empty ones."""
         first = Steps(self.plan_of_flow, 0)
         first.open([0])
-        bodies = [tuple(sorted(self._given(first, pull))) for pull in self.pulls]
+        bodies = [tuple(sorted(self._numbered_rows(first, pull))) for pull in self.pulls]
         return (*filter(None, bodies), tuple(self.ended(0, 0, self.last_sn)))
 
-    def _given(self, first: Steps, pull: PrefixPull) -> Iterator[Row]:
+    def _numbered_rows(self, first: Steps, pull: PrefixPull) -> Iterator[Row]:
         if len(pull.rows):
             batch = Batch(pull.rows, pull.sn, None, np.zeros(len(pull.rows), np.uint16))
-            yield from self._sent(0, 0, first.process(batch, place=INPUT - pull.source), Counter())
+            yield from self._routed_rows(0, 0, first.process(batch, place=INPUT - pull.source), Counter())
         for mark in pull.punctuations:
-            yield from self._passed_on(0, 0, mark)
+            yield from self._forwarded_rows(0, 0, mark)
 
     @cached_property
-    def outputs_told(self) -> dict[tuple[int, int], Any]:
-        """By stage and step, what undeclared output has told; all runs go on with what the plain one knew."""
+    def inferred_outputs(self) -> dict[tuple[int, int], Any]:
+        """Inferred schemas of undeclared outputs, by stage and step; all runs start from those of the plain run."""
         return {}
 
     @cached_property
     def consumed(self) -> dict[str, ConsumedRows]:
-        """What was consumed at last, under "last"."""
+        """The rows that were consumed last, under "last"."""
         return {}
 
     def first_state(self) -> OperatorState:
@@ -168,10 +168,10 @@ class FlowScenario(Scenario):
             due.append(Punctuation(self.last_sn, "end"))
         out = list(here.run([row for row in given if isinstance(row.value, Cells)], due))
         waiting = tuple(punctuations[sn] for sn in sorted(punctuations) if sn > upto)
-        return KeptOutput.of(seen, ends, here.closed(), waiting), sorted(out)
+        return KeptOutput.of(seen, ends, here.close(), waiting), sorted(out)
 
-    def _sent(self, stage: int, partition: int, taps: StepOutputs, ties: Counter[FlowPosition]) -> Iterator[Row]:
-        """What came out of a stage, as rows on their way to the consumers of all its edges; `ties` counts them."""
+    def _routed_rows(self, stage: int, partition: int, taps: StepOutputs, ties: Counter[FlowPosition]) -> Iterator[Row]:
+        """Yield a stage's output as rows for the consumers of all its edges; `ties` counts those with one position."""
         for number in self.plan_of_flow.outputs(stage):
             edge = self.plan_of_flow.edges[number]
             output = taps.get(edge.tap)
@@ -182,32 +182,34 @@ class FlowScenario(Scenario):
             for i, text in enumerate(_texts(output.arrow)):
                 position = (int(output.sn[i]), sub[i], number, partition, int(consumers[i]))
                 yield Row(*position, Cells(output.arrow.slice(i, 1), text, ties[position]))
-                ties[position] += stage not in self.unordered  # There, which is made first means nothing.
+                ties[position] += (
+                    stage not in self.unordered
+                )  # In unordered stages the order of emission means nothing.
 
     @cached_property
     def _words(self) -> int:
-        """How many words the longest `sub` of the flow can have."""
+        """The number of words in the longest `sub` that the flow can have."""
         plan = self.plan_of_flow
         steps = [step for segment in (plan.first, *plan.segments) for step in segment.steps]
         return max((len(words_of(at_level(None, np.zeros(1, np.int64), step.level))) for step in steps), default=1)
 
     def _numbers(self, sub: Subseqs | None, rows: int) -> list[int]:
-        """Each row's `sub` as one number: they have the same order."""
+        """Return each row's `sub` as one number; the numbers have the same order."""
         found = [0] * rows
         for word in words_of(padded(sub, rows, self._words)):
             found = [number << 64 | int(own) for number, own in zip(found, word, strict=True)]
         return found
 
     def sub_of(self, numbers: Sequence[int]) -> Subseqs | None:
-        """What `_numbers` was given."""
+        """Return the `sub` of these numbers: the inverse of `_numbers`."""
         if not any(numbers):
             return None
         shifts = range(64 * (self._words - 1), -1, -64)
         found = np.array([[number >> shift & _WORD for shift in shifts] for number in numbers], np.uint64)
         return found if self._words > 1 else found[:, 0]
 
-    def _passed_on(self, stage: int, partition: int, mark: Punctuation) -> Iterator[Row]:
-        """A punctuation on its way to all partitions that a stage feeds."""
+    def _forwarded_rows(self, stage: int, partition: int, mark: Punctuation) -> Iterator[Row]:
+        """Yield a punctuation for each partition that a stage feeds."""
         if mark.kind == "end":
             yield from self.ended(stage, partition, mark.sn)
             return
@@ -217,17 +219,17 @@ class FlowScenario(Scenario):
 
 
 class _FlowSegment:
-    """The operators of one partition of a stage, made of their states, for one step."""
+    """The operators of one partition of a stage, restored from their states, for one step."""
 
     def __init__(self, scenario: FlowScenario, stage: int, partition: int, packed: tuple[bytes, ...]) -> None:
         self._scenario, self._stage, self._partition = scenario, stage, partition
         self._plan = scenario.plan_of_flow
-        self._ties: Counter[FlowPosition] = Counter()  # Rows of one sequence number come in one step, all of them.
+        self._ties: Counter[FlowPosition] = Counter()  # All rows of one sequence number are in one step.
         self._steps = Steps(self._plan, stage)
         self._steps.open([] if packed else [partition])
         for number, step in enumerate(self._steps):
-            if (stage, number) in scenario.outputs_told:
-                step.learn(scenario.outputs_told[stage, number])
+            if (stage, number) in scenario.inferred_outputs:
+                step.learn(scenario.inferred_outputs[stage, number])
         if packed:
             for step, pieces in zip(self._steps, packed, strict=True):
                 step.init_trans(partition)
@@ -236,15 +238,15 @@ class _FlowSegment:
                 step.end_trans(partition)
 
     def run(self, rows: list[Row], punctuations: Iterable[Punctuation]) -> Iterator[Row]:
-        """What comes of rows, which are in order, and of the punctuations among them, as a site's worker has it."""
+        """Yield the output of rows, which are in order, and of the punctuations among them, as a site's worker does."""
         punctuations = list(punctuations)
         own = [replace(mark, partitions=frozenset({self._partition})) for mark in punctuations]
-        yield from self._sent(self._steps.process(self._batch(rows) if rows else None, own))
+        yield from self._routed_rows(self._steps.process(self._batch(rows) if rows else None, own))
         for mark in punctuations:
-            yield from self._scenario._passed_on(self._stage, self._partition, mark)
+            yield from self._scenario._forwarded_rows(self._stage, self._partition, mark)
 
-    def _sent(self, taps: StepOutputs) -> Iterator[Row]:
-        return self._scenario._sent(self._stage, self._partition, taps, self._ties)
+    def _routed_rows(self, taps: StepOutputs) -> Iterator[Row]:
+        return self._scenario._routed_rows(self._stage, self._partition, taps, self._ties)
 
     def _batch(self, rows: list[Row]) -> Batch:
         sides = self._plan.segment(self._stage).sides
@@ -257,12 +259,12 @@ class _FlowSegment:
         where = np.full(len(rows), self._partition, np.uint16)
         return Batch(pa.concat_batches(parts), sn, sub, where)
 
-    def closed(self) -> tuple[bytes, ...]:
-        """The states of the operators, as they go over the wire; they are not used any more."""
+    def close(self) -> tuple[bytes, ...]:
+        """Close the operators; return their states, as they are sent over the wire."""
         partition, packed = self._partition, []
         for number, step in enumerate(self._steps):
             if step.step.output is None:
-                self._scenario.outputs_told[self._stage, number] = step.output
+                self._scenario.inferred_outputs[self._stage, number] = step.output
             step.init_trans(partition)
             state = step.get_partition_state(partition)
             pieces = list(state) if isinstance(state, GeneratorType) else [state]
@@ -273,13 +275,13 @@ class _FlowSegment:
 
 
 def plain_outputs(scenario: FlowScenario) -> list[list[Row]]:
-    """What each sink is given in the plain run, in order."""
+    """Return the rows of each sink in the plain run, in order."""
     given = [scenario.reference.rows(stage, 0, 0, scenario.last_sn) for stage in scenario.plan_of_flow.sink_stages]
     return [[row for row in rows if isinstance(row.value, Cells)] for rows in given]
 
 
 def first_difference(scenario: FlowScenario) -> tuple[ConsumedRows, Row | None, Row | None] | None:
-    """Of what was consumed at last: the first row that a plain run has there, and that which came; None if none."""
+    """Compare the rows consumed last with the plain run; return the first pair that differs, or None."""
     last = scenario.consumed.get("last")
     if last is None:
         return None

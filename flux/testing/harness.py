@@ -1,11 +1,11 @@
-"""Playing: one operator, run in this process over the same input in different ways.
+"""A test harness that runs one operator in this process over the same input in different ways.
 
-What comes in is fixed: numbered rows and punctuations. A *way* is what a run of Flux would decide: where batches are
-cut, which partitions share a site, and when a partition goes to another one, as the bytes that would go over the wire.
-The output must not depend on it.
+The input is fixed: numbered rows and punctuations. A *way* is what a run of Flux would decide: where batches are cut,
+which partitions share a site, and when a partition moves to another site, as the bytes that go over the wire. The
+output must not depend on it.
 
-While it runs, the input is watched, which nobody may write to, and so is what was emitted: that is on its way, and who
-emitted it must not write to it either.
+During a run the harness watches the input, which is read-only for operators. It watches the emitted batches too: they
+are in flight, and the operator must not write to them any more.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from ..wire.frames import BadFrame
 from ..wire.state_types import TypedState
 from ..wire.transfer import Arrival, items
 
-__all__ = ["Begun", "GivenInput", "InputMutated", "Output", "Subject", "Way", "play", "play_and_take", "ship"]
+__all__ = ["GivenInput", "InputMutated", "Output", "StatesAt", "Subject", "Way", "play", "play_and_take", "ship"]
 
-_CHUNK_BYTES = 1_000  # Small, so that what moves is cut everywhere.
+_CHUNK_BYTES = 1_000  # Small, so that a state is cut in many places.
 _PLACE = (1, 0)  # The stage and step that the operator would be in a flow.
 
 
 class InputMutated(FluxError):
-    """An operator wrote to what is not its own."""
+    """An operator wrote to its input, or to a batch that it has emitted."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """The operator, and where it stands."""
+    """The operator under test, with its key, parameters and number of partitions."""
 
     factory: Callable[[], Any]
     key: tuple[str, ...]
@@ -54,14 +54,14 @@ class Subject:
     form: str = "Operator"
 
     def step(self, schema: Any) -> OperatorStep:
-        # No rows came, and nobody has said what they are like: then an operator is not asked what it makes of them.
+        # Without rows and without a schema, the operator is not asked for the schema of its output.
         output = output_of(self.factory, self.parameters, self.key, schema if schema.names else None)
         return OperatorStep(self.factory, self.parameters, self.name, self.key, self.partitions, 0, output)
 
 
 @dataclass(frozen=True)
 class GivenInput:
-    """The input: rows and punctuations, each with the number of its place."""
+    """The input: rows and punctuations, each with its sequence number."""
 
     rows: pa.RecordBatch
     sn: npt.NDArray[np.int64]
@@ -69,7 +69,7 @@ class GivenInput:
 
     @classmethod
     def of(cls, events: Sequence[Any], schema: Any = None) -> GivenInput:
-        """Dicts, which are rows, and punctuations, in order; they are numbered from 1."""
+        """Return an input of events in order: rows, which are dicts, and punctuations. Numbers start from 1."""
         rows = [event for event in events if not isinstance(event, Punctuation)]
         numbers = [i for i, event in enumerate(events, 1) if not isinstance(event, Punctuation)]
         punctuations = [replace(e, sn=i) for i, e in enumerate(events, 1) if isinstance(e, Punctuation)]
@@ -99,18 +99,18 @@ def _check_column(name: str, values: list[Any], kind: Any) -> None:
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         kinds = ", ".join(sorted({type(value).__name__ for value in values}))
         raise PlanError(
-            f"check_operator: the rows that were drawn make no column {name!r}: values of {kinds} came, and Arrow says "
-            f"{error}. Draw values of one type that fit, or say schema=pyarrow.schema({{{name!r}: ...}})"
+            f"check_operator: the drawn rows cannot form a column {name!r}: got values of {kinds}, and Arrow reports "
+            f"{error}. Draw values of one type that fit, or set schema=pyarrow.schema({{{name!r}: ...}})"
         ) from error
 
 
 @dataclass(frozen=True)
 class Way:
-    """How it is run. Batches are cut behind the numbers in `cuts`, and where a punctuation stands in any case, unless
-    the operator takes rows and punctuations together.
+    """One way to run an operator. Batches are cut after the numbers in `cuts`, and at each punctuation, unless the
+    operator takes rows and punctuations together.
 
-    `moves` are (number, partition): behind that number the partition goes to the other of two sites. With `sites` of 2,
-    half of the partitions are on the second from the start. With `reads` the state is taken and thrown away.
+    `moves` are (number, partition): after that number the partition moves to the other of two sites. With `sites` of 2,
+    half of the partitions start on the second. With `reads` the state is only read, and dropped.
     """
 
     cuts: frozenset[int] = frozenset()
@@ -121,7 +121,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Output:
-    """A row that came out: in which place it stands, and its values."""
+    """An emitted row: its position and its values."""
 
     sn: int
     sub: int
@@ -129,50 +129,50 @@ class Output:
     values: dict[str, Any]
 
     def text(self) -> str:
-        """All of it, so that values that differ in anything differ here; a float has all its digits."""
+        """Return all of it as text, so that any difference in values shows; a float has all its digits."""
         return repr(self)
 
 
 @dataclass(frozen=True)
-class Begun:
-    """How far the input has been played, and the states of all partitions there, as bytes."""
+class StatesAt:
+    """The states of all partitions after a sequence number of the input, as bytes."""
 
     number: int
     states: dict[int, bytes]
 
 
-def play(subject: Subject, given: GivenInput, way: Way, begun: Begun | None = None) -> list[Output]:
-    """Run the operator over the input in one way; everything that it emits, in order. Or go on with what was begun."""
-    return _Player(subject, given, way, begun).play()
+def play(subject: Subject, given: GivenInput, way: Way, start: StatesAt | None = None) -> list[Output]:
+    """Run the operator over the input in one way, or resume from states; return everything that it emits, in order."""
+    return _Player(subject, given, way, start).play()
 
 
-def play_and_take(subject: Subject, given: GivenInput, number: int) -> tuple[list[Output], Begun]:
-    """The same, in as large batches as can be, and the states as they are behind a number."""
+def play_and_take(subject: Subject, given: GivenInput, number: int) -> tuple[list[Output], StatesAt]:
+    """Run the operator in the largest possible batches; return its output, and the states after a number."""
     player = _Player(subject, given, Way(cuts=frozenset({number})))
     return player.play(number), player.taken
 
 
 class _Player:
-    taken = Begun(0, {})
+    taken = StatesAt(0, {})
 
-    def __init__(self, subject: Subject, given: GivenInput, way: Way, begun: Begun | None = None) -> None:
+    def __init__(self, subject: Subject, given: GivenInput, way: Way, start: StatesAt | None = None) -> None:
         self._given, self._way = given, way
         step = subject.step(given.rows.schema)
-        self._taken_in: list[_WatchedBatch] = []
-        self._sites = [_watched(host(step), self._taken_in) for _ in range(2)]
+        self._inputs: list[_WatchedBatch] = []
+        self._sites = [_watch(host(step), self._inputs) for _ in range(2)]
         self._at = {pid: pid % way.sites for pid in range(subject.partitions)}
         self._partition = given.partition(subject.key, subject.partitions)
         self._emitted: list[tuple[Batch, bytes]] = []
-        self._begun = begun
+        self._start = start
 
-    def play(self, taken_behind: int | None = None) -> list[Output]:
-        """Everything that comes out; the states of all partitions behind a number are kept in `taken`."""
+    def play(self, take_after: int | None = None) -> list[Output]:
+        """Return all output; the states of all partitions after the number `take_after` are kept in `taken`."""
         self._open()
         last = int(max([*self._given.sn[-1:], *(mark.sn for mark in self._given.punctuations)], default=0))
         ends = {*self._way.cuts, *(number for number, _ in self._way.moves), last}
         if not self._sites[0].takes_punctuations:
             ends |= {end for mark in self._given.punctuations for end in (mark.sn - 1, mark.sn)}
-        after = 0 if self._begun is None else self._begun.number
+        after = 0 if self._start is None else self._start.number
         for upto in sorted(ends):
             if upto <= after:
                 continue
@@ -180,8 +180,8 @@ class _Player:
             for number, pid in self._way.moves:
                 if number == upto:
                     self._move(pid)
-            if upto == taken_behind:
-                self.taken = Begun(upto, {pid: _state(self._sites[at], pid) for pid, at in self._at.items()})
+            if upto == take_after:
+                self.taken = StatesAt(upto, {pid: _state(self._sites[at], pid) for pid, at in self._at.items()})
             after = upto
         outputs = list(self._outputs())
         for site in self._sites:
@@ -190,8 +190,8 @@ class _Player:
 
     def _open(self) -> None:
         for number, site in enumerate(self._sites):
-            site.open([pid for pid, at in self._at.items() if at == number and self._begun is None])
-        for pid, state in ({} if self._begun is None else self._begun.states).items():
+            site.open([pid for pid, at in self._at.items() if at == number and self._start is None])
+        for pid, state in ({} if self._start is None else self._start.states).items():
             _install(self._sites[self._at[pid]], pid, state)
 
     def _work(self, after: int, upto: int) -> None:
@@ -202,7 +202,7 @@ class _Player:
             chosen = start + np.flatnonzero(held == number)
             rows = None
             if len(chosen):
-                arrow = _taken(self._given.rows, chosen)
+                arrow = _select_rows(self._given.rows, chosen)
                 rows = Batch(arrow, self._given.sn[chosen], None, self._partition[chosen])
             here = frozenset(pid for pid, at in self._at.items() if at == number)
             if here:
@@ -222,22 +222,22 @@ class _Player:
             self._emitted.append((emitted, _bytes_of(emitted.arrow)))
 
     def _outputs(self) -> Iterator[Output]:
-        for given in self._taken_in:
-            given.check(f"the input of row {given.rows.sn[0]} was kept, and written to when it had been processed")
+        for given in self._inputs:
+            given.check(f"the input of row {given.rows.sn[0]} was kept, and written to after it was processed")
         for emitted, as_it_was in self._emitted:
             if _bytes_of(emitted.arrow) != as_it_was:
                 raise InputMutated(
-                    f"what was emitted for row {emitted.sn[0]} was written to afterwards, when it was on its way: it "
-                    f"now says {emitted.arrow.to_pylist()[:3]}. Emit a copy of an array that you go on writing to"
+                    f"the output for row {emitted.sn[0]} was written to after it was emitted, while in flight: it is "
+                    f"now {emitted.arrow.to_pylist()[:3]}. Emit a copy of an array to which you write again"
                 )
         found = [output for emitted, _ in self._emitted for output in _rows_of(emitted)]
         yield from sorted(found, key=lambda output: (output.sn, output.sub, output.partition))
 
 
-def _taken(rows: pa.RecordBatch, chosen: npt.NDArray[np.int64]) -> pa.RecordBatch:
-    """Rows in memory of their own, which can be written to, as that of rows that were merged.
+def _select_rows(rows: pa.RecordBatch, chosen: npt.NDArray[np.int64]) -> pa.RecordBatch:
+    """Copy rows into writable memory of their own, as a merge does.
 
-    Where there is a row before the first of them, it is in that memory too: batches of a run are slices of others.
+    A row before the first of them, if there is one, is in that memory too: batches of a run are slices of others.
     """
     before = chosen[:1] - 1
     if before[0] < 0:
@@ -253,26 +253,26 @@ def _rows_of(emitted: Batch) -> Iterator[Output]:
 
 
 def _bytes_of(arrow: Any) -> bytes:
-    """What is in a batch now."""
+    """Return the current contents of a batch."""
     copied: bytes = arrow.serialize().to_pybytes()
     return copied
 
 
-# --- a partition goes from one site to another ------------------------------------------------------------
+# --- a partition moves from one site to another -----------------------------------------------------------
 
 
 def ship(donor: Hosted, pid: int, receiver: Hosted) -> None:
-    """Give a copy of a partition to another site, as the bytes that would go over the wire."""
+    """Copy a partition to another site, as the bytes that go over the wire."""
     _install(receiver, pid, _state(donor, pid))
 
 
 def _state(donor: Hosted, pid: int) -> bytes:
-    """The state of a partition as bytes."""
+    """Return the state of a partition as bytes."""
     donor.init_trans(pid)
     state = donor.get_partition_state(pid)
     pieces: Iterable[Any] = state if isinstance(state, GeneratorType) else [state]
-    spoken = (TypedState(*_PLACE, piece, donor.words) for piece in pieces)
-    whole = b"".join(bytes(part) for parts in items(spoken, f"step {donor.step.name!r}") for part in parts)
+    typed = (TypedState(*_PLACE, piece, donor.words) for piece in pieces)
+    whole = b"".join(bytes(part) for parts in items(typed, f"step {donor.step.name!r}") for part in parts)
     donor.end_trans(pid)
     return whole
 
@@ -287,17 +287,17 @@ def _install(receiver: Hosted, pid: int, state: bytes) -> None:
             receiver.install_partition_state(pid, piece)
     except BadFrame as error:
         raise StateError(
-            f"step {receiver.step.name!r}: the state of partition {pid} can be made to bytes, and not be made of them "
-            f"again: {error}. decode_state must take what encode_state returns, and so must the classes in state_types"
+            f"step {receiver.step.name!r}: the state of partition {pid} can be encoded as bytes, but not decoded: "
+            f"{error}. decode_state must take what encode_state returns, and so must the classes in state_types"
         ) from error
     receiver.end_trans(pid)
 
 
-# --- who writes to his input --------------------------------------------------------------------------------
+# --- writes to the input ------------------------------------------------------------------------------------
 
 
 class _WatchedBatch:
-    """Rows that an operator was given, and what they were then."""
+    """The input rows of one call, and their contents at that time."""
 
     def __init__(self, rows: Batch) -> None:
         self.rows = rows
@@ -306,26 +306,26 @@ class _WatchedBatch:
     def _now(self) -> tuple[bytes, bytes, bytes]:
         return _bytes_of(self.rows.arrow), self.rows.sn.tobytes(), self.rows.partition.tobytes()
 
-    def check(self, who: str) -> None:
-        """It is an error if they are something else now."""
+    def check(self, event: str) -> None:
+        """Raise `InputMutated` if the rows have changed since."""
         rows = self.rows
         columns = [name for name, values in rows._columns.items() if _differ(values, to_numpy(rows.column(name)))]
         if columns or self._now() != self._as_they_were:
             raise InputMutated(
-                f"{who}{f', column {columns[0]!r}' if columns else ''}: other copies may still need it. Copy a column "
-                "before you change it, or keep it to change it later: values = batch['column'].copy()"
+                f"{event}{f', column {columns[0]!r}' if columns else ''}: other copies may still need it. Copy a "
+                "column before you change it, or keep it to change it later: values = batch['column'].copy()"
             )
 
 
-def _watched(site: Hosted, given: list[_WatchedBatch]) -> Hosted:
-    """The same, and it is an error if the operator writes to rows it is given; they are added to `given`.
+def _watch(site: Hosted, given: list[_WatchedBatch]) -> Hosted:
+    """Make it an error if the site's operator writes to its input rows; they are added to `given`.
 
-    The operator's class is left as it is, for it may ask for that; and errors name the methods that raised them. A
-    `KeyedOperator` gets rows of its own anyway.
+    The operator's class stays as it is, because the operator may check it, and errors name the methods that raised
+    them. A `KeyedOperator` gets rows of its own anyway.
     """
     call = site._call
 
-    def watching(partition: int | None, rows: Batch | None, function: Callable[..., Any], *args: Any) -> Any:
+    def watched_call(partition: int | None, rows: Batch | None, function: Callable[..., Any], *args: Any) -> Any:
         if rows is None:
             return call(partition, rows, function, *args)
         watched = _WatchedBatch(rows)
@@ -334,7 +334,7 @@ def _watched(site: Hosted, given: list[_WatchedBatch]) -> Hosted:
         given.append(watched)
         return emitted
 
-    site._call = watching  # type: ignore[method-assign]
+    site._call = watched_call  # type: ignore[method-assign]
     return site
 
 

@@ -1,7 +1,7 @@
-"""Beginnings: the first rows of each source of a flow, and how a simulated ingress numbers them.
+"""The first rows of each source of a flow, and how a simulated ingress numbers them.
 
-A real ingress numbers the rows of several sources as they come. Here a seed says in what pieces they come, and which
-source gives the next one. Watermarks stand where the ingress of a run would set them: they are made by the same code.
+A real ingress numbers the rows of several sources as they arrive. Here a seed decides how they are cut into pieces, and
+which source is next. Watermarks are where the ingress of a run would set them: the same code emits them.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from ..types.normalize import normalize_schema
 
 __all__ = ["PrefixPull", "SourcePrefix", "pulls", "source_prefixes"]
 
-PATIENCE_S = 20.0  # So long a source may take for its next rows.
+SOURCE_TIMEOUT_S = 20.0  # For the next rows of a source.
 _CUTS_MAX = 8
 
 
 @dataclass(frozen=True)
 class SourcePrefix:
-    """The first rows of a source, and the punctuations that it set among them: behind how many rows, kind, value."""
+    """The first rows of a source, and its punctuations among them: (number of rows before, kind, value)."""
 
     source: Source
     rows: pa.RecordBatch
@@ -41,7 +41,7 @@ class SourcePrefix:
 
 @dataclass(frozen=True)
 class PrefixPull:
-    """What the ingress numbers at once: rows of one source with their numbers, and the marks among or behind them."""
+    """The input that the ingress numbers at once: rows of one source, and the punctuations among or after them."""
 
     source: int
     rows: pa.RecordBatch
@@ -54,23 +54,23 @@ class PrefixPull:
 
 
 def source_prefixes(sources: Sequence[Source], count: int, flow: str) -> list[SourcePrefix]:
-    """The first `count` rows of each source, read here; `PlanError` if they cannot be had."""
+    """Read the first `count` rows of each source; raise `PlanError` if that is not possible."""
     if count < 1:
         raise PlanError(f"simulate: rows counts rows of each source and is at least 1, got {count!r}")
     for source in sources:
         if type(source).start is not Source.start:
             raise PlanError(
-                f"simulate: source {type(source).__name__} of {flow!r} begins when a run does, and here is none. Give "
-                "a flow for testing some of its rows, as flux.sources.Table(rows)"
+                f"simulate: source {type(source).__name__} of {flow!r} starts with a run, and a simulation has none. "
+                "Test the flow with some of its rows, as flux.sources.Table(rows)"
             )
-    found = [_beginning(source, count) for source in sources]
-    if not any(len(beginning.rows) for beginning in found):
-        who = "the source gave no rows" if len(found) == 1 else f"none of the sources of {flow!r} gave rows"
-        raise PlanError(f"simulate: {who}; give it some, such as flux.sources.Table([{{...}}, ...])")
-    return found
+    prefixes = [_prefix(source, count) for source in sources]
+    if not any(len(prefix.rows) for prefix in prefixes):
+        fault = "the source gave no rows" if len(prefixes) == 1 else f"none of the sources of {flow!r} gave rows"
+        raise PlanError(f"simulate: {fault}; expected some, as from flux.sources.Table([{{...}}, ...])")
+    return prefixes
 
 
-def _beginning(source: Source, count: int) -> SourcePrefix:
+def _prefix(source: Source, count: int) -> SourcePrefix:
     with TemporaryDirectory() as folder:
         directory = Path(folder)
         source.bind(directory)
@@ -83,20 +83,20 @@ def _beginning(source: Source, count: int) -> SourcePrefix:
 async def _read(source: Source, count: int, directory: Path) -> SourcePrefix:
     found: list[pa.RecordBatch] = []
     punctuations: list[tuple[int, str, int | None]] = []
-    came = 0
+    row_count = 0
     batches = source.batches(SourceContext(directory))
     try:
-        while came < count:
-            with trio.move_on_after(PATIENCE_S) as waiting:
+        while row_count < count:
+            with trio.move_on_after(SOURCE_TIMEOUT_S) as waiting:
                 batch = await anext(batches, None)
             if waiting.cancelled_caught:
-                raise _is_slow(source, came, count)
+                raise _timeout_error(source, row_count, count)
             if batch is None:
                 break
-            found.append(batch.rows.slice(0, count - came))
+            found.append(batch.rows.slice(0, count - row_count))
             check_given(source, found[-1])
-            came += len(found[-1])
-            punctuations += [(came, kind, value) for kind, value in batch.punctuations]
+            row_count += len(found[-1])
+            punctuations += [(row_count, kind, value) for kind, value in batch.punctuations]
     finally:
         if isinstance(batches, AsyncGenerator):
             await batches.aclose()
@@ -105,45 +105,45 @@ async def _read(source: Source, count: int, directory: Path) -> SourcePrefix:
     return SourcePrefix(source, pa.concat_batches(rows) if rows else nothing, tuple(punctuations))
 
 
-def _is_slow(source: Source, came: int, count: int) -> PlanError:
+def _timeout_error(source: Source, row_count: int, count: int) -> PlanError:
     return PlanError(
-        f"simulate: source {type(source).__name__} gave {came} of the {count} rows that were asked for, nothing more "
-        f"for {PATIENCE_S:g} s, and it did not end. Ask for fewer (rows=...), or give the flow a source that ends, "
-        "such as flux.sources.Table(rows)"
+        f"simulate: source {type(source).__name__} gave {row_count} of the {count} requested rows, nothing more for "
+        f"{SOURCE_TIMEOUT_S:g} s, and did not end. Request fewer (rows=...), or use a source that ends, such as "
+        "flux.sources.Table(rows)"
     )
 
 
-# --- numbering -----------------------------------------------------------------------------------------------
+# --- numbers of rows -----------------------------------------------------------------------------------------
 
 
-def pulls(found: Sequence[SourcePrefix], rng: random.Random) -> tuple[PrefixPull, ...]:
-    """All rows and marks of all sources, in one of the orders in which an ingress may number them."""
-    told = {n: each.source.event_time for n, each in enumerate(found) if each.source.event_time is not None}
-    watermarks = Watermarks(told, {})
-    waiting = [deque(_pieces(beginning, rng)) for beginning in found]
-    numbered_so_far: list[PrefixPull] = []
+def pulls(prefixes: Sequence[SourcePrefix], rng: random.Random) -> tuple[PrefixPull, ...]:
+    """Return all rows and punctuations of all sources, in one of the orders in which an ingress may number them."""
+    columns = {n: each.source.event_time for n, each in enumerate(prefixes) if each.source.event_time is not None}
+    watermarks = Watermarks(columns, {})
+    waiting = [deque(_pieces(prefix, rng)) for prefix in prefixes]
+    numbered: list[PrefixPull] = []
     upto = 0
     while any(waiting):
         number = rng.choice([n for n, pieces in enumerate(waiting) if pieces])
         pull = _pull(number, waiting[number].popleft(), upto, watermarks)
         if pull.upto > upto:
-            numbered_so_far.append(pull)
+            numbered.append(pull)
             upto = pull.upto
-    return tuple(numbered_so_far)
+    return tuple(numbered)
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """What a source gives next: rows, or a mark, or its end."""
+    """The next item of a source: rows, or a punctuation, or its end."""
 
     rows: pa.RecordBatch
     mark: tuple[str, int | None] | None = None
     is_end: bool = False
 
 
-def _pieces(beginning: SourcePrefix, rng: random.Random) -> Iterator[_Piece]:
-    """Rows, cut at random and at the source's own marks, these marks, and the end."""
-    rows, punctuations = beginning.rows, beginning.punctuations
+def _pieces(prefix: SourcePrefix, rng: random.Random) -> Iterator[_Piece]:
+    """Yield the rows, cut at random and at the source's punctuations, with these punctuations and the end."""
+    rows, punctuations = prefix.rows, prefix.punctuations
     nothing = rows.slice(0, 0)
     some = (rng.randint(0, len(rows)) for _ in range(rng.randint(0, _CUTS_MAX)))
     before = 0
@@ -156,7 +156,7 @@ def _pieces(beginning: SourcePrefix, rng: random.Random) -> Iterator[_Piece]:
 
 
 def _pull(number: int, piece: _Piece, after: int, watermarks: Watermarks) -> PrefixPull:
-    """What a piece is when it is numbered behind `after`: as the ingress does it."""
+    """Number a piece, starting after `after`, as the ingress does."""
     count = len(piece.rows)
     punctuations: tuple[tuple[int, int], ...] = watermarks.behind(number, piece.rows, after) if count else ()
     among = tuple(Punctuation(sn, "watermark", value) for sn, value in punctuations)

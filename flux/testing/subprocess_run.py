@@ -1,12 +1,12 @@
-"""Elsewhere: the operator in other processes, to see whether it depends on the order of a set, or on the process.
+"""Runs of the operator in other processes, to see whether it depends on the order of a set, or on the process.
 
-Python draws the hash of text anew for each process. Two processes with seeds of our choice are given the same input;
-what they give must be the same. And the second goes on from the states that the first had in the middle: what is kept
-outside of the state, in a class attribute, a global or a cache, does not come along. They import the operator by its
-name, so it must have one: what is defined inside a function cannot be checked in this way, and that is said.
+Python seeds the hash of text anew for each process. Two processes with seeds of our choice get the same input and must
+give the same output. The second also resumes from the states that the first had in the middle: what is kept outside of
+the state, in a class attribute, a global or a cache, is missing there. The processes import the operator by its name.
+So an operator that is defined inside a function cannot be checked in this way, and the result says so.
 
-`main` is such a process: it reads and writes msgpack on the descriptors it was given. It has itself forked for each
-question, so that who answers has seen nothing: what an earlier question has left somewhere cannot be there.
+`main` is such a process: it reads requests and writes answers in msgpack, on the descriptors in its arguments. Each
+request is served by a new fork, so that nothing left by an earlier request can affect it.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from ..model.operator import Operator
 from ..model.punctuation import Punctuation
 from ..types.errors import FluxError, from_dict
 from ..wire.batches import batch_bytes
-from .harness import Begun, GivenInput, Output, Subject, Way, play, play_and_take
+from .harness import GivenInput, Output, StatesAt, Subject, Way, play, play_and_take
 from .hidden_state import HiddenState
 
 __all__ = ["SubprocessRun", "name_of"]
 
 SEEDS = ("1", "2")
-_AGAIN = 3
-# Instead of a number: what is asked is where it writes to, or what comes the second time.
-_CHANGED, _TWICE, _PUT_BACK = -1, -2, -3
+_REPEATS = 3
+# Instead of a number: return where the operator writes to, or the output of a second run.
+_CHANGED, _TWICE, _RESTORED = -1, -2, -3
 _PROGRAM = "from flux.testing.subprocess_run import main; main()"
 
 
 def name_of(factory: Any) -> tuple[str, str] | None:
-    """The module and the name in it under which a callable can be imported; None if there is none."""
+    """Return the module and the name in it under which a callable can be imported; None if there is none."""
     own = (str(getattr(factory, "__module__", "")), str(getattr(factory, "__qualname__", "")))
     places = (own, *_holders(factory))
     return next((place for place in places if place[0] != "__main__" and _found(*place) is factory), None)
 
 
 def _holders(factory: Any) -> list[tuple[str, str]]:
-    """Modules that hold it under some name: what `wrap` made has no name but the variable it was put into."""
+    """Return the modules that hold it under some name: what `wrap` returns has only the name of its variable."""
     return [
         (module, name)
         for module, loaded in list(sys.modules.items())
@@ -69,7 +69,7 @@ def _found(module: str, name: str) -> Any:
 
 @dataclass
 class SubprocessRun:
-    """Processes that have the operator of `subject`, which can be imported as `named`."""
+    """Processes that run the operator of `subject`, which can be imported as `named`."""
 
     subject: Subject
     named: tuple[str, str]
@@ -79,79 +79,79 @@ class SubprocessRun:
 
     def _process(self, seed: str) -> subprocess.Popen[bytes]:
         if seed not in self._processes:
-            self._processes[seed] = self._started(seed)
+            self._processes[seed] = self._start(seed)
         return self._processes[seed]
 
-    def _started(self, seed: str) -> subprocess.Popen[bytes]:
-        # What an operator prints must not come between: the pipes of the answers are others than those of the streams.
-        asks, answers = os.pipe(), os.pipe()
-        command = [sys.executable, "-c", _PROGRAM, str(asks[0]), str(answers[1])]
+    def _start(self, seed: str) -> subprocess.Popen[bytes]:
+        # An operator may print: requests and answers have pipes of their own, apart from the standard streams.
+        requests, answers = os.pipe(), os.pipe()
+        command = [sys.executable, "-c", _PROGRAM, str(requests[0]), str(answers[1])]
         paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
         environment = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": paths}
-        process = subprocess.Popen(command, env=environment, pass_fds=(asks[0], answers[1]), stdin=subprocess.DEVNULL)
-        os.close(asks[0])
+        fds = (requests[0], answers[1])
+        process = subprocess.Popen(command, env=environment, pass_fds=fds, stdin=subprocess.DEVNULL)
+        os.close(requests[0])
         os.close(answers[1])
-        process.stdin, process.stdout = os.fdopen(asks[1], "wb"), os.fdopen(answers[0], "rb")
+        process.stdin, process.stdout = os.fdopen(requests[1], "wb"), os.fdopen(answers[0], "rb")
         subject = self.subject
         plain = [*self.named, list(subject.key), subject.parameters, subject.partitions, subject.name]
-        _say(process.stdin, msgpack.packb(plain))
+        _write(process.stdin, msgpack.packb(plain))
         return process
 
     def play(self, given: GivenInput, number: int) -> tuple[list[Output], list[Output], list[Output] | None]:
-        """What the first gives, what the second, and what a third gives behind `number` with the first's states."""
+        """Return the outputs of two processes, and of a third that resumes after `number` with the first's states."""
         first, second = map(self._process, SEEDS)
         for process in (first, second):
-            self._ask(process, given, number)
-        # All that was asked is heard before any of it is looked at, for what it says may be an error.
-        (one, begun), (other, _) = map(_outputs, [self._said(process) for process in (first, second)])
+            self._request(process, given, number)
+        # Both answers are read before either is decoded, because decoding may raise an error.
+        (one, states), (other, _) = map(_outputs, [self._answer(process) for process in (first, second)])
         if not 0 < number < len(given.sn) + len(given.punctuations):
             return one, other, None
-        self._ask(second, given, number, begun)
-        return one, other, _outputs(self._said(second))[0]
+        self._request(second, given, number, states)
+        return one, other, _outputs(self._answer(second))[0]
 
-    def again(self, given: GivenInput) -> list[list[Output]]:
-        """What processes with the same hashes give. Several: two may agree by chance, as in odd numbers."""
-        return [self._asked_afresh(given, 0) for _ in range(_AGAIN)]
+    def run_again(self, given: GivenInput) -> list[list[Output]]:
+        """Return the outputs of several forks with the same hashes; only two might agree by chance."""
+        return [self._run_in_fork(given, 0) for _ in range(_REPEATS)]
 
-    def twice(self, given: GivenInput, put_back: bool = False) -> list[list[Output]]:
-        """What these give when they are given it once more; what is outside of instances may be put back between."""
-        return [self._asked_afresh(given, _PUT_BACK if put_back else _TWICE) for _ in range(_AGAIN)]
+    def run_twice(self, given: GivenInput, is_restored: bool = False) -> list[list[Output]]:
+        """Return the outputs of second runs; hidden state may be restored between the first run and the second."""
+        return [self._run_in_fork(given, _RESTORED if is_restored else _TWICE) for _ in range(_REPEATS)]
 
-    def changed(self, given: GivenInput) -> list[str]:
-        """Which places outside of its instances the operator writes to, where nobody has written to them before."""
+    def changed_places(self, given: GivenInput) -> list[str]:
+        """Return the places outside of its instances that the operator writes to in its first run."""
         second = self._process(SEEDS[1])
-        self._ask(second, given, _CHANGED)
-        places: list[str] = _document(self._said(second))["changed"]
+        self._request(second, given, _CHANGED)
+        places: list[str] = _document(self._answer(second))["changed"]
         return places
 
-    def _asked_afresh(self, given: GivenInput, number: int) -> list[Output]:
+    def _run_in_fork(self, given: GivenInput, number: int) -> list[Output]:
         second = self._process(SEEDS[1])
-        self._ask(second, given, number)
-        return _outputs(self._said(second))[0]
+        self._request(second, given, number)
+        return _outputs(self._answer(second))[0]
 
-    def _ask(
-        self, process: subprocess.Popen[bytes], given: GivenInput, number: int, begun: Begun | None = None
+    def _request(
+        self, process: subprocess.Popen[bytes], given: GivenInput, number: int, start: StatesAt | None = None
     ) -> None:
         punctuations = [[mark.sn, mark.kind, mark.value] for mark in given.punctuations]
-        states = None if begun is None else list(begun.states.items())
+        states = None if start is None else list(start.states.items())
+        request = [batch_bytes(given.rows), given.sn.tolist(), punctuations, number, states]
         assert process.stdin is not None
-        with suppress(BrokenPipeError):  # That it has ended is said where it is listened to.
-            _say(
-                process.stdin, msgpack.packb([batch_bytes(given.rows), given.sn.tolist(), punctuations, number, states])
-            )
+        with suppress(BrokenPipeError):  # The process has ended; `_answer` reports that.
+            _write(process.stdin, msgpack.packb(request))
 
-    def _said(self, process: subprocess.Popen[bytes]) -> bytes:
+    def _answer(self, process: subprocess.Popen[bytes]) -> bytes:
         assert process.stdout is not None
-        said = _hear(process.stdout)
-        if said is None:
+        answer = _read(process.stdout)
+        if answer is None:
             raise FluxError(
-                f"the process that was to run {self.subject.name} with other hashes ended with status "
-                f"{process.wait()}: can {'.'.join(self.named)} be imported there?"
+                f"the process for {self.subject.name} with other hashes ended with status {process.wait()}: can "
+                f"{'.'.join(self.named)} be imported there?"
             )
-        return said
+        return answer
 
     def close(self) -> None:
-        """End them."""
+        """End the processes."""
         for process in self._processes.values():
             assert process.stdin is not None and process.stdout is not None
             process.stdin.close()
@@ -159,39 +159,39 @@ class SubprocessRun:
             process.stdout.close()
 
 
-def _document(said: bytes) -> Any:
-    document = msgpack.unpackb(said)
+def _document(answer: bytes) -> Any:
+    document = msgpack.unpackb(answer)
     if "error" in document:
         raise from_dict(document)
     return document
 
 
-def _outputs(said: bytes) -> tuple[list[Output], Begun]:
-    document = _document(said)
-    begun = Begun(document["number"], dict(document["states"]))
-    return [Output(sn, sub, pid, {"": text}) for sn, sub, pid, text in document["outputs"]], begun
+def _outputs(answer: bytes) -> tuple[list[Output], StatesAt]:
+    document = _document(answer)
+    states = StatesAt(document["number"], dict(document["states"]))
+    return [Output(sn, sub, pid, {"": text}) for sn, sub, pid, text in document["outputs"]], states
 
 
-def _say(to: BinaryIO | Any, packed: bytes) -> None:
-    to.write(len(packed).to_bytes(8, "little") + packed)
-    to.flush()
+def _write(pipe: BinaryIO | Any, packed: bytes) -> None:
+    pipe.write(len(packed).to_bytes(8, "little") + packed)
+    pipe.flush()
 
 
-def _hear(of: BinaryIO | Any) -> bytes | None:
-    head = of.read(8)
-    return of.read(int.from_bytes(head, "little")) if len(head) == 8 else None
+def _read(pipe: BinaryIO | Any) -> bytes | None:
+    head = pipe.read(8)
+    return pipe.read(int.from_bytes(head, "little")) if len(head) == 8 else None
 
 
 def main() -> None:
-    """Answer until there is nothing more to answer."""
-    asks, answers = (os.fdopen(int(number), mode) for number, mode in zip(sys.argv[1:], ("rb", "wb"), strict=True))
-    module, name, key, parameters, partitions, called = msgpack.unpackb(_hear(asks))
+    """Answer requests until their pipe is closed."""
+    requests, answers = (os.fdopen(int(number), mode) for number, mode in zip(sys.argv[1:], ("rb", "wb"), strict=True))
+    module, name, key, parameters, partitions, title = msgpack.unpackb(_read(requests))
     found: Any = importlib.import_module(module)
     factory: Callable[[], Any] = functools.reduce(getattr, name.split("."), found)
-    subject = Subject(factory, tuple(key), parameters, partitions, called)
+    subject = Subject(factory, tuple(key), parameters, partitions, title)
     _warm_up()
-    while (asked := _hear(asks)) is not None:
-        _have_answered(subject, asked, answers)
+    while (request := _read(requests)) is not None:
+        _fork_and_answer(subject, request, answers)
 
 
 class _Nothing(Operator):
@@ -200,24 +200,24 @@ class _Nothing(Operator):
 
 
 def _warm_up() -> None:
-    """What is loaded at the first run of any operator is loaded here, and not in each who answers."""
+    """Load here what the first run of any operator loads, and not again in each fork."""
     given = GivenInput.of([{"k": 0}, Punctuation(0, "end")])
     play_and_take(Subject(_Nothing, ("k",), {}, 1, "nothing"), given, 1)
 
 
-def _have_answered(subject: Subject, asked: bytes, answers: BinaryIO | Any) -> None:
-    """Let a fork answer; and if it ends without, say so."""
+def _fork_and_answer(subject: Subject, request: bytes, answers: BinaryIO | Any) -> None:
+    """Let a fork answer a request; if it ends without an answer, answer with an error."""
     child = os.fork()
     if child:
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if status:
-            ended = FluxError(f"the process in which {subject.name} ran ended with status {status}, and said nothing")
-            _say(answers, msgpack.packb(ended.to_dict()))
+            error = FluxError(f"the process that ran {subject.name} ended with status {status} and without an answer")
+            _write(answers, msgpack.packb(error.to_dict()))
         return
     status = 1
     try:
-        np.random.seed()  # Each draws its own numbers, as forks do by themselves with those of `random`.
-        _say(answers, _answered(subject, asked))
+        np.random.seed()  # Each fork draws its own numbers; Python reseeds `random` in forks by itself.
+        _write(answers, _answer_or_error(subject, request))
         status = 0
     except BaseException:
         traceback.print_exc()
@@ -227,33 +227,31 @@ def _have_answered(subject: Subject, asked: bytes, answers: BinaryIO | Any) -> N
         os._exit(status)
 
 
-def _answered(subject: Subject, asked: bytes) -> bytes:
+def _answer_or_error(subject: Subject, request: bytes) -> bytes:
     try:
-        said = _answer(subject, *msgpack.unpackb(asked))
+        answer = _run(subject, *msgpack.unpackb(request))
     except FluxError as error:
-        said = error.to_dict()
-    packed: bytes = msgpack.packb(said)
+        answer = error.to_dict()
+    packed: bytes = msgpack.packb(answer)
     return packed
 
 
-def _answer(
-    subject: Subject, rows: bytes, sn: list[int], punctuations: Any, number: int, states: Any
-) -> dict[str, Any]:
+def _run(subject: Subject, rows: bytes, sn: list[int], punctuations: Any, number: int, states: Any) -> dict[str, Any]:
     batch = pa.ipc.open_stream(pa.py_buffer(rows)).read_next_batch()
     given = GivenInput(batch, np.array(sn, np.int64), tuple(Punctuation(*mark) for mark in punctuations))
-    outside = HiddenState(subject.factory, subject.parameters)
+    hidden = HiddenState(subject.factory, subject.parameters)
     if number == _CHANGED:
-        return {"changed": outside.changed_by(lambda: play(subject, given, Way()))}
-    if number in (_TWICE, _PUT_BACK):
-        with outside.copied() if number == _PUT_BACK else nullcontext():
+        return {"changed": hidden.changed_by(lambda: play(subject, given, Way()))}
+    if number in (_TWICE, _RESTORED):
+        with hidden.replaced_by_copies() if number == _RESTORED else nullcontext():
             play(subject, given, Way())
     if states is None:
-        outputs, begun = play_and_take(subject, given, number)
+        outputs, taken = play_and_take(subject, given, number)
     else:
-        begun = Begun(number, {})
-        outputs = play(subject, given, Way(), Begun(number, dict(states)))
+        taken = StatesAt(number, {})
+        outputs = play(subject, given, Way(), StatesAt(number, dict(states)))
     return {
         "outputs": [[o.sn, o.sub, o.partition, repr(o.values)] for o in outputs],
-        "number": begun.number,
-        "states": list(begun.states.items()),
+        "number": taken.number,
+        "states": list(taken.states.items()),
     }

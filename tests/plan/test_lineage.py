@@ -24,7 +24,7 @@ from flux.model.batch import Batch
 from flux.model.punctuation import Punctuation
 from flux.operators import Distinct, TimeWindow, TopK
 from flux.plan.graph import StepNode
-from flux.testing.flow_simulation import _scenario, planned
+from flux.testing.flow_simulation import _scenario, make_small_plan
 from flux.testing.flow_world import plain_outputs
 from flux.testing.source_prefix import source_prefixes
 from flux.types.hashing import partition_of
@@ -137,7 +137,7 @@ def pairs_in_duckdb(rows: pa.Table) -> list[tuple[int, int]]:
 
 def told_by(flow: flux.Dataflow, rows: int) -> list[dict[str, Any]]:
     """What comes to the sink in a plain run of the operators: one stage after the other, without processes."""
-    plan = planned(flow, sites=2, standby=0, partitions=3)
+    plan = make_small_plan(flow, sites=2, standby=0, partitions=3)
     [output] = plain_outputs(_scenario(plan, source_prefixes(flow._logical.sources, rows, flow.name), {}, 0))
     return [row.value.arrow.to_pylist()[0] for row in output]
 

@@ -17,23 +17,33 @@ ROWS = st.lists(
 )
 SHARED = "keeps state outside of its instances"
 VARIES = "gives different output each time it is run"
-STATE = "does not come back from its state as it was"
+STATE = "is not the same when restored from its state"
 
 # By operator: the claim, what is said, what else is said, and how many events the smallest input has.
 FAULTS: dict[Any, tuple[str, str, str, int]] = {
     attacks.Offsetless: ("batching", "depends on where batches are cut", r"\[1\] \[2\] end", 3),
-    attacks.Keeping: ("input", "writes to what is not its own", "the input of row 1 was kept, and written to", 3),
-    attacks.Finishing: ("input", "writes to what is not its own", "the input of row 1 was kept, and written to", 2),
-    attacks.Caching: ("shared", SHARED, r"It changed testing\.attacks\._number", 3),
-    attacks.Greeting: ("shared", SHARED, r"It changed testing\.attacks\._MET\.", 2),
+    attacks.Keeping: ("input", "writes to rows that it does not own", "the input of row 1 was kept, and written to", 3),
+    attacks.Finishing: (
+        "input",
+        "writes to rows that it does not own",
+        "the input of row 1 was kept, and written to",
+        2,
+    ),
+    attacks.Caching: ("shared", SHARED, r"It changed tests\.testing\.attacks\._number", 3),
+    attacks.Greeting: ("shared", SHARED, r"It changed tests\.testing\.attacks\._MET\.", 2),
     attacks.Counting: ("shared", SHARED, r"It changed _count\.calls\.", 2),
-    attacks.Contextual: ("repeats", VARIES, "what differs was left over from the run before", 2),
+    attacks.Contextual: ("repeats", VARIES, "The difference was left over from the run before", 2),
     attacks.Addressed: ("repeats", VARIES, r"not depend on id\(\)", 2),
-    attacks.Returning: ("round trip", STATE, r"\[1\] \(state of partition \d goes to another site and back\) \[2\]", 3),
+    attacks.Returning: (
+        "round trip",
+        STATE,
+        r"\[1\] \(state of partition \d moves to another site and back\) \[2\]",
+        3,
+    ),
     attacks.Threaded: ("repeats", VARIES, "order in which threads end", 2),
-    attacks.Windowed: ("round trip", STATE, r"\[1\] \(state of partition \d goes to another site\) \[2\] end", 3),
+    attacks.Windowed: ("round trip", STATE, r"\[1\] \(state of partition \d moves to another site\) \[2\] end", 3),
     attacks.Given: ("clock", "depends on the clock", r"attacks\.py:\d+ \(time\.time\)", 2),
-    attacks.Ending: ("raises", "raises", "the process in which Ending ran ended with status 7, and said nothing", 2),
+    attacks.Ending: ("raises", "raises", "the process that ran Ending ended with status 7 and without an answer", 2),
     attacks.RaisingElsewhere: ("raises", "raises", r"\[1\] end, in another process\n\nOperatorError: .*not here", 2),
     attacks.KeyedForgetful: ("round trip", STATE, "What to do: Let on_tuple return everything", 3),
     attacks.LogicForgetful: ("round trip", STATE, r"What to do: Let snapshot\(\) return everything", 3),

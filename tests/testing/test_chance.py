@@ -41,7 +41,7 @@ def test_what_is_raised_once_and_not_again_is_told_with_its_cause() -> None:
         text
     )
     assert "raised ValueError: the fiftieth" in text
-    assert "this was seen, and when the same was run again, in none of 5 runs." in text
+    assert "the fault occurred once, and then in none of 5 runs of the same input." in text
 
 
 def test_rare_randomness_is_not_taken_for_a_matter_of_batches() -> None:
@@ -55,7 +55,7 @@ def test_rare_randomness_is_not_taken_for_a_matter_of_batches() -> None:
 
     fault = fault_of(Rarely)
     assert fault.claim in ("repeats", "chance"), str(fault)
-    assert "It is non-deterministic: this was seen, and when the same was run again, in " in str(fault)
+    assert "It is non-deterministic: the fault occurred once, and then in " in str(fault)
 
 
 def test_rows_that_do_not_depend_on_hypothesis_alone_are_a_plan_error() -> None:

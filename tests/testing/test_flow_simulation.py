@@ -10,7 +10,7 @@ import pytest
 
 import flux
 from flux.testing import SimulationFailed, simulate
-from flux.testing.flow_simulation import planned
+from flux.testing.flow_simulation import make_small_plan
 from flux.types.errors import PlanError
 from tests.testing import faulty
 
@@ -76,7 +76,7 @@ def test_what_happened_can_be_printed(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_worlds_are_small() -> None:
-    plan = planned(flow_of(faulty.Totals, Lengths), 3, 1, 2)
+    plan = make_small_plan(flow_of(faulty.Totals, Lengths), 3, 1, 2)
     assert [segment.partitions for segment in plan.segments] == [2, 2]
     assert all(step.partitions == 2 for segment in plan.segments for step in segment.steps)
 
@@ -84,15 +84,15 @@ def test_worlds_are_small() -> None:
 @pytest.mark.parametrize(
     ("said", "says"),
     [
-        ({"faults": {"earthquakes": 1}}, "there are no faults earthquakes; there are crashes, restarts"),
-        ({"faults": -1}, "faults counts crashes, 0 or more; came -1"),
-        ({"faults": {"moves": "many"}}, "faults counts moves, 0 or more; came 'many'"),
-        ({"seeds": 0}, "seeds is how many worlds, at least 1, or which; came 0"),
-        ({"seeds": -1}, "seeds is how many worlds, at least 1, or which; came -1"),
-        ({"seeds": []}, r"seeds is how many worlds, at least 1, or which; came \[\]"),
-        ({"seeds": "17"}, "seeds is how many worlds, at least 1, or which; came '17'"),
-        ({"partitions": 0}, "partitions is at least 1; came 0"),
-        ({"flow": faulty.Totals}, "the first argument is a flux.Dataflow; came <class"),
+        ({"faults": {"earthquakes": 1}}, "unknown kinds of faults: earthquakes; expected crashes, restarts"),
+        ({"faults": -1}, "faults counts crashes, 0 or more; got -1"),
+        ({"faults": {"moves": "many"}}, "faults counts moves, 0 or more; got 'many'"),
+        ({"seeds": 0}, "seeds is the number of worlds, at least 1, or a list of seeds; got 0"),
+        ({"seeds": -1}, "seeds is the number of worlds, at least 1, or a list of seeds; got -1"),
+        ({"seeds": []}, r"seeds is the number of worlds, at least 1, or a list of seeds; got \[\]"),
+        ({"seeds": "17"}, "seeds is the number of worlds, at least 1, or a list of seeds; got '17'"),
+        ({"partitions": 0}, "partitions is at least 1; got 0"),
+        ({"flow": faulty.Totals}, "the first argument is a flux.Dataflow; got <class"),
     ],
 )
 def test_what_cannot_be_simulated_is_a_plan_error(said: dict[str, Any], says: str) -> None:
@@ -113,7 +113,7 @@ def test_state_that_cannot_be_made_again_is_told_with_the_seed() -> None:
 def test_what_came_is_told_beside_what_was_expected() -> None:
     with pytest.raises(SimulationFailed) as caught:
         simulate(flow_of(faulty.Batchy), seeds=30, rows=12)
-    assert re.search(r"\n    expected: .*'total': .*\n    came:     .*'total': ", str(caught.value)), str(caught.value)
+    assert re.search(r"\n    expected: .*'total': .*\n    got:      .*'total': ", str(caught.value)), str(caught.value)
 
 
 def test_a_source_without_rows_is_a_plan_error() -> None:

@@ -41,12 +41,22 @@ def test_a_strategy_for_one_row_will_do_and_so_will_a_factory() -> None:
 FAULTS: dict[Any, tuple[str, str, str, int]] = {
     faulty.Forgetful: (
         "round trip",
-        "does not come back from its state as it was",
+        "is not the same when restored from its state",
         "Let get_state return everything",
         3,
     ),
-    faulty.Destructive: ("round trip", "does not come back from its state as it was", "get_state itself changes", 2),
-    faulty.Batchy: ("batching", "depends on where batches are cut", "only boundaries one may see are punctuations", 3),
+    faulty.Destructive: (
+        "round trip",
+        "is not the same when restored from its state",
+        "get_state itself must change nothing",
+        2,
+    ),
+    faulty.Batchy: (
+        "batching",
+        "depends on where batches are cut",
+        "only boundaries that may matter are punctuations",
+        3,
+    ),
     faulty.Hourly: ("clock", "depends on the clock", r"reads the clock at .*faulty.py:\d+ \(datetime.now\)", 2),
     faulty.Slow: ("clock", "depends on the clock", r"faulty.py:\d+ \(time.time\)", 2),
     faulty.Dated: ("clock", "depends on the clock", r"faulty.py:\d+ \(time.strftime\)", 2),
@@ -54,8 +64,13 @@ FAULTS: dict[Any, tuple[str, str, str, int]] = {
     faulty.Taken: ("clock", "depends on the clock", r"faulty.py:\d+ \(time.gmtime\)", 2),
     faulty.Lucky: ("repeats", "gives different output each time it is run", "must not draw random numbers", 2),
     faulty.Unordered: ("hash order", r"depends on the order of a set or on hash\(\)", r"sorted\(some_set\)", 2),
-    faulty.Vandal: ("input", "writes to what is not its own", "process wrote to its input", 2),
-    faulty.Reusing: ("input", "writes to what is not its own", "written to afterwards, when it was on its way", 3),
+    faulty.Vandal: ("input", "writes to rows that it does not own", "process wrote to its input", 2),
+    faulty.Reusing: (
+        "input",
+        "writes to rows that it does not own",
+        "written to after it was emitted, while in flight",
+        3,
+    ),
     faulty.Summing: ("floats", "sums floating-point numbers by batch", "differ in their last digits", 4),
     faulty.Raising: ("raises", "raises", "ValueError: too large", 2),
     faulty.Closed: ("raises", "raises", r"a secret of type Secret, at the state of key .*\['inside'\]\[0\], cannot", 2),
@@ -69,11 +84,16 @@ FAULTS: dict[Any, tuple[str, str, str, int]] = {
     faulty.Shared: ("shared", "keeps state outside of its instances", r"It changed Shared\.counts\.", 3),
     faulty.Remembering: ("shared", "keeps state outside of its instances", r"It changed Shared\.counts\.", 2),
     faulty.Default: ("shared", "keeps state outside of its instances", "default argument kept of Default.process", 2),
-    faulty.Global: ("shared", "keeps state outside of its instances", r"It changed testing\.faulty\._COUNTS\.", 3),
+    faulty.Global: (
+        "shared",
+        "keeps state outside of its instances",
+        r"It changed tests\.testing\.faulty\._COUNTS\.",
+        3,
+    ),
     faulty.Numbered: ("process", "depends on the process in which it runs", r"not depend on os\.getpid\(\)", 2),
     faulty.Hasty: ("batching", "depends on where batches are cut", "What it means", 66),
     faulty.Undecodable: ("raises", "raises", "decode_state must take what encode_state returns", 2),
-    faulty.Mixing: ("round trip", "does not come back from its state as it was", "drop_partition forget it", 3),
+    faulty.Mixing: ("round trip", "is not the same when restored from its state", "drop_partition forget it", 3),
 }
 
 
@@ -261,7 +281,7 @@ def test_punctuations_are_part_of_the_input_and_watermarks_are_near_event_time()
 
 
 def test_a_column_that_is_not_there_is_said() -> None:
-    with pytest.raises(PlanError, match=r"say which of the columns value, word are the key, as in key='value'"):
+    with pytest.raises(PlanError, match=r"name the key among the columns value, word, as in key='value'"):
         check_operator(faulty.Totals, rows=ROWS.filter(len))
     with pytest.raises(PlanError, match="the rows have no column nowhere; they have value, word"):
         check_operator(faulty.Totals, rows=ROWS, key="nowhere")
@@ -270,14 +290,14 @@ def test_a_column_that_is_not_there_is_said() -> None:
 @pytest.mark.parametrize(
     ("said", "says"),
     [
-        ({"rows": [{"word": "a", "value": 1.0}]}, r"rows is a strategy of hypothesis .* came a list"),
-        ({"rows": {"word": st.text()}}, r"rows is a strategy of hypothesis .* came a dict"),
+        ({"rows": [{"word": "a", "value": 1.0}]}, r"rows is a strategy of hypothesis .* got a list"),
+        ({"rows": {"word": st.text()}}, r"rows is a strategy of hypothesis .* got a dict"),
         ({"rows": st.tuples(st.text())}, r"rows draws dicts, or lists of dicts; it drew \(''"),
         ({"rows": st.lists(st.integers(), min_size=1)}, r"rows draws dicts, or lists of dicts; it drew \[0"),
         ({"rows": st.just([])}, "rows drew no row in any of the examples"),
-        ({"event_time": "nowhere"}, "the rows have no column nowhere, which event_time says; they have value, word"),
-        ({"examples": 0}, "examples is how many inputs are tried, at least 1; came 0"),
-        ({"examples": -1}, "examples is how many inputs are tried, at least 1; came -1"),
+        ({"event_time": "nowhere"}, "the rows have no column nowhere, which event_time names; they have value, word"),
+        ({"examples": 0}, "examples is how many inputs are tried, at least 1; got 0"),
+        ({"examples": -1}, "examples is how many inputs are tried, at least 1; got -1"),
         ({"schema": {"word": "nonsense"}}, "schema: .*'word'"),
     ],
 )
@@ -294,8 +314,8 @@ def test_a_schema_may_be_a_dict_as_output_may() -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["a", 1], r"column 'word': .* Draw values of one type that fit, or say schema=pyarrow.schema\("),
-        ([2**70], "column 'word': values of int came, and Arrow says .*[Ii]nt too (big|large)"),
+        (["a", 1], r"column 'word': .* Draw values of one type that fit, or set schema=pyarrow.schema\("),
+        ([2**70], "column 'word': got values of int, and Arrow reports .*[Ii]nt too (big|large)"),
     ],
 )
 def test_values_that_make_no_column_are_a_plan_error_that_names_it(words: list[Any], says: str) -> None:

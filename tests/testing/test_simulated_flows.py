@@ -14,7 +14,7 @@ import trio
 
 import flux
 from flux.testing import SimulationFailed, simulate, source_prefix
-from flux.testing.flow_simulation import _scenario, planned
+from flux.testing.flow_simulation import _scenario, make_small_plan
 from flux.testing.flow_world import plain_outputs
 from flux.testing.source_prefix import pulls
 from flux.types.errors import PlanError
@@ -28,7 +28,8 @@ def plain(flow: flux.Dataflow, seed: int = 0) -> list[list[str]]:
     """What each sink is given in the plain run that simulated worlds are compared with."""
     found = source_prefix.source_prefixes(flow._logical.sources, 60, flow.name)
     return [
-        [row.value.text for row in rows] for rows in plain_outputs(_scenario(planned(flow, 3, 1, 3), found, {}, seed))
+        [row.value.text for row in rows]
+        for rows in plain_outputs(_scenario(make_small_plan(flow, 3, 1, 3), found, {}, seed))
     ]
 
 
@@ -203,15 +204,15 @@ def passed_on(source: Any) -> flux.Dataflow:
 
 
 def test_a_source_that_begins_with_a_run_is_refused() -> None:
-    with pytest.raises(PlanError, match=r"source Begins of 'refused' begins when a run does.*Table"):
+    with pytest.raises(PlanError, match=r"source Begins of 'refused' starts with a run.*Table"):
         simulate(passed_on(Begins([{"card": 1}])))
 
 
 def test_a_source_that_neither_goes_on_nor_ends_is_refused_unless_it_has_given_enough(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(source_prefix, "PATIENCE_S", 0.05)
-    with pytest.raises(PlanError, match="source Endless gave 1 of the 60 rows that were asked for, nothing more"):
+    monkeypatch.setattr(source_prefix, "SOURCE_TIMEOUT_S", 0.05)
+    with pytest.raises(PlanError, match="source Endless gave 1 of the 60 requested rows, nothing more"):
         simulate(passed_on(Endless()))
     assert simulate(passed_on(Endless()), rows=1, seeds=2).outputs == 1
 
