@@ -203,10 +203,8 @@ def _describe_moves(pids: list[int], reads: bool) -> Iterator[str]:
     """Yield the moves of partitions at one place; a partition that moves twice is back where it was."""
     once = sorted({pid for pid in pids if reads or pids.count(pid) % 2})
     back = sorted({*pids} - {*once})
-    for some, what in (
-        (once, "is read" if reads else "moves to another site"),
-        (back, "moves to another site and back"),
-    ):
+    move = "moves to another site"
+    for some, what in ((once, "is read" if reads else move), (back, f"{move} and back")):
         if some:
             yield f"(state of partition {', '.join(map(str, some))} {what})"
 

@@ -182,9 +182,7 @@ class FlowScenario(Scenario):
             for i, text in enumerate(_texts(output.arrow)):
                 position = (int(output.sn[i]), sub[i], number, partition, int(consumers[i]))
                 yield Row(*position, Cells(output.arrow.slice(i, 1), text, ties[position]))
-                ties[position] += (
-                    stage not in self.unordered
-                )  # In unordered stages the order of emission means nothing.
+                ties[position] += stage not in self.unordered  # There, the order of emission means nothing.
 
     @cached_property
     def _words(self) -> int:

@@ -71,8 +71,8 @@ def check_operator(
         raise PlanError(f"check_operator: examples is how many inputs are tried, at least 1; got {examples}")
     subject = _subject(factory, key, parameters or {})
     inputs = Inputs(rows, _schema(schema), event_time, punctuations)
-    in_process = Properties(subject, FakeClock([factory, subject.parameters]))
-    subprocesses = _subprocess_properties(subject)
+    clock = FakeClock([factory, subject.parameters])
+    in_process, subprocesses = Properties(subject, clock), _subprocess_properties(subject)
     try:
         claims = _try_claims(in_process, inputs, examples)
         if isinstance(subprocesses, str):

@@ -140,10 +140,7 @@ def replay(scenario: Scenario, story: Iterable[str]) -> str:
     try:
         for line in story:
             after = {
-                a
-                for state in states
-                for (action, node), a in successors(world, state)[0]
-                if f"{node}: {action}" == line
+                a for state in states for (what, node), a in successors(world, state)[0] if f"{node}: {what}" == line
             }
             if not after:
                 raise ValueError(f"a story has the step {line!r}, which is not possible there in {scenario}")

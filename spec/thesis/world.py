@@ -26,9 +26,7 @@ GlobalState = tuple[int, ...]
 Choice = tuple[str, str]  # The action, and the node that takes it.
 GONE = 0
 EMPTY = 0
-Outcome = tuple[
-    str, int, tuple[tuple[int, int], ...], Copy | None
-]  # Row, process, posts, the copy whose death was processed.
+Outcome = tuple[str, int, tuple[tuple[int, int], ...], Copy | None]  # Row, process, posts, the copy now known dead.
 
 
 class Numbers:
