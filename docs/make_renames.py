@@ -130,7 +130,9 @@ def inner_rows(module: str, name: str, thing: Thing, after: str, now: Thing) -> 
 def main(before: str, after: str) -> None:
     found = list(rows(modules(Path(before)), modules(Path(after))))
     print("Renames\n=======\n")
-    print("Every name that changed in the renovation, made by ``docs/make_renames.py`` from both trees. The design pages")
+    print(
+        "Every name that changed in the renovation, made by ``docs/make_renames.py`` from both trees. The design pages"
+    )
     print("speak of the old names.\n")
     for kind in ("module", "class", "function", "method", "field", "name"):
         these = [(old, new) for each, old, new in found if each == kind]

@@ -12,7 +12,7 @@ from flux.controller.view_journal import _decode
 from flux.driver.processes import Process
 from flux.plan.plan import EGRESS, INGRESS
 from flux.protocols.messages import View
-from flux.storage.journal import MAGIC, _framed, _records
+from flux.storage.journal import MAGIC, _frame, _records
 
 UNACKNOWLEDGED_MIN = 1_000  # Rows on their way, without which a fault proves little.
 
@@ -46,7 +46,7 @@ class Watch:
             new = MAGIC + journal.read()
         for record in _records(path, new):
             self._view, _ = _decode(path, record.content)
-            self._read_bytes += len(_framed(record.content))
+            self._read_bytes += len(_frame(record.content))
             held = {node for stage in self._view.copies for copies in stage for node in copies}
             self._held.update({node: node in held for node in self._view.nodes if self._view.alive(node)})
         assert self._view is not None, "a run that has started has a view"
