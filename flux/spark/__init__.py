@@ -1,4 +1,4 @@
-"""Streams in from Spark and out to it, sites on its executors, and its own stateful operators, unchanged."""
+"""Spark as a source and a sink, sites on its executors, and its own stateful operators, unchanged."""
 
 from .cluster.executor_sites import Cluster
 from .java import check_java

@@ -1,9 +1,9 @@
-"""The package as one file that Spark carries to its executors, as `--py-files` and `addPyFile` take it.
+"""The package as one archive that Spark ships to its executors, for `--py-files` and `addPyFile`.
 
     python -m flux.spark.archive flux.zip
 
-It holds Flux alone. What Flux needs besides (trio, msgpack, sortedcontainers, pyarrow, numpy) is installed on the
-executors, or travels with ``--archives``; docs/spark.rst says how.
+It holds only Flux. The packages that Flux needs (trio, msgpack, sortedcontainers, pyarrow, numpy) must be installed on
+the executors, or shipped with ``--archives``; docs/spark.rst says how.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ from ..types.errors import FluxError
 PACKAGE = Path(__file__).parent.parent
 
 
-def travels_already() -> bool:
-    """Whether this process itself has Flux from an archive, which Spark then gave to everybody."""
+def is_archived() -> bool:
+    """Whether this process imported Flux from an archive, which Spark has then shipped to all executors."""
     return not PACKAGE.is_dir()
 
 
 def write_archive(path: str | os.PathLike[str]) -> None:
     """Write the package, source and compiled, to the zip file `path`."""
-    if travels_already():
-        raise FluxError(f"Flux is an archive here, {PACKAGE.parent}: use that one")
+    if is_archived():
+        raise FluxError(f"Flux is already an archive here, {PACKAGE.parent}: use that one")
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, tempfile.TemporaryDirectory() as scratch:
         compiled = os.path.join(scratch, "module.pyc")
         for source in _sources():
             name = str(Path("flux") / source.relative_to(PACKAGE))
             archive.write(source, name)
-            # Without it, every worker of every executor would compile each module that it imports.
+            # Otherwise every worker of every executor would compile each module that it imports.
             py_compile.compile(str(source), compiled, dfile=name, doraise=True)
             archive.write(compiled, f"{name}c")
 
 
 def archive() -> str:
-    """The path of an archive of the package as it is now; made once, and again when a file has changed."""
+    """Return the path of an archive of the current package; written once, and again when a file has changed."""
     state = repr([(str(path), path.stat().st_mtime_ns) for path in _sources()]) + importlib.util.MAGIC_NUMBER.hex()
     name = f"flux-{hashlib.sha256(state.encode()).hexdigest()[:16]}.zip"
     folder = Path(tempfile.gettempdir()) / f"flux-archives-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.stat().st_uid != os.getuid():
-        raise FluxError(f"{folder} belongs to somebody else; name another directory for temporary files by TMPDIR")
+        raise FluxError(f"{folder} belongs to another user; set TMPDIR to another directory for temporary files")
     path = folder / name
     if not path.exists():
         fresh = folder / f"{name}.{os.getpid()}"
@@ -58,7 +58,7 @@ def archive() -> str:
 
 
 def _sources() -> list[Path]:
-    # By hand, because protocols and spec may be links, which `rglob` does not follow.
+    # Not `rglob`: protocols and spec may be links, which it does not follow.
     found = []
     for folder, _, names in os.walk(PACKAGE, followlinks=True):
         found += [Path(folder) / name for name in names if name.endswith((".py", ".typed"))]

@@ -1,17 +1,17 @@
-"""A Spark session made ready for Flux: the format "flux" is known to it, and its executors have Flux."""
+"""Preparation of a Spark session for Flux: registers the format "flux", and ships Flux to the executors."""
 
 from __future__ import annotations
 
 import sys
 from typing import Any
 
-from .archive import archive, travels_already
+from .archive import archive, is_archived
 
-_SHIPPED = "_flux_archive"
+_ARCHIVE_ATTRIBUTE = "_flux_archive"
 
 
 def register(spark: Any) -> None:
-    """Make the format "flux" known to the session, and carry Flux to its executors; as often as one likes.
+    """Register the format "flux" with the session, and ship Flux to its executors; repeated calls are harmless.
 
     `flux.spark.Stream` and `flux.spark.Cluster` call it themselves; ``spark.readStream.format("flux")`` needs it.
     """
@@ -21,32 +21,32 @@ def register(spark: Any) -> None:
 
     context = spark.sparkContext
     if context.master.startswith("local") and context.pythonExec == "python3":
-        # Nobody chose that Python: it is Spark's default, and may be another one than ours, without pyarrow.
+        # That Python is Spark's default, not a choice of the user's. It may differ from ours and lack pyarrow.
         context.pythonExec = sys.executable
     ship(context)
-    # By value, tasks that write need msgpack and pyarrow but not Flux. It also spares each commit, which Spark runs in
-    # a new process, the import of all of Flux: as long as a whole small micro-batch takes.
+    # Pickled by value, tasks that write need msgpack and pyarrow but not Flux. It also saves each commit, which Spark
+    # runs in a new process, the import of all of Flux, which takes as long as a small micro-batch.
     cloudpickle.register_pickle_by_value(staging_protocol)
     cloudpickle.register_pickle_by_value(writer)
     spark.dataSource.register(writer.FluxSink)
 
 
 def activate(spark: Any) -> None:
-    """Let this thread know the session: formats are looked up in the active one, and a new thread has none."""
+    """Activate the session in this thread: formats are looked up in the active one, and a new thread has none."""
     spark._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
 
 
 def ship(context: Any) -> None:
-    """Carry Flux to the executors of an application, once."""
-    if not travels_already() and not hasattr(context, _SHIPPED):
+    """Ship Flux to the executors of an application, once."""
+    if not is_archived() and not hasattr(context, _ARCHIVE_ATTRIBUTE):
         path = archive()
         context.addPyFile(path)
-        setattr(context, _SHIPPED, path)
+        setattr(context, _ARCHIVE_ATTRIBUTE, path)
 
 
 def driver_host(context: Any) -> str:
-    """Where executors reach this machine."""
+    """Return the host name at which executors reach this machine."""
     if context.master.startswith("local[") or context.master == "local":
-        return "127.0.0.1"  # They are in one process with the driver.
+        return "127.0.0.1"  # The executor is in the driver's process.
     host: str = context.getConf().get("spark.driver.host")
     return host

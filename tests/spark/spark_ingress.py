@@ -78,7 +78,7 @@ class Ingress:
         assert not self._thread.is_alive()
 
     def kill(self) -> None:
-        """Stop at once, as a killed process does: no conversation is ended properly."""
+        """Stop at once, as a killed process does: no connection is ended properly."""
         if self._thread.is_alive():
             trio.from_thread.run_sync(self._scope.cancel, trio_token=self._token)
         self._thread.join(DEADLINE_S)

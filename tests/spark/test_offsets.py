@@ -79,7 +79,7 @@ def test_later_micro_batches_are_not_skipped() -> None:
 
 def test_the_clock_and_the_newest_event_time_go_on_where_they_were() -> None:
     times = BatchTimes("n", 2_000, [5_000_000, 90], now_ms=lambda: 7)
-    times.see(pa.record_batch({"n": [4_000]}))
+    times.observe(pa.record_batch({"n": [4_000]}))
     assert times.punctuations(3) == (("watermark", 3_000), ("clock", 90), ("batch", 3))
-    times.see(pa.record_batch({"n": [7_000]}))
+    times.observe(pa.record_batch({"n": [7_000]}))
     assert times.punctuations(4) == (("watermark", 5_000), ("clock", 90), ("batch", 4))

@@ -209,7 +209,7 @@ def test_until_end_a_reader_waits_for_rows_and_returns_at_the_end(tmp_path: Path
 
 
 def test_until_end_an_abandoned_stream_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flux.spark.sink.reader.ABANDONED_S", 0.05)
+    monkeypatch.setattr("flux.spark.sink.reader.ABANDONED_TIMEOUT_S", 0.05)
     written, _ = outlet(tmp_path)
     written.write(rows(0, 5), 0, 5)
     os.close(written._lock)  # As when the egress and its run are gone.
@@ -240,7 +240,7 @@ def test_tasks_are_sent_their_rows_where_they_cannot_read_them(tmp_path: Path) -
         path.unlink()
     assert [n for batch in reading.read(pieces[0]) for n in batch.column("n").to_pylist()] == list(range(5))
     blind = reader(tmp_path).partitions(start, reading.latestOffset(start, ReadAllAvailable()))
-    with pytest.raises(FileNotFoundError, match=r'not there on this executor.s host.*option\("deliver", "task"\)'):
+    with pytest.raises(FileNotFoundError, match=r'does not exist on this executor.s host.*option\("deliver", "task"\)'):
         list(reading.read(blind[0]))
 
 
@@ -253,7 +253,7 @@ def test_another_runs_output_is_not_touched(tmp_path: Path) -> None:
     checkpoint = old.initialOffset()
     _, upto = outlet(tmp_path, run="another", overwrite=True)
     assert upto == 0 and all_values(tmp_path) == []
-    with pytest.raises(ValueError, match="output of another run of Flux than the one that this query's checkpoint"):
+    with pytest.raises(ValueError, match="output of another run of Flux than the one in this query's checkpoint"):
         reader(tmp_path).latestOffset(checkpoint, ReadAllAvailable())
 
 
@@ -271,7 +271,7 @@ def test_damage_is_noticed(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-    with pytest.raises(OSError, match=r"is damaged: the 5 rows at 0 do not fit their checksum"):
+    with pytest.raises(OSError, match=r"is damaged: the 5 rows at 0 do not match their checksum"):
         all_values(tmp_path)
 
 
@@ -290,9 +290,9 @@ def test_a_sink_for_spark_needs_declared_columns() -> None:
     ("options", "message"),
     [
         ({"path": ""}, r"give \.option\(.path., directory of a flux\.spark\.Outlet\)"),
-        ({"path": "x", "maxRowsPerTrigger": "0"}, "option maxrowspertrigger is a whole number above 0, '0' came"),
-        ({"path": "x", "until": "never"}, "option until is now or end, 'never' came"),
-        ({"path": "x", "deliver": "mail"}, "option deliver is file or task, 'mail' came"),
+        ({"path": "x", "maxRowsPerTrigger": "0"}, "option maxrowspertrigger is a whole number above 0, got '0'"),
+        ({"path": "x", "until": "never"}, "option until is now or end, got 'never'"),
+        ({"path": "x", "deliver": "mail"}, "option deliver is file or task, got 'mail'"),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, str], message: str) -> None:

@@ -134,7 +134,7 @@ def test_a_query_that_waits_for_rows_can_be_stopped(spark: Any, tmp_path: Path) 
     with flow.start(sites=2):
         waiting = query(frame(spark, tmp_path / "outlet", until="end"), tmp_path, availableNow=True)
         # The first row comes at once, the next in minutes; it has been asked for when the first is done with.
-        wait_until(lambda: outlet_store.done(str(tmp_path / "outlet")) == 1 or not waiting.isActive, "the first row")
+        wait_until(lambda: outlet_store.read_end(str(tmp_path / "outlet")) == 1 or not waiting.isActive, "first row")
         assert waiting.isActive, waiting.exception()
         began = time.monotonic()
         waiting.stop()
@@ -159,4 +159,4 @@ def test_an_outlet_is_read_as_a_stream(spark: Any, tmp_path: Path) -> None:
 def test_a_directory_that_is_no_outlet_is_said_in_one_line(spark: Any, tmp_path: Path) -> None:
     with pytest.raises(Exception) as raised:  # which class it is, is Spark's affair
         frame(spark, tmp_path)
-    assert _reason(raised.value).startswith(f'FileNotFoundError: format("flux"): {tmp_path} is no outlet of a dataflow')
+    assert f'FileNotFoundError: format("flux"): {tmp_path} is not an outlet of a dataflow' in _reason(raised.value)

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from spark_ingress import DEADLINE_S, SECRET, Ingress, IngressFactory
 
 from flux.spark.source import staging, staging_protocol
-from flux.spark.source.staging_store import LARGE_ROWS, SMALL_ROWS, StagingStore, resized
-from flux.spark.source.writer import Conversation, Staged, StagingRefused, StagingWriter, ask_once
+from flux.spark.source.staging_store import BATCH_ROWS_MAX, BATCH_ROWS_MIN, StagingStore, resize
+from flux.spark.source.writer import Staged, StagingConnection, StagingRefused, StagingWriter, ask_once
 from flux.types.errors import FluxError
 
 QUERY = "6a1d7a52-0000-4000-8000-000000000001"
@@ -30,14 +30,14 @@ def stage(
 ) -> Staged:
     """Do what a task does; without `finish` it dies after its rows, before it says that they are all."""
     rows = pa.record_batch({"value": pa.array(values, pa.int64())})
-    conversation = Conversation(ingress.address, SECRET.hex())
+    connection = StagingConnection(ingress.address, SECRET.hex())
     try:
-        conversation.ask({"do": "stage", "query": QUERY, "batch": batch, "partition": partition, "attempt": attempt})
-        conversation.send_chunk(memoryview(rows.schema.serialize()))
-        conversation.send_chunk(memoryview(rows.serialize()))
-        size_bytes = conversation.end_chunks() if finish else 0
+        connection.ask({"do": "stage", "query": QUERY, "batch": batch, "partition": partition, "attempt": attempt})
+        connection.send_chunk(memoryview(rows.schema.serialize()))
+        connection.send_chunk(memoryview(rows.serialize()))
+        size_bytes = connection.end_chunks() if finish else 0
     finally:
-        conversation.close()
+        connection.close()
     return Staged(QUERY, partition, attempt, len(values), size_bytes)
 
 
@@ -171,8 +171,8 @@ def test_a_torn_line_of_the_journal_is_forgotten(ingress: IngressFactory, tmp_pa
     with open(tmp_path / "staging-journal.jsonl", "a") as journal:
         journal.write('{"event": "published", "query": "6a')
 
-    shelf = StagingStore(tmp_path)
-    assert shelf.is_done(QUERY, 0) and not shelf.is_done(QUERY, 1) and not shelf.undone
+    store = StagingStore(tmp_path)
+    assert store.is_done(QUERY, 0) and not store.is_done(QUERY, 1) and not store.undone
 
 
 def test_the_end_of_the_query_ends_the_batches(ingress: IngressFactory) -> None:
@@ -228,7 +228,7 @@ def test_a_task_sends_nothing_to_an_ingress_that_does_not_know_the_secret() -> N
         thread = threading.Thread(target=_pretend_to_be_the_ingress, args=(impostor, got))
         thread.start()
         with pytest.raises(PermissionError, match="does not know the secret"):
-            Conversation(f"127.0.0.1:{impostor.getsockname()[1]}", SECRET.hex())
+            StagingConnection(f"127.0.0.1:{impostor.getsockname()[1]}", SECRET.hex())
         thread.join(DEADLINE_S)
     assert got == [b""]
 
@@ -273,11 +273,11 @@ def test_a_request_that_makes_no_sense_is_refused(
 def test_a_stranger_cannot_make_the_ingress_hold_much(ingress: IngressFactory) -> None:
     host, port = ingress().address.split(":")
     with socket.create_connection((host, int(port)), DEADLINE_S) as stranger:
-        stranger.sendall((staging_protocol.STRANGER_LIMIT_BYTES + 1).to_bytes(4, "big"))
+        stranger.sendall((staging_protocol.HANDSHAKE_LIMIT_BYTES + 1).to_bytes(4, "big"))
         answer = b""
         while part := stranger.recv(4096):
             answer += part
-    assert b"a frame of 1 to 1,024 bytes was expected, 1,025 came" in answer
+    assert b"a frame of 1 to 1,024 bytes was expected, got 1,025" in answer
 
 
 def test_a_full_disk_reaches_the_task_as_the_reason(
@@ -293,7 +293,7 @@ def test_a_full_disk_reaches_the_task_as_the_reason(
 
 
 def test_options_that_are_missing_are_named() -> None:
-    with pytest.raises(ValueError, match=r"`address` .* and `secret` .* \['checkpointLocation'\] came"):
+    with pytest.raises(ValueError, match=r"`address` .* and `secret` .* got \['checkpointLocation'\]"):
         StagingWriter({"checkpointLocation": "/x"})
 
 
@@ -301,10 +301,10 @@ def test_options_that_are_missing_are_named() -> None:
 def test_resizing_keeps_rows_and_order(sizes: list[int]) -> None:
     ends = list(itertools.accumulate(sizes))
     batches = [pa.record_batch({"value": np.arange(end - size, end)}) for size, end in zip(sizes, ends, strict=True)]
-    made = [batch.column("value").to_numpy() for batch in resized(iter(batches))]
+    made = [batch.column("value").to_numpy() for batch in resize(iter(batches))]
     assert np.array_equal(np.concatenate([np.arange(0), *made]), np.arange(sum(sizes)))
-    assert all(0 < len(rows) <= LARGE_ROWS for rows in made)
-    assert all(len(left) + len(right) > SMALL_ROWS for left, right in itertools.pairwise(made))
+    assert all(0 < len(rows) <= BATCH_ROWS_MAX for rows in made)
+    assert all(len(left) + len(right) > BATCH_ROWS_MIN for left, right in itertools.pairwise(made))
 
 
 def commit_request(message: Staged, batch: int) -> dict[str, Any]:

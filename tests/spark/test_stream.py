@@ -273,24 +273,24 @@ async def _count_in_fork(stream: Stream, directory: Path) -> int:
     return 0 if rows == ROWS else 2
 
 
-def test_an_ingress_that_comes_back_hears_of_the_end(spark: Any, folder: Path, tmp_path: Path) -> None:
+def test_a_restarted_ingress_gets_the_report_of_the_end(spark: Any, folder: Path, tmp_path: Path) -> None:
     stream = Stream(read(spark, folder))
     stream.bind(tmp_path)
     assert stream._listener is not None
-    teller = threading.Thread(target=stream._tell_the_end, args=(None,))
+    reporter = threading.Thread(target=stream._report_end, args=(None,))
     stream._stopping.clear()
-    teller.start()
+    reporter.start()
     # The first ingress dies before it answers.
     connection, _ = stream._listener.accept()
     connection.close()
     assert trio.run(_count_in_fork, stream, tmp_path) == 2
-    teller.join(DEADLINE_S)
-    assert not teller.is_alive()
+    reporter.join(DEADLINE_S)
+    assert not reporter.is_alive()
     stream.stop()
 
 
 def refused(stream: Stream) -> bool:
-    """Whether nobody holds the stream's socket any more."""
+    """Whether no process holds the stream's socket any more."""
     host, port = stream._address.split(":")
     try:
         socket.create_connection((host, int(port)), DEADLINE_S).close()
@@ -315,16 +315,18 @@ def test_when_the_ingress_is_dead_stop_is_refused_at_once(
         isActive = True
 
         def stop(self) -> None:
-            told.append("stopped")
+            requests.append("stopped")
 
-    told: list[Any] = []
+    requests: list[Any] = []
     stream = Stream(read(spark, folder))
-    monkeypatch.setattr(stream, "_tell", lambda request, timeout_s: told.append((request["do"], refused(stream))))
+    monkeypatch.setattr(
+        stream, "_send_to_ingress", lambda request, timeout_s: requests.append((request["do"], refused(stream)))
+    )
     stream.bind(tmp_path)
     stream._query = WaitingQuery()
-    # Nobody else holds the socket, as when the ingress has died.
+    # No other process holds the socket, as when the ingress has died.
     stream.stop()
-    assert told == [("stop", True), "stopped"]
+    assert requests == [("stop", True), "stopped"]
 
 
 def test_a_stream_serves_one_run_at_a_time(spark: Any, folder: Path, tmp_path: Path) -> None:
@@ -346,9 +348,9 @@ def test_columns_with_names_of_flux_or_the_same_name_are_refused(spark: Any, fol
 
 
 def test_only_a_streaming_dataframe_is_taken(spark: Any) -> None:
-    with pytest.raises(PlanError, match=r"one that is not streaming came; .* flux\.spark\.Frame"):
+    with pytest.raises(PlanError, match=r"got one that is not streaming; .* flux\.spark\.Frame"):
         Stream(spark.range(3))
-    with pytest.raises(PlanError, match=r"a builtins\.list came"):
+    with pytest.raises(PlanError, match=r"got a builtins\.list"):
         Stream([1])
 
 
@@ -369,7 +371,7 @@ def test_a_trigger_that_spark_would_not_have_is_refused_before_anything_is_start
 
 
 def test_a_trigger_that_is_no_dict_is_refused(spark: Any, folder: Path) -> None:
-    with pytest.raises(PlanError, match=r"trigger must be the keywords .* it is .1 second."):
+    with pytest.raises(PlanError, match=r"trigger must be the keywords .* got .1 second."):
         Stream(read(spark, folder), trigger="1 second")  # type: ignore[arg-type]
 
 

@@ -1,8 +1,8 @@
 """`flux.spark.Outlet`: the output of a dataflow for Spark to read, kept on disk until Spark has committed it.
 
-The egress writes each piece of the output behind the last one, forces it to the disk, and only then notes it in the
-index; so an egress that is started again finds how far the sink is, and cuts off what does not count. Who reads and
-who deletes is `reader`; how it all lies on disk is `kept`.
+The egress appends each record batch of the output, forces it to the disk, and only then adds it to the index. So a
+restarted egress finds the end of the output, and truncates what does not count. `reader` reads and deletes rows;
+`outlet_store` defines the layout on disk.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from . import outlet_store
 
 __all__ = ["Outlet"]
 
-_WHO = "flux.spark.Outlet"
-_KEPT = "The output that was written before is safe and whole"
-_LOOK_EVERY_S = 0.05
+_NAME = "flux.spark.Outlet"
+_SAFE = "The output that was written before is safe and complete"
+_POLL_INTERVAL_S = 0.05
 
 
 class Outlet(Sink):
@@ -40,11 +40,11 @@ class Outlet(Sink):
         df = spark.readStream.format("flux").option("path", "/data/results").load()
 
     Rows are safe on the disk (fsync) before they count as output. They are deleted in segments of about
-    `segment_bytes` when Spark has committed all of a segment. With `max_rows`, output waits while Spark has not done
-    with so many rows, and with it the whole dataflow and its source; up to twice as many may be on the disk. One query
+    `segment_bytes` when Spark has committed all of a segment. With `max_rows`, output waits while Spark has that many
+    rows left to process. This back-pressure reaches the source; up to twice as many rows may be on the disk. One query
     reads an outlet.
 
-    A directory that holds anything else is an error; with `overwrite`, the output of another run is removed.
+    A directory that holds anything else is an error; `overwrite` removes the output of another run.
     """
 
     blocks = True
@@ -60,17 +60,17 @@ class Outlet(Sink):
             if value is None and name == "max_rows":
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise PlanError(f"{_WHO}: {name} must be a whole number above 0; it is {value!r}")
+                raise PlanError(f"{_NAME}: {name} must be a whole number above 0; got {value!r}")
         self._directory = Path(directory).absolute()
         self._max_rows = max_rows
         self._segment_bytes = segment_bytes
         self._overwrite = overwrite
         self._schema: pa.Schema | None = None
-        self._given_up = threading.Event()
-        self._first = 0  # Of the open segment.
-        self._rows = 0  # Written in all.
+        self._interrupt_event = threading.Event()
+        self._first = 0  # Position of the first row of the open segment.
+        self._rows = 0  # Rows written in total.
         self._upto = 0
-        self._size = 0  # Of the open segment, in bytes, and of its index:
+        self._size = 0  # Bytes of the open segment, and of its index:
         self._index_size = 0
         self._files: tuple[int, int] | None = None
         self._lock = -1
@@ -78,25 +78,25 @@ class Outlet(Sink):
     def expect(self, schema: pa.Schema | None) -> None:
         if schema is None:
             raise PlanError(
-                f"{_WHO}: Spark must know the columns before the first row comes: declare `output` with the operator "
+                f"{_NAME}: Spark must know the columns before the first row: declare `output` with the operator "
                 "before the sink"
             )
         self._schema = schema
 
     def open(self, directory: Path) -> int | None:
-        assert self._schema is not None, "stream.sink(...) says what to expect"
+        assert self._schema is not None, "stream.sink(...) sets the schema"
         try:
             run = run_token(directory)
             self._directory.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self._directory / outlet_store.LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            fcntl.flock(self._lock, fcntl.LOCK_SH)  # Whoever looks whether we write holds it for a moment only.
+            fcntl.flock(self._lock, fcntl.LOCK_SH)  # `is_written` holds it exclusively for a moment only.
             claim = outlet_store.read_json(str(self._directory), outlet_store.CLAIM)
             if claim is not None and claim["run"] == run:
                 self._resume()
             else:
                 self._claim(run)
         except OSError as error:
-            raise disk_error(_WHO, self._directory, error, _KEPT) from error
+            raise disk_error(_NAME, self._directory, error, _SAFE) from error
         return self._upto
 
     def write(self, rows: pa.RecordBatch, after: int, upto: int) -> None:
@@ -108,26 +108,26 @@ class Outlet(Sink):
                 self._open_segment(self._rows)
             self._append(rows, after, upto)
         except OSError as error:
-            raise disk_error(_WHO, self._directory, error, _KEPT) from error
+            raise disk_error(_NAME, self._directory, error, _SAFE) from error
 
     def interrupt(self) -> None:
-        self._given_up.set()
+        self._interrupt_event.set()
 
     def close(self) -> None:
         try:
             content = {"rows": self._rows, "sn": self._upto}
             replace_file(self._directory / outlet_store.ENDED, json.dumps(content).encode(), fsync=True)
         except OSError as error:
-            raise disk_error(_WHO, self._directory, error, _KEPT) from error
+            raise disk_error(_NAME, self._directory, error, _SAFE) from error
         self._close_files()
 
-    # How an egress finds the directory.
+    # Claiming the directory, or resuming in it.
 
     def _claim(self, run: str) -> None:
-        there = [path for path in self._directory.iterdir() if path.name != outlet_store.LOCK]
-        if there and not self._overwrite:
-            raise foreign_output(_WHO, self._directory, f"holds {there[0].name!r} already")
-        for path in there:
+        present = [path for path in self._directory.iterdir() if path.name != outlet_store.LOCK]
+        if present and not self._overwrite:
+            raise foreign_output(_NAME, self._directory, f"holds {present[0].name!r} already")
+        for path in present:
             if path.name not in (
                 outlet_store.CLAIM,
                 outlet_store.COMMITTED,
@@ -135,11 +135,11 @@ class Outlet(Sink):
                 outlet_store.ENDED,
             ) and not _is_ours(path):
                 raise PlanError(
-                    f"{_WHO}: {self._directory} holds {path.name!r}, which no run of Flux wrote. overwrite=True "
-                    "removes only what Flux wrote; choose another directory"
+                    f"{_NAME}: {self._directory} holds {path.name!r}, which no run of Flux wrote. overwrite=True "
+                    "removes only files that Flux wrote; choose another directory"
                 )
-        # The claim goes first: without it, nobody takes the rest for output.
-        for path in sorted(there, key=lambda path: path.name != outlet_store.CLAIM):
+        # The claim is removed first: without it, the other files do not count as output.
+        for path in sorted(present, key=lambda path: path.name != outlet_store.CLAIM):
             path.unlink()
         assert self._schema is not None
         schema = base64.b64encode(self._schema.serialize().to_pybytes()).decode()
@@ -150,14 +150,14 @@ class Outlet(Sink):
         present = outlet_store.segments(str(self._directory))
         if not present:
             return
-        shelf = outlet_store.OutletStore(str(self._directory))
-        shelf.look()
-        self._rows, self._first = shelf.end, present[-1]
-        last = shelf.between(self._first, self._rows)
+        store = outlet_store.OutletStore(str(self._directory))
+        store.refresh()
+        self._rows, self._first = store.end, present[-1]
+        last = store.between(self._first, self._rows)
         if not last:
-            # It was begun, and nothing in it counts yet; those before it may be deleted already.
+            # The last segment has no complete entry yet; those before it may be deleted already.
             self._rows = self._first
-            self._upto = self._upto_before(shelf)
+            self._upto = self._upto_before(store)
         else:
             self._upto = last[-1][1].upto
         self._open_segment(self._first)
@@ -167,11 +167,11 @@ class Outlet(Sink):
         for fd, size in zip(self._files, (self._size, self._index_size), strict=True):
             os.ftruncate(fd, size)
 
-    def _upto_before(self, shelf: outlet_store.OutletStore) -> int:
-        earlier = shelf.between(0, self._first)
+    def _upto_before(self, store: outlet_store.OutletStore) -> int:
+        earlier = store.between(0, self._first)
         return earlier[-1][1].upto if earlier else 0
 
-    # How rows get there.
+    # Writing rows.
 
     def _open_segment(self, first: int) -> None:
         self._close_files()
@@ -197,17 +197,17 @@ class Outlet(Sink):
             size_bytes=len(body),
             crc=zlib.crc32(body),
         )
-        append(index, outlet_store.packed(entry), self._index_size)
+        append(index, outlet_store.pack(entry), self._index_size)
         os.fsync(index)
         self._size += len(body)
         self._index_size += outlet_store.ENTRY.size
         self._rows, self._upto = entry.end, upto
 
     def _wait_for_room(self) -> None:
-        """Until Spark is done with enough; what the egress holds back, the dataflow does too, up to its source."""
-        while self._max_rows is not None and self._rows - outlet_store.done(str(self._directory)) >= self._max_rows:
-            if self._given_up.wait(_LOOK_EVERY_S):
-                raise FluxError(f"{_WHO}: the run was stopped while the output waited for Spark to read it")
+        """Wait until Spark has processed enough rows; the back-pressure reaches the source."""
+        while self._max_rows is not None and self._rows - outlet_store.read_end(str(self._directory)) >= self._max_rows:
+            if self._interrupt_event.wait(_POLL_INTERVAL_S):
+                raise FluxError(f"{_NAME}: the run was stopped while the output waited for Spark to read it")
 
     def _close_files(self) -> None:
         if self._files is not None:

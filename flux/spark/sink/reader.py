@@ -1,14 +1,14 @@
 """`spark.readStream.format("flux")`: the output that an `Outlet` keeps, as a streaming source.
 
-An offset is a position in the output: how many rows are before it, with the sequence number of the input up to which
-they are complete, and the run they are of. The rows between two offsets are always the same, so a micro-batch that
-failed is read again as it was. What Spark has committed is deleted; a query that is restarted from its checkpoint asks
-for nothing before that, and one without a checkpoint begins there.
+An offset is a position in the output: how many rows are before it, the sequence number of the input up to which they
+are complete, and their run. The rows between two offsets are always the same, so a failed micro-batch is read again
+unchanged. What Spark has committed is deleted. A query that is restarted from its checkpoint asks for no earlier rows,
+and one without a checkpoint begins there.
 
-The directory is on the driver's host. Tasks read it themselves, or, with ``deliver=task``, are sent their rows by
-the driver, for executors that do not see it.
+The directory is on the driver's host. Tasks read it directly. With ``deliver=task``, for executors that do not see it,
+the driver sends them their rows.
 
-It runs where Spark plans and where its tasks are: Flux is there because `register` carries it.
+This module runs in the driver's planning process and in tasks; `register` ships Flux to both.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Supp
 
 from . import outlet_store
 
-PARTITION_ROWS = 64 * 1024  # Fewer are not worth a task of their own.
+PARTITION_ROWS = 64 * 1024  # Fewer rows are not worth a separate task.
 PARTITIONS = 4
-LOOK_EVERY_S = 0.02
-ABANDONED_S = 15.0  # An egress that died is back long before.
-# What Spark has no type for, and the next that holds it.
+POLL_INTERVAL_S = 0.02
+ABANDONED_TIMEOUT_S = 15.0  # Restarting an egress takes much less.
+# Arrow types that Spark lacks, and the next wider type that it has.
 WIDER = {
     pa.uint8(): pa.int16(),
     pa.uint16(): pa.int32(),
@@ -44,20 +44,20 @@ OPTIONS = ("path", "maxRowsPerTrigger", "partitions", "until", "deliver")
 
 @dataclass
 class Piece(InputPartition):  # type: ignore[misc]  # pyspark is untyped here
-    """Rows for one task: of each entry `take` from `skip` on, and its bytes if the task cannot read them."""
+    """Rows for one task: of each entry, `take` rows after `skip`, and its bytes if the task cannot read the file."""
 
     schema: bytes
     parts: list[tuple[str, outlet_store.OutletEntry, int, int, bytes | None]]
 
 
 class OutletReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """Reads the outlet at `path`. One lives in a process on the driver's host for as long as the query runs."""
+    """The reader of the outlet at `path`. One exists in a process on the driver's host while the query runs."""
 
     def __init__(self, options: Mapping[str, str], schema: Any) -> None:
         from pyspark.sql.pandas.types import to_arrow_schema
 
         self.target = to_arrow_schema(schema, timezone="UTC")
-        # Spark hands options on in small letters.
+        # Spark passes option names in lower case.
         given = {name.lower(): value for name, value in options.items()}
         self.directory = _directory(given)
         self.max_rows = _number(given, "maxrowspertrigger", None)
@@ -66,51 +66,51 @@ class OutletReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self.delivers = _choice(given, "deliver", ("file", "task")) == "task"
         self.stops_at: int | None = None
         self.is_bounded = False
-        self.shelf = outlet_store.OutletStore(self.directory)
+        self.store = outlet_store.OutletStore(self.directory)
 
     def initialOffset(self) -> dict[str, Any]:
-        """Behind what was committed: a new query goes on where the last one was."""
-        return self._offset(outlet_store.committed(self.directory))
+        """Return the committed position: a new query resumes where the last one stopped."""
+        return self._offset(outlet_store.committed_end(self.directory))
 
     def getDefaultReadLimit(self) -> Any:
         return ReadAllAvailable() if self.max_rows is None else ReadMaxRows(self.max_rows)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """With `until=now`, what is there now is all; with `until=end`, the query ends with the stream."""
-        self.shelf.look()
+        """Stop at the rows present now with `until=now`; with `until=end`, at the end of the stream."""
+        self.store.refresh()
         self.is_bounded = True
-        self.stops_at = None if self.to_the_end else self.shelf.end
+        self.stops_at = None if self.to_the_end else self.store.end
 
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
-        """As far as there are rows, and the limit allows."""
+        """Return the offset after the last row that exists and that the limit allows."""
         self._check(start)
         begin = int(start["rows"])
-        # Micro-batches up to there are in Spark's log of commits; it tells us when there is another one.
-        if begin > outlet_store.done(self.directory):
+        # Micro-batches up to `begin` are in Spark's commit log, although it has not called `commit` for the last.
+        if begin > outlet_store.read_end(self.directory):
             outlet_store.write_json(self.directory, outlet_store.READ, {"rows": begin})
         if self.is_bounded and self.to_the_end:
-            self._wait_for_rows_behind(begin)
-        self.shelf.look()
-        end = self.shelf.end if self.stops_at is None else self.stops_at
+            self._wait_for_rows_after(begin)
+        self.store.refresh()
+        end = self.store.end if self.stops_at is None else self.stops_at
         if isinstance(limit, ReadMaxRows):
             end = min(end, begin + limit.max_rows)
         return self._offset(end) if end > begin else start
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        self.shelf.look()
-        return self._offset(self.shelf.end)
+        self.store.refresh()
+        return self._offset(self.store.end)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Piece]:
-        """The rows between two offsets, cut into ranges of about the same size."""
+        """Return the rows between two offsets, split into ranges of about the same size."""
         self._check(start)
         begin, stop = int(start["rows"]), int(end["rows"])
-        self.shelf.look()
+        self.store.refresh()
         if begin >= stop:
             return []
-        if begin < self.shelf.begin or stop > self.shelf.end:
+        if begin < self.store.begin or stop > self.store.end:
             raise ValueError(
                 f'format("flux"): the query asks for the rows {begin:,} to {stop - 1:,} of {self.directory}, which '
-                f"keeps {self.shelf.begin:,} to {self.shelf.end - 1:,}: its checkpoint is older than what Spark has "
+                f"keeps {self.store.begin:,} to {self.store.end - 1:,}: its checkpoint is older than what Spark has "
                 "committed here. Give the query a new checkpointLocation"
             )
         count = max(1, min(self.partitions_max, -(-(stop - begin) // PARTITION_ROWS)))
@@ -120,28 +120,28 @@ class OutletReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def _parts(self, begin: int, stop: int) -> list[tuple[str, outlet_store.OutletEntry, int, int, bytes | None]]:
         parts = []
-        for first, entry in self.shelf.between(begin, stop):
-            path = self.shelf.path(first, outlet_store.ROWS)
+        for first, entry in self.store.between(begin, stop):
+            path = self.store.path(first, outlet_store.ROWS)
             skip, end = max(begin - entry.first, 0), min(stop - entry.first, entry.rows)
             data = _bytes(path, entry) if self.delivers else None
             parts.append((path, entry, skip, end - skip, data))
         return parts
 
     def read(self, partition: Piece) -> Iterator[pa.RecordBatch]:
-        """The rows of a piece; runs in a task on an executor."""
+        """Yield the rows of a piece; runs in a task on an executor."""
         schema = pa.ipc.read_schema(pa.py_buffer(partition.schema))
         for path, entry, skip, take, data in partition.parts:
             try:
                 found = _bytes(path, entry) if data is None else data
             except FileNotFoundError:
                 raise FileNotFoundError(
-                    f'format("flux"): {path} is not there on this executor\'s host. If the directory of the outlet is '
-                    'on the driver\'s host only, say .option("deliver", "task")'
+                    f"format(\"flux\"): {path} does not exist on this executor's host. If the outlet's directory is "
+                    'on the driver\'s host only, set .option("deliver", "task")'
                 ) from None
-            yield self._as_declared(outlet_store.decoded(found, entry, schema, path).slice(skip, take))
+            yield self._as_declared(outlet_store.decode(found, entry, schema, path).slice(skip, take))
 
     def _as_declared(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """In the types that Spark reads: some of Arrow's it does not know."""
+        """Return the rows in the types that Spark declared: it lacks some of Arrow's."""
         if rows.schema.names != self.target.names:
             raise ValueError(
                 f'format("flux"): the query was given the columns {self.target.names}, the outlet has '
@@ -151,46 +151,46 @@ class OutletReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return pa.RecordBatch.from_arrays(columns, schema=self.target)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark will not ask for what is before `end` again: it is deleted, and the egress has room."""
+        """Delete the rows before `end`, which Spark will not ask for again; this makes room for the egress."""
         self._check(end)
         position = int(end["rows"])
-        if position > outlet_store.committed(self.directory):
+        if position > outlet_store.committed_end(self.directory):
             outlet_store.write_json(self.directory, outlet_store.COMMITTED, {"rows": position, "sn": int(end["sn"])})
-        self.shelf.look()
-        self.shelf.forget(position)
+        self.store.refresh()
+        self.store.forget(position)
 
-    def _wait_for_rows_behind(self, position: int) -> None:
-        """Return when there are some, or never will be. Spark ends a query whose source has nothing new."""
-        unattended_since: float | None = None
+    def _wait_for_rows_after(self, position: int) -> None:
+        """Wait for rows after `position`, or for the end of the stream: Spark ends a query without new rows."""
+        abandoned_since: float | None = None
         while True:
-            # Looked at first: what was written before the end is there then.
+            # Checked before `refresh`, which then sees all rows that were written before the end.
             ended = outlet_store.read_json(self.directory, outlet_store.ENDED) is not None
-            self.shelf.look()
-            if ended or self.shelf.end > position:
+            self.store.refresh()
+            if ended or self.store.end > position:
                 return
-            unattended_since = None if outlet_store.is_written(self.directory) else unattended_since or time.monotonic()
-            if unattended_since is not None and time.monotonic() > unattended_since + ABANDONED_S:
+            abandoned_since = None if outlet_store.is_written(self.directory) else abandoned_since or time.monotonic()
+            if abandoned_since is not None and time.monotonic() > abandoned_since + ABANDONED_TIMEOUT_S:
                 raise ValueError(
                     f'format("flux"): the stream in {self.directory} has not ended, and no run of Flux writes there '
-                    f"any more: it was stopped, or has failed. What it wrote, {self.shelf.end:,} rows, was read"
+                    f"any more: it was stopped, or has failed. What it wrote, {self.store.end:,} rows, was read"
                 )
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(POLL_INTERVAL_S)
 
     def _offset(self, position: int) -> dict[str, Any]:
-        self.shelf.look()
-        return {"run": _claim(self.directory)["run"], "rows": position, "sn": self.shelf.sn_at(position)}
+        self.store.refresh()
+        return {"run": _claim(self.directory)["run"], "rows": position, "sn": self.store.sn_at(position)}
 
     def _check(self, offset: dict[str, Any]) -> None:
         run = _claim(self.directory)["run"]
         if offset["run"] != run:
             raise ValueError(
-                f'format("flux"): {self.directory} holds the output of another run of Flux than the one that this '
-                "query's checkpoint is about. Give the query a new checkpointLocation"
+                f'format("flux"): {self.directory} holds the output of another run of Flux than the one in this '
+                "query's checkpoint. Give the query a new checkpointLocation"
             )
 
 
 def schema_of(options: Mapping[str, str]) -> Any:
-    """The columns of the outlet as Spark's types."""
+    """Return the columns of the outlet in Spark's types."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(_claim(_directory(options))["schema"])))
@@ -210,7 +210,7 @@ def _claim(directory: str) -> dict[str, Any]:
     claim = outlet_store.read_json(directory, outlet_store.CLAIM)
     if claim is None:
         raise FileNotFoundError(
-            f'format("flux"): {directory} is no outlet of a dataflow: start the flow with '
+            f'format("flux"): {directory} is not an outlet of a dataflow: start the flow with '
             f"sink(flux.spark.Outlet({directory!r})) before the query"
         )
     return claim
@@ -235,12 +235,12 @@ def _number(options: Mapping[str, str], name: str, default: int | None) -> Any:
     if text is None:
         return default
     if not text.isdigit() or int(text) < 1:
-        raise ValueError(f'format("flux"): option {name} is a whole number above 0, {text!r} came')
+        raise ValueError(f'format("flux"): option {name} is a whole number above 0, got {text!r}')
     return int(text)
 
 
 def _choice(options: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
     text = options.get(name, choices[0])
     if text not in choices:
-        raise ValueError(f'format("flux"): option {name} is {" or ".join(choices)}, {text!r} came')
+        raise ValueError(f'format("flux"): option {name} is {" or ".join(choices)}, got {text!r}')
     return text

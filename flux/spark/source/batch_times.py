@@ -1,8 +1,8 @@
-"""Times: the watermark and the clock of a stream, as punctuations at the end of each micro-batch.
+"""Watermark and clock of a stream, as punctuations at the end of each micro-batch.
 
-Both are written into the stream at the ingress: whoever needs them reads them there, so that all copies see the same,
-also when the rows are given again. The watermark is Spark's: the newest event time that was seen, less a delay. The
-clock is that of the ingress and never goes back.
+The ingress writes both into the stream. Operators read them there, so that all copies see the same values, also when
+rows are replayed. The watermark is Spark's: the newest event time, less a delay. The clock is that of the ingress and
+never goes back.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import pyarrow.compute as pc
 
 from ...types.errors import PlanError
 
-__all__ = ["BatchTimes", "TimePunctuations", "check_event_time", "delay_of", "is_late", "micros_of", "watermarked"]
+__all__ = ["BatchTimes", "TimePunctuations", "check_event_time", "delay_of", "is_late", "micros_of", "watermark_of"]
 
 TimePunctuations = tuple[tuple[str, int | None], ...]
 
-# Where Spark notes what `withWatermark` said: in the metadata of the column.
+# The key in a column's metadata under which Spark keeps the delay given to `withWatermark`.
 DELAY_KEY = "spark.watermarkDelayMs"
 _MICROS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _UNITS_MS = {"millisecond": 1, "second": 1_000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000}
@@ -31,7 +31,7 @@ _DELAY = re.compile(r"\s*(\d+)\s*([a-z]+?)s?\s*", re.IGNORECASE)
 
 
 class BatchTimes:
-    """What is known of time at the ingress; `plain` goes into the source's offset, and comes back from it."""
+    """The newest event time and the clock at the ingress; `plain` is saved in the source's offset."""
 
     def __init__(
         self, event_time: str | None, delay_ms: int, plain: Any = None, now_ms: Callable[[], int] | None = None
@@ -46,11 +46,11 @@ class BatchTimes:
 
     @property
     def plain(self) -> list[int | None]:
-        """All of it in msgpack types."""
+        """The state in msgpack types."""
         return [self._newest_us, self._clock_ms]
 
-    def see(self, rows: pa.RecordBatch) -> None:
-        """Note the newest event time of some rows."""
+    def observe(self, rows: pa.RecordBatch) -> None:
+        """Record the newest event time of these rows."""
         if self._event_time is None or not rows.num_rows:
             return
         newest = micros_of(rows.column(self._event_time))
@@ -58,7 +58,7 @@ class BatchTimes:
             self._newest_us = max(int(newest.max()), self._newest_us if self._newest_us is not None else -(2**63))
 
     def punctuations(self, batch_id: int) -> TimePunctuations:
-        """The punctuations behind micro-batch `batch_id`; the boundary comes last."""
+        """Return the punctuations that follow micro-batch `batch_id`; the boundary is last."""
         self._clock_ms = max(self._clock_ms, self._now_ms())
         ends: TimePunctuations = (("clock", self._clock_ms), ("batch", batch_id))
         if self._newest_us is None:
@@ -67,7 +67,7 @@ class BatchTimes:
 
 
 def micros_of(column: Any) -> npt.NDArray[np.int64]:
-    """An event-time column in microseconds, without nulls: timestamps, dates, or whole numbers of milliseconds."""
+    """Return an event-time column (timestamps, dates or integer milliseconds) in microseconds, without nulls."""
     column = column.drop_null()
     kind = column.type
     if pa.types.is_integer(kind):
@@ -75,21 +75,21 @@ def micros_of(column: Any) -> npt.NDArray[np.int64]:
     if pa.types.is_date(kind):
         column, kind = column.cast(pa.timestamp("us")), pa.timestamp("us")
     if not pa.types.is_timestamp(kind):
-        raise PlanError(f"event time is a column of timestamps, dates or milliseconds; this one holds {kind}")
+        raise PlanError(f"event time must be a column of timestamps, dates or milliseconds; this one holds {kind}")
     if kind.unit == "ns":
         return np.asarray(column.cast(pa.int64())) // 1_000
     return np.asarray(column.cast(pa.int64())) * _MICROS[kind.unit]
 
 
 def is_late(column: Any, watermark_ms: int) -> npt.NDArray[np.bool_]:
-    """Which rows have an event time that is not behind the watermark; one without event time is not late."""
+    """Return which rows are late: event time up to the watermark. A row without event time is not late."""
     late = np.zeros(len(column), np.bool_)
     late[np.asarray(pc.is_valid(column))] = micros_of(column) <= watermark_ms * 1_000
     return late
 
 
 def check_event_time(schema: pa.Schema, event_time: str, whose: str) -> None:
-    """A `PlanError` if there is no such column, or none that can be a time."""
+    """Raise `PlanError` if the column does not exist or its type cannot be a time."""
     if event_time not in schema.names:
         raise PlanError(f"{whose}: event_time is {event_time!r}, but the columns are {', '.join(schema.names)}")
     try:
@@ -99,7 +99,7 @@ def check_event_time(schema: pa.Schema, event_time: str, whose: str) -> None:
 
 
 def delay_of(delay: Any) -> int:
-    """A delay such as "10 seconds", as Spark takes it, or a number of seconds, in milliseconds.
+    """Return a delay in milliseconds; given as Spark takes it ("10 seconds"), or as a number of seconds.
 
     >>> delay_of("10 minutes"), delay_of(0.5)
     (600000, 500)
@@ -110,12 +110,12 @@ def delay_of(delay: Any) -> int:
     if isinstance(delay, int | float) and not isinstance(delay, bool) and delay >= 0:
         return round(delay * 1_000)
     raise PlanError(
-        f'delay is a text such as "10 seconds" (of {", ".join(_UNITS_MS)}s), or a number of seconds; it is {delay!r}'
+        f'delay must be a text such as "10 seconds" (of {", ".join(_UNITS_MS)}s), or a number of seconds; got {delay!r}'
     )
 
 
-def watermarked(df: Any) -> tuple[str | None, int]:
-    """The event-time column of a Spark DataFrame and its delay in ms, as `df.withWatermark(...)` said; or (None, 0)."""
+def watermark_of(df: Any) -> tuple[str | None, int]:
+    """Return the event-time column and its delay in ms, as set by `df.withWatermark(...)`; else (None, 0)."""
     found = [field for field in df.schema.fields if DELAY_KEY in (field.metadata or {})]
     if len(found) > 1:
         names = ", ".join(field.name for field in found)

@@ -1,11 +1,11 @@
 """`flux.spark.Stream`: a streaming DataFrame as the source of a dataflow.
 
-A `Stream` lives on both sides of a fork. In the user's program, which holds the Spark session, `bind` makes the
-listening socket and the secret before the processes are forked, and `start` starts a streaming query that writes to
-them. In the ingress process, a fork, `batches` serves the socket and yields what Spark has committed; there
-nothing of Spark is touched. When the query ends, a thread of the user's program says so over the same socket.
+A `Stream` exists on both sides of a fork. In the user's program, which holds the Spark session, `bind` makes the
+listening socket and the secret before the processes are forked. Then `start` starts a streaming query that writes to
+that socket. In the ingress process, a fork, `batches` serves the socket and yields what Spark has committed, without
+using Spark. When the query ends, a thread of the user's program reports it over the same socket.
 
-Spark sees a sink that commits a micro-batch when every live copy of the dataflow has received it. So Spark's own
+To Spark this is a sink that commits a micro-batch when every live copy of the dataflow has received it. So Spark's own
 recovery and Flux's meet at one point: what was not received is sent again under the same batch id.
 """
 
@@ -31,7 +31,7 @@ from ...sources import Source, SourceBatch, SourceContext
 from ...types.errors import FluxError, PlanError
 from ...types.normalize import ColumnError, normalize_schema
 from ..session import activate, driver_host, register
-from .batch_times import BatchTimes, watermarked
+from .batch_times import BatchTimes, watermark_of
 from .staging import CommittedBatch, Staging
 from .staging_protocol import HANDSHAKE_TIMEOUT_S
 
@@ -42,24 +42,24 @@ log = logging.getLogger("flux.spark")
 LISTEN_BACKLOG = 128
 SECRET_BYTES = 32
 
-# An ingress that is there answers in milliseconds; one that is not is not waited for.
+# A live ingress answers in milliseconds; `stop` does not wait for a dead one.
 STOP_TIMEOUT_S = 5.0
 RETRY_PAUSE_S = 0.2
 
-# Spark takes the Python of its workers from here when a session is made. If flux.spark is imported earlier, this
+# Spark reads the Python of its workers from here when a session is created. If flux.spark is imported earlier, this
 # is enough; if later, `register` corrects it for a local session.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
-# Six times Spark's default costs Spark less for each row, and the ingress has nothing to put together.
+# Six times Spark's default: it costs Spark less for each row, and the ingress need not merge batches.
 ARROW_ROWS_WANTED = 64 * 1024
-# Spark's timers of processing time fire with the next micro-batch; one without rows every second is often enough.
+# Spark's processing-time timers fire with the next micro-batch; an empty one every second is often enough.
 TICK_S = 1.0
 
 
 @dataclass(slots=True)
 class BatchPlace:
-    """Where the stream stands: its offset. So many rows of a micro-batch, and so many boundaries behind them."""
+    """The offset of the stream: a micro-batch, how many of its rows, and how many boundaries after them."""
 
     batch_id: int = -1
     rows: int = 0
@@ -68,7 +68,7 @@ class BatchPlace:
 
     @classmethod
     def of(cls, plain: Any) -> BatchPlace:
-        """What `plain` was; None is the beginning."""
+        """Return the offset that `plain` encodes; None is the beginning."""
         return cls() if plain is None else cls(*plain)
 
     @property
@@ -76,12 +76,12 @@ class BatchPlace:
         """The offset in msgpack types."""
         return [self.batch_id, self.rows, self.boundaries, self.times]
 
-    def is_behind(self, committed: CommittedBatch) -> bool:
-        """Whether all of a micro-batch, its boundary too, has been given."""
+    def is_past(self, committed: CommittedBatch) -> bool:
+        """Whether all of a micro-batch, its boundary too, has been emitted."""
         return (committed.batch_id, 0) < (self.batch_id, self.boundaries)
 
     def enter(self, committed: CommittedBatch) -> int:
-        """Go on with a micro-batch; returns how many of its rows have been given."""
+        """Begin or resume a micro-batch; return how many of its rows have been emitted."""
         if committed.batch_id != self.batch_id:
             self.batch_id, self.rows, self.boundaries = committed.batch_id, 0, 0
         return self.rows
@@ -90,16 +90,16 @@ class BatchPlace:
 class Stream(Source):
     """The rows of a streaming DataFrame, each once, in the order of micro-batches and their partitions.
 
-    `trigger` is what `DataStreamWriter.trigger` takes, as a dict; by default ``{"availableNow": True}``: what is
-    there now is read and then the stream ends. `checkpoint` is Spark's checkpoint location; without one the
-    query begins anew in each run. `types` replaces Arrow types that Spark cannot say, for example
+    `trigger` holds the keywords of `DataStreamWriter.trigger`; the default ``{"availableNow": True}`` reads the rows
+    present now and ends the stream. `checkpoint` is Spark's checkpoint location; without one the query starts from
+    the beginning in each run. `types` replaces Arrow types that Spark cannot express, for example
     ``{"data": pa.binary(32)}`` for binary values that are all 32 bytes long; a value that does not fit ends
-    the run. A query that fails ends the run, unless it has `restarts` left: then it is started again from its
+    the run. A query that fails ends the run, unless it has `restarts` left: then it is restarted from its
     checkpoint, and neither loses nor repeats a row.
 
-    Behind each micro-batch stand its boundary, the clock, and the watermark if ``df.withWatermark(...)`` asks for one:
-    Spark's own operators (`flux.spark.stateful_processor`) go by them. While nothing comes, an empty micro-batch every
-    `tick_s` seconds lets the clock go on, as Spark does; not with ``availableNow`` or ``once``, where the stream ends.
+    Each micro-batch is followed by its boundary, the clock, and the watermark if ``df.withWatermark(...)`` sets one.
+    Spark's own operators (`flux.spark.stateful_processor`) rely on them. While no rows arrive, an empty micro-batch
+    every `tick_s` seconds advances the clock, as in Spark; not with ``availableNow`` or ``once``: these streams end.
 
     While the query starts, ``spark.sql.execution.arrow.maxRecordsPerBatch`` is raised to 64 Ki rows, unless the
     session has a value of its own for it.
@@ -122,22 +122,22 @@ class Stream(Source):
         if not getattr(df, "isStreaming", False):
             raise PlanError(
                 "flux.spark.Stream: a streaming DataFrame (from spark.readStream) was expected, "
-                f"{_described(df)} came; for one that is not streaming use flux.spark.Frame(df)"
+                f"got {_describe(df)}; for one that is not streaming use flux.spark.Frame(df)"
             )
         if trigger is not None and not isinstance(trigger, Mapping):
             raise PlanError(
                 "flux.spark.Stream: trigger must be the keywords of DataStreamWriter.trigger, such as "
-                f'{{"processingTime": "1 second"}}; it is {trigger!r}'
+                f'{{"processingTime": "1 second"}}; got {trigger!r}'
             )
         _check_trigger(df, trigger or {})
         if isinstance(restarts, bool) or not isinstance(restarts, int) or restarts < 0:
-            raise PlanError(f"flux.spark.Stream: restarts counts how often; it is {restarts!r}")
+            raise PlanError(f"flux.spark.Stream: restarts must be a whole number from 0; got {restarts!r}")
         self._restarts = restarts
         self._df = df
         self._trigger = dict(trigger) if trigger is not None else {"availableNow": True}
         self._checkpoint = os.fspath(checkpoint) if checkpoint is not None else None
         self.schema = _arrow_schema(df, types or {})
-        self._watermarked = watermarked(df)
+        self._watermark = watermark_of(df)
         self.is_endless = not self._trigger.keys() & {"availableNow", "once"}
         self._tick_s = tick_s if self.is_endless else None
         self._listener: socket.socket | None = None
@@ -146,18 +146,18 @@ class Stream(Source):
         self._address = ""
         self._query: Any = None
         self._stopping = threading.Event()
-        self._changing = threading.Lock()  # Of who starts or stops the query.
-        self._waiter: threading.Thread | None = None
+        self._query_lock = threading.Lock()  # Held while the query is started or stopped.
+        self._watcher: threading.Thread | None = None
 
     @property
     def query(self) -> Any:
-        """The `StreamingQuery` between start and stop, for its progress; else None."""
+        """The `StreamingQuery` between start and stop, for its progress; otherwise None."""
         return self._query
 
     # In the user's program.
 
     def bind(self, directory: Path) -> None:
-        """Make the socket and the secret, so that both sides of the fork know them."""
+        """Create the socket and the secret, so that both sides of the fork have them."""
         if self._listener is not None:
             raise PlanError(
                 "flux.spark.Stream: this stream is in use by a run that has not ended, whose query would be stopped. "
@@ -173,25 +173,25 @@ class Stream(Source):
         self._directory = directory
 
     def release(self) -> None:
-        """Close this process's end of the socket: if the ingress dies, Spark is refused at once, not left waiting."""
+        """Close this process's end of the socket: if the ingress dies, Spark is refused at once instead of waiting."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None
 
     def start(self) -> None:
-        """Start the streaming query, and a thread that tells the ingress how it ended."""
+        """Start the streaming query, and a thread that reports its end to the ingress."""
         if self._listener is None:
             raise FluxError("flux.spark.Stream: start was called before bind; a run calls both, in order")
         register(self._df.sparkSession)
         checkpoint = self._checkpoint or tempfile.mkdtemp(prefix="checkpoint-", dir=self._directory)
-        self._query = self._begin(checkpoint)
+        self._query = self._start_query(checkpoint)
         self._stopping.clear()
-        self._waiter = threading.Thread(
-            target=self._mind, args=(self._query, checkpoint), name="flux-spark-end", daemon=True
+        self._watcher = threading.Thread(
+            target=self._watch_query, args=(self._query, checkpoint), name="flux-spark-end", daemon=True
         )
-        self._waiter.start()
+        self._watcher.start()
 
-    def _begin(self, checkpoint: str) -> Any:
+    def _start_query(self, checkpoint: str) -> Any:
         writer = (
             self._df.writeStream.format("flux")
             .option("address", self._address)
@@ -205,55 +205,55 @@ class Stream(Source):
     def stop(self) -> None:
         """Stop the query if it still runs, and close the socket. May be called at any time, more than once."""
         self._stopping.set()
-        with self._changing:
+        with self._query_lock:
             query, self._query = self._query, None
-        # Closed first: the ingress holds the socket too. If it is gone, we and Spark's commit are refused at once.
+        # Closed first: then only the ingress holds the socket. If it is dead, we and Spark's commit are refused.
         self.release()
         if query is not None and query.isActive:
-            # Spark waits for a commit that is under way, and the commit for the ingress, if there still is one.
-            self._tell({"do": "stop"}, STOP_TIMEOUT_S)
+            # Spark waits for a commit in flight, and the commit for the ingress, if it is still alive.
+            self._send_to_ingress({"do": "stop"}, STOP_TIMEOUT_S)
         if query is not None:
             query.stop()
-        if self._waiter is not None:
-            self._waiter.join()
-            self._waiter = None
+        if self._watcher is not None:
+            self._watcher.join()
+            self._watcher = None
 
-    def _mind(self, query: Any, checkpoint: str) -> None:
-        """Wait for the query to end; start it again if it failed and may be; then tell the ingress."""
-        left = self._restarts
-        while (error := self._how_it_ended(query)) is not None and left > 0:
-            left -= 1
-            log.warning("%s; it is started again from its checkpoint", error)
-            with self._changing:
+    def _watch_query(self, query: Any, checkpoint: str) -> None:
+        """Wait for the query to end; restart it if it failed and has restarts left; then report the end."""
+        restarts_left = self._restarts
+        while (error := self._wait_for_end(query)) is not None and restarts_left > 0:
+            restarts_left -= 1
+            log.warning("%s; restarting it from its checkpoint", error)
+            with self._query_lock:
                 if self._stopping.is_set():
                     return
                 try:
                     activate(self._df.sparkSession)
-                    query = self._query = self._begin(checkpoint)
+                    query = self._query = self._start_query(checkpoint)
                 except Exception as failure:
-                    error = f"flux.spark.Stream: the Spark query could not be started again: {_reason(failure)}"
+                    error = f"flux.spark.Stream: the Spark query could not be restarted: {_reason(failure)}"
                     break
-        self._tell_the_end(error)
+        self._report_end(error)
 
-    def _how_it_ended(self, query: Any) -> str | None:
-        """None: all that there is was read. Else why it failed."""
+    def _wait_for_end(self, query: Any) -> str | None:
+        """Wait for the query to end; return why it failed, or None if it read everything."""
         try:
             query.awaitTermination()
         except Exception as failure:
-            # A query that was told to stop may well fail of it.
+            # A query that is stopped may fail because of it.
             if not self._stopping.is_set():
                 return f"flux.spark.Stream: the Spark query failed: {_reason(failure)}"
         return None
 
-    def _tell_the_end(self, error: str | None) -> None:
-        # An ingress that was killed is restarted by the run, and must hear of the end too. The run is over when
+    def _report_end(self, error: str | None) -> None:
+        # An ingress that was killed is restarted by the run, and needs this report too. The run is over when
         # the socket is closed, which refuses us, or when `stop` was called.
-        while not self._tell({"do": "end", "error": error}, HANDSHAKE_TIMEOUT_S):
+        while not self._send_to_ingress({"do": "end", "error": error}, HANDSHAKE_TIMEOUT_S):
             if self._stopping.wait(RETRY_PAUSE_S):
                 return
 
-    def _tell(self, request: dict[str, Any], timeout_s: float) -> bool:
-        """Tell the ingress something; returns false if it was out of reach, but may come back."""
+    def _send_to_ingress(self, request: dict[str, Any], timeout_s: float) -> bool:
+        """Send a request to the ingress; return false if it was unreachable, but may be restarted."""
         from .writer import StagingRefused, ask_once
 
         try:
@@ -269,22 +269,22 @@ class Stream(Source):
     async def batches(self, context: SourceContext, after: Any = None) -> AsyncIterator[SourceBatch]:
         """Yield what Spark commits until the query ends; raise `FluxError` with its reason if it failed.
 
-        An offset is a micro-batch and how many of its rows: one that is not done is still staged.
+        An offset is a micro-batch and a number of its rows. A micro-batch that is not done is still staged.
         """
         if self._listener is None:
-            raise FluxError("flux.spark.Stream: batches was asked for before bind; a run calls both, in order")
+            raise FluxError("flux.spark.Stream: batches was called before bind; a run calls both, in order")
         place = BatchPlace.of(after)
-        times = BatchTimes(*self._watermarked, place.times)
+        times = BatchTimes(*self._watermark, place.times)
         staging = Staging(context.directory, self._secret)
-        # A copy of its own, which `stop` in the user's program does not close even where there was no fork.
+        # A duplicate, which `stop` in the user's program does not close even where there was no fork.
         listener = trio.SocketListener(trio.socket.from_stdlib_socket(self._listener.dup()))
-        serving = trio.CancelScope()
+        serve_scope = trio.CancelScope()
 
         async def serve() -> None:
-            with serving:
+            with serve_scope:
                 await staging.serve([listener])
 
-        # Not a nursery: an async generator may be left at a yield, and a nursery must not be.
+        # Not a nursery: an async generator may be left at a yield; a nursery must not.
         trio.lowlevel.spawn_system_task(serve, name="flux.spark staging")
         try:
             async with contextlib.aclosing(staging.committed(self._tick_s)) as arriving:
@@ -295,12 +295,12 @@ class Stream(Source):
                     for batch in self._source_batches(committed, place, times):
                         yield batch
         finally:
-            serving.cancel()
+            serve_scope.cancel()
 
     def _source_batches(self, committed: CommittedBatch, place: BatchPlace, times: BatchTimes) -> Iterator[SourceBatch]:
-        """Yield what is behind `place` of a micro-batch; its boundary, or nobody, says that all was received."""
-        if place.is_behind(committed):
-            # An ingress may die between noting that all copies have a batch and saying so here.
+        """Yield the rows of a micro-batch after `place`; its boundary carries the callback that acknowledges it."""
+        if place.is_past(committed):
+            # An ingress may die after it journals that all copies have a batch, and before it reports that here.
             committed.done()
             return
         done_rows = place.enter(committed)
@@ -310,13 +310,13 @@ class Stream(Source):
             position += rows.num_rows
             if rest.num_rows:
                 rest = self._as_declared(rest)
-                times.see(rest)
+                times.observe(rest)
                 place.rows, place.times = position, times.plain
                 yield SourceBatch(rest, offset=place.plain)
         yield replace(self._boundary(place, times), received=committed.done)
 
     def _boundary(self, place: BatchPlace, times: BatchTimes) -> SourceBatch:
-        """The end of a micro-batch; also of one without rows."""
+        """Return the end of a micro-batch, which may be one without rows."""
         punctuations = times.punctuations(place.batch_id)
         place.boundaries, place.times = place.boundaries + 1, times.plain
         return SourceBatch(pa.RecordBatch.from_pylist([], self.schema), offset=place.plain, punctuations=punctuations)
@@ -335,10 +335,10 @@ class Stream(Source):
 
 
 def _check_trigger(df: Any, trigger: Mapping[str, Any]) -> None:
-    """`PlanError` if Spark would not have it: then nothing is started."""
+    """Raise `PlanError` for a trigger that Spark would refuse, before anything is started."""
     if "continuous" in trigger:
         raise PlanError(
-            "flux.spark.Stream: trigger continuous has no micro-batches, by which rows are handed over; use "
+            "flux.spark.Stream: trigger continuous has no micro-batches, in which rows are transferred; use "
             '{"processingTime": "0 seconds"}'
         )
     if trigger:
@@ -360,7 +360,7 @@ def _arrow_schema(df: Any, types: Mapping[str, pa.DataType]) -> pa.Schema:
             prefers_large_types=conf.get("spark.sql.execution.arrow.useLargeVarTypes") == "true",
         )
     except Exception as error:
-        raise PlanError(f"flux.spark.Stream: Spark cannot hand a column on: {_reason(error)}") from error
+        raise PlanError(f"flux.spark.Stream: Spark cannot send a column: {_reason(error)}") from error
     unknown = sorted(set(types) - set(schema.names))
     if unknown:
         raise PlanError(f"flux.spark.Stream: types names {unknown}, but the columns are {schema.names}")
@@ -373,7 +373,7 @@ def _arrow_schema(df: Any, types: Mapping[str, pa.DataType]) -> pa.Schema:
 
 @contextlib.contextmanager
 def _large_arrow_batches(spark: Any) -> Iterator[None]:
-    """Raise the size of Arrow batches for a query started meanwhile; a query keeps the settings of its start."""
+    """Raise the size of Arrow batches for a query started in this block; a query keeps the settings of its start."""
     if spark.conf.get(ARROW_ROWS) != "10000":
         yield
         return
@@ -385,7 +385,7 @@ def _large_arrow_batches(spark: Any) -> Iterator[None]:
 
 
 def _reason(failure: Exception) -> str:
-    """Return in one line why a query failed; Spark's text is a page with plans and stack traces."""
+    """Return in one line why a query failed; Spark's text is a page of plans and stack traces."""
     text = str(failure)
     for rest in ("=== Streaming Query ===", "\n\nJVM stacktrace:", "\n\tat "):
         text = text.split(rest)[0]
@@ -397,7 +397,7 @@ def _reason(failure: Exception) -> str:
     return reason or type(failure).__name__
 
 
-def _described(df: Any) -> str:
+def _describe(df: Any) -> str:
     if hasattr(df, "isStreaming"):
         return "one that is not streaming"
     return f"a {type(df).__module__}.{type(df).__qualname__}"

@@ -1,13 +1,12 @@
-"""The ingress side of the hand-off from Spark: takes in attempts, publishes batches, lets commits return.
+"""The ingress side of the hand-off from Spark: stages attempts, publishes batches, answers commits.
 
-A task's rows go from the socket to a file without being looked at; Arrow meets them again when the published
-batch is mapped. Which attempts make up a batch is told by commit alone (see `writer`), and each batch id of a
-query is published once: a commit of a batch that is done is answered at once, one of a batch that is still
-under way waits for the same end.
+A task's rows go from the socket to a file without being decoded; Arrow reads them when the published batch is
+mapped. Only commit says which attempts make up a batch (see `writer`), and each batch id of a query is published
+once. A commit of a batch that is done is answered at once; a commit of one in flight waits for the same end.
 
-`Staging` knows nothing of sequence numbers or copies. Who iterates `committed()` says with `done()` that every
-live copy has received a batch. Batches that were published but not done when an ingress died are handed out
-again by its successor; that they keep their numbers is the ingress's own journal's business.
+`Staging` does not know sequence numbers or copies. The consumer of `committed()` calls `done()` when every live copy
+has received a batch. Batches that were published but not done when an ingress died are yielded again by its
+successor. The ingress's own journal keeps their sequence numbers.
 """
 
 from __future__ import annotations
@@ -35,101 +34,101 @@ log = logging.getLogger("flux.spark")
 
 RECEIVE_BUFFER_BYTES = 1024 * 1024
 
-# Batches published and not yet taken by the iterator. Spark has one under way per query.
+# Batches published and not yet taken by the iterator. Spark has one in flight per query.
 PUBLISHED_LIMIT = 16
 
 
 class CommittedBatch:
     """A micro-batch that Spark has committed, complete and in order."""
 
-    def __init__(self, shelf: StagingStore, batch: Published) -> None:
+    def __init__(self, store: StagingStore, batch: Published) -> None:
         self.query = batch.query
         self.batch_id = batch.batch_id
         self.rows = sum(attempt.rows for attempt in batch.attempts)
-        self._shelf = shelf
+        self._store = store
         self._batch = batch
         self.received = trio.Event()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows in partition order, mapped from disk, in record batches of 16 Ki to 64 Ki rows.
 
-        The last may be smaller. They stay valid after `done()`; the disk space is free when they are let go.
+        The last may be smaller. They stay valid after `done()`; dropping the last reference frees the disk space.
         """
-        return self._shelf.read(self._batch)
+        return self._store.read(self._batch)
 
     def done(self) -> None:
-        """Say that every live copy has received all rows: Spark may forget the batch. Call it in the loop."""
+        """Record that every live copy has received all rows: Spark may forget the batch. Call it in the trio loop."""
         if not self.received.is_set():
-            self._shelf.finish(self._batch)
+            self._store.finish(self._batch)
             self.received.set()
 
 
 class Staging:
-    """The staging server of one ingress; `serve` and `committed` are run once each, in one trio loop."""
+    """The staging server of one ingress. Run `serve` and `committed` once each, in one trio loop."""
 
     def __init__(self, directory: Path, secret: bytes) -> None:
         self._secret = secret
-        # Names this run in the journal without giving the secret away.
+        # Identifies this run in the journal without revealing the secret.
         self._run = hashlib.sha256(b"flux-staging run " + secret).hexdigest()[:16]
-        self._shelf = StagingStore(directory)
-        self._under_way = {key: CommittedBatch(self._shelf, batch) for key, batch in self._shelf.undone.items()}
-        self._left_over = list(self._under_way.values())
+        self._store = StagingStore(directory)
+        self._in_flight = {key: CommittedBatch(self._store, batch) for key, batch in self._store.undone.items()}
+        self._unfinished = list(self._in_flight.values())
         self._publish, self._published = trio.open_memory_channel[CommittedBatch](PUBLISHED_LIMIT)
         self._stopping = trio.Event()
-        if self._shelf.has_ended(self._run):
+        if self._store.has_ended(self._run):
             self._publish.close()
 
     async def serve(self, listeners: Sequence[trio.SocketListener]) -> None:
         """Answer tasks, commits, aborts and the end of the query, until cancelled."""
-        await trio.serve_listeners(self._converse, list(listeners))
+        await trio.serve_listeners(self._serve_connection, list(listeners))
 
     async def committed(self, tick_s: float | None = None) -> AsyncGenerator[CommittedBatch | None, None]:
         """Yield committed batches in order until the query has ended; raise `FluxError` if it failed.
 
-        With `tick_s`, yield None whenever none has come for so long.
+        With `tick_s`, yield None whenever no batch has arrived for that time.
         """
-        for batch in self._left_over:
+        for batch in self._unfinished:
             yield batch
         with contextlib.suppress(trio.EndOfChannel):
             while True:
-                came = None
+                arrived = None
                 with trio.move_on_after(math.inf if tick_s is None else tick_s):
-                    came = await self._published.receive()
-                yield came
-        error = self._shelf.error(self._run)
+                    arrived = await self._published.receive()
+                yield arrived
+        error = self._store.error(self._run)
         if error is not None:
             raise FluxError(error)
 
-    async def _converse(self, stream: trio.SocketStream) -> None:
-        """Hold one conversation, from hello to the last answer; see `frames` for who says what."""
-        talk = _Talk(stream)
+    async def _serve_connection(self, stream: trio.SocketStream) -> None:
+        """Serve one connection, from the handshake to the last answer; `staging_protocol` lists the frames."""
+        frames = _FrameStream(stream)
         try:
             with trio.fail_after(staging_protocol.HANDSHAKE_TIMEOUT_S):
-                await self._recognise(talk)
-                request = await talk.receive(staging_protocol.FRAME_LIMIT_BYTES)
-            await talk.send(await self._grant(talk, request))
+                await self._authenticate(frames)
+                request = await frames.receive(staging_protocol.FRAME_LIMIT_BYTES)
+            await frames.send(await self._handle(frames, request))
         except _Refused as refused:
             log.warning("flux staging refused a request: %s", refused)
-            await talk.send_error(refused.kind, str(refused))
-        except staging_protocol.BrokenConversation as broken:
-            log.warning("flux staging broke off a conversation: %s", broken)
-            await talk.send_error(staging_protocol.PROTOCOL, f"{broken}; are both ends of the same release of Flux?")
+            await frames.send_error(refused.kind, str(refused))
+        except staging_protocol.ProtocolError as broken:
+            log.warning("flux staging closed a connection, protocol error: %s", broken)
+            await frames.send_error(staging_protocol.PROTOCOL, f"{broken}; are both ends of the same release of Flux?")
         except (ConnectionError, trio.BrokenResourceError, trio.TooSlowError) as error:
-            # A task that died or was killed. Spark knows, and will try again.
-            log.info("flux staging lost a conversation: %r", error)
+            # A task that died or was killed: Spark notices, and retries it.
+            log.info("flux staging lost a connection: %r", error)
         except OSError as error:
             log.warning("flux staging could not use its directory: %s", error)
-            await talk.send_error(staging_protocol.STAGING, f"the ingress could not use its staging directory: {error}")
+            await frames.send_error(staging_protocol.STAGING, f"the ingress cannot use its staging directory: {error}")
         finally:
-            # Not before the answer is out: this ends `committed`, and usually the whole server with it.
-            if self._shelf.has_ended(self._run):
+            # Only after the answer is sent: this ends `committed`, and usually the whole server with it.
+            if self._store.has_ended(self._run):
                 self._publish.close()
             await trio.aclose_forcefully(stream)
 
-    async def _recognise(self, talk: _Talk) -> None:
+    async def _authenticate(self, frames: _FrameStream) -> None:
         ours = os.urandom(staging_protocol.CHALLENGE_BYTES)
-        await talk.send({"version": staging_protocol.VERSION, "challenge": ours})
-        claim = await talk.receive(staging_protocol.STRANGER_LIMIT_BYTES)
+        await frames.send({"version": staging_protocol.VERSION, "challenge": ours})
+        claim = await frames.receive(staging_protocol.HANDSHAKE_LIMIT_BYTES)
         theirs = staging_protocol.challenge_of(claim)
         if not staging_protocol.is_proof(
             claim.get("proof"), staging_protocol.proof(self._secret, staging_protocol.TASK, ours, theirs)
@@ -139,15 +138,15 @@ class Staging:
                 "own secret: start the query through flux.spark.Stream of the run it feeds",
                 kind=staging_protocol.AUTH,
             )
-        await talk.send(
+        await frames.send(
             {"ok": True, "proof": staging_protocol.proof(self._secret, staging_protocol.INGRESS, ours, theirs)}
         )
 
-    async def _grant(self, talk: _Talk, request: dict[str, Any]) -> dict[str, Any]:
-        """Do what is asked; returns the answer."""
+    async def _handle(self, frames: _FrameStream, request: dict[str, Any]) -> dict[str, Any]:
+        """Carry out a request and return the answer."""
         what = request.get("do")
         if what == "stage":
-            return {"ok": True, "size_bytes": await self._stage(talk, request)}
+            return {"ok": True, "size_bytes": await self._stage(frames, request)}
         if what == "commit":
             await self._commit(request)
         elif what == "abort":
@@ -157,24 +156,24 @@ class Staging:
         elif what == "end":
             self._end(request)
         else:
-            raise staging_protocol.BrokenConversation(
-                f"do: stage, commit, abort, stop or end was expected, {what!r:.80} came"
+            raise staging_protocol.ProtocolError(
+                f"do: stage, commit, abort, stop or end was expected, got {what!r:.80}"
             )
         return {"ok": True}
 
-    async def _stage(self, talk: _Talk, request: dict[str, Any]) -> int:
+    async def _stage(self, frames: _FrameStream, request: dict[str, Any]) -> int:
         query, batch_id = staging_protocol.name_of(request, "query"), staging_protocol.number_of(request, "batch")
         partition, attempt = (
             staging_protocol.number_of(request, "partition"),
             staging_protocol.name_of(request, "attempt"),
         )
-        path = self._shelf.path(query, batch_id, partition, attempt)
+        path = self._store.path(query, batch_id, partition, attempt)
         part = path.with_suffix(".part")
-        await talk.send({"ok": True})
+        await frames.send({"ok": True})
         try:
-            # Exclusive: attempts have names of their own, so a file that is there already is a mistake.
+            # Exclusive: attempt names are unique, so an existing file is a mistake.
             with FileIO(part, "xb") as file:
-                size_bytes = await talk.receive_chunks(file)
+                size_bytes = await frames.receive_chunks(file)
             part.rename(path)
         except _WriteFailed as failed:
             raise _Refused(f"partition {partition} of batch {batch_id} was not staged: {failed}") from failed
@@ -188,26 +187,26 @@ class Staging:
         return size_bytes
 
     async def _commit(self, request: dict[str, Any]) -> None:
-        """Publish a batch if it is new, and return when every live copy has received it."""
+        """Publish a batch if it is new; return when every live copy has received it."""
         batch = _published_of(request)
         key = batch.query, batch.batch_id
-        if self._shelf.is_done(*key):
-            log.info("batch %d of query %s is committed again; it was received before", batch.batch_id, batch.query)
+        if self._store.is_done(*key):
+            log.info("repeated commit of a received batch: batch=%d query=%s", batch.batch_id, batch.query)
             return
-        if key not in self._under_way:
-            if self._shelf.has_ended(self._run):
-                raise _Refused(f"batch {batch.batch_id} comes after the end of the query {batch.query}")
-            if missing := self._shelf.missing(batch):
+        if key not in self._in_flight:
+            if self._store.has_ended(self._run):
+                raise _Refused(f"batch {batch.batch_id} was committed after the end of the query {batch.query}")
+            if missing := self._store.missing(batch):
                 raise _Refused(
                     f"batch {batch.batch_id} names attempt {missing.name} of partition {missing.partition} with "
                     f"{missing.size_bytes:,} bytes, which is not staged here; restart the query, Spark "
                     "then writes the batch again"
                 )
-            self._shelf.publish(batch)
-            self._under_way[key] = CommittedBatch(self._shelf, batch)
-            await self._publish.send(self._under_way[key])
-        await self._wait_done(self._under_way[key])
-        self._under_way.pop(key, None)
+            self._store.publish(batch)
+            self._in_flight[key] = CommittedBatch(self._store, batch)
+            await self._publish.send(self._in_flight[key])
+        await self._wait_done(self._in_flight[key])
+        self._in_flight.pop(key, None)
 
     async def _wait_done(self, batch: CommittedBatch) -> None:
         """Wait until the batch is received or the run stops: Spark cannot stop a query that waits in commit."""
@@ -227,20 +226,20 @@ class Staging:
 
     def _abort(self, request: dict[str, Any]) -> None:
         query, batch_id = staging_protocol.name_of(request, "query"), staging_protocol.number_of(request, "batch")
-        # Spark may abort because it did not hear that its commit went through. Published is published.
-        if (query, batch_id) not in self._under_way:
-            self._shelf.drop(query, batch_id)
+        # Spark may abort because the answer to its commit was lost. A published batch stays published.
+        if (query, batch_id) not in self._in_flight:
+            self._store.drop(query, batch_id)
 
     def _end(self, request: dict[str, Any]) -> None:
         error = request.get("error")
         if error is not None and not isinstance(error, str):
-            raise staging_protocol.BrokenConversation(f"error: a text or nothing was expected, {error!r:.80} came")
-        if not self._shelf.has_ended(self._run):
-            self._shelf.end(self._run, error)
+            raise staging_protocol.ProtocolError(f"error: a text or nothing was expected, got {error!r:.80}")
+        if not self._store.has_ended(self._run):
+            self._store.end(self._run, error)
 
 
 class _Refused(Exception):
-    """A request that is not granted; the text goes to the task."""
+    """A refused request; its text is sent to the task."""
 
     def __init__(self, text: str, kind: str = staging_protocol.STAGING) -> None:
         super().__init__(text)
@@ -248,11 +247,11 @@ class _Refused(Exception):
 
 
 class _WriteFailed(Exception):
-    """The disk did not take the rows."""
+    """Writing the rows to disk failed."""
 
 
-class _Talk:
-    """Frames and chunks over a stream of trio's."""
+class _FrameStream:
+    """Frames and chunks over a trio stream."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self._stream = stream
@@ -261,7 +260,7 @@ class _Talk:
         await self._stream.send_all(staging_protocol.pack(message))
 
     async def send_error(self, kind: str, text: str) -> None:
-        # Whoever does not listen to a refusal has only itself to blame.
+        # The refusal is best effort: a task that does not read it gets a closed connection.
         with trio.move_on_after(staging_protocol.HANDSHAKE_TIMEOUT_S):
             try:
                 await self.send({"error": text, "kind": kind})
@@ -274,7 +273,7 @@ class _Talk:
         return staging_protocol.unpack(await self._exactly(staging_protocol.body_length(prefix, limit_bytes)))
 
     async def receive_chunks(self, file: FileIO) -> int:
-        """Write the chunks to the file as they come, up to the one of length zero; returns their total size."""
+        """Write the chunks to the file as they arrive, up to the one of length zero; return their total size."""
         buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         total_bytes = 0
         failure: OSError | None = None
@@ -289,7 +288,7 @@ class _Talk:
                     try:
                         _write_all(file, buffer[:count])
                     except OSError as error:
-                        # The rest is read all the same: the task listens only when it has sent everything.
+                        # The rest is still read: the task reads the answer only after it has sent everything.
                         failure = error
         if failure is not None:
             raise _WriteFailed(f"writing to {file.name!s} failed: {failure}") from failure
@@ -300,13 +299,13 @@ class _Talk:
         while len(parts) < size_bytes:
             part = await self._stream.receive_some(size_bytes - len(parts))
             if not part:
-                raise ConnectionError("a task closed the connection in the middle of a conversation")
+                raise ConnectionError("a task closed the connection in the middle of a request")
             parts += part
         return bytes(parts)
 
 
 def _write_all(file: FileIO, data: memoryview) -> None:
-    # The page cache takes a buffer in less time than handing it to a thread would cost.
+    # Writing a buffer to the page cache takes less time than passing it to a thread.
     written = file.write(data)
     while written < len(data):
         written += file.write(data[written:])
@@ -316,9 +315,7 @@ def _published_of(request: dict[str, Any]) -> Published:
     query, batch_id = staging_protocol.name_of(request, "query"), staging_protocol.number_of(request, "batch")
     named = request.get("attempts")
     if not isinstance(named, list) or not all(isinstance(one, list) and len(one) == 4 for one in named):
-        raise staging_protocol.BrokenConversation(
-            "attempts: a list of [partition, attempt, rows, size_bytes] was expected"
-        )
+        raise staging_protocol.ProtocolError("attempts: a list of [partition, attempt, rows, size_bytes] was expected")
     attempts = []
     for one in named:
         fields = dict(zip(("partition", "attempt", "rows", "size_bytes"), one, strict=True))
@@ -332,7 +329,7 @@ def _published_of(request: dict[str, Any]) -> Published:
         )
     partitions = [attempt.partition for attempt in attempts]
     if partitions != sorted(set(partitions)):
-        raise staging_protocol.BrokenConversation(
+        raise staging_protocol.ProtocolError(
             "attempts: one for each partition was expected, in the order of partitions"
         )
     return Published(query, batch_id, tuple(attempts))

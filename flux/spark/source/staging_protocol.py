@@ -1,22 +1,21 @@
-"""What a Spark task and the ingress say to each other: frames, limits, proofs of the shared secret.
+"""The protocol between a Spark task and the ingress: frames, limits, proofs of the shared secret.
 
-A conversation is one TCP connection for one request::
+Each request has its own TCP connection::
 
     ingress: hello {version, challenge}
     task:    proof {challenge, proof}            HMAC-SHA256 over both challenges, under the secret
-    ingress: welcome {proof}                     so that the task knows the ingress too before it sends a row
+    ingress: welcome {proof}                     so that the task authenticates the ingress before it sends a row
     task:    request {do: stage | commit | abort | stop | end, ...}
     ingress: answer {ok} or {error, kind}
-    task:    chunks, for stage only; one of length zero says that nothing is missing
+    task:    chunks, for stage only; one of length zero marks the end
     ingress: answer {ok} or {error, kind}
 
 A frame is four bytes of length and a msgpack map; a chunk is eight bytes of length and opaque bytes (together,
 the chunks of an attempt are one Arrow IPC stream). Nothing is unpickled. Every length is checked against a
-limit before a byte of it is read, and until the proof was good the limit is small.
+limit before a byte of it is read; the limit is small until the proof is verified.
 
-This module opens no socket: both ends read and write in their own way, one blocking, one under trio. It
-travels to the executors by value (see `stream.py`), so its globals are plain values and it imports nothing
-of Flux.
+This module opens no socket: one end does blocking I/O, the other uses trio. It is pickled by value for the
+executors (see `session`), so its globals are plain values and it imports nothing of Flux.
 """
 
 from __future__ import annotations
@@ -33,12 +32,13 @@ FRAME_LENGTH_BYTES = 4
 CHUNK_LENGTH_BYTES = 8
 CHALLENGE_BYTES = 32
 
-# A stranger can make us hold this much; a commit of tens of thousands of partitions fits in the other.
-STRANGER_LIMIT_BYTES = 1024
+# An unauthenticated peer can make the ingress buffer this much. A commit of tens of thousands of partitions fits into
+# the limit for authenticated ones.
+HANDSHAKE_LIMIT_BYTES = 1024
 FRAME_LIMIT_BYTES = 4 * 1024 * 1024
 
-# One chunk is one Arrow batch of Spark's, which is some hundred kilobytes unless rows are huge. Chunks are not
-# held in memory by the ingress, so this only catches a peer that lost its place in the stream.
+# One chunk is one Arrow batch of Spark's, some hundred kilobytes unless rows are huge. The ingress does not buffer
+# chunks in memory, so this only catches a peer that is out of step with the stream.
 CHUNK_LIMIT_BYTES = 8 * 1024 * 1024 * 1024
 
 HANDSHAKE_TIMEOUT_S = 30.0
@@ -49,7 +49,7 @@ END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 TASK = b"task"
 INGRESS = b"ingress"
 
-# Kinds of refusal, so that the other end can raise what fits.
+# Kinds of refusal, so that the other end can raise the matching exception.
 AUTH = "auth"
 PROTOCOL = "protocol"
 STAGING = "staging"
@@ -59,8 +59,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _NUMBER_LIMIT = 2**63
 
 
-class BrokenConversation(Exception):
-    """The other end sent what the conversation does not allow at this point."""
+class ProtocolError(Exception):
+    """The other end sent what the protocol does not allow at this point."""
 
 
 def pack(message: dict[str, Any]) -> bytes:
@@ -78,7 +78,7 @@ def body_length(prefix: bytes, limit_bytes: int) -> int:
     """Return the length of the frame that begins with this prefix, if it is within the limit."""
     length = int.from_bytes(prefix, "big")
     if not 0 < length <= limit_bytes:
-        raise BrokenConversation(f"a frame of 1 to {limit_bytes:,} bytes was expected, {length:,} came")
+        raise ProtocolError(f"a frame of 1 to {limit_bytes:,} bytes was expected, got {length:,}")
     return length
 
 
@@ -86,7 +86,7 @@ def chunk_length(prefix: bytes) -> int:
     """Return the length of the chunk that begins with this prefix; zero is the end."""
     length = int.from_bytes(prefix, "big")
     if length > CHUNK_LIMIT_BYTES:
-        raise BrokenConversation(f"a chunk of at most {CHUNK_LIMIT_BYTES:,} bytes was expected, {length:,} came")
+        raise ProtocolError(f"a chunk of at most {CHUNK_LIMIT_BYTES:,} bytes was expected, got {length:,}")
     return length
 
 
@@ -95,14 +95,14 @@ def unpack(body: bytes) -> dict[str, Any]:
     try:
         message = msgpack.unpackb(body)
     except (ValueError, msgpack.UnpackException) as error:
-        raise BrokenConversation(f"a msgpack map was expected, what came is no msgpack: {error}") from None
+        raise ProtocolError(f"a msgpack map was expected, got invalid msgpack: {error}") from None
     if not isinstance(message, dict):
-        raise BrokenConversation(f"a msgpack map was expected, a {type(message).__name__} came")
+        raise ProtocolError(f"a msgpack map was expected, got a {type(message).__name__}")
     return message
 
 
 def proof(secret: bytes, role: bytes, ingress_challenge: bytes, task_challenge: bytes) -> bytes:
-    """Return what only a holder of the secret can say in this role, in this conversation."""
+    """Return the HMAC that proves knowledge of the secret in this role, over both challenges."""
     return hmac.new(secret, b"flux-staging/1 " + role + ingress_challenge + task_challenge, hashlib.sha256).digest()
 
 
@@ -113,7 +113,7 @@ def is_proof(given: Any, expected: bytes) -> bool:
 def challenge_of(message: dict[str, Any]) -> bytes:
     challenge = message.get("challenge")
     if not isinstance(challenge, bytes) or len(challenge) != CHALLENGE_BYTES:
-        raise BrokenConversation(f"a challenge of {CHALLENGE_BYTES} bytes was expected, {challenge!r:.80} came")
+        raise ProtocolError(f"a challenge of {CHALLENGE_BYTES} bytes was expected, got {challenge!r:.80}")
     return challenge
 
 
@@ -121,12 +121,12 @@ def name_of(message: dict[str, Any], field: str) -> str:
     """Return a field that will be part of a file name."""
     value = message.get(field)
     if not isinstance(value, str) or not _NAME.fullmatch(value):
-        raise BrokenConversation(f"{field}: a name of letters, digits, '_', '.', '-' was expected, {value!r:.80} came")
+        raise ProtocolError(f"{field}: a name of letters, digits, '_', '.', '-' was expected, got {value!r:.80}")
     return value
 
 
 def number_of(message: dict[str, Any], field: str) -> int:
     value = message.get(field)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _NUMBER_LIMIT:
-        raise BrokenConversation(f"{field}: a whole number from 0 was expected, {value!r:.80} came")
+        raise ProtocolError(f"{field}: a whole number from 0 was expected, got {value!r:.80}")
     return value

@@ -1,13 +1,12 @@
-"""Staged attempts on disk: where they lie, which batches were published, and how they are read back.
+"""Staged attempts on disk: their files, the journal of published batches, and how they are read back.
 
-The files of an attempt are ``staged/<query>/<batch>/<partition>-<attempt>.arrow``, Arrow IPC streams as the
-task sent them; a name ends in ``.part`` until all of it has come. The journal has a line when a batch is published,
-with the attempts that count, one when it is done, that is, received by every live copy, and one when the query has
-ended. So an ingress that is killed and restarted on the same directory hands out again what was not done, and
-knows what was.
+The file of an attempt is ``staged/<query>/<batch>/<partition>-<attempt>.arrow``, the Arrow IPC stream that the task
+sent; its name ends in ``.part`` until it is complete. The journal has a line for each published batch, with the
+attempts that count. It has another when the batch is done, that is, received by every live copy, and one when the
+query has ended. So an ingress that is killed and restarted on the same directory yields again what was not done.
 
 The journal is not forced to the disk: it survives the death of the process, not of the machine.
-This module knows no socket and no event loop.
+This module does not know sockets or the event loop.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from typing import Any
 
 import pyarrow as pa
 
-# Spark sends batches of 10,000 rows unless told otherwise. The ingress does better with fewer and larger
-# ones, but beyond some point they only leave the processor's cache.
-SMALL_ROWS = 16 * 1024
-LARGE_ROWS = 64 * 1024
+# By default Spark sends batches of 10,000 rows. The ingress is faster with fewer and larger ones, until they no
+# longer fit the processor's cache.
+BATCH_ROWS_MIN = 16 * 1024
+BATCH_ROWS_MAX = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +47,20 @@ class Published:
 
 
 class StagingStore:
-    """The staging directory: attempts come in, batches are published once, done ones are removed."""
+    """The staging directory: attempts are added, batches are published once, and removed when they are done."""
 
     def __init__(self, directory: Path) -> None:
         self._root = directory / "staged"
         self._root.mkdir(parents=True, exist_ok=True)
         self._path = directory / "staging-journal.jsonl"
         self.undone: dict[tuple[str, int], Published] = {}
-        # Spark has one batch of a query under way at a time and commits in order, so one number says it all.
+        # Spark has one batch of a query in flight at a time and commits in order, so one number is enough.
         self._done_upto: dict[str, int] = {}
         self._ended: dict[str, str | None] = {}
         self._read_journal()
 
     def path(self, query: str, batch_id: int, partition: int, attempt: str) -> Path:
-        """Return where the finished file of an attempt lies; its folder exists afterwards."""
+        """Return the path of an attempt's finished file, and create its folder."""
         folder = self._root / query / str(batch_id)
         folder.mkdir(parents=True, exist_ok=True)
         return folder / f"{partition}-{attempt}.arrow"
@@ -70,7 +69,7 @@ class StagingStore:
         return batch_id <= self._done_upto.get(query, -1)
 
     def missing(self, batch: Published) -> Attempt | None:
-        """Return an attempt that commit names but that is not here in full, if there is one."""
+        """Return an attempt that commit names but that is missing or incomplete here; else None."""
         for attempt in batch.attempts:
             path = self._root / batch.query / str(batch.batch_id) / f"{attempt.partition}-{attempt.name}.arrow"
             if not path.is_file() or path.stat().st_size != attempt.size_bytes:
@@ -78,26 +77,26 @@ class StagingStore:
         return None
 
     def publish(self, batch: Published) -> None:
-        """Journal that these attempts are the batch, and remove all others of it and of earlier batches."""
+        """Journal the attempts of the batch, and remove its other attempts and those of earlier batches."""
         attempts = [[a.partition, a.name, a.rows, a.size_bytes] for a in batch.attempts]
-        self._note(event="published", query=batch.query, batch=batch.batch_id, attempts=attempts)
+        self._journal(event="published", query=batch.query, batch=batch.batch_id, attempts=attempts)
         self.undone[batch.query, batch.batch_id] = batch
         self._remove_leftovers(batch)
 
     def finish(self, batch: Published) -> None:
         """Journal that every live copy has the batch, and remove its files."""
-        self._note(event="done", query=batch.query, batch=batch.batch_id)
+        self._journal(event="done", query=batch.query, batch=batch.batch_id)
         self.undone.pop((batch.query, batch.batch_id), None)
         self._done_upto[batch.query] = max(batch.batch_id, self._done_upto.get(batch.query, -1))
         self.drop(batch.query, batch.batch_id)
 
     def drop(self, query: str, batch_id: int) -> None:
-        """Remove all that is staged for a batch. Files that are mapped stay readable until they are let go."""
+        """Remove all files staged for a batch. Mapped files stay readable until the last reference is dropped."""
         shutil.rmtree(self._root / query / str(batch_id), ignore_errors=True)
 
     def end(self, run: str, error: str | None) -> None:
-        """Journal that no more batches come in this run. A later run on the same directory is not ended by it."""
-        self._note(event="end", run=run, error=error)
+        """Journal the end of the query in this run. A later run on the same directory is not affected."""
+        self._journal(event="end", run=run, error=error)
         self._ended[run] = error
 
     def has_ended(self, run: str) -> bool:
@@ -107,10 +106,10 @@ class StagingStore:
         return self._ended.get(run)
 
     def read(self, batch: Published) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a batch in order, mapped from its files, as record batches worth their overhead."""
+        """Yield the rows of a batch in order, mapped from its files, in record batches of an efficient size."""
         folder = self._root / batch.query / str(batch.batch_id)
         paths = [folder / f"{attempt.partition}-{attempt.name}.arrow" for attempt in batch.attempts]
-        return resized(_mapped(paths))
+        return resize(_read_mapped(paths))
 
     def _remove_leftovers(self, batch: Published) -> None:
         named = {f"{attempt.partition}-{attempt.name}.arrow" for attempt in batch.attempts}
@@ -120,13 +119,13 @@ class StagingStore:
                 for path in folder.iterdir():
                     if path.name not in named:
                         path.unlink(missing_ok=True)
-            # Spark has one batch of a query under way at a time, so nobody will commit an earlier one. A task
-            # that is still writing one keeps its file open and fails, unheard, when it wants to rename it.
+            # Spark has one batch of a query in flight at a time, so it never commits an earlier one. A task that
+            # still writes one keeps its file open; its rename fails, and the attempt does not count.
             elif batch_id < batch.batch_id and (batch.query, batch_id) not in self.undone:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _note(self, **line: Any) -> None:
-        # Opened for each of the few lines that a micro-batch makes: there is nothing to close, and when.
+    def _journal(self, **line: Any) -> None:
+        # Opened for each of the few lines of a micro-batch, so that there is no file to close at the end.
         with open(self._path, "a", encoding="utf-8") as journal:
             journal.write(json.dumps(line) + "\n")
 
@@ -136,7 +135,7 @@ class StagingStore:
         text = self._path.read_bytes()
         whole = text.rfind(b"\n") + 1
         if whole < len(text):
-            # A process that was killed in the middle of a line had not acted on it yet.
+            # A process killed in the middle of a line had not acted on it yet.
             with open(self._path, "r+b") as journal:
                 journal.truncate(whole)
         for line in map(json.loads, text[:whole].splitlines()):
@@ -151,37 +150,37 @@ class StagingStore:
                 self._done_upto[line["query"]] = max(line["batch"], self._done_upto.get(line["query"], -1))
 
 
-def _mapped(paths: list[Path]) -> Iterator[pa.RecordBatch]:
+def _read_mapped(paths: list[Path]) -> Iterator[pa.RecordBatch]:
     for path in paths:
         with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as reader:
             yield from reader
 
 
-def resized(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Put small batches together and cut large ones, in order; one of fair size is not copied."""
-    held: list[pa.RecordBatch] = []
-    held_rows = 0
+def resize(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Merge small batches and split large ones, in order; a batch of suitable size is not copied."""
+    pending: list[pa.RecordBatch] = []
+    pending_rows = 0
     for batch in batches:
-        if held and held_rows + batch.num_rows > LARGE_ROWS:
-            yield _together(held)
-            held, held_rows = [], 0
+        if pending and pending_rows + batch.num_rows > BATCH_ROWS_MAX:
+            yield _concat(pending)
+            pending, pending_rows = [], 0
         if batch.num_rows:
-            held.append(batch)
-            held_rows += batch.num_rows
-        if held_rows >= SMALL_ROWS:
-            yield from _cut(_together(held))
-            held, held_rows = [], 0
-    if held:
-        yield _together(held)
+            pending.append(batch)
+            pending_rows += batch.num_rows
+        if pending_rows >= BATCH_ROWS_MIN:
+            yield from _split(_concat(pending))
+            pending, pending_rows = [], 0
+    if pending:
+        yield _concat(pending)
 
 
-def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    # Into equal pieces, so that no small one remains at the end.
-    pieces = math.ceil(batch.num_rows / LARGE_ROWS)
-    rows = math.ceil(batch.num_rows / pieces)
+def _split(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    # Into equal slices, so that the last is not small.
+    count = math.ceil(batch.num_rows / BATCH_ROWS_MAX)
+    rows = math.ceil(batch.num_rows / count)
     for offset in range(0, batch.num_rows, rows):
         yield batch.slice(offset, rows)
 
 
-def _together(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+def _concat(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)

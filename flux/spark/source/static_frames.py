@@ -1,7 +1,7 @@
-"""Batch: a DataFrame that is not streaming as a source, and a result as a DataFrame.
+"""Batch mode: a static DataFrame as a source, and the result of a run as a DataFrame.
 
-Both go through the memory of the program that holds the Spark session, as Arrow. A DataFrame that is larger than it is
-read as a stream: `flux.spark.Stream` with the trigger ``availableNow``, which is its default.
+Both pass through the memory of the program that holds the Spark session, as Arrow. Read a DataFrame that does not fit
+there as a stream: `flux.spark.Stream` with the trigger ``availableNow``, its default.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Frame", "to_dataframe"]
 
 
 class Frame(Table):
-    """The rows of a static DataFrame, read when the source is made. Else it is a `flux.sources.Table`.
+    """The rows of a static DataFrame, read when the source is created; otherwise a `flux.sources.Table`.
 
     events = flow.source(flux.spark.Frame(spark.read.parquet(path)))
     """
@@ -27,14 +27,14 @@ class Frame(Table):
         if getattr(df, "isStreaming", None) is not False:
             what = "a streaming one" if hasattr(df, "isStreaming") else f"a {type(df).__name__}"
             raise PlanError(
-                f"flux.spark.Frame: a Spark DataFrame that is not streaming was expected, {what} came; for a streaming "
+                f"flux.spark.Frame: a Spark DataFrame that is not streaming was expected, got {what}; for a streaming "
                 "one use flux.spark.Stream(df), for other data flux.sources.Table"
             )
         super().__init__(df.toArrow(), rate, batch_rows)
 
 
 def to_dataframe(report: Report, spark: Any) -> Any:
-    """Return what a run with `flux.sinks.Collect()` gave as a DataFrame of this session."""
+    """Return the output of a run with `flux.sinks.Collect()` as a DataFrame of this session."""
     from ..sink.reader import WIDER
 
     table = report.table

@@ -2,14 +2,14 @@
 
 Each task of a micro-batch streams its rows to the ingress, which stages them on disk under (query, batch,
 partition, attempt). Nothing is published by that: a task may fail half way, be retried, or run twice. When all
-tasks are done, Spark calls `commit` on the driver's host with the messages the tasks returned; it names the
-attempts that count, in partition order, and returns when the ingress says that every live copy has received
-every row. Only then does Spark forget the batch, so a failure at any moment before it makes Spark send the same
-batch again, and the ingress, which keeps a journal of batch ids, publish it once.
+tasks are done, Spark calls `commit` on the driver's host with the messages the tasks returned. It names the
+attempts that count, in partition order, and returns when the ingress answers that every live copy has received
+every row. Only then does Spark forget the batch. A failure at any moment before makes Spark send the same
+batch again, and the ingress, which keeps a journal of batch ids, publishes it once.
 
-Spark makes a new writer for each batch and for each commit, in different processes: nothing is kept on
-`self` beyond the options. `commit` runs in a fresh process each time, so what this module imports is paid for
-in every micro-batch: Arrow is not imported at all, the batches bring it along.
+Spark makes a new writer for each batch and for each commit, in different processes: `self` keeps only the
+options. `commit` runs in a fresh process each time, so every micro-batch pays for what this module imports.
+Arrow is not imported here: the batches bring it along.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from . import staging_protocol
 
 FORMAT = "flux"
 
-# How long commit keeps trying to reach an ingress that is being restarted.
-COMMIT_RETRY_S = 60.0
+# How long commit retries while the ingress is restarted.
+COMMIT_RETRY_TIMEOUT_S = 60.0
 RETRY_PAUSE_S = 0.2
 
-# A dead host is noticed after about this long, also while commit waits for an answer that takes its time.
-DEAD_PEER_S = 60
+# A dead host is detected after about this time, also while commit waits for its answer.
+DEAD_PEER_TIMEOUT_S = 60
 
 
 class FluxSink(DataSource):  # type: ignore[misc]  # pyspark is untyped here
@@ -49,7 +49,7 @@ class FluxSink(DataSource):  # type: ignore[misc]  # pyspark is untyped here
         return schema_of(self.options)
 
     def streamReader(self, schema: Any) -> Any:
-        # Not above: whoever commits a micro-batch need not have it.
+        # Imported here: the process that commits a micro-batch does not need it.
         from ..sink.reader import OutletReader
 
         return OutletReader(self.options, schema)
@@ -66,7 +66,7 @@ class FluxSink(DataSource):  # type: ignore[misc]  # pyspark is untyped here
 
 @dataclass
 class Staged(WriterCommitMessage):  # type: ignore[misc]
-    """What a task tells commit: which attempt at which partition it made, and how much that was."""
+    """The message from a task to commit: its partition and attempt, and how much it staged."""
 
     query: str
     partition: int
@@ -82,7 +82,7 @@ class StagingWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         if not self.address or not self.secret:
             raise ValueError(
                 'format("flux"): options `address` (host:port of a Flux ingress) and `secret` (hex) were expected, '
-                f"{sorted(options)} came; use flux.spark.Stream(df), which sets them"
+                f"got {sorted(options)}; use flux.spark.Stream(df), which sets them"
             )
 
     def write(self, iterator: Iterator[Any]) -> Staged:
@@ -92,17 +92,17 @@ class StagingWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         task = TaskContext.get()
         query = task.getLocalProperty("sql.streaming.queryId")
         partition = task.partitionId()
-        # Task attempt ids start anew with every Spark application, the staged files may be older: hence the salt.
+        # Task attempt ids restart with every Spark application, and staged files may be older: hence the salt.
         attempt = f"{task.taskAttemptId()}-{os.urandom(6).hex()}"
-        conversation: Conversation | None = None
+        connection: StagingConnection | None = None
         rows = 0
         try:
             for batch in iterator:
                 if not batch.num_rows:
                     continue
-                if conversation is None:
-                    conversation = Conversation(self.address, self.secret)
-                    conversation.ask(
+                if connection is None:
+                    connection = StagingConnection(self.address, self.secret)
+                    connection.ask(
                         {
                             "do": "stage",
                             "query": query,
@@ -111,18 +111,18 @@ class StagingWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
                             "attempt": attempt,
                         }
                     )
-                    conversation.send_chunk(memoryview(batch.schema.serialize()))
-                conversation.send_chunk(memoryview(batch.serialize()))
+                    connection.send_chunk(memoryview(batch.schema.serialize()))
+                connection.send_chunk(memoryview(batch.serialize()))
                 rows += batch.num_rows
-            # Without rows there is nothing to stage, and no reason to trouble the ingress.
-            size_bytes = conversation.end_chunks() if conversation else 0
+            # Without rows there is nothing to stage, and no connection is opened.
+            size_bytes = connection.end_chunks() if connection else 0
         finally:
-            if conversation:
-                conversation.close()
+            if connection:
+                connection.close()
         return Staged(query, partition, attempt, rows, size_bytes)
 
     def commit(self, messages: list[Staged | None], batchId: int) -> None:
-        """Publish the named attempts; returns when every live copy has received every row of them."""
+        """Publish the named attempts; return when every live copy has received all their rows."""
         staged = [message for message in messages if message is not None and message.rows]
         if not staged:
             return
@@ -132,16 +132,16 @@ class StagingWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
             "batch": batchId,
             "attempts": [[s.partition, s.attempt, s.rows, s.size_bytes] for s in staged],
         }
-        deadline_s = time.monotonic() + COMMIT_RETRY_S
+        deadline_s = time.monotonic() + COMMIT_RETRY_TIMEOUT_S
         while True:
             try:
                 return ask_once(self.address, self.secret, request)
             except (PermissionError, ConnectionRefusedError):
-                # The socket listens as long as the run lasts, whoever serves it: refused means that it is over.
+                # The socket listens as long as the run lasts, also while the ingress restarts: the run is over.
                 raise
             except OSError:
-                # An ingress that died is restarted by its run and finds the batch in its journal; asking
-                # again is safe, since a batch is published once.
+                # An ingress that died is restarted by its run and finds the batch in its journal. A retry is
+                # safe, since a batch is published once.
                 if time.monotonic() > deadline_s:
                     raise
                 time.sleep(RETRY_PAUSE_S)
@@ -149,20 +149,20 @@ class StagingWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
     def abort(self, messages: list[Staged | None], batchId: int) -> None:
         """Drop what was staged. A task may still be writing: the next commit of the batch removes the rest."""
         for query in {message.query for message in messages if message is not None}:
-            # For the same reason it does no harm if nobody hears this, as when the run is over.
+            # For the same reason an abort may get lost without harm, for example when the run is over.
             with contextlib.suppress(OSError, StagingRefused):
                 ask_once(self.address, self.secret, {"do": "abort", "query": query, "batch": batchId})
 
 
 class StagingRefused(RuntimeError):
-    """The ingress answered with an error; trying again would not help."""
+    """The ingress answered with an error; a retry would not help."""
 
 
-class Conversation:
-    """One authenticated connection to the ingress, blocking; see `frames` for who says what.
+class StagingConnection:
+    """One authenticated, blocking connection to the ingress; `staging_protocol` lists the frames.
 
     Raises `PermissionError` if either end fails to prove that it knows the secret, another `OSError` if the
-    connection breaks, `StagingRefused` if the ingress says no.
+    connection breaks, `StagingRefused` if the ingress refuses the request.
     """
 
     def __init__(self, address: str, secret: str, timeout_s: float = staging_protocol.HANDSHAKE_TIMEOUT_S) -> None:
@@ -176,36 +176,36 @@ class Conversation:
                 "feeds still alive?"
             ) from error
         try:
-            self._set_up()
-            self._prove(bytes.fromhex(secret))
-            # From here on the ingress may take its time: an answer to commit comes when the rows were received.
+            self._set_options()
+            self._authenticate(bytes.fromhex(secret))
+            # No timeout from here on: the answer to commit is sent when the rows have been received.
             self._socket.settimeout(None)
         except BaseException:
             self.close()
             raise
 
-    def _set_up(self) -> None:
+    def _set_options(self) -> None:
         options = [
             (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
             (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
         ]
-        # Not every platform has these; where they lack, its own much longer times hold.
+        # Not every platform has these; without them, its own much longer timeouts apply.
         for name, value in (
-            ("TCP_KEEPIDLE", DEAD_PEER_S // 2),
-            ("TCP_KEEPINTVL", DEAD_PEER_S // 6),
+            ("TCP_KEEPIDLE", DEAD_PEER_TIMEOUT_S // 2),
+            ("TCP_KEEPINTVL", DEAD_PEER_TIMEOUT_S // 6),
             ("TCP_KEEPCNT", 3),
-            ("TCP_USER_TIMEOUT", DEAD_PEER_S * 1000),
+            ("TCP_USER_TIMEOUT", DEAD_PEER_TIMEOUT_S * 1000),
         ):
             if hasattr(socket, name):
                 options.append((socket.IPPROTO_TCP, getattr(socket, name), value))
         for level, option, value in options:
             self._socket.setsockopt(level, option, value)
 
-    def _prove(self, secret: bytes) -> None:
+    def _authenticate(self, secret: bytes) -> None:
         hello = self._receive()
         if hello.get("version") != staging_protocol.VERSION:
             raise StagingRefused(
-                f"flux staging: the ingress at {self.address} speaks version {hello.get('version')!r}, this "
+                f"flux staging: the ingress at {self.address} uses protocol version {hello.get('version')!r}, this "
                 f"task version {staging_protocol.VERSION}; install the same release of Flux on both"
             )
         theirs, ours = staging_protocol.challenge_of(hello), os.urandom(staging_protocol.CHALLENGE_BYTES)
@@ -229,7 +229,7 @@ class Conversation:
         self._socket.sendall(chunk)
 
     def end_chunks(self) -> int:
-        """Say that all chunks were sent; returns how many bytes the ingress has staged."""
+        """Mark the end of the chunks; return how many bytes the ingress has staged."""
         self.send_chunk(memoryview(staging_protocol.END_OF_STREAM))
         self._socket.sendall(bytes(staging_protocol.CHUNK_LENGTH_BYTES))
         return staging_protocol.number_of(self._answer(), "size_bytes")
@@ -266,9 +266,9 @@ class Conversation:
 def ask_once(
     address: str, secret: str, request: dict[str, Any], timeout_s: float = staging_protocol.HANDSHAKE_TIMEOUT_S
 ) -> None:
-    """Open a conversation for one request that needs no chunks, and wait for the answer."""
-    conversation = Conversation(address, secret, timeout_s)
+    """Send one request without chunks on its own connection, and wait for the answer."""
+    connection = StagingConnection(address, secret, timeout_s)
     try:
-        conversation.ask(request)
+        connection.ask(request)
     finally:
-        conversation.close()
+        connection.close()
