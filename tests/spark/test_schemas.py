@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pyspark.sql import Row, types
 
 from flux.spark.operators.ddl import struct_of
-from flux.spark.operators.grouping_keys import KeyColumns, grouped
+from flux.spark.operators.grouping_keys import KeyColumns, group_rows
 from flux.spark.operators.key_timers import KeyTimers
 from flux.spark.operators.spark_values import Fields, row_type
 from flux.spark.operators.unsafe_row_order import byte_order
@@ -156,7 +156,7 @@ def test_groups_are_in_sparks_order_and_rows_keep_theirs() -> None:
     keys = KeyColumns(("k",))
     rows = pa.record_batch({"k": pa.array([2.0, None, float("nan"), -0.0, 0.0, 2.0]), "n": range(6)})
     keys.learn(rows.schema)
-    groups = grouped(rows, np.zeros(6, np.uint16), keys)
+    groups = group_rows(rows, np.zeros(6, np.uint16), keys)
     found = [rows["n"].to_pylist() for rows in map(groups.rows.slice, groups.starts, np.diff([*groups.starts, 6]))]
     assert found == [[1], [3, 4], [0, 5], [2]]
     assert repr(groups.keys) == "[(None,), (0.0,), (2.0,), (nan,)]"
@@ -169,7 +169,7 @@ def test_groups_are_what_sorting_by_partition_and_key_gives(rows: list[tuple[int
     columns = {"s": pa.array([s for _, s, _ in rows], pa.string()), "i": pa.array([i for *_, i in rows], pa.int32())}
     batch = pa.record_batch({**columns, "n": pa.array(range(len(rows)), pa.int64())})
     keys.learn(batch.schema)
-    groups = grouped(batch, np.array([pid for pid, *_ in rows], np.uint16), keys)
+    groups = group_rows(batch, np.array([pid for pid, *_ in rows], np.uint16), keys)
     expected = sorted(
         range(len(rows)), key=lambda n: (rows[n][0], rows[n][1] is not None, rows[n][1] or "", rows[n][2])
     )
@@ -181,14 +181,14 @@ def test_groups_are_what_sorting_by_partition_and_key_gives(rows: list[tuple[int
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 3), st.integers(0, 6)), max_size=60))
-def test_timers_are_a_set_that_is_told_in_order(steps: list[tuple[bool, int, int]]) -> None:
+def test_timers_are_a_set_that_expires_in_order(steps: list[tuple[bool, int, int]]) -> None:
     timers, model = KeyTimers(lambda key: key), set[tuple[int, int]]()
     for is_set, key, at in steps:
         (timers.register if is_set else timers.delete)((key,), at)
         (model.add if is_set else model.discard)((at, key))
         assert timers.of((key,)) == sorted(a for a, k in model if k == key)
-    assert timers.expired(4) == [(at, (key,)) for at, key in sorted(model) if at <= 4]
-    assert timers.expired(4) == []
+    assert timers.take_expired(4) == [(at, (key,)) for at, key in sorted(model) if at <= 4]
+    assert timers.take_expired(4) == []
     assert sorted(timers.all()) == sorted(((key,), at) for at, key in model)
 
 

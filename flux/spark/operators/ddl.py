@@ -1,8 +1,8 @@
-"""Schemas written as texts: "id string, readings array<double>", read without a Spark session.
+"""A parser of schemas written as texts, such as "id string, readings array<double>", without a Spark session.
 
-Spark reads them in its JVM. Sites have none, so the grammar is here again, as far as it describes columns: names,
-types, NOT NULL and COMMENT; `struct<name: type>` and types nested in others. What is not understood is a `PlanError`
-that shows where, never another type.
+Spark parses them in its JVM. Sites have none, so this module repeats the part of the grammar that describes columns:
+names, types, NOT NULL and COMMENT; `struct<name: type>` and nested types. A text that is not understood is a
+`PlanError` that shows the place, never another type.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _ATOMIC: dict[str, Callable[[], Any]] = {
 }
 _DECIMALS = ("decimal", "dec", "numeric")
 _TEXTS: dict[str, Callable[[int], Any]] = {"varchar": types.VarcharType, "char": types.CharType}
-# A name, a quoted name, a quoted text, a number, or one sign.
+# A name or number, a quoted name, a quoted text, or a punctuation mark.
 _TOKEN = re.compile(r"\s*(?:(\w+)|`((?:[^`]|``)+)`|('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|([<>(),:]))")
 
 
 def struct_of(schema: Any, whose: str) -> Any:
-    """Return a schema, a `StructType` or a text, as `StructType`; `whose` it is says an error.
+    """Return a schema, given as a `StructType` or a text, as a `StructType`; errors begin with `whose`.
 
     >>> struct_of("id string, at timestamp NOT NULL", "output").names
     ['id', 'at']
@@ -53,13 +53,13 @@ def struct_of(schema: Any, whose: str) -> Any:
         return schema
     if not isinstance(schema, str):
         raise PlanError(
-            f'{whose}: a schema is a StructType or a text such as "id string, count long"; it is {schema!r:.100}'
+            f'{whose}: a schema must be a StructType or a text such as "id string, count long"; got {schema!r:.100}'
         )
-    return _Reader(schema, whose).columns()
+    return _Parser(schema, whose).columns()
 
 
-class _Reader:
-    """Goes through the text of a schema from left to right."""
+class _Parser:
+    """A parser of the text of a schema, from left to right."""
 
     def __init__(self, text: str, whose: str) -> None:
         self._text = text
@@ -67,7 +67,7 @@ class _Reader:
         self._place = 0
 
     def columns(self) -> Any:
-        """The whole text as columns, with or without `struct<...>` around them."""
+        """Parse the whole text as columns, with or without `struct<...>` around them."""
         if re.fullmatch(r"\s*struct\s*<.*>\s*", self._text, re.IGNORECASE | re.DOTALL):
             found = self._type()
         else:
@@ -78,20 +78,20 @@ class _Reader:
 
     def _fields(self) -> list[Any]:
         fields = [self._field()]
-        while self._takes(","):
+        while self._consume(","):
             fields.append(self._field())
         return fields
 
     def _field(self) -> Any:
         name = self._name()
-        self._takes(":")
+        self._consume(":")
         kind = self._type()
         nullable = True
-        if self._takes("not"):
+        if self._consume("not"):
             self._expect("null")
             nullable = False
         metadata = None
-        if self._takes("comment"):
+        if self._consume("comment"):
             metadata = {"comment": self._quoted()}
         return types.StructField(name, kind, nullable, metadata)
 
@@ -110,7 +110,7 @@ class _Reader:
         if name in _DECIMALS:
             return types.DecimalType(*self._numbers(most=2))
         if name in _TEXTS:
-            self._need("(")
+            self._require("(")
             return _TEXTS[name](*self._numbers(most=1))
         if name in _ATOMIC:
             return _ATOMIC[name]()
@@ -127,11 +127,11 @@ class _Reader:
         return found
 
     def _numbers(self, most: int) -> list[int]:
-        """As many numbers in parentheses as there are, at most so many."""
-        if not self._takes("("):
+        """Parse up to `most` numbers in parentheses; return an empty list without parentheses."""
+        if not self._consume("("):
             return []
         numbers = [self._number()]
-        while len(numbers) < most and self._takes(","):
+        while len(numbers) < most and self._consume(","):
             numbers.append(self._number())
         self._expect(")")
         return numbers
@@ -157,8 +157,8 @@ class _Reader:
         self._place = found.end()
         return re.sub(r"\\(.)", r"\1", found[3][1:-1])
 
-    def _takes(self, token: str) -> bool:
-        """Whether this comes next; then it is behind us."""
+    def _consume(self, token: str) -> bool:
+        """Consume the token if it is next; return whether it was."""
         found = self._peek()
         if found is None or (found[1] or found[4] or "").lower() != token:
             return False
@@ -166,11 +166,11 @@ class _Reader:
         return True
 
     def _expect(self, token: str) -> None:
-        if not self._takes(token):
+        if not self._consume(token):
             raise self._error(repr(token))
 
-    def _need(self, token: str) -> None:
-        """Make sure that this comes next, and leave it there."""
+    def _require(self, token: str) -> None:
+        """Check that the token is next, without consuming it."""
         place = self._place
         self._expect(token)
         self._place = place

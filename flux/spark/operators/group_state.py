@@ -1,8 +1,8 @@
 """`pandas_with_state`: a function for Spark's `applyInPandasWithState`, unchanged, as a Flux operator.
 
 The function gets a key, DataFrames and a `GroupState` for each key of a micro-batch, and then once more for each key
-whose timeout has passed. The `GroupState` is Spark's own class; what it holds afterwards is what Flux keeps, by the
-same rules: a key that is neither updated nor removed, and sets no timeout, stays as it was, and so does its timeout.
+whose timeout has passed. The `GroupState` is Spark's own class; Flux stores what it holds after the call, by the same
+rules. A key that is neither updated nor removed, and sets no timeout, stays unchanged, and so does its timeout.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ...types.errors import FluxError, PlanError
 from ..source.batch_times import check_event_time
 from .ddl import struct_of
 from .grouping_keys import KeyGroups
-from .micro_batch_operator import BatchOperator, Partition, raised
+from .micro_batch_operator import BatchOperator, Partition, explain
 from .row_format import (
     RAISED,
     arrow_output,
@@ -48,25 +48,25 @@ def pandas_with_state(
     event_time: str | None = None,
     time_zone: str | None = None,
 ) -> type:
-    """Return the operator that a function for ``groupBy(...).applyInPandasWithState(...)`` is.
+    """Return an operator that runs a function for ``groupBy(...).applyInPandasWithState(...)``.
 
-    The arguments are Spark's. With a timeout of event time, `event_time` is the column of the input that has it: rows
-    behind the watermark are dropped, as in Spark. Times are shown in `time_zone`; by default that of the Spark session,
-    or UTC where there is none. Put it behind an exchange on the columns of its key.
+    The arguments are Spark's. With an event-time timeout, `event_time` names its column in the input; late rows are
+    dropped, as in Spark. Times are shown in `time_zone`; by default that of the Spark session, else UTC. Apply it
+    after an exchange on the columns of its key.
 
         sessions = flux.spark.pandas_with_state(count, "id string, n long", "n long", "update", "ProcessingTimeTimeout")
     """
     name = str(getattr(func, "__name__", None) or type(func).__name__)
     whose = f"pandas_with_state({name})"
     if not callable(func):
-        raise PlanError(f"{whose}: a function of (key, DataFrames, state) was expected, {func!r:.100} came")
+        raise PlanError(f"{whose}: a function of (key, DataFrames, state) was expected, got {func!r:.100}")
     if not isinstance(outputMode, str) or outputMode.lower() not in _OUTPUT_MODES:
         raise PlanError(f"{whose}: outputMode is 'append' or 'update', got {outputMode!r}; Spark has no other for it")
     if timeoutConf not in _TIMEOUTS:
         raise PlanError(f"{whose}: timeoutConf is {', '.join(_TIMEOUTS)}, got {timeoutConf!r}")
     is_event_time = timeoutConf == GroupStateTimeout.EventTimeTimeout
     if is_event_time and event_time is None:
-        raise PlanError(f'{whose}: EventTimeTimeout needs event_time="column", the column of the input that has it')
+        raise PlanError(f'{whose}: EventTimeTimeout needs event_time="column", the column of the input that holds it')
     check_pandas(whose)
     output = struct_of(outputStructType, f"{whose}: outputStructType")
     state = struct_of(stateStructType, f"{whose}: stateStructType")
@@ -90,7 +90,7 @@ def pandas_with_state(
 
 
 class _FunctionPartition(Partition):
-    """By key the state, and the instant of its timeout; a key may have one of them alone."""
+    """The state and the time of the timeout of each key; a key may have only one of them."""
 
     def __init__(self, variable: Variable) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class _FunctionPartition(Partition):
 
 
 class _FunctionOperator(BatchOperator):
-    """Runs `function` for each key, as Spark does."""
+    """The operator that calls `function` for each key, as Spark does."""
 
     whose: str
     zone: str
@@ -138,13 +138,13 @@ class _FunctionOperator(BatchOperator):
         if self.timeout != GroupStateTimeout.NoTimeout:
             is_event_time = self.timeout == GroupStateTimeout.EventTimeTimeout
             limit_ms = held.watermark_ms if is_event_time else held.clock_ms
-            over = [key for key, at_ms in held.timeouts.items() if at_ms < limit_ms]
-            for key in sorted(over, key=self.keys.order):
+            expired = [key for key, at_ms in held.timeouts.items() if at_ms < limit_ms]
+            for key in sorted(expired, key=self.keys.order):
                 self._call(pid, held, key, iter([self._no_rows()]), True, emitted)
         return emitted
 
     def _no_rows(self) -> Any:
-        """What a key that has timed out is called with; its columns are known, since some row set the timeout."""
+        """Return the frame for a key that has timed out; its columns are known, since some row set the timeout."""
         import pandas as pd
 
         return pd.DataFrame(columns=[] if self._empty is None else self._empty.columns)
@@ -152,7 +152,7 @@ class _FunctionOperator(BatchOperator):
     def _call(self, pid: int, held: Any, key: Any, frames: Any, has_timed_out: bool, emitted: list[Any]) -> None:
         value = held.states.held.get(key)
         if value is not None and self._variable.fields.is_mutable:
-            value = self._variable.fields.fresh(value)  # What is changed in it is kept if it is updated, not else.
+            value = self._variable.fields.fresh(value)  # A change inside it is stored only by an update.
         state = GroupState(
             value,
             held.clock_ms,
@@ -170,14 +170,14 @@ class _FunctionOperator(BatchOperator):
         try:
             for frame in self.function(pandas_key(key), frames, state):
                 emitted.append(from_frame(frame, self.output_type, self.arrow, self.zone))
-            self._keep(held, key, state)
+            self._store_state(held, key, state)
         except FluxError:
             raise
         except RAISED as error:
-            raise raised(error, self.function, pid, key, held) from error
+            raise explain(error, self.function, pid, key, held) from error
 
-    def _keep(self, held: Any, key: Any, state: Any) -> None:
-        """Write down what the function left in the state, if it did something."""
+    def _store_state(self, held: Any, key: Any, state: Any) -> None:
+        """Store the state after a call of the function, if the call changed it."""
         timeout_ms = int(state._timeout_timestamp)
         if not (state._updated or state._removed or timeout_ms != _NO_TIMEOUT):
             return

@@ -1,7 +1,7 @@
-"""Rows by key: a micro-batch in the order in which Spark's operators get it, and the keys of their state.
+"""Rows grouped by key, in the order in which Spark's operators get them, and the keys of their state.
 
-Spark sorts a partition's rows by key before it groups them: nulls first, then by value, NaN last. Rows of a key stay in
-the order in which they came. Here all partitions of a site are sorted in one vectorised step.
+Spark sorts a partition's rows by key before it groups them: nulls first, then by value, NaN last. Rows of a key keep
+their order of arrival. Here all partitions of a site are sorted in one vectorised step.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from ...types.to_python import to_python
 from .spark_columns import spark_type
 from .unsafe_row_order import byte_order
 
-__all__ = ["KeyColumns", "KeyGroups", "grouped", "in_order"]
+__all__ = ["KeyColumns", "KeyGroups", "group_rows", "key_order"]
 
 _NAN = float("nan")
 
 
 class KeyColumns:
-    """The columns of the key: their names, and their types once a row has been seen."""
+    """The columns of the key: their names, and their types once the first rows have arrived."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names = names
@@ -35,19 +35,19 @@ class KeyColumns:
         self._order: Callable[[Key], Any] | None = None
 
     def learn(self, schema: pa.Schema) -> None:
-        """See the types in the schema of some rows."""
+        """Take the types from the schema of the first rows."""
         if self.schema is None:
             self.schema = pa.schema([schema.field(name) for name in self.names])
 
     def order(self, key: Key) -> Any:
-        """What sorts keys as Spark's state store has them."""
+        """Return a sort key for the order of Spark's state store."""
         if self._order is None:
             assert self.schema is not None
             self._order = byte_order([spark_type(field.type) for field in self.schema])
         return self._order(key)
 
     def of(self, rows: Any) -> list[Key]:
-        """The key of each row. All NaN are one key, -0.0 is 0.0, and times are instants, as Spark has it."""
+        """Return the key of each row. As in Spark, all NaN are one key, -0.0 is 0.0, and times are instants."""
         columns = []
         for name in self.names:
             column = rows.column(name)
@@ -58,12 +58,12 @@ class KeyColumns:
         return wrap_zoned(list(zip(*columns, strict=True)), map(rows.column, self.names))
 
     def pack(self, keys: Sequence[Key]) -> Any:
-        """Keys as a table."""
+        """Return keys as a table."""
         assert self.schema is not None
         return pa.table([list(column) for column in zip(*keys, strict=True)], schema=self.schema)
 
     def unpack(self, table: Any) -> list[Key]:
-        """The keys of a table."""
+        """Return the keys of a table."""
         self.learn(table.schema)
         return self.of(table.combine_chunks())
 
@@ -76,16 +76,16 @@ class KeyGroups:
     keys: list[Key]
     starts: list[int]
     stops: list[int]
-    partitions: npt.NDArray[np.uint16]  # Of each group.
+    partitions: npt.NDArray[np.uint16]  # The partition of each group.
 
     def of(self, pid: int) -> range:
-        """The groups of one partition."""
+        """Return the groups of one partition."""
         first, last = np.searchsorted(self.partitions, (pid, pid + 1))
         return range(int(first), int(last))
 
 
-def grouped(rows: Any, partition: npt.NDArray[np.uint16], keys: KeyColumns) -> KeyGroups:
-    """Sort rows by partition and key; those of one key keep their order."""
+def group_rows(rows: Any, partition: npt.NDArray[np.uint16], keys: KeyColumns) -> KeyGroups:
+    """Sort and group rows by partition and key; those of one key keep their order."""
     ranks = [_ranks(rows.column(name)) for name in keys.names]
     order = np.lexsort((*reversed(ranks), partition))
     rows, partition = rows.take(pa.array(order)), partition[order]
@@ -101,16 +101,16 @@ def grouped(rows: Any, partition: npt.NDArray[np.uint16], keys: KeyColumns) -> K
     return KeyGroups(rows, keys.of(firsts), starts.tolist(), stops, partition[starts])
 
 
-def in_order(keys: Sequence[Key], columns: KeyColumns) -> list[int]:
-    """The places of keys in the order in which Spark comes to them."""
+def key_order(keys: Sequence[Key], columns: KeyColumns) -> list[int]:
+    """Return the indices of keys in the order in which Spark processes them."""
     table = columns.pack(keys).combine_chunks()
     ranks = [_ranks(table.column(name).combine_chunks()) for name in columns.names]
-    places: list[int] = np.lexsort(tuple(reversed(ranks))).tolist()
-    return places
+    indices: list[int] = np.lexsort(tuple(reversed(ranks))).tolist()
+    return indices
 
 
 def _ranks(column: Any) -> Any:
-    """Numbers that sort as the column does in Spark; equal for values that are one key."""
+    """Return numbers that sort as the column does in Spark; equal for values that are the same key."""
     kind = column.type
     if column.null_count == 0 and pa.types.is_integer(kind):
         return column.to_numpy(zero_copy_only=False)
@@ -121,6 +121,6 @@ def _ranks(column: Any) -> Any:
     if pa.types.is_boolean(kind):
         column = column.cast(pa.int8())
     encoded = column.dictionary_encode()
-    ranks = np.zeros(len(encoded.dictionary) + 1, np.int64)  # The last one is that of null.
+    ranks = np.zeros(len(encoded.dictionary) + 1, np.int64)  # The last is the rank of null.
     ranks[pc.sort_indices(encoded.dictionary).to_numpy()] = np.arange(1, len(ranks))
     return ranks[encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)]

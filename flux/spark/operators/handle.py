@@ -1,8 +1,8 @@
-"""What a `StatefulProcessor` is given in `init`: states and timers for the key that is being worked on.
+"""The handle that a `StatefulProcessor` gets in `init`: states and timers of the current key.
 
 It has the methods of `pyspark.sql.streaming.StatefulProcessorHandle`, and refuses what that refuses: states outside of
-`init`, timers without a time mode, a time-to-live without processing time. `Declared` does the same when the plan is
-made, without any state, so that an `init` which cannot work under Flux is refused then.
+`init`, timers without a time mode, a time-to-live without processing time. When the plan is made, `init` is called once
+with a handle without state, so that an `init` that cannot work under Flux is refused then.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FORMS = {"value": ValueState, "list": ListState, "map": MapState}
 
 
 class Declarations:
-    """The state variables of a processor, by name. They are looked up in each micro-batch and made once."""
+    """The state variables of a processor, by name. They are looked up in each micro-batch and created once."""
 
     def __init__(self, whose: str, time_mode: str) -> None:
         self.whose = whose
@@ -31,28 +31,28 @@ class Declarations:
         self._known: dict[tuple[str, str], tuple[tuple[Any, ...], Variable]] = {}
 
     def variable(self, form: str, name: Any, schema: Any, entries: Any, ttl_ms: Any) -> Variable:
-        """The variable as it was declared, or as it is declared now."""
+        """Return the variable of an earlier, equal declaration, or a new one."""
         declared = schema, entries, ttl_ms
         known = self._known.get((form, name))
         if known is not None and known[0] == declared:
             return known[1]
-        made = self._made(form, name, schema, entries, ttl_ms)
-        self._known[form, name] = declared, made
-        return made
+        variable = self._create(form, name, schema, entries, ttl_ms)
+        self._known[form, name] = declared, variable
+        return variable
 
     def by_name(self, name: str) -> Variable:
-        """A variable that some micro-batch has declared."""
+        """Return a variable that an earlier micro-batch has declared."""
         return next(variable for (_, known), (_, variable) in self._known.items() if known == name)
 
-    def _made(self, form: str, name: Any, schema: Any, entries: Any, ttl_ms: Any) -> Variable:
+    def _create(self, form: str, name: Any, schema: Any, entries: Any, ttl_ms: Any) -> Variable:
         whose = f"{self.whose}: {form} state {name!r}"
         if not isinstance(name, str) or not name:
-            raise PlanError(f"{whose}: the name of a state is a text that is not empty")
+            raise PlanError(f"{whose}: the name of a state must be a text that is not empty")
         if ttl_ms is not None:
             if self.time_mode != "processingtime":
-                raise PlanError(f'{whose}: a time-to-live needs timeMode="ProcessingTime", it is {self.time_mode!r}')
+                raise PlanError(f'{whose}: a time-to-live needs timeMode="ProcessingTime", got {self.time_mode!r}')
             if not isinstance(ttl_ms, int) or ttl_ms <= 0:
-                raise PlanError(f"{whose}: ttlDurationMs is a number of milliseconds above 0; it is {ttl_ms!r}")
+                raise PlanError(f"{whose}: ttlDurationMs must be a number of milliseconds above 0; got {ttl_ms!r}")
         fields = Fields(struct_of(schema, whose), whose)
         of_entries = None
         if form == "map":
@@ -63,7 +63,7 @@ class Declarations:
 
 
 class Handle:
-    """The handle for one micro-batch of one partition, whose state it works on. `key` is the current key."""
+    """The handle for one micro-batch of one partition. `key` is the current key."""
 
     def __init__(self, declarations: Declarations, stores: dict[str, Store], timers: KeyTimers, clock_ms: int) -> None:
         self.key: Any = None
@@ -75,7 +75,7 @@ class Handle:
         self._is_open = True
 
     def seal(self) -> None:
-        """`init` is over."""
+        """Refuse further declarations: `init` has returned."""
         self._is_open = False
 
     def getValueState(self, stateName: str, schema: Any, ttlDurationMs: int | None = None) -> Any:
@@ -94,7 +94,7 @@ class Handle:
         if stateName in self._declared:
             raise PlanError(
                 f"{self._declarations.whose}: init asks for the state {stateName!r} and then deletes it; in Spark its "
-                "first use fails then. Delete it first, or do not ask for it"
+                "first use then fails. Delete it first, or do not ask for it"
             )
         self._stores.pop(stateName, None)
 
@@ -121,17 +121,17 @@ class Handle:
             store = self._stores[name] = Store(variable)
         elif store.variable is not variable:
             raise PlanError(
-                f"{self._declarations.whose}: state {name!r} was declared otherwise before; a state keeps its form and "
-                "schema from one micro-batch to the next"
+                f"{self._declarations.whose}: state {name!r} was declared differently before; a state keeps its form "
+                "and schema from one micro-batch to the next"
             )
         return _FORMS[form](store, self)
 
     def _check_open(self, what: str) -> None:
         if not self._is_open:
-            raise RuntimeError(f"{what} was called outside of init(handle); Spark allows it only there")
+            raise RuntimeError(f"{what} was called outside of init(handle); Spark allows it only in init")
 
     def _check_timers(self, what: str) -> None:
         if self._declarations.time_mode == "none":
             raise RuntimeError(f'{what} needs timeMode="ProcessingTime" or "EventTime"')
         if self.key is None:
-            raise RuntimeError(f"{what} was called where there is no key; call it for input rows or a timer")
+            raise RuntimeError(f"{what} was called without a current key; call it for input rows or a timer")

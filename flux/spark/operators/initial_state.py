@@ -1,4 +1,4 @@
-"""Initial state: rows that a processor is given before its first micro-batch, each partition those of its keys."""
+"""Initial state: rows that a processor gets before its first micro-batch; each partition gets those of its keys."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pyarrow as pa
 from ...types.errors import FluxError, PlanError
 from ...types.hashing import partition_of
 from ...types.normalize import normalize_schema
-from .grouping_keys import KeyColumns, KeyGroups, grouped
+from .grouping_keys import KeyColumns, KeyGroups, group_rows
 from .spark_columns import AsSpark
 
 __all__ = ["InitialState"]
 
 
 class InitialState:
-    """The rows of all partitions, held by every site: a partition may come to any of them."""
+    """The rows of all partitions, held by every site, because a partition may move to any of them."""
 
     def __init__(self, rows: Any) -> None:
         self._rows = rows
@@ -25,7 +25,7 @@ class InitialState:
 
     @classmethod
     def of(cls, given: Any, whose: str) -> InitialState | None:
-        """Rows from a Spark DataFrame, grouped or not, a pandas one, or what `flux.sources.Table` takes."""
+        """Read the rows of a Spark DataFrame, grouped or not, a pandas one, or what `flux.sources.Table` takes."""
         if given is None:
             return None
         df = getattr(given, "_df", given)  # `df.groupBy(...)` is what Spark takes.
@@ -42,13 +42,13 @@ class InitialState:
             table = table.cast(normalize_schema(table.schema))
         except (pa.ArrowException, FluxError, TypeError, ValueError, AttributeError) as error:
             raise PlanError(
-                f"{whose}: initialState is a DataFrame, grouped or not, a pyarrow.Table or a list of dicts; "
+                f"{whose}: initialState must be a DataFrame, grouped or not, a pyarrow.Table or a list of dicts; "
                 f"this {type(given).__name__} cannot be read: {error}"
             ) from error
         return cls(table.combine_chunks())
 
     def check(self, key_columns: tuple[str, ...], as_spark: AsSpark, whose: str) -> None:
-        """A `PlanError` if the rows lack the key, or Spark has no type for a column."""
+        """Raise `PlanError` if the rows lack the key, or Spark has no type for a column."""
         missing = [name for name in key_columns if name not in self._rows.schema.names]
         if missing:
             raise PlanError(
@@ -58,7 +58,7 @@ class InitialState:
         as_spark.check(self._rows.schema, f"{whose}: initialState")
 
     def of_partition(self, pid: int, partitions: int, keys: KeyColumns, as_spark: AsSpark) -> KeyGroups | None:
-        """The rows of one partition, by key."""
+        """Return the rows of one partition, by key."""
         if not self._rows.num_rows:
             return None
         if self._partition is None:
@@ -69,4 +69,4 @@ class InitialState:
         if not ours.num_rows:
             return None
         [batch] = ours.combine_chunks().to_batches()
-        return grouped(batch, np.full(batch.num_rows, pid, np.uint16), keys)
+        return group_rows(batch, np.full(batch.num_rows, pid, np.uint16), keys)

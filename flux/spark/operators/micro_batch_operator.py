@@ -1,13 +1,12 @@
-"""What Spark's operators have in common under Flux: they work on micro-batches, partition by partition.
+"""The base of Spark's operators under Flux: they process micro-batches, partition by partition.
 
-Rows are kept until the boundary of their micro-batch, a punctuation, and then worked on as a Spark task would: sorted
-by key, with one clock and one watermark for all of them. So what is emitted depends on where the boundaries stand and
-not on how rows were batched on their way. It belongs to the boundary: a later step sees it before the boundary, in the
-same micro-batch.
+Rows are buffered until the boundary of their micro-batch, a punctuation, and then processed as in a Spark task: sorted
+by key, with one clock and one watermark for all of them. So the output depends on the boundaries, and not on how rows
+were batched in transfer. It belongs to the boundary: a later step gets it before the boundary, in the same micro-batch.
 
-The watermark is in effect one micro-batch after it was written: those of the rows of a micro-batch are known when it
-has been read, as in Spark. Rows are late by the one before that. If the watermark has risen when the stream ends, one
-more micro-batch without rows lets the timers fire that wait for it.
+As in Spark, a watermark takes effect one micro-batch after it was written, because it is known only when the rows of a
+micro-batch have been read. Rows are late by the one before that. If the watermark has risen when the stream ends, one
+more micro-batch without rows fires the timers that wait for it.
 """
 
 from __future__ import annotations
@@ -24,40 +23,40 @@ from ...model.gc_control import gc_paused
 from ...model.operator import Context, PooledOperator, Punctuation
 from ...types.errors import OperatorError
 from ..source.batch_times import is_late
-from .grouping_keys import KeyColumns, KeyGroups, grouped
+from .grouping_keys import KeyColumns, KeyGroups, group_rows
 from .spark_columns import AsSpark
 
-__all__ = ["BatchOperator", "Partition", "raised"]
+__all__ = ["BatchOperator", "Partition", "explain"]
 
-_NONE = -1  # No watermark has come.
+_NO_WATERMARK = -1  # No watermark has arrived.
 
 
 class Partition:
-    """What a partition knows of time, and how many micro-batches it has seen."""
+    """The clock and watermarks of a partition, and how many micro-batches it has processed."""
 
     def __init__(self) -> None:
         self.clock_ms = 0
         self.watermark_ms = 0
         self.late_ms = 0
-        self.coming_ms = _NONE  # The watermark that was written last; in effect with the next micro-batch.
+        self.latest_ms = _NO_WATERMARK  # The latest watermark; takes effect with the next micro-batch.
         self.batches = 0
 
     def advance(self) -> None:
-        """A micro-batch is over."""
-        self.late_ms, self.watermark_ms = self.watermark_ms, max(0, self.coming_ms)
+        """End a micro-batch."""
+        self.late_ms, self.watermark_ms = self.watermark_ms, max(0, self.latest_ms)
         self.batches += 1
 
     def to_plain(self) -> list[int]:
-        return [self.clock_ms, self.watermark_ms, self.late_ms, self.coming_ms, self.batches]
+        return [self.clock_ms, self.watermark_ms, self.late_ms, self.latest_ms, self.batches]
 
     def from_plain(self, plain: list[int]) -> None:
-        self.clock_ms, self.watermark_ms, self.late_ms, self.coming_ms, self.batches = plain
+        self.clock_ms, self.watermark_ms, self.late_ms, self.latest_ms, self.batches = plain
 
 
 class BatchOperator(PooledOperator):
-    """An operator on micro-batches. Subclasses say what is done with one, and what their state is made of."""
+    """An operator on micro-batches. Subclasses define how to process one, and the format of their state."""
 
-    # A column of the input; rows whose event time is not behind the watermark are dropped.
+    # The event-time column of the input; rows with a time up to the watermark are late, and dropped.
     time_column: str | None = None
     waits_for_watermark = False
     as_spark: AsSpark
@@ -68,27 +67,27 @@ class BatchOperator(PooledOperator):
         self._pending: list[tuple[Any, Any]] = []
         self._held: dict[int, Any] = {}
 
-    # What subclasses define.
+    # Defined by subclasses.
 
     def new_partition(self) -> Partition:
         raise NotImplementedError
 
     def run(self, pid: int, held: Any, groups: KeyGroups | None) -> Any:
-        """Work on a micro-batch of one partition; returns what is emitted, as `columns` understands it."""
+        """Process a micro-batch of one partition; return its output in the form that `columns` takes."""
         raise NotImplementedError
 
     def columns(self, emitted: list[Any]) -> tuple[dict[str, Any], list[int]]:
-        """What partitions have emitted as one set of columns, and how many rows each partition has in it."""
+        """Return the output of partitions as one set of columns, and the row count of each partition."""
         raise NotImplementedError
 
     def pieces(self, held: Any) -> Iterator[dict[str, Any]]:
-        """A partition's state, besides what is known of time."""
+        """Yield a partition's state, without clock and watermarks."""
         raise NotImplementedError
 
     def install(self, held: Any, piece: dict[str, Any]) -> None:
         raise NotImplementedError
 
-    # What is the same for all.
+    # Common to all.
 
     def process(self, batch: Batch) -> Batch | None:
         arrow = self.as_spark(batch.arrow)
@@ -97,34 +96,34 @@ class BatchOperator(PooledOperator):
         return None
 
     def on_punctuation(self, p: Punctuation) -> tuple[dict[str, Any], Any] | None:
-        pids = sorted(p.partitions if p.partitions is not None else self._known())
+        pids = sorted(p.partitions if p.partitions is not None else self._known_pids())
         helds = [self._partition(pid) for pid in pids]
         if p.kind in ("clock", "end") and p.value is not None:
             for held in helds:
                 held.clock_ms = max(held.clock_ms, p.value)
         if p.kind == "watermark" and p.value is not None:
             for held in helds:
-                held.coming_ms = max(held.coming_ms, p.value)
+                held.latest_ms = max(held.latest_ms, p.value)
         elif p.kind in ("batch", "end"):
             with gc_paused():
                 self._check_watermark(helds)
-                batches = [self._batch(pids)] if p.kind == "batch" else self._last_batches(pids)
-                return self._emitted(batches, pids)
+                batches = [self._run_batch(pids)] if p.kind == "batch" else self._run_last_batches(pids)
+                return self._to_columns(batches, pids)
         return None
 
     def _check_watermark(self, helds: list[Any]) -> None:
-        """Without watermarks, timers of event time would never fire, and nobody would know why."""
-        if not self.waits_for_watermark or all(held.coming_ms != _NONE for held in helds):
+        """Raise `OperatorError` without watermarks: event-time timers would never fire, without any message."""
+        if not self.waits_for_watermark or all(held.latest_ms != _NO_WATERMARK for held in helds):
             return
         assert self.time_column is not None
         if any(arrow.column(self.time_column).null_count < arrow.num_rows for arrow, _ in self._pending):
             raise OperatorError(
-                "it works with event time, and its source writes no watermark. Give flux.spark.Stream a DataFrame with "
+                "it uses event time, and its source writes no watermark. Give flux.spark.Stream a DataFrame with "
                 f"withWatermark({self.time_column!r}, ...), or another source to "
                 f"flux.spark.MicroBatches(source, event_time={self.time_column!r}, delay=...)"
             )
 
-    def _known(self) -> set[int]:
+    def _known_pids(self) -> set[int]:
         return set(self._held).union(*(partition.tolist() for _, partition in self._pending))
 
     def _partition(self, pid: int) -> Any:
@@ -133,9 +132,9 @@ class BatchOperator(PooledOperator):
             held = self._held[pid] = self.new_partition()
         return held
 
-    def _batch(self, pids: list[int]) -> list[Any]:
-        """Run a micro-batch of these partitions; what each has emitted."""
-        groups = self._groups(pids)
+    def _run_batch(self, pids: list[int]) -> list[Any]:
+        """Run a micro-batch of these partitions; return the output of each."""
+        groups = self._take_groups(pids)
         emitted = []
         for pid in pids:
             held = self._held[pid]
@@ -143,17 +142,17 @@ class BatchOperator(PooledOperator):
             held.advance()
         return emitted
 
-    def _last_batches(self, pids: list[int]) -> list[list[Any]]:
-        """What has no boundary of its own at the end of the stream, and what waits for the last watermark."""
+    def _run_last_batches(self, pids: list[int]) -> list[list[Any]]:
+        """Run the rows without a boundary at the end of the stream, and the timers that wait for the last watermark."""
         batches = []
         if any(np.isin(partition, pids).any() for _, partition in self._pending):
-            batches.append(self._batch(pids))
-        while self.waits_for_watermark and any(held.coming_ms > held.late_ms for held in map(self._partition, pids)):
-            batches.append(self._batch(pids))
+            batches.append(self._run_batch(pids))
+        while self.waits_for_watermark and any(held.latest_ms > held.late_ms for held in map(self._partition, pids)):
+            batches.append(self._run_batch(pids))
         return batches
 
-    def _groups(self, pids: list[int]) -> KeyGroups | None:
-        rows = self._taken(pids)
+    def _take_groups(self, pids: list[int]) -> KeyGroups | None:
+        rows = self._take_pending(pids)
         if rows is None:
             return None
         arrow, partition = rows
@@ -165,10 +164,10 @@ class BatchOperator(PooledOperator):
                 late |= ours & is_late(arrow.column(self.time_column), limit)
             if late.any():
                 arrow, partition = arrow.filter(pa.array(~late)), partition[~late]
-        return grouped(arrow, partition, self.keys) if len(partition) else None
+        return group_rows(arrow, partition, self.keys) if len(partition) else None
 
-    def _taken(self, pids: list[int]) -> tuple[Any, Any] | None:
-        """The rows that wait in these partitions, which wait no longer."""
+    def _take_pending(self, pids: list[int]) -> tuple[Any, Any] | None:
+        """Remove and return the buffered rows of these partitions."""
         if not self._pending:
             return None
         arrow = pa.concat_batches([arrow for arrow, _ in self._pending])
@@ -180,25 +179,25 @@ class BatchOperator(PooledOperator):
             arrow, partition = arrow.filter(pa.array(ours)), partition[ours]
         return (arrow, partition) if len(partition) else None
 
-    def _emitted(self, batches: list[list[Any]], pids: list[int]) -> tuple[dict[str, Any], Any] | None:
-        everything = [emitted for batch in batches for emitted in batch]
-        whose = [pid for _ in batches for pid in pids]
-        columns, counts = self.columns(everything)
+    def _to_columns(self, batches: list[list[Any]], pids: list[int]) -> tuple[dict[str, Any], Any] | None:
+        outputs = [emitted for batch in batches for emitted in batch]
+        all_pids = [pid for _ in batches for pid in pids]
+        columns, counts = self.columns(outputs)
         if not sum(counts):
             return None
-        return columns, np.repeat(np.array(whose, np.uint16), counts)
+        return columns, np.repeat(np.array(all_pids, np.uint16), counts)
 
-    # A partition moves: what is known of time, the rows that wait, the state.
+    # State transfer of a partition: clock and watermarks, buffered rows, state.
 
     def get_partition_state(self, pid: int) -> Any:
         held = self._partition(pid)
-        waiting = [arrow.filter(pa.array(partition == pid)) for arrow, partition in self._pending]
-        waiting = [arrow for arrow in waiting if arrow.num_rows]
-        return self._pieces(held, waiting)
+        buffered = [arrow.filter(pa.array(partition == pid)) for arrow, partition in self._pending]
+        buffered = [arrow for arrow in buffered if arrow.num_rows]
+        return self._pieces(held, buffered)
 
-    def _pieces(self, held: Any, waiting: list[Any]) -> Iterator[dict[str, Any]]:
+    def _pieces(self, held: Any, buffered: list[Any]) -> Iterator[dict[str, Any]]:
         yield {"times": held.to_plain()}
-        for arrow in waiting:
+        for arrow in buffered:
             yield {"waiting": pa.Table.from_batches([arrow])}
         yield from self.pieces(held)
         yield {"whole": True}
@@ -225,16 +224,16 @@ class BatchOperator(PooledOperator):
         return {}
 
 
-def raised(error: BaseException, function: Callable[..., Any], pid: int, key: Any, held: Partition) -> OperatorError:
-    """What a user is told of an error in their code: where it arose, and what it was given."""
+def explain(error: BaseException, function: Callable[..., Any], pid: int, key: Any, held: Partition) -> OperatorError:
+    """Return an error for the user about an exception in their code: where it was raised, and for which key."""
     code = getattr(getattr(function, "__func__", function), "__code__", None)
     place = getattr(function, "__qualname__", repr(function))
     if code is not None:
         lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == code.co_filename]
         place = f"{place} ({code.co_filename}:{lines[-1] if lines else code.co_firstlineno})"
-    given = "" if key is None else f"; the key was {tuple(key)!r:.200}"
+    at_key = "" if key is None else f"; the key was {tuple(key)!r:.200}"
     return OperatorError(
-        f"{place} raised {type(error).__name__}: {error}{given}, in micro-batch {held.batches} of its partition. Mend "
-        'it: on_error="skip" leaves out rows, and what is raised for a whole micro-batch has none',
+        f"{place} raised {type(error).__name__}: {error}{at_key}, in micro-batch {held.batches} of its partition. Fix "
+        'the code: on_error="skip" drops single rows, and this error is about a micro-batch',
         partition=pid,
     )

@@ -1,8 +1,8 @@
 """`stateful_processor`: a Spark `StatefulProcessor`, unchanged, as a Flux operator.
 
-Each micro-batch of each partition is what a task of Spark's `transformWithState` is: a fresh instance of the processor,
-`init`, `handleInputRows` for each key in order, `handleExpiredTimer` for each timer whose time has come, in the order
-of their instants, `close`. State, timers and rows that wait are kept by Flux and move with the partition.
+Each micro-batch of each partition runs as a task of Spark's `transformWithState`: a fresh instance of the processor,
+`init`, `handleInputRows` for each key in order, `handleExpiredTimer` for each expired timer in the order of time, and
+`close`. Flux holds the state, timers and buffered rows, and transfers them with the partition.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValu
 from ...types.errors import FluxError, PlanError
 from ..source.batch_times import check_event_time
 from .ddl import struct_of
-from .grouping_keys import KeyGroups, in_order
+from .grouping_keys import KeyGroups, key_order
 from .handle import Declarations, Handle
 from .initial_state import InitialState
 from .key_timers import KeyTimers
@@ -48,15 +48,14 @@ def stateful_processor(
     event_time: str | None = None,
     time_zone: str | None = None,
 ) -> type:
-    """Return the operator that a `StatefulProcessor` is; put it behind an exchange on the columns of its key.
+    """Return an operator that runs a `StatefulProcessor`; apply it after an exchange on the columns of its key.
 
     `processor` is the class, or an instance as Spark takes it. The next arguments are those of Spark's
-    ``groupBy(...).transformWithState(...)``; with ``rows="pandas"``, those of ``transformWithStateInPandas``. Append
-    and Update are the same here as there. `initialState` is a DataFrame, grouped or not, or anything that
-    `flux.sources.Table` takes. With event time, `event_time` is the column of the input that has it: rows behind the
-    watermark are dropped, as in Spark, and the source must write watermarks (`flux.spark.Stream` of a DataFrame with
-    `withWatermark`, or `flux.spark.MicroBatches`). Times are shown in `time_zone`; by default that of the Spark
-    session, or UTC where there is none.
+    ``groupBy(...).transformWithState(...)``; with ``rows="pandas"``, those of ``transformWithStateInPandas``. As in
+    Spark, Append and Update are the same. `initialState` is a DataFrame, grouped or not, or anything that
+    `flux.sources.Table` takes. With event time, `event_time` names its column in the input. Late rows are dropped, as
+    in Spark, and the source must write watermarks (`flux.spark.Stream` of a DataFrame with `withWatermark`, or
+    `flux.spark.MicroBatches`). Times are shown in `time_zone`; by default that of the Spark session, else UTC.
 
         counts = flux.spark.stateful_processor(RunningCount, "id string, count long", timeMode="ProcessingTime")
         flow.source(flux.spark.Stream(df)).exchange("id").apply(counts).sink(...)
@@ -75,7 +74,7 @@ def stateful_processor(
             f"{timeMode!r} and {event_time!r}"
         )
     plan = _Processor(whose, _maker(processor, whose), mode, InitialState.of(initialState, whose))
-    plan.declared()
+    plan.declare()
     form = FORMS[rows](output, zone_of(time_zone, whose), whose)
     members = {
         "plan": plan,
@@ -101,7 +100,7 @@ def _choice(whose: str, name: str, value: Any, choices: tuple[str, ...]) -> str:
 
 
 def _maker(processor: Any, whose: str) -> Callable[[], Any]:
-    """What makes an instance for one micro-batch. Spark sends a copy of the given one to each task: so is it here."""
+    """Return a factory of instances, one per micro-batch: copies of the given one, as Spark sends to its tasks."""
     if isinstance(processor, type):
         if not issubclass(processor, StatefulProcessor):
             raise PlanError(f"{whose}: a class derived from pyspark.sql.streaming.StatefulProcessor was expected")
@@ -109,29 +108,29 @@ def _maker(processor: Any, whose: str) -> Callable[[], Any]:
             prototype = processor()
         except _RAISED as error:
             raise PlanError(
-                f"{whose}: it is made without arguments, and that raised {type(error).__name__}: {error}. Give an "
-                "instance, as Spark takes it, if it needs some"
+                f"{whose}: creating it without arguments raised {type(error).__name__}: {error}. Give an "
+                "instance, as Spark takes it, if it needs arguments"
             ) from error
     else:
         prototype = processor
     if not isinstance(prototype, StatefulProcessor):
         raise PlanError(
-            f"{whose}: a StatefulProcessor or an instance of one was expected, a {type(processor).__name__} came"
+            f"{whose}: a StatefulProcessor or an instance of one was expected, got a {type(processor).__name__}"
         )
     return lambda: copy.deepcopy(prototype)
 
 
 @dataclass(frozen=True)
 class _Processor:
-    """What was given to `stateful_processor`."""
+    """The arguments of `stateful_processor`."""
 
     whose: str
     make: Callable[[], Any]
     time_mode: str
     initial: InitialState | None
 
-    def declared(self) -> Declarations:
-        """Let the processor declare its states, without any; what cannot be supported is refused."""
+    def declare(self) -> Declarations:
+        """Return the states that the processor declares in `init`; refuse what is not supported."""
         declarations = Declarations(self.whose, self.time_mode)
         handle = Handle(declarations, {}, KeyTimers(lambda key: key), 0)
         processor = self.make()
@@ -155,21 +154,21 @@ class _ProcessorPartition(Partition):
 
 
 class _ProcessorOperator(BatchOperator):
-    """Runs the processor of `plan`, whose rows are of `form`."""
+    """The operator that runs the processor of `plan`, with rows in the format `form`."""
 
     plan: _Processor
     form: RowFormat
 
     def open(self, context: Any) -> None:
         super().open(context)
-        self._declarations = self.plan.declared()
+        self._declarations = self.plan.declare()
         self._key_row = row_type(context.key_columns)
 
     def output_for(self, parameters: Any, key_columns: tuple[str, ...], rows: Any) -> Any:
         if parameters:
             raise PlanError(
                 f"{self.plan.whose}: apply takes no parameters for it, got {', '.join(parameters)}. Give an instance "
-                "of the processor that has them"
+                "of the processor that holds them"
             )
         check_key(key_columns, rows, self.plan.whose)
         if self.plan.initial is not None:
@@ -195,7 +194,7 @@ class _ProcessorOperator(BatchOperator):
             initial = self.plan.initial.of_partition(pid, self.context.partitions, self.keys, self.as_spark)
         emitted: list[Any] = []
         if initial is not None:
-            self._begin(task, initial, groups, emitted)
+            self._seed(task, initial, groups, emitted)
         elif groups is not None:
             self.form.each_group(task, groups, groups.of(pid), emitted)
         if has_timers:
@@ -204,16 +203,16 @@ class _ProcessorOperator(BatchOperator):
         task.call(processor.close, None)
         for store in held.stores.values():
             if store.variable.ttl_ms is not None:
-                store.forget(held.clock_ms)
+                store.drop_expired(held.clock_ms)
         return emitted
 
-    def _begin(self, task: ProcessorCall, initial: KeyGroups, groups: KeyGroups | None, emitted: list[Any]) -> None:
-        """The first micro-batch of a partition: keys that have initial rows get them before their input."""
+    def _seed(self, task: ProcessorCall, initial: KeyGroups, groups: KeyGroups | None, emitted: list[Any]) -> None:
+        """Run the first micro-batch of a partition: keys with initial rows get them before their input."""
         ours = groups.of(task.pid) if groups is not None else range(0)
         places = {initial.keys[i]: i for i in range(len(initial.keys))}
         inputs = {groups.keys[i]: i for i in ours} if groups is not None else {}
         keys = list({**places, **inputs})
-        for at in in_order(keys, self.keys):
+        for at in key_order(keys, self.keys):
             key = task.handle.key = keys[at]
             if key in places:
                 start, stop = initial.starts[places[key]], initial.stops[places[key]]
@@ -222,13 +221,13 @@ class _ProcessorOperator(BatchOperator):
                 self.form.each_group(task, groups, range(inputs[key], inputs[key] + 1), emitted)
 
     def _fire(self, task: ProcessorCall, upto_ms: int, emitted: list[Any]) -> None:
-        """Call the processor for each timer that has expired; one that it sets meanwhile waits for the next time."""
+        """Call the processor for each expired timer; a timer set meanwhile waits for the next micro-batch."""
         timers: KeyTimers = task.handle.timers
-        for at_ms, key in timers.expired(upto_ms):
+        for at_ms, key in timers.take_expired(upto_ms):
             task.handle.key = key
             expired = task.processor.handleExpiredTimer
-            told = {"key": self._key_row(key), "timerValues": task.times, "expiredTimerInfo": ExpiredTimerInfo(at_ms)}
-            self.form.take(task, expired, key, task.call(partial(expired, **told), key), emitted)
+            args = {"key": self._key_row(key), "timerValues": task.times, "expiredTimerInfo": ExpiredTimerInfo(at_ms)}
+            self.form.take(task, expired, key, task.call(partial(expired, **args), key), emitted)
             timers.delete(key, at_ms)
 
     def columns(self, emitted: list[Any]) -> tuple[dict[str, Any], list[int]]:
@@ -252,4 +251,4 @@ class _ProcessorOperator(BatchOperator):
                 held.timers.register(key, at_ms)
         else:
             for store in held.stores.values():
-                store.installed()
+                store.finish_install()

@@ -1,7 +1,7 @@
-"""The two forms in which a `StatefulProcessor` takes and gives rows: `pyspark.sql.Row`s, and pandas DataFrames.
+"""The two row formats of a `StatefulProcessor`: `pyspark.sql.Row`s, and pandas DataFrames.
 
-A form takes a partition's groups to the processor and gathers what it yields; what all partitions have emitted becomes
-columns once, at the end.
+A format passes a partition's groups to the processor and collects what it yields. The output of all partitions is
+converted to columns once, at the end.
 """
 
 from __future__ import annotations
@@ -20,20 +20,18 @@ from ...types.errors import FluxError, OperatorError, PlanError
 from ...types.normalize import ColumnError, normalize_schema
 from ...types.to_python import to_python
 from .grouping_keys import KeyGroups
-from .micro_batch_operator import Partition, raised
+from .micro_batch_operator import Partition, explain
 from .spark_columns import AsSpark
 from .spark_values import row_type
 
 __all__ = ["FORMS", "ProcessorCall", "RowFormat", "arrow_output", "frames_of"]
 
 RAISED = (Exception, SystemExit)
-# The initial rows of keys, each with its key, in Spark's order.
-Initial = list[tuple[Key, Any]]
 
 
 @dataclass(slots=True)
 class ProcessorCall:
-    """A processor at work on a micro-batch of a partition."""
+    """A processor that runs on a micro-batch of a partition."""
 
     processor: Any
     handle: Any
@@ -42,39 +40,39 @@ class ProcessorCall:
     held: Partition
 
     def call(self, function: Callable[..., Any], key: Any, *args: Any) -> Any:
-        """Call user code, and give what it raises its place."""
+        """Call user code; add the place and the key to what it raises."""
         try:
             return function(*args)
         except RAISED as error:
             raise self.error(error, function, key) from error
 
     def error(self, error: BaseException, function: Callable[..., Any], key: Any) -> FluxError:
-        return error if isinstance(error, FluxError) else raised(error, function, self.pid, key, self.held)
+        return error if isinstance(error, FluxError) else explain(error, function, self.pid, key, self.held)
 
 
 class RowFormat(Protocol):
-    """How rows come and go."""
+    """How rows are passed to a processor, and its output is collected."""
 
     arrow: pa.Schema
     as_spark: AsSpark
 
     def each_group(self, task: ProcessorCall, groups: KeyGroups, ours: range, emitted: list[Any]) -> None:
-        """Hand these groups, of one partition, to `handleInputRows`, in order."""
+        """Pass these groups, of one partition, to `handleInputRows`, in order."""
 
     def initial(self, task: ProcessorCall, key: Key, rows: Any) -> None:
-        """Hand initial rows of a key to `handleInitialState`."""
+        """Pass the initial rows of a key to `handleInitialState`."""
 
     def take(
         self, task: ProcessorCall, function: Callable[..., Any], key: Any, produced: Iterable[Any], emitted: list[Any]
     ) -> None:
-        """Gather what user code yields."""
+        """Collect what user code yields."""
 
     def columns(self, emitted: list[list[Any]]) -> tuple[dict[str, Any], list[int]]:
-        """What partitions have emitted as columns, and how many rows each has in them."""
+        """Return the output of partitions as columns, and the row count of each."""
 
 
 def arrow_output(output: Any, whose: str) -> pa.Schema:
-    """The Arrow schema of what is emitted."""
+    """Return the Arrow schema of the output."""
     try:
         return normalize_schema(to_arrow_schema(output, timezone="UTC"))
     except (ColumnError, TypeError, ValueError) as error:
@@ -117,9 +115,9 @@ class _Rows:
         task.call(emitted.extend, key, produced)
 
     def columns(self, emitted: list[list[Any]]) -> tuple[dict[str, Any], list[int]]:
-        rows = [self._tuple(row) for some in emitted for row in some]
+        rows = [self._tuple(row) for output in emitted for row in output]
         columns = list(zip(*rows, strict=True)) or [()] * len(self._names)
-        return dict(zip(self._names, columns, strict=True)), [len(some) for some in emitted]
+        return dict(zip(self._names, columns, strict=True)), [len(output) for output in emitted]
 
     def _tuple(self, row: Any) -> Any:
         try:
@@ -128,10 +126,10 @@ class _Rows:
             found = row.asDict(True)
         except (AttributeError, TypeError) as error:
             raise OperatorError(
-                f"a pyspark.sql.Row with the names {', '.join(self._names)} was expected as output, {row!r:.200} came. "
-                'Yield Row(name=value, ...); for DataFrames say rows="pandas"'
+                f"a pyspark.sql.Row with the names {', '.join(self._names)} was expected as output, got {row!r:.200}. "
+                'Yield Row(name=value, ...); for DataFrames set rows="pandas"'
             ) from error
-        # By name, as Spark does it: what is missing is null, what is not in the schema is left out.
+        # By name, as in Spark: a missing field is null, a field that is not in the schema is dropped.
         return [found.get(name) for name in self._names]
 
 
@@ -177,21 +175,21 @@ FORMS: dict[str, Callable[[Any, str, str], Any]] = {"rows": _Rows, "pandas": _Pa
 
 
 def columns_of_batches(emitted: list[list[Any]], schema: pa.Schema) -> tuple[dict[str, Any], list[int]]:
-    """Record batches of partitions as columns, and how many rows each partition has in them."""
-    whole = pa.Table.from_batches([batch for some in emitted for batch in some], schema)
+    """Return record batches of partitions as columns, and the row count of each partition."""
+    whole = pa.Table.from_batches([batch for output in emitted for batch in output], schema)
     columns = {name: whole.column(name).combine_chunks() for name in schema.names}
-    return columns, [sum(batch.num_rows for batch in some) for some in emitted]
+    return columns, [sum(batch.num_rows for batch in output) for output in emitted]
 
 
 def check_pandas(whose: str) -> None:
     try:
         import pandas  # noqa: F401
     except ImportError as error:
-        raise PlanError(f"{whose}: it takes DataFrames, and pandas is not installed: pip install 'pandas<3'") from error
+        raise PlanError(f"{whose}: it takes DataFrames, but pandas is not installed: pip install 'pandas<3'") from error
 
 
 def frames_of(groups: KeyGroups, ours: range, zone: str) -> Iterator[Any]:
-    """A DataFrame for each of these groups, as Spark makes it."""
+    """Yield a DataFrame for each of these groups, as Spark makes it."""
     if not ours:
         return
     base = groups.starts[ours[0]]
@@ -201,7 +199,7 @@ def frames_of(groups: KeyGroups, ours: range, zone: str) -> Iterator[Any]:
 
 
 def pandas_key(key: Key) -> Key:
-    """A key as Spark takes it out of a DataFrame: times are naive, in the time zone of the session."""
+    """Return a key as Spark reads it from a DataFrame: times are naive, in the time zone of the session."""
     if not any(isinstance(value, datetime) for value in key):
         return tuple(key)
     import pandas as pd
@@ -210,7 +208,7 @@ def pandas_key(key: Key) -> Key:
 
 
 def to_frame(rows: Any, zone: str) -> Any:
-    """Arrow rows as a DataFrame, by Spark's own rules: times are naive, in the time zone of the session."""
+    """Return Arrow rows as a DataFrame, by Spark's own rules: times are naive, in the time zone of the session."""
     import pandas as pd
     from pyspark.sql.conversion import ArrowBatchTransformer
 
@@ -218,12 +216,12 @@ def to_frame(rows: Any, zone: str) -> Any:
 
 
 def from_frame(frame: Any, output: Any, schema: pa.Schema, zone: str) -> Any:
-    """A DataFrame that user code has yielded as Arrow rows, by Spark's own rules: naive times are of the session."""
+    """Return a DataFrame from user code as Arrow rows, by Spark's rules: naive times are in the session's zone."""
     import pandas as pd
     from pyspark.sql.conversion import PandasToArrowConversion
 
     if not isinstance(frame, pd.DataFrame):
-        raise TypeError(f"a pandas.DataFrame was expected as output, {type(frame).__name__} came")
-    made = PandasToArrowConversion.convert(frame, output, timezone=zone, arrow_cast=True, assign_cols_by_name=True)
-    columns = [column.cast(field.type) for column, field in zip(made.columns, schema, strict=True)]
+        raise TypeError(f"a pandas.DataFrame was expected as output, got {type(frame).__name__}")
+    batch = PandasToArrowConversion.convert(frame, output, timezone=zone, arrow_cast=True, assign_cols_by_name=True)
+    columns = [column.cast(field.type) for column, field in zip(batch.columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=schema)

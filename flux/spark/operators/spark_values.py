@@ -1,9 +1,9 @@
-"""Values of Spark's types: as a processor gives and gets them, as Flux keeps them, and as they move.
+"""Values of Spark's types: as a processor uses them, as Flux stores them, and as they are transferred.
 
-What a processor puts into a state goes through its schema, as in Spark: it comes back as a value of the declared type
-(a decimal has its scale, a `float` 32 bits, a timestamp is a naive local time), and later changes to a list that was
-put there do not reach it. What does not fit is an error at once, not when a copy must move. It moves as Arrow columns:
-nothing is pickled.
+A value put into a state is converted by its schema, as in Spark. Reading it returns a value of the declared type: a
+decimal has its scale, a `float` 32 bits, a timestamp is a naive local time. Later changes to a list that was put there
+do not affect the state. A value that does not fit is an error at once, not when a copy is transferred. Values are
+transferred as Arrow columns: nothing is pickled.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ _PLAIN = {
 _NONE = type(None)
 
 
-def _same(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What there is to know of a type: how its values are kept, packed into Arrow, and unpacked.
+    """The conversions of a type: how its values are stored, packed into Arrow, and unpacked.
 
-    A value of one of the `python` types, within `limits` if there are any, is kept as it is.
+    A value of one of the `python` types, within `limits` if there are any, is stored unchanged.
     """
 
     arrow: Any
     python: tuple[type, ...]
     keep: Callable[[Any], Any]
-    pack: Callable[[Any], Any] = _same
-    unpack: Callable[[Any], Any] = _same
+    pack: Callable[[Any], Any] = _identity
+    unpack: Callable[[Any], Any] = _identity
     is_mutable: bool = False
     limits: tuple[int, int] | None = None
 
 
 def kind_of(kind: Any, whose: str) -> Kind:
-    """The kind of a Spark type; a `PlanError` for one that cannot be kept, which names `whose` it is."""
+    """Return the kind of a Spark type; raise a `PlanError` that names `whose` for one that cannot be stored."""
     for spark, bits in _WHOLE.items():
         if isinstance(kind, spark):
             return _whole(kind, bits)
@@ -67,7 +67,7 @@ def kind_of(kind: Any, whose: str) -> Kind:
     if isinstance(kind, types.FloatType):
         return Kind(pa.float32(), (), _float32)
     if isinstance(kind, types.BinaryType):
-        return Kind(pa.binary(), (bytes,), lambda value: bytes(_of((bytes, bytearray, memoryview), value, kind)))
+        return Kind(pa.binary(), (bytes,), lambda value: bytes(_check((bytes, bytearray, memoryview), value, kind)))
     if isinstance(kind, types.DecimalType):
         return _decimal(kind)
     if isinstance(kind, types.DateType):
@@ -81,13 +81,13 @@ def kind_of(kind: Any, whose: str) -> Kind:
         return _map(kind_of(kind.keyType, whose), kind_of(kind.valueType, whose), kind)
     if isinstance(kind, types.StructType):
         return _struct(Fields(kind, whose))
-    raise PlanError(f"{whose}: the type {kind.simpleString()} cannot be kept as state under Flux; use another one")
+    raise PlanError(f"{whose}: the type {kind.simpleString()} cannot be stored as state under Flux; use another one")
 
 
 class Fields:
-    """The fields of a schema: what a processor puts into a state is a tuple of them."""
+    """The fields of a schema; a value of a state is a tuple of them."""
 
-    __slots__ = ("_as_they_are", "_limits", "arrow", "is_mutable", "kinds", "names", "schema", "whose")
+    __slots__ = ("_limits", "_unchanged_types", "arrow", "is_mutable", "kinds", "names", "schema", "whose")
 
     def __init__(self, schema: Any, whose: str) -> None:
         self.schema = schema
@@ -97,48 +97,48 @@ class Fields:
         self.arrow = pa.struct([pa.field(f"f{i}", kind.arrow) for i, kind in enumerate(self.kinds)])
         self.is_mutable = any(kind.is_mutable for kind in self.kinds)
         self._limits = [(i, *kind.limits) for i, kind in enumerate(self.kinds) if kind.limits is not None]
-        # Types of values that were seen to need no conversion. There are few: each field has one or two.
-        self._as_they_are: set[tuple[type, ...]] = set()
+        # Types of values known to need no conversion. There are few: each field has one or two.
+        self._unchanged_types: set[tuple[type, ...]] = set()
 
     def keep(self, value: Any) -> tuple[Any, ...]:
-        """The value as it is kept; `TypeError` or `ValueError` if it does not fit."""
+        """Return the value as it is stored; raise `TypeError` or `ValueError` if it does not fit."""
         if type(value) is not tuple:
             value = tuple(value)
-        came = tuple(map(type, value))
-        if came in self._as_they_are:
+        value_types = tuple(map(type, value))
+        if value_types in self._unchanged_types:
             for i, least, most in self._limits:
                 if value[i] is not None and not least <= value[i] <= most:
                     break
             else:
-                as_it_is: tuple[Any, ...] = value
-                return as_it_is
-        return self._kept(value, came)
+                unchanged: tuple[Any, ...] = value
+                return unchanged
+        return self._convert(value, value_types)
 
-    def _kept(self, value: tuple[Any, ...], came: tuple[type, ...]) -> tuple[Any, ...]:
+    def _convert(self, value: tuple[Any, ...], value_types: tuple[type, ...]) -> tuple[Any, ...]:
         if len(value) != len(self.kinds):
             raise ValueError(
                 f"{self.whose}: a tuple of {len(self.kinds)} values was expected ({', '.join(self.names)}), "
-                f"{value!r:.100} came"
+                f"got {value!r:.100}"
             )
-        kept = []
+        values = []
         for name, kind, each in zip(self.names, self.kinds, value, strict=True):
             try:
-                kept.append(None if each is None else kind.keep(_python(each)))
+                values.append(None if each is None else kind.keep(_python(each)))
             except (TypeError, ValueError, AttributeError, ArithmeticError, struct.error) as error:
                 raise TypeError(f"{self.whose}, field {name!r}: {each!r:.100} does not fit: {error}") from error
-        if all(t is _NONE or t in kind.python for t, kind in zip(came, self.kinds, strict=True)):
-            self._as_they_are.add(came)
-        return tuple(kept)
+        if all(t is _NONE or t in kind.python for t, kind in zip(value_types, self.kinds, strict=True)):
+            self._unchanged_types.add(value_types)
+        return tuple(values)
 
     def fresh(self, value: tuple[Any, ...]) -> tuple[Any, ...]:
-        """A kept value for somebody who may change what is in it."""
+        """Return a copy of a stored value that user code may modify."""
         return tuple(
             each if each is None or not kind.is_mutable else kind.keep(each)
             for kind, each in zip(self.kinds, value, strict=True)
         )
 
     def pack(self, values: Iterable[tuple[Any, ...]]) -> Any:
-        """Kept values as one Arrow array."""
+        """Return stored values as one Arrow array."""
         columns = list(zip(*values, strict=True)) or [()] * len(self.kinds)
         arrays = [
             pa.array([None if each is None else kind.pack(each) for each in column], kind.arrow)
@@ -147,7 +147,7 @@ class Fields:
         return pa.StructArray.from_arrays(arrays, fields=list(self.arrow))
 
     def unpack(self, packed: Any) -> list[tuple[Any, ...]]:
-        """What was packed."""
+        """Return the values of an array that `pack` has made."""
         columns = [
             [None if each is None else kind.unpack(each) for each in array.to_pylist()]
             for kind, array in zip(self.kinds, packed.flatten(), strict=True)
@@ -155,23 +155,23 @@ class Fields:
         return list(zip(*columns, strict=True))
 
 
-def _of(python: type | tuple[type, ...], value: Any, kind: Any) -> Any:
+def _check(python: type | tuple[type, ...], value: Any, kind: Any) -> Any:
     if not isinstance(value, python) or (isinstance(value, bool) and python is not bool):
-        raise TypeError(f"{kind.simpleString()} was expected, {type(value).__name__} came")
+        raise TypeError(f"{kind.simpleString()} was expected, got {type(value).__name__}")
     return value
 
 
 def _exactly(python: type, kind: Any) -> Callable[[Any], Any]:
     if python is float:
-        return lambda value: float(_of((float, int), value, kind))
-    return lambda value: python(_of(python, value, kind))
+        return lambda value: float(_check((float, int), value, kind))
+    return lambda value: python(_check(python, value, kind))
 
 
 def _whole(kind: Any, bits: int) -> Kind:
     limits = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
 
     def keep(value: Any) -> int:
-        if not limits[0] <= _of(int, value, kind) <= limits[1]:
+        if not limits[0] <= _check(int, value, kind) <= limits[1]:
             raise ValueError(f"{kind.simpleString()} has {bits} bits")
         return int(value)
 
@@ -179,7 +179,7 @@ def _whole(kind: Any, bits: int) -> Kind:
 
 
 def _float32(value: Any) -> float:
-    return float(np.float32(_of((float, int), value, types.FloatType())))
+    return float(np.float32(_check((float, int), value, types.FloatType())))
 
 
 def _decimal(kind: Any) -> Kind:
@@ -188,7 +188,7 @@ def _decimal(kind: Any) -> Kind:
     return Kind(
         pa.decimal128(kind.precision, kind.scale),
         (),
-        lambda value: decimal.Decimal(_of((decimal.Decimal, int), value, kind)).quantize(unit, context=precision),
+        lambda value: decimal.Decimal(_check((decimal.Decimal, int), value, kind)).quantize(unit, context=precision),
     )
 
 
@@ -203,7 +203,7 @@ def _array(inner: Kind, kind: Any) -> Kind:
         return lambda values: [None if value is None else convert(value) for value in values]
 
     def keep(values: Any) -> Any:
-        return each(inner.keep)([_python(value) for value in _of((list, tuple), values, kind)])
+        return each(inner.keep)([_python(value) for value in _check((list, tuple), values, kind)])
 
     return Kind(pa.list_(inner.arrow), (), keep, each(inner.pack), each(inner.unpack), is_mutable=True)
 
@@ -213,7 +213,7 @@ def _map(keys: Kind, values: Kind, kind: Any) -> Kind:
         return lambda items: [(of_key(key), None if each is None else of_value(each)) for key, each in items]
 
     def keep(value: Any) -> Any:
-        items = ((_python(key), _python(each)) for key, each in _of(dict, value, kind).items())
+        items = ((_python(key), _python(each)) for key, each in _check(dict, value, kind).items())
         return dict(pairs(keys.keep, values.keep)(items))
 
     return Kind(
@@ -247,7 +247,7 @@ def _struct(fields: Fields) -> Kind:
 
 
 def _python(value: Any) -> Any:
-    """Numpy's scalars and pandas' times as Python's."""
+    """Return numpy scalars and pandas times as Python values."""
     if isinstance(value, np.generic):
         return value.item() if not hasattr(value, "astype") or value.dtype.kind not in "mM" else value.astype("O")
     for convert in ("to_pydatetime", "to_pytimedelta"):
@@ -258,14 +258,14 @@ def _python(value: Any) -> Any:
 
 @lru_cache(maxsize=256)
 def row_type(names: tuple[str, ...]) -> Callable[[Iterable[Any]], Any]:
-    """What makes `pyspark.sql.Row`s with these fields of iterables.
+    """Return a function that makes `pyspark.sql.Row`s with these fields from iterables.
 
-    Rows of a class of their own, which knows the fields, are made and read several times as fast as those that each
-    are told them. To whoever uses them they are the same.
+    Rows of a class that knows the fields are made and read several times as fast as rows that each store them. To user
+    code they are the same.
     """
-    # The getters of a named tuple are the fastest there are, and serve any tuple.
+    # The getters of a named tuple are the fastest, and work for any tuple.
     getters = namedtuple("getters", [f"f{i}" for i in range(len(names))])  # type: ignore[misc]
-    # A column named as a method of Row is hidden by it there, too.
+    # In Spark, too, a method of Row hides a column of the same name.
     columns = {name: getattr(getters, f"f{i}") for i, name in enumerate(names) if not hasattr(Row, name)}
-    made = type("Row", (Row,), {"__fields__": list(names), "__module__": "pyspark.sql", **columns})
-    return partial(tuple.__new__, made)
+    row_class = type("Row", (Row,), {"__fields__": list(names), "__module__": "pyspark.sql", **columns})
+    return partial(tuple.__new__, row_class)

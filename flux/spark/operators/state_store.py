@@ -1,11 +1,10 @@
-"""The state of a `StatefulProcessor`, kept by Flux: values, lists, maps and timers, each by grouping key.
+"""The state of a `StatefulProcessor`, stored by Flux: values, lists and maps, each by grouping key.
 
-A `Store` is one state variable of one partition. `ValueState`, `ListState` and `MapState` are what a processor uses of
-it: they look at the key that is being worked on. With a time-to-live every entry carries the instant at which it ends,
-counted from the clock of the micro-batch that wrote it; `due` has those instants in order, so that forgetting costs
-only what is forgotten.
+A `Store` is one state variable of one partition. `ValueState`, `ListState` and `MapState` are the processor's interface
+to it, for the current key. With a time-to-live every entry has an expiry time, counted from the clock of the
+micro-batch that wrote it. `_due` holds these times in order, so that dropping costs only what is dropped.
 
-A store moves in pieces of Arrow columns; what is in it is in the order in which it was put there, in every copy.
+A store is transferred in pieces of Arrow columns; every copy has its entries in the order of insertion.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _PIECE_KEYS = 8_192
 
 @dataclass(frozen=True)
 class Variable:
-    """A state variable as `init` declares it; `entries` are the keys within a map state."""
+    """A state variable as declared by `init`; `entries` are the keys within a map state."""
 
     name: str
     form: str  # "value", "list" or "map".
@@ -40,9 +39,9 @@ class Variable:
 
 
 class Store:
-    """A state variable of one partition: by grouping key a value, a list of values or a dict of them.
+    """A state variable of one partition: for each grouping key a value, a list of values or a dict of them.
 
-    With a time-to-live, a value is a pair of itself and the instant at which it ends.
+    With a time-to-live, each value is stored as a pair of value and expiry time.
     """
 
     def __init__(self, variable: Variable) -> None:
@@ -50,13 +49,13 @@ class Store:
         self.held: dict[Key, Any] = {}
         self._due: deque[tuple[int, Key]] = deque()
 
-    def note_due(self, at_ms: int, key: Key) -> None:
-        """Something of this key ends at this instant; instants come in order, since the clock never goes back."""
+    def add_due(self, at_ms: int, key: Key) -> None:
+        """Add an expiry time of this key; calls are in the order of time, since the clock never goes back."""
         if not self._due or self._due[-1] != (at_ms, key):
             self._due.append((at_ms, key))
 
-    def forget(self, clock_ms: int) -> None:
-        """Drop what has come to its end."""
+    def drop_expired(self, clock_ms: int) -> None:
+        """Drop the expired entries."""
         while self._due and self._due[0][0] <= clock_ms:
             _, key = self._due.popleft()
             if key in self.held:
@@ -73,10 +72,10 @@ class Store:
             return [each for each in held if each[1] > clock_ms]
         return {entry: each for entry, each in held.items() if each[1] > clock_ms}
 
-    # It moves.
+    # State transfer.
 
     def pieces(self, keys: KeyColumns) -> Iterator[dict[str, Any]]:
-        """What `install` takes elsewhere."""
+        """Yield the pieces that `install` takes in another copy."""
         everything = list(self.held.items())
         for start in range(0, len(everything), _PIECE_KEYS):
             yield self._piece(everything[start : start + _PIECE_KEYS], keys)
@@ -102,7 +101,7 @@ class Store:
         }
 
     def install(self, piece: dict[str, Any], keys: KeyColumns) -> None:
-        """Take over one piece of another copy's store; pieces come in order."""
+        """Install one piece of another copy's store; pieces arrive in order."""
         table = piece["held"]
         values: list[Any] = self.variable.fields.unpack(table["value"].combine_chunks())
         if self.variable.ttl_ms is not None:
@@ -121,8 +120,8 @@ class Store:
                 self.held[key] = dict(zip(entries[start : start + count], some, strict=True))
             start += count
 
-    def installed(self) -> None:
-        """All pieces are there."""
+    def finish_install(self) -> None:
+        """Rebuild the expiry times after the last piece."""
         if self.variable.ttl_ms is None:
             return
         due: set[tuple[int, Key]] = set()
@@ -137,7 +136,7 @@ def _values(held: list[Any], ttl_ms: int | None) -> list[Any]:
 
 
 class _State:
-    """What the three have in common: they work on the key that `current` has, at its clock."""
+    """The base of the three states: they use the key and the clock of `current`."""
 
     __slots__ = ("_current", "_fields", "_held", "_store", "_ttl_ms")
 
@@ -152,11 +151,11 @@ class _State:
         """Remove this state."""
         self._held.pop(self._current.key, None)
 
-    def _ends(self) -> int:
-        """When what is written now ends."""
+    def _expiry(self) -> int:
+        """Register and return the expiry time of an entry written now."""
         assert self._ttl_ms is not None
         at = int(self._current.clock_ms) + self._ttl_ms
-        self._store.note_due(at, self._current.key)
+        self._store.add_due(at, self._current.key)
         return at
 
     def _is_alive(self, held: Any) -> bool:
@@ -183,7 +182,7 @@ class ValueState(_State):
 
     def update(self, newValue: Any) -> None:
         value = self._fields.keep(newValue)
-        self._held[self._current.key] = value if self._ttl_ms is None else (value, self._ends())
+        self._held[self._current.key] = value if self._ttl_ms is None else (value, self._expiry())
 
 
 class ListState(_State):
@@ -201,7 +200,7 @@ class ListState(_State):
         return map(self._fields.fresh, held) if self._fields.is_mutable else iter(held)
 
     def put(self, newState: Any) -> None:
-        kept = self._kept(newState)
+        kept = self._convert(newState)
         if kept:
             self._held[self._current.key] = kept
         else:
@@ -211,20 +210,20 @@ class ListState(_State):
         self.appendList([newState])
 
     def appendList(self, newState: Any) -> None:
-        kept = self._kept(newState)
+        kept = self._convert(newState)
         if kept:
             self._held.setdefault(self._current.key, []).extend(kept)
 
-    def _kept(self, values: Any) -> list[Any]:
+    def _convert(self, values: Any) -> list[Any]:
         kept: list[Any] = [self._fields.keep(value) for value in values]
         if self._ttl_ms is not None and kept:
-            ends = self._ends()
+            ends = self._expiry()
             kept = [(value, ends) for value in kept]
         return kept
 
 
 class MapState(_State):
-    """A map for each key, as `pyspark.sql.streaming.stateful_processor.MapState`; gone through in Spark's order."""
+    """A map for each key, as `pyspark.sql.streaming.stateful_processor.MapState`; iterated in Spark's order."""
 
     __slots__ = ("_entries", "_order", "_row")
 
@@ -243,7 +242,7 @@ class MapState(_State):
         value = None if held is None else held.get(self._entries.keep(key))
         if value is None or (self._ttl_ms is not None and not self._is_alive(value)):
             return None
-        return self._row(self._given(value if self._ttl_ms is None else value[0]))
+        return self._row(self._copy(value if self._ttl_ms is None else value[0]))
 
     def containsKey(self, key: Any) -> bool:
         return self.getValue(key) is not None
@@ -251,11 +250,11 @@ class MapState(_State):
     def updateValue(self, key: Any, value: Any) -> None:
         entry, kept = self._entries.keep(key), self._fields.keep(value)
         held = self._held.setdefault(self._current.key, {})
-        held[entry] = kept if self._ttl_ms is None else (kept, self._ends())
+        held[entry] = kept if self._ttl_ms is None else (kept, self._expiry())
 
     def iterator(self) -> Iterator[tuple[Any, Any]]:
         alive = self._alive()
-        return iter([(entry, self._given(alive[entry])) for entry in sorted(alive, key=self._order)])
+        return iter([(entry, self._copy(alive[entry])) for entry in sorted(alive, key=self._order)])
 
     def keys(self) -> Iterator[Any]:
         return iter(sorted(self._alive(), key=self._order))
@@ -276,5 +275,5 @@ class MapState(_State):
             return dict(held)
         return {entry: each[0] for entry, each in held.items() if self._is_alive(each)}
 
-    def _given(self, value: Any) -> Any:
+    def _copy(self, value: Any) -> Any:
         return self._fields.fresh(value) if self._fields.is_mutable else value

@@ -1,9 +1,8 @@
-"""The order in which Spark goes through its state: that of the bytes under which its state store has the keys.
+"""The order in which Spark iterates over its state: by the bytes of the keys in its state store.
 
-A map state's entries, and timers that expire at the same instant, come in that order. It looks odd (256 comes before
-1), but what a processor emits depends on it, and it is the same whichever way the state came to be. Spark writes a key
-as an *unsafe row*: a bit for each null, a word of eight bytes for each field, little end first, and what is longer
-behind them.
+It is the order of the entries of a map state, and of timers that expire at the same instant. It looks odd (256 is
+before 1), but the output of a processor depends on it, and it does not depend on the history of the state. Spark writes
+a key as an *unsafe row*: a bit for each null, a little-endian word of eight bytes for each field, then longer values.
 """
 
 from __future__ import annotations
@@ -25,23 +24,23 @@ _FORMATS = {
     types.FloatType: "<f4x",
     types.DoubleType: "<d",
 }
-_WORD = 8
-_NO_VALUE = bytes(_WORD)
+_WORD_BYTES = 8
+_NULL_WORD = bytes(_WORD_BYTES)
 
 
 def byte_order(kinds: Sequence[Any]) -> Callable[[tuple[Any, ...]], Any]:
-    """What sorts tuples of these types as Spark has them; those of types that are not known here by their own order."""
+    """Return a sort key for tuples of these types in Spark's order; types not known here sort by their `repr`."""
     encoders = [_encoder(kind) for kind in kinds]
     if any(encoder is None for encoder in encoders):
-        return _own_order
-    head = _WORD * ((len(encoders) + 63) // 64)
+        return _repr_order
+    head = _WORD_BYTES * ((len(encoders) + 63) // 64)
 
-    def encoded(key: tuple[Any, ...]) -> bytes:
+    def encode(key: tuple[Any, ...]) -> bytes:
         nulls, words, rest = 0, [], b""
         for i, (encoder, value) in enumerate(zip(encoders, key, strict=True)):
             if value is None:
                 nulls |= 1 << i
-                words.append(_NO_VALUE)
+                words.append(_NULL_WORD)
                 continue
             assert encoder is not None
             part = encoder(value)
@@ -49,15 +48,15 @@ def byte_order(kinds: Sequence[Any]) -> Callable[[tuple[Any, ...]], Any]:
                 words.append(part)
             else:
                 [data] = part
-                words.append(struct.pack("<ii", len(data), head + _WORD * len(encoders) + len(rest)))
-                rest += data + bytes(-len(data) % _WORD)
+                words.append(struct.pack("<ii", len(data), head + _WORD_BYTES * len(encoders) + len(rest)))
+                rest += data + bytes(-len(data) % _WORD_BYTES)
         return nulls.to_bytes(head, "little") + b"".join(words) + rest
 
-    return encoded
+    return encode
 
 
 def _encoder(kind: Any) -> Callable[[Any], bytes | list[bytes]] | None:
-    """What makes a field's word of a value; of one that does not fit into a word, a list with what goes behind."""
+    """Return an encoder of a value as a word, or as a list of one value that is written after the words."""
     for spark, form in _FORMATS.items():
         if isinstance(kind, spark):
             return struct.Struct(form).pack
@@ -72,6 +71,6 @@ def _encoder(kind: Any) -> Callable[[Any], bytes | list[bytes]] | None:
     return None
 
 
-def _own_order(key: tuple[Any, ...]) -> Any:
-    """Nulls first; then as the values compare, or as they print where they do not."""
+def _repr_order(key: tuple[Any, ...]) -> Any:
+    """Return a sort key: nulls first, then by `repr`."""
     return [(value is not None, repr(value)) for value in key]
