@@ -43,8 +43,8 @@ _TEXTS: dict[str, Callable[[int], Any]] = {"varchar": types.VarcharType, "char":
 _TOKEN = re.compile(r"\s*(?:(\w+)|`((?:[^`]|``)+)`|('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|([<>(),:]))")
 
 
-def struct_of(schema: Any, whose: str) -> Any:
-    """Return a schema, given as a `StructType` or a text, as a `StructType`; errors begin with `whose`.
+def struct_of(schema: Any, owner: str) -> Any:
+    """Return a schema, given as a `StructType` or a text, as a `StructType`; errors begin with `owner`.
 
     >>> struct_of("id string, at timestamp NOT NULL", "output").names
     ['id', 'at']
@@ -53,17 +53,17 @@ def struct_of(schema: Any, whose: str) -> Any:
         return schema
     if not isinstance(schema, str):
         raise PlanError(
-            f'{whose}: a schema must be a StructType or a text such as "id string, count long"; got {schema!r:.100}'
+            f'{owner}: a schema must be a StructType or a text such as "id string, count long"; got {schema!r:.100}'
         )
-    return _Parser(schema, whose).columns()
+    return _Parser(schema, owner).columns()
 
 
 class _Parser:
     """A parser of the text of a schema, from left to right."""
 
-    def __init__(self, text: str, whose: str) -> None:
+    def __init__(self, text: str, owner: str) -> None:
         self._text = text
-        self._whose = whose
+        self._owner = owner
         self._place = 0
 
     def columns(self) -> Any:
@@ -181,6 +181,6 @@ class _Parser:
     def _error(self, expected: str) -> PlanError:
         rest = self._text[self._place :].strip()
         return PlanError(
-            f"{self._whose}: in the schema {self._text!r}, {expected} was expected "
+            f"{self._owner}: in the schema {self._text!r}, {expected} was expected "
             f"{f'at {rest[:40]!r}' if rest else 'at its end'}; write it as Spark does, or give a StructType"
         )

@@ -57,27 +57,27 @@ def pandas_with_state(
         sessions = flux.spark.pandas_with_state(count, "id string, n long", "n long", "update", "ProcessingTimeTimeout")
     """
     name = str(getattr(func, "__name__", None) or type(func).__name__)
-    whose = f"pandas_with_state({name})"
+    owner = f"pandas_with_state({name})"
     if not callable(func):
-        raise PlanError(f"{whose}: a function of (key, DataFrames, state) was expected, got {func!r:.100}")
+        raise PlanError(f"{owner}: a function of (key, DataFrames, state) was expected, got {func!r:.100}")
     if not isinstance(outputMode, str) or outputMode.lower() not in _OUTPUT_MODES:
-        raise PlanError(f"{whose}: outputMode is 'append' or 'update', got {outputMode!r}; Spark has no other for it")
+        raise PlanError(f"{owner}: outputMode is 'append' or 'update', got {outputMode!r}; Spark has no other for it")
     if timeoutConf not in _TIMEOUTS:
-        raise PlanError(f"{whose}: timeoutConf is {', '.join(_TIMEOUTS)}, got {timeoutConf!r}")
+        raise PlanError(f"{owner}: timeoutConf is {', '.join(_TIMEOUTS)}, got {timeoutConf!r}")
     is_event_time = timeoutConf == GroupStateTimeout.EventTimeTimeout
     if is_event_time and event_time is None:
-        raise PlanError(f'{whose}: EventTimeTimeout needs event_time="column", the column of the input that holds it')
-    check_pandas(whose)
-    output = struct_of(outputStructType, f"{whose}: outputStructType")
-    state = struct_of(stateStructType, f"{whose}: stateStructType")
-    zone = zone_of(time_zone, whose)
+        raise PlanError(f'{owner}: EventTimeTimeout needs event_time="column", the column of the input that holds it')
+    check_pandas(owner)
+    output = struct_of(outputStructType, f"{owner}: outputStructType")
+    state = struct_of(stateStructType, f"{owner}: stateStructType")
+    zone = zone_of(time_zone, owner)
     members = {
-        "whose": whose,
+        "owner": owner,
         "zone": zone,
         "as_spark": AsSpark(zone, widens=True),
         "function": staticmethod(func),
         "output_type": output,
-        "arrow": arrow_output(output, whose),
+        "arrow": arrow_output(output, owner),
         "state_type": state,
         "timeout": timeoutConf,
         "time_column": event_time if is_event_time else None,
@@ -85,7 +85,7 @@ def pandas_with_state(
         "column": event_time,
         "waits_for_watermark": is_event_time,
     }
-    Fields(state, whose)
+    Fields(state, owner)
     return type(name, (_FunctionOperator,), members)
 
 
@@ -101,7 +101,7 @@ class _FunctionPartition(Partition):
 class _FunctionOperator(BatchOperator):
     """The operator that calls `function` for each key, as Spark does."""
 
-    whose: str
+    owner: str
     zone: str
     function: Callable[..., Any]
     output_type: Any
@@ -113,16 +113,16 @@ class _FunctionOperator(BatchOperator):
 
     def open(self, context: Any) -> None:
         super().open(context)
-        self._variable = Variable("state", "value", Fields(self.state_type, f"{self.whose}: the state"))
+        self._variable = Variable("state", "value", Fields(self.state_type, f"{self.owner}: the state"))
         self._empty: Any = None
 
     def output_for(self, parameters: Any, key_columns: tuple[str, ...], rows: Any) -> Any:
         if parameters:
-            raise PlanError(f"{self.whose}: apply takes no parameters for it, got {', '.join(parameters)}")
-        check_key(key_columns, rows, self.whose)
-        rows = self.as_spark.check(rows, self.whose)
+            raise PlanError(f"{self.owner}: apply takes no parameters for it, got {', '.join(parameters)}")
+        check_key(key_columns, rows, self.owner)
+        rows = self.as_spark.check(rows, self.owner)
         if self.column is not None:
-            check_event_time(rows, self.column, self.whose)
+            check_event_time(rows, self.column, self.owner)
         return self.arrow
 
     def new_partition(self) -> _FunctionPartition:

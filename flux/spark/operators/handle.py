@@ -25,8 +25,8 @@ _FORMS = {"value": ValueState, "list": ListState, "map": MapState}
 class Declarations:
     """The state variables of a processor, by name. They are looked up in each micro-batch and created once."""
 
-    def __init__(self, whose: str, time_mode: str) -> None:
-        self.whose = whose
+    def __init__(self, owner: str, time_mode: str) -> None:
+        self.owner = owner
         self.time_mode = time_mode
         self._known: dict[tuple[str, str], tuple[tuple[Any, ...], Variable]] = {}
 
@@ -45,20 +45,20 @@ class Declarations:
         return next(variable for (_, known), (_, variable) in self._known.items() if known == name)
 
     def _create(self, form: str, name: Any, schema: Any, entries: Any, ttl_ms: Any) -> Variable:
-        whose = f"{self.whose}: {form} state {name!r}"
+        owner = f"{self.owner}: {form} state {name!r}"
         if not isinstance(name, str) or not name:
-            raise PlanError(f"{whose}: the name of a state must be a text that is not empty")
+            raise PlanError(f"{owner}: the name of a state must be a text that is not empty")
         if ttl_ms is not None:
             if self.time_mode != "processingtime":
-                raise PlanError(f'{whose}: a time-to-live needs timeMode="ProcessingTime", got {self.time_mode!r}')
+                raise PlanError(f'{owner}: a time-to-live needs timeMode="ProcessingTime", got {self.time_mode!r}')
             if not isinstance(ttl_ms, int) or ttl_ms <= 0:
-                raise PlanError(f"{whose}: ttlDurationMs must be a number of milliseconds above 0; got {ttl_ms!r}")
-        fields = Fields(struct_of(schema, whose), whose)
+                raise PlanError(f"{owner}: ttlDurationMs must be a number of milliseconds above 0; got {ttl_ms!r}")
+        fields = Fields(struct_of(schema, owner), owner)
         of_entries = None
         if form == "map":
-            of_entries = Fields(struct_of(entries, f"{whose}, keys"), f"{whose}, keys")
+            of_entries = Fields(struct_of(entries, f"{owner}, keys"), f"{owner}, keys")
             if of_entries.is_mutable:
-                raise PlanError(f"{whose}: arrays, maps and structs cannot be keys of a map state under Flux")
+                raise PlanError(f"{owner}: arrays, maps and structs cannot be keys of a map state under Flux")
         return Variable(name, form, fields, of_entries, ttl_ms)
 
 
@@ -93,7 +93,7 @@ class Handle:
         self._check_open("deleteIfExists")
         if stateName in self._declared:
             raise PlanError(
-                f"{self._declarations.whose}: init asks for the state {stateName!r} and then deletes it; in Spark its "
+                f"{self._declarations.owner}: init asks for the state {stateName!r} and then deletes it; in Spark its "
                 "first use then fails. Delete it first, or do not ask for it"
             )
         self._stores.pop(stateName, None)
@@ -114,14 +114,14 @@ class Handle:
         self._check_open(f"get{form.capitalize()}State")
         variable = self._declarations.variable(form, name, schema, entries, ttl_ms)
         if name in self._declared:
-            raise PlanError(f"{self._declarations.whose}: init asks twice for a state {name!r}; each has its own name")
+            raise PlanError(f"{self._declarations.owner}: init asks twice for a state {name!r}; each has its own name")
         self._declared.add(name)
         store = self._stores.get(name)
         if store is None:
             store = self._stores[name] = Store(variable)
         elif store.variable is not variable:
             raise PlanError(
-                f"{self._declarations.whose}: state {name!r} was declared differently before; a state keeps its form "
+                f"{self._declarations.owner}: state {name!r} was declared differently before; a state keeps its form "
                 "and schema from one micro-batch to the next"
             )
         return _FORMS[form](store, self)

@@ -24,7 +24,7 @@ class InitialState:
         self._partition: Any = None
 
     @classmethod
-    def of(cls, given: Any, whose: str) -> InitialState | None:
+    def of(cls, given: Any, owner: str) -> InitialState | None:
         """Read the rows of a Spark DataFrame, grouped or not, a pandas one, or what `flux.sources.Table` takes."""
         if given is None:
             return None
@@ -42,20 +42,20 @@ class InitialState:
             table = table.cast(normalize_schema(table.schema))
         except (pa.ArrowException, FluxError, TypeError, ValueError, AttributeError) as error:
             raise PlanError(
-                f"{whose}: initialState must be a DataFrame, grouped or not, a pyarrow.Table or a list of dicts; "
+                f"{owner}: initialState must be a DataFrame, grouped or not, a pyarrow.Table or a list of dicts; "
                 f"this {type(given).__name__} cannot be read: {error}"
             ) from error
         return cls(table.combine_chunks())
 
-    def check(self, key_columns: tuple[str, ...], as_spark: AsSpark, whose: str) -> None:
+    def check(self, key_columns: tuple[str, ...], as_spark: AsSpark, owner: str) -> None:
         """Raise `PlanError` if the rows lack the key, or Spark has no type for a column."""
         missing = [name for name in key_columns if name not in self._rows.schema.names]
         if missing:
             raise PlanError(
-                f"{whose}: initialState has the columns {', '.join(self._rows.schema.names)}; the key "
+                f"{owner}: initialState has the columns {', '.join(self._rows.schema.names)}; the key "
                 f"({', '.join(key_columns)}) must be among them"
             )
-        as_spark.check(self._rows.schema, f"{whose}: initialState")
+        as_spark.check(self._rows.schema, f"{owner}: initialState")
 
     def of_partition(self, pid: int, partitions: int, keys: KeyColumns, as_spark: AsSpark) -> KeyGroups | None:
         """Return the rows of one partition, by key."""

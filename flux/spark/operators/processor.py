@@ -60,22 +60,22 @@ def stateful_processor(
         counts = flux.spark.stateful_processor(RunningCount, "id string, count long", timeMode="ProcessingTime")
         flow.source(flux.spark.Stream(df)).exchange("id").apply(counts).sink(...)
     """
-    whose = f"stateful_processor({_name_of(processor)})"
-    mode = _choice(whose, "timeMode", timeMode, _TIME_MODES)
-    _choice(whose, "outputMode", outputMode, _OUTPUT_MODES)
+    owner = f"stateful_processor({_name_of(processor)})"
+    mode = _choice(owner, "timeMode", timeMode, _TIME_MODES)
+    _choice(owner, "outputMode", outputMode, _OUTPUT_MODES)
     if rows not in FORMS:
-        raise PlanError(f"{whose}: rows is {' or '.join(map(repr, FORMS))}, got {rows!r}")
-    output = struct_of(outputStructType, f"{whose}: outputStructType")
+        raise PlanError(f"{owner}: rows is {' or '.join(map(repr, FORMS))}, got {rows!r}")
+    output = struct_of(outputStructType, f"{owner}: outputStructType")
     if eventTimeColumnName and eventTimeColumnName not in output.names:
-        raise PlanError(f"{whose}: eventTimeColumnName is {eventTimeColumnName!r}; the output has {output.names}")
+        raise PlanError(f"{owner}: eventTimeColumnName is {eventTimeColumnName!r}; the output has {output.names}")
     if (event_time is not None) != (mode == "eventtime"):
         raise PlanError(
-            f'{whose}: timeMode="EventTime" and event_time="column", one of the input, go together; they are '
+            f'{owner}: timeMode="EventTime" and event_time="column", one of the input, go together; they are '
             f"{timeMode!r} and {event_time!r}"
         )
-    plan = _Processor(whose, _maker(processor, whose), mode, InitialState.of(initialState, whose))
+    plan = _Processor(owner, _maker(processor, owner), mode, InitialState.of(initialState, owner))
     plan.declare()
-    form = FORMS[rows](output, zone_of(time_zone, whose), whose)
+    form = FORMS[rows](output, zone_of(time_zone, owner), owner)
     members = {
         "plan": plan,
         "form": form,
@@ -91,31 +91,31 @@ def _name_of(processor: Any) -> str:
     return str(getattr(processor, "__name__", None) or type(processor).__name__)
 
 
-def _choice(whose: str, name: str, value: Any, choices: tuple[str, ...]) -> str:
+def _choice(owner: str, name: str, value: Any, choices: tuple[str, ...]) -> str:
     if not isinstance(value, str) or value.lower() not in choices:
         expected = " or ".join(repr(choice) for choice in choices)
         hint = "; Complete needs all keys at once, which no partition has" if str(value).lower() == "complete" else ""
-        raise PlanError(f"{whose}: {name} is {expected} in any case, got {value!r}{hint}")
+        raise PlanError(f"{owner}: {name} is {expected} in any case, got {value!r}{hint}")
     return value.lower()
 
 
-def _maker(processor: Any, whose: str) -> Callable[[], Any]:
+def _maker(processor: Any, owner: str) -> Callable[[], Any]:
     """Return a factory of instances, one per micro-batch: copies of the given one, as Spark sends to its tasks."""
     if isinstance(processor, type):
         if not issubclass(processor, StatefulProcessor):
-            raise PlanError(f"{whose}: a class derived from pyspark.sql.streaming.StatefulProcessor was expected")
+            raise PlanError(f"{owner}: a class derived from pyspark.sql.streaming.StatefulProcessor was expected")
         try:
             prototype = processor()
         except _RAISED as error:
             raise PlanError(
-                f"{whose}: creating it without arguments raised {type(error).__name__}: {error}. Give an "
+                f"{owner}: creating it without arguments raised {type(error).__name__}: {error}. Give an "
                 "instance, as Spark takes it, if it needs arguments"
             ) from error
     else:
         prototype = processor
     if not isinstance(prototype, StatefulProcessor):
         raise PlanError(
-            f"{whose}: a StatefulProcessor or an instance of one was expected, got a {type(processor).__name__}"
+            f"{owner}: a StatefulProcessor or an instance of one was expected, got a {type(processor).__name__}"
         )
     return lambda: copy.deepcopy(prototype)
 
@@ -124,14 +124,14 @@ def _maker(processor: Any, whose: str) -> Callable[[], Any]:
 class _Processor:
     """The arguments of `stateful_processor`."""
 
-    whose: str
+    owner: str
     make: Callable[[], Any]
     time_mode: str
     initial: InitialState | None
 
     def declare(self) -> Declarations:
         """Return the states that the processor declares in `init`; refuse what is not supported."""
-        declarations = Declarations(self.whose, self.time_mode)
+        declarations = Declarations(self.owner, self.time_mode)
         handle = Handle(declarations, {}, KeyTimers(lambda key: key), 0)
         processor = self.make()
         try:
@@ -140,7 +140,7 @@ class _Processor:
         except FluxError:
             raise
         except _RAISED as error:
-            raise PlanError(f"{self.whose}: init raised {type(error).__name__}: {error}") from error
+            raise PlanError(f"{self.owner}: init raised {type(error).__name__}: {error}") from error
         return declarations
 
 
@@ -167,15 +167,15 @@ class _ProcessorOperator(BatchOperator):
     def output_for(self, parameters: Any, key_columns: tuple[str, ...], rows: Any) -> Any:
         if parameters:
             raise PlanError(
-                f"{self.plan.whose}: apply takes no parameters for it, got {', '.join(parameters)}. Give an instance "
+                f"{self.plan.owner}: apply takes no parameters for it, got {', '.join(parameters)}. Give an instance "
                 "of the processor that holds them"
             )
-        check_key(key_columns, rows, self.plan.whose)
+        check_key(key_columns, rows, self.plan.owner)
         if self.plan.initial is not None:
-            self.plan.initial.check(key_columns, self.as_spark, self.plan.whose)
-        rows = self.as_spark.check(rows, self.plan.whose)
+            self.plan.initial.check(key_columns, self.as_spark, self.plan.owner)
+        rows = self.as_spark.check(rows, self.plan.owner)
         if self.time_column is not None:
-            check_event_time(rows, self.time_column, self.plan.whose)
+            check_event_time(rows, self.time_column, self.plan.owner)
         return self.form.arrow
 
     def new_partition(self) -> _ProcessorPartition:

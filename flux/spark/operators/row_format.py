@@ -71,19 +71,19 @@ class RowFormat(Protocol):
         """Return the output of partitions as columns, and the row count of each."""
 
 
-def arrow_output(output: Any, whose: str) -> pa.Schema:
+def arrow_output(output: Any, owner: str) -> pa.Schema:
     """Return the Arrow schema of the output."""
     try:
         return normalize_schema(to_arrow_schema(output, timezone="UTC"))
     except (ColumnError, TypeError, ValueError) as error:
-        raise PlanError(f"{whose}: outputStructType: {error}") from error
+        raise PlanError(f"{owner}: outputStructType: {error}") from error
 
 
 class _Rows:
     """`transformWithState`: rows are `Row`s."""
 
-    def __init__(self, output: Any, zone: str, whose: str) -> None:
-        self.arrow = arrow_output(output, whose)
+    def __init__(self, output: Any, zone: str, owner: str) -> None:
+        self.arrow = arrow_output(output, owner)
         self.as_spark = AsSpark(zone, widens=False)
         self._names = list(output.names)
         self._is_nested = any(
@@ -141,9 +141,9 @@ def _python_rows(rows: Any) -> list[Any]:
 class _Pandas:
     """`transformWithStateInPandas`: rows are DataFrames, one for each key."""
 
-    def __init__(self, output: Any, zone: str, whose: str) -> None:
-        check_pandas(whose)
-        self.arrow = arrow_output(output, whose)
+    def __init__(self, output: Any, zone: str, owner: str) -> None:
+        check_pandas(owner)
+        self.arrow = arrow_output(output, owner)
         self.as_spark = AsSpark(zone, widens=True)
         self._output = output
         self._zone = zone
@@ -181,11 +181,11 @@ def columns_of_batches(emitted: list[list[Any]], schema: pa.Schema) -> tuple[dic
     return columns, [sum(batch.num_rows for batch in output) for output in emitted]
 
 
-def check_pandas(whose: str) -> None:
+def check_pandas(owner: str) -> None:
     try:
         import pandas  # noqa: F401
     except ImportError as error:
-        raise PlanError(f"{whose}: it takes DataFrames, but pandas is not installed: pip install 'pandas<3'") from error
+        raise PlanError(f"{owner}: it takes DataFrames, but pandas is not installed: pip install 'pandas<3'") from error
 
 
 def frames_of(groups: KeyGroups, ours: range, zone: str) -> Iterator[Any]:

@@ -26,13 +26,13 @@ _SESSION_ZONE = "spark.sql.session.timeZone"
 _NO_SESSION = "UTC"
 
 
-def zone_of(given: Any, whose: str) -> str:
+def zone_of(given: Any, owner: str) -> str:
     """Return the given time zone, else that of the Spark session of this program, else UTC."""
     zone = given if given is not None else _session_zone()
     try:
         pa.lib.string_to_tzinfo(zone)
     except (LookupError, AttributeError, TypeError, ValueError, pa.ArrowException) as error:
-        raise PlanError(f'{whose}: time_zone is a text such as "Europe/Berlin" or "+02:00"; got {zone!r}') from error
+        raise PlanError(f'{owner}: time_zone is a text such as "Europe/Berlin" or "+02:00"; got {zone!r}') from error
     return str(zone)
 
 
@@ -44,16 +44,16 @@ def _session_zone() -> str:
     return _NO_SESSION if session is None else str(session.conf.get(_SESSION_ZONE))
 
 
-def check_key(key_columns: tuple[str, ...], rows: pa.Schema, whose: str) -> None:
+def check_key(key_columns: tuple[str, ...], rows: pa.Schema, owner: str) -> None:
     """Raise `PlanError` if the operator has no exchange by key before it, or a step has dropped a key column."""
     if not key_columns:
         raise PlanError(
-            f'{whose}: it works by key: exchange on the columns of Spark\'s groupBy before it, not by="any"'
+            f'{owner}: it works by key: exchange on the columns of Spark\'s groupBy before it, not by="any"'
         )
     missing = [name for name in key_columns if name not in rows.names]
     if missing:
         raise PlanError(
-            f"{whose}: it works by the key ({', '.join(key_columns)}), and a step between the exchange and it "
+            f"{owner}: it works by the key ({', '.join(key_columns)}), and a step between the exchange and it "
             f"drops {', '.join(missing)}: keep the column, or move the step after the operator"
         )
 
@@ -91,12 +91,12 @@ class AsSpark:
             return pa.timestamp(kind.unit, self._zone)
         return _wider(kind) if self._widens else kind
 
-    def check(self, given: pa.Schema, whose: str) -> pa.Schema:
+    def check(self, given: pa.Schema, owner: str) -> pa.Schema:
         """Return the same schema; raise `PlanError` if Spark has no type for a column."""
         unknown = [field for field in given if self._widens and spark_type(field.type) is None]
         if unknown:
             raise PlanError(
-                f"{whose}: it takes DataFrames as Spark makes them, and Spark has no type for the column "
+                f"{owner}: it takes DataFrames as Spark makes them, and Spark has no type for the column "
                 f"{unknown[0].name!r}, {unknown[0].type}. Cast it, or drop it, in a step before"
             )
         return self.schema(given)

@@ -56,8 +56,8 @@ class Kind:
     limits: tuple[int, int] | None = None
 
 
-def kind_of(kind: Any, whose: str) -> Kind:
-    """Return the kind of a Spark type; raise a `PlanError` that names `whose` for one that cannot be stored."""
+def kind_of(kind: Any, owner: str) -> Kind:
+    """Return the kind of a Spark type; raise a `PlanError` that names `owner` for one that cannot be stored."""
     for spark, bits in _WHOLE.items():
         if isinstance(kind, spark):
             return _whole(kind, bits)
@@ -76,24 +76,24 @@ def kind_of(kind: Any, whose: str) -> Kind:
     if isinstance(kind, types.TimestampType | types.TimestampNTZType | types.DayTimeIntervalType):
         return _in_micros(kind)
     if isinstance(kind, types.ArrayType):
-        return _array(kind_of(kind.elementType, whose), kind)
+        return _array(kind_of(kind.elementType, owner), kind)
     if isinstance(kind, types.MapType):
-        return _map(kind_of(kind.keyType, whose), kind_of(kind.valueType, whose), kind)
+        return _map(kind_of(kind.keyType, owner), kind_of(kind.valueType, owner), kind)
     if isinstance(kind, types.StructType):
-        return _struct(Fields(kind, whose))
-    raise PlanError(f"{whose}: the type {kind.simpleString()} cannot be stored as state under Flux; use another one")
+        return _struct(Fields(kind, owner))
+    raise PlanError(f"{owner}: the type {kind.simpleString()} cannot be stored as state under Flux; use another one")
 
 
 class Fields:
     """The fields of a schema; a value of a state is a tuple of them."""
 
-    __slots__ = ("_limits", "_unchanged_types", "arrow", "is_mutable", "kinds", "names", "schema", "whose")
+    __slots__ = ("_limits", "_unchanged_types", "arrow", "is_mutable", "kinds", "names", "owner", "schema")
 
-    def __init__(self, schema: Any, whose: str) -> None:
+    def __init__(self, schema: Any, owner: str) -> None:
         self.schema = schema
-        self.whose = whose
+        self.owner = owner
         self.names: tuple[str, ...] = tuple(schema.names)
-        self.kinds = [kind_of(field.dataType, f"{whose}, field {field.name!r}") for field in schema.fields]
+        self.kinds = [kind_of(field.dataType, f"{owner}, field {field.name!r}") for field in schema.fields]
         self.arrow = pa.struct([pa.field(f"f{i}", kind.arrow) for i, kind in enumerate(self.kinds)])
         self.is_mutable = any(kind.is_mutable for kind in self.kinds)
         self._limits = [(i, *kind.limits) for i, kind in enumerate(self.kinds) if kind.limits is not None]
@@ -117,7 +117,7 @@ class Fields:
     def _convert(self, value: tuple[Any, ...], value_types: tuple[type, ...]) -> tuple[Any, ...]:
         if len(value) != len(self.kinds):
             raise ValueError(
-                f"{self.whose}: a tuple of {len(self.kinds)} values was expected ({', '.join(self.names)}), "
+                f"{self.owner}: a tuple of {len(self.kinds)} values was expected ({', '.join(self.names)}), "
                 f"got {value!r:.100}"
             )
         values = []
@@ -125,7 +125,7 @@ class Fields:
             try:
                 values.append(None if each is None else kind.keep(_python(each)))
             except (TypeError, ValueError, AttributeError, ArithmeticError, struct.error) as error:
-                raise TypeError(f"{self.whose}, field {name!r}: {each!r:.100} does not fit: {error}") from error
+                raise TypeError(f"{self.owner}, field {name!r}: {each!r:.100} does not fit: {error}") from error
         if all(t is _NONE or t in kind.python for t, kind in zip(value_types, self.kinds, strict=True)):
             self._unchanged_types.add(value_types)
         return tuple(values)

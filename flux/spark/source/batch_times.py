@@ -88,14 +88,14 @@ def is_late(column: Any, watermark_ms: int) -> npt.NDArray[np.bool_]:
     return late
 
 
-def check_event_time(schema: pa.Schema, event_time: str, whose: str) -> None:
+def check_event_time(schema: pa.Schema, event_time: str, owner: str) -> None:
     """Raise `PlanError` if the column does not exist or its type cannot be a time."""
     if event_time not in schema.names:
-        raise PlanError(f"{whose}: event_time is {event_time!r}, but the columns are {', '.join(schema.names)}")
+        raise PlanError(f"{owner}: event_time is {event_time!r}, but the columns are {', '.join(schema.names)}")
     try:
         micros_of(pa.array([], schema.field(event_time).type))
     except PlanError as error:
-        raise PlanError(f"{whose}: column {event_time!r}: {error}") from error
+        raise PlanError(f"{owner}: column {event_time!r}: {error}") from error
 
 
 def delay_of(delay: Any) -> int:
