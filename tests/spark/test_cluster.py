@@ -47,7 +47,7 @@ def test_sites_are_tasks_and_one_that_is_killed_is_replaced_by_spark(spark: Any)
         assert all(is_descendant(site.pid or 0, os.getpid()) for site in sites)
         assert len(active_jobs(spark)) == 2
         late = {"what": "join", "index": 1, "attempt": -1, "pid": 1, "host": "here", "executor": 1}
-        assert "comes behind a later one" in run._answer(late)["error"]["message"]  # type: ignore[attr-defined]
+        assert "joins after a later one" in run._answer(late)["error"]["message"]  # type: ignore[attr-defined]
 
         run.kill("site-1")
         run._await(
@@ -73,7 +73,7 @@ def test_too_few_cores_are_said_and_nothing_is_left_waiting(spark: Any) -> None:
     batches, _ = packets(100)
     with (
         flux.spark.Cluster(spark, sites=3, patience_s=5.0) as cluster,
-        pytest.raises(FluxError, match=r"of 3 sites have come within 5 s\. Each needs a core .* has 2 in all"),
+        pytest.raises(FluxError, match=r"of 3 sites have joined within 5 s\. Each needs its own core.* has 2 in all"),
     ):
         cluster.start(dmz.flow(batches, partitions=4))
     assert active_jobs(spark) == [] and site_threads() == []
@@ -130,10 +130,10 @@ def test_an_operator_that_cannot_be_carried_is_named(spark: Any) -> None:
 
     flow = flux.Dataflow("locked")
     flow.source(flux.sources.Table([{"n": 1}])).exchange("n", partitions=2).apply(Locked).sink(flux.sinks.Null())
-    with pytest.raises(PlanError, match=r"operator Locked cannot be carried to the executors: .*lock"):
+    with pytest.raises(PlanError, match=r"operator Locked cannot be shipped to the executors: .*lock"):
         flux.spark.Cluster(spark, sites=2).start(flow)
 
 
 def test_a_cluster_needs_a_session() -> None:
-    with pytest.raises(PlanError, match="a SparkSession was expected, a str came"):
+    with pytest.raises(PlanError, match="a SparkSession was expected, got a str"):
         flux.spark.Cluster("spark://host:7077")

@@ -1,7 +1,7 @@
-"""`flux.spark.Cluster`: runs whose sites are tasks of Spark's; controller, ingress and egress are beside the driver.
+"""`flux.spark.Cluster`: runs whose sites are Spark tasks; controller, ingress and egress run beside Spark's driver.
 
-It is a local run but for its sites: the same program, spawner and handle. The processes talk TCP, and the sites are
-guests (see `guests`): tasks fork them (see `site`), jobs keep them there (see `jobs`).
+Except for its sites it is a local run, with the same program, spawner and handle. The processes communicate over TCP.
+The sites are external (see `external_sites`): tasks fork them (see `task_site`), jobs keep them running (see `jobs`).
 """
 
 from __future__ import annotations
@@ -39,29 +39,29 @@ from .task_site import SitePosting, TcpConfig
 
 __all__ = ["Cluster"]
 
-_WHO = "flux.spark.Cluster"
+_NAME = "flux.spark.Cluster"
 _ENDS = (CONTROLLER, INGRESS, EGRESS)
 
 
 class Cluster:
-    """The executors of a Spark application as sites: `sites` that hold partitions, and `standby` to spare.
+    """The executors of a Spark application as sites: `sites` that hold partitions, and `standby` spare ones.
 
         with flux.spark.Cluster(spark, sites=4, standby=1) as cluster:
             report = cluster.run(flow)
 
-    Each site is a task that takes a core for as long as the run lasts; a query in the same application needs cores
-    besides. Flux itself is carried to the executors; what it needs, and modules of your own, Spark must have there (see
-    docs/spark.rst). Operators are carried as any function given to Spark is: also those of the program itself.
+    Each site is a task that takes a core for as long as the run lasts; queries in the same application need further
+    cores. Flux itself is shipped to the executors; the packages it needs, and your own modules, must be installed there
+    (see docs/spark.rst). Operators are shipped as any function given to Spark, also those of the main program.
 
-    `host` is the address of this machine at which executors reach it, `spark.driver.host` unless given. `patience_s` is
-    how long to wait until Spark has found a core for each site.
+    `host` is the address at which executors reach this machine, by default `spark.driver.host`. `patience_s` is the
+    timeout for Spark to find a core for each site.
     """
 
     def __init__(
         self, spark: Any, sites: int = 2, standby: int = 0, *, host: str | None = None, patience_s: float = 120.0
     ) -> None:
         if not hasattr(spark, "sparkContext"):
-            raise PlanError(f"{_WHO}: a SparkSession was expected, a {type(spark).__name__} came")
+            raise PlanError(f"{_NAME}: a SparkSession was expected, got a {type(spark).__name__}")
         self._spark = spark
         self._sites = sites
         self._standby = standby
@@ -79,7 +79,7 @@ class Cluster:
         """Start `flow` and return its handle, as `flow.start` does; leaving the block stops it."""
         logical = flow._logical
         plan = logical.plan(self._sites, self._standby, availability, pool_rows, Policy(**policy))
-        check_travels(plan)
+        check_shippable(plan)
         register(self._spark)
         run = _SparkRun(
             self._spark.sparkContext,
@@ -99,7 +99,7 @@ class Cluster:
             return run.wait()
 
     def stop(self) -> None:
-        """Stop every run; no task is left behind."""
+        """Stop every run and all its tasks."""
         for run in self._runs:
             run.stop()
 
@@ -112,8 +112,8 @@ class Cluster:
         self.stop()
 
 
-def check_travels(plan: Plan) -> None:
-    """`PlanError` if Spark cannot carry the operators."""
+def check_shippable(plan: Plan) -> None:
+    """Raise `PlanError` if Spark cannot ship the operators."""
     from pyspark.serializers import CloudPickleSerializer
 
     for segment in plan.segments:
@@ -122,8 +122,8 @@ def check_travels(plan: Plan) -> None:
                 CloudPickleSerializer().dumps((step.factory, step.parameters))
             except Exception as error:
                 raise PlanError(
-                    f"{_WHO}: operator {step.name} cannot be carried to the executors: {error}. What it refers to must "
-                    "be importable there, or be plain values"
+                    f"{_NAME}: operator {step.name} cannot be shipped to the executors: {error}. What it refers to "
+                    "must be importable there, or be plain values"
                 ) from error
 
 
@@ -156,7 +156,7 @@ class _SparkRun(Run):
         except FluxError as error:
             shutil.rmtree(self.directory, ignore_errors=True)
             raise FluxError(
-                f"{_WHO}: {error}. Say by host= or spark.driver.host at which address executors reach this machine"
+                f"{_NAME}: {error}. Set host= or spark.driver.host to the address at which executors reach this machine"
             ) from error
         where = {name: f"tcp:{self._host}:{sock.getsockname()[1]}" for name, sock in self._listeners.items()}
         return TcpConfig(
@@ -202,12 +202,12 @@ class _SparkRun(Run):
         try:
             self._await(lambda run_state: run_state.started_at is not None, self._patience_s, "start")
         except TimeoutError:
-            wanted, there = len(self._plan.site_names), len(self._sites.guests_up())
+            wanted, joined = len(self._plan.site_names), len(self._sites.guests_up())
             raise FluxError(
-                f"{_WHO}: {there} of {wanted} sites have come within {self._patience_s:g} s. Each needs a core of an "
-                f"executor for itself, and the application has {self._context.defaultParallelism} in all, some maybe "
-                "taken by other jobs: give it more (--total-executor-cores, --num-executors), or ask for fewer sites. "
-                "What executors that cannot reach this machine say is in their logs"
+                f"{_NAME}: {joined} of {wanted} sites have joined within {self._patience_s:g} s. Each needs its own "
+                f"core, and the application has {self._context.defaultParallelism} in all, some maybe taken by other "
+                "jobs: give it more (--total-executor-cores, --num-executors), or ask for fewer sites. If executors "
+                "cannot reach this machine, their logs say so"
             ) from None
 
     def _submit(self) -> int:
@@ -238,14 +238,14 @@ class _SparkRun(Run):
         return guest.name
 
     def _is_wanted(self, index: int) -> bool:
-        """Whether a site that has ended is to be replaced: not if it was drained, nor behind the end."""
+        """Whether to replace a site that has ended: not if it was drained, nor after the end of the run."""
         guest = self._sites.guest_at(index)
         return not self._stopped and not self._run_state.ended and not (guest is not None and guest.drained)
 
     def _gave_up(self, reason: str) -> None:
-        """Spark could not run a site. Before the start that is an error of the user's or the cluster's."""
+        """Fail the run if Spark gives up a site before the start: the user's or the cluster's error."""
         if self._run_state.started_at is None:
-            self._sites.fail(FluxError(f"{_WHO}: a site could not be started on an executor: {reason}"))
+            self._sites.fail(FluxError(f"{_NAME}: a site could not be started on an executor: {reason}"))
 
     @property
     def _sites(self) -> ExternalSiteDriver:
@@ -261,6 +261,6 @@ class _SparkRun(Run):
 
 
 def _executors(context: Any) -> int:
-    """How many executors there are; the driver is listed among them, and is none unless it is all there is."""
+    """Return the number of executors. Spark lists the driver too, which counts only in local mode."""
     infos = context._jsc.sc().statusTracker().getExecutorInfos()
     return max(1, len(infos) - (0 if context.master.startswith("local[") or context.master == "local" else 1))

@@ -1,8 +1,8 @@
-"""Guests: sites that the program has not forked. They come, are given a name, and are gone when their connection is.
+"""External sites, which the program has not forked. They join, get a name, and end with their connection.
 
-Spark starts a task again when its executor is lost, and may do so while the first attempt still lives, if it only
-could not hear from the executor. So a place in the cluster has an index, and attempts at it are numbered: a later one
-supersedes the earlier, which is drained and stopped; an earlier one that comes too late is sent away.
+Spark restarts a task when its executor is lost, or when it only lost contact with the executor, while the first attempt
+still runs. So each place in the cluster has an index, and its attempts are numbered. A later attempt supersedes the
+earlier one, which is drained and stopped; an earlier attempt that joins too late is refused.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from ...wire.link import Link
 from ...wire.reports import DeclareDead, KillProcess, command_frame
 from ...wire.requests import TaskJoinRequest, TaskSiteDeath
 
-CROWDED_MAX = 20  # So often a site is sent to another executor before it is taken where it is.
+CROWDED_MAX = 20  # How often a site is sent to another executor before it is accepted where it is.
 
 
 @dataclass(kw_only=True)
 class ExternalSite(Process):
-    """A site in a task of Spark's; `pid` is its number on its own machine."""
+    """A site in a Spark task; `pid` is its process id on its own machine."""
 
     coming: TaskJoinRequest
-    say: Callable[[Callable[[], None]], None]  # Calls it in the program's thread.
+    say: Callable[[Callable[[], None]], None]  # Schedules a call in the program's thread.
     link: Link | None = None
 
     @property
     def cpu_s(self) -> float:
-        return 0.0  # Another machine's to know.
+        return 0.0  # Known only on its own machine.
 
     def kill(self) -> None:
         if self.link is not None and not self.gone:
@@ -48,7 +48,7 @@ class ExternalSite(Process):
 
 
 class ExternalSiteDriver(Driver):
-    """The program's end of a run whose sites are guests; `executors` counts those that could have one."""
+    """The driver of a run with external sites; `executors` returns how many executors could run one."""
 
     _death_known_within_s = 3.0  # In this time a task reports how its site ended, if the executor lives.
 
@@ -58,26 +58,26 @@ class ExternalSiteDriver(Driver):
         super().__init__(*settings)
 
     def admit(self, coming: TaskJoinRequest) -> ExternalSite | None:
-        """The guest with its name, from any thread; None if it should try on another executor."""
+        """Return the admitted site, from any thread; None if it should retry on another executor."""
         executors = self._executors()
         return self._call_in_thread(lambda: self._admit(coming, executors))
 
     def note_death(self, death: TaskSiteDeath) -> None:
-        """Note that a task has found its site dead; from any thread."""
+        """Note that a task found its site dead, from any thread."""
         self._call_in_thread(lambda: self._note_death(death))
 
     def guest_at(self, index: int) -> ExternalSite | None:
-        """The last that came for a place."""
+        """Return the site of the latest attempt at a place."""
         with self.changed:
             return max(self._guests(index), key=lambda guest: guest.coming.attempt, default=None)
 
     def guests_up(self) -> list[ExternalSite]:
-        """Those that have come and are there."""
+        """Return the external sites that are up."""
         with self.changed:
             return [guest for guest in self._guests() if guest.state == "up"]
 
     def fail(self, error: FluxError) -> None:
-        """The run cannot go on."""
+        """Fail the run."""
         with self.changed:
             self._fail(error)
             self.changed.notify_all()
@@ -92,7 +92,7 @@ class ExternalSiteDriver(Driver):
         with self.changed:
             earlier = self._guests(coming.index)
             if any(guest.coming.attempt >= coming.attempt for guest in earlier):
-                raise FluxError(f"attempt {coming.attempt} at site {coming.index} comes behind a later one")
+                raise FluxError(f"attempt {coming.attempt} at site {coming.index} joins after a later one")
             if self._stopping:
                 raise FluxError("the run is over")
             crowd = self._crowd(coming)
@@ -121,12 +121,12 @@ class ExternalSiteDriver(Driver):
                     self.changed.notify_all()
 
     def _crowd(self, coming: TaskJoinRequest) -> list[str]:
-        """Who is on the same executor: one death would be the death of both."""
+        """Return the sites on the same executor, which would die together."""
         others = [guest for guest in self._guests() if not guest.gone and guest.coming.index != coming.index]
         return [guest.name for guest in others if _where(guest.coming) == _where(coming)]
 
     def _has_free(self, executors: int) -> bool:
-        """Whether one of so many executors has no site."""
+        """Whether one of this many executors has no site."""
         return executors > len({_where(guest.coming) for guest in self._guests() if not guest.gone})
 
     def _free_name(self) -> str:
@@ -140,7 +140,7 @@ class ExternalSiteDriver(Driver):
 
     def _supersede(self, guest: ExternalSite) -> None:
         if guest.link is None or self.run_state.started_at is None:
-            self._end(guest)  # It never came, or nothing is on it yet.
+            self._end(guest)  # It never connected, or holds nothing yet.
             return
         self._log(logging.WARNING, f"{guest.name} is superseded by a later attempt, and drained", node=guest.name)
         self._ask_to_drain(guest.name)
@@ -178,5 +178,5 @@ class ExternalSiteDriver(Driver):
 
 
 def _where(coming: TaskJoinRequest) -> tuple[str, int]:
-    """The executor that a site is on."""
+    """Return the host and process of the executor that a site is on."""
     return coming.host, coming.executor

@@ -1,8 +1,8 @@
-"""Jobs: the sites of a run as jobs of Spark, one for each, submitted again until the run wants it no more.
+"""The sites of a run as Spark jobs, one for each site, submitted again as long as the run needs the site.
 
-A job of its own, with a single task, for each site: should Spark give up on one, because its task was lost too often
-(`spark.task.maxFailures`), it does not end the others. Each is submitted by a thread that waits for its end. They run
-in a pool and a job group of the run's own, so that whoever looks at the application sees what they are.
+Each site has its own job with a single task. If Spark gives up on a job because its task was lost too often
+(`spark.task.maxFailures`), the others continue. A thread submits each job and waits for its end. The jobs have their
+own pool and job group, which identify them in Spark's user interface.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from .task_site import ELSEWHERE, ENDED, SitePosting
 
 log = logging.getLogger("flux.spark")
 
-_PAUSE_S, _PAUSE_MAX_S = 0.2, 5.0
-_LIVED_S = 5.0
-_RETURN_S = 3.0  # Tasks return within some hundredths of a second behind the end of their site,
-_CANCEL_S = 30.0  # and those that are cancelled within some seconds.
+_RETRY_PAUSE_S, _RETRY_PAUSE_MAX_S = 0.2, 5.0
+_LIVED_MIN_S = 5.0
+_RETURN_TIMEOUT_S = 3.0  # Tasks return within some hundredths of a second after the end of their site,
+_CANCEL_TIMEOUT_S = 30.0  # and cancelled ones within some seconds.
 POOL = "flux"
 
 
 class Jobs:
-    """The jobs of one run: `is_wanted(index)` says whether a site that has ended is to be replaced."""
+    """The jobs of one run: `is_wanted(index)` says whether to replace a site that has ended."""
 
     def __init__(
         self, context: Any, name: str, run: str, is_wanted: Callable[[int], bool], failed: Callable[[str], None]
@@ -40,7 +40,7 @@ class Jobs:
         self._threads: list[Any] = []
 
     def submit(self, posting: SitePosting) -> None:
-        """Have a site, for as long as it is wanted."""
+        """Keep a site running for as long as it is wanted."""
         from pyspark import InheritableThread
 
         thread = InheritableThread(target=self._keep, args=(posting,), name=f"flux-spark-site-{posting.index}")
@@ -49,13 +49,13 @@ class Jobs:
         thread.start()
 
     def stop(self) -> None:
-        """End what is left, when the sites were told to stop; no task runs behind it."""
+        """Wait for the tasks after the sites were stopped, and cancel the rest; no task runs afterwards."""
         self._stopping.set()
-        self._join(_RETURN_S)
+        self._join(_RETURN_TIMEOUT_S)
         if any(thread.is_alive() for thread in self._threads):
-            # A task that waits for a core, or whose site hangs.
+            # A task waits for a core, or its site hangs.
             self._context.cancelJobGroup(self._group)
-            self._join(_CANCEL_S)
+            self._join(_CANCEL_TIMEOUT_S)
 
     def _join(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
@@ -63,7 +63,7 @@ class Jobs:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def _keep(self, posting: SitePosting) -> None:
-        pause_s = _PAUSE_S
+        pause_s = _RETRY_PAUSE_S
         while not self._stopping.is_set():
             began = time.monotonic()
             try:
@@ -72,14 +72,14 @@ class Jobs:
                 if self._stopping.is_set():
                     return
                 reason = _reason(error)
-                log.warning("site %d of %s: Spark gave it up: %s", posting.index, self._name, reason)
+                log.warning("Spark gave up a site: site=%d flow=%s: %s", posting.index, self._name, reason)
                 self._failed(reason)
                 status = None
             if status == ENDED and not self._is_wanted(posting.index):
                 return
-            # One that has lived and died is replaced at once; one that cannot even begin is not tried all the time.
-            lived = status in (ENDED, ELSEWHERE) or time.monotonic() > began + _LIVED_S
-            pause_s = _PAUSE_S if lived else min(2 * pause_s, _PAUSE_MAX_S)
+            # A site that has lived and died is replaced at once; one that cannot start is retried ever later.
+            lived = status in (ENDED, ELSEWHERE) or time.monotonic() > began + _LIVED_MIN_S
+            pause_s = _RETRY_PAUSE_S if lived else min(2 * pause_s, _RETRY_PAUSE_MAX_S)
             self._stopping.wait(pause_s)
 
     def _run(self, posting: SitePosting) -> int:

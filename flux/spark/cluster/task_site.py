@@ -1,10 +1,10 @@
-"""A site in a task of Spark's: the task forks a process that joins the run, and waits for its end.
+"""A site in a Spark task: the task forks a process that joins the run, and waits for its end.
 
-What the site needs, the plan with the user's operators among it, is in the task's closure: Spark carries it, as it
-carries any function of the user's, and the process has it by the fork. Flux itself unpickles nothing.
+Everything the site needs, such as the plan with the user's operators, is in the task's closure. Spark ships it as it
+ships any function of the user's, and the process inherits it by the fork. Flux itself unpickles nothing.
 
-The process ends with the run, and with each of its ancestors: the task's Python worker, the daemon that forked that,
-and the executor. So a killed executor is a killed site, at once.
+The process ends with the run, and with each of its ancestors: the task's Python worker, the daemon that forked the
+worker, and the executor. So killing an executor kills its site at once.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from ...types.errors import FluxError
 from ...wire import address
 from ...wire.requests import TaskJoinRequest, TaskSiteDeath, ask, command
 
-ENDED, ELSEWHERE = 0, 75  # Statuses: the run wants it no more; it should be on another executor.
+ENDED, ELSEWHERE = 0, 75  # Exit statuses: the run does not need the site any more; it should be on another executor.
 
 _ANCESTORS = 3
 _ASK_TIMEOUT_S = 30.0
 _PR_SET_PDEATHSIG = 1
 _STDERR = 2
-_FIRST_FILE = 3  # Behind standard input, output and error.
+_FIRST_FILE = 3  # After standard input, output and error.
 _FILES_MAX = 65_536
 
 
 @dataclass(frozen=True, kw_only=True)
 class TcpConfig(ProcessConfig):
-    """The program and the controller are at these addresses; every other process listens at `here`."""
+    """The addresses of the program and the controller; every other process listens at `here`."""
 
     program: str
     controller: str
@@ -61,7 +61,7 @@ class TcpConfig(ProcessConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class SitePosting:
-    """What a task is to do: be the `index`-th site of a run."""
+    """The order to a task to run the `index`-th site of a run."""
 
     index: int
     plan: Plan
@@ -71,24 +71,24 @@ class SitePosting:
     controller: str
 
     def __call__(self, rows: Iterator[Any]) -> Iterator[int]:
-        """In the task: yields the status with which the site ended."""
+        """Run the site, in the task; yield its exit status."""
         from pyspark import TaskContext
 
         attempt = TaskContext.get().taskAttemptId()
-        # From the nearest on; before the fork, so that all are still there.
+        # The nearest first; read before the fork, while all are alive.
         ancestors = [os.getpid(), *_parents_of(os.getpid(), _ANCESTORS - 1)]
         note = shared_note()
         pid = os.fork()
         if pid == 0:
             _become(self, attempt, ancestors, note)
         _, status = os.waitpid(pid, 0)
-        exited = os.waitstatus_to_exitcode(status)
-        if exited < 0:
-            self._report_death(attempt, exited, job_of(note[:]))
-        yield exited
+        exit_code = os.waitstatus_to_exitcode(status)
+        if exit_code < 0:
+            self._report_death(attempt, exit_code, job_of(note[:]))
+        yield exit_code
 
     def _report_death(self, attempt: int, status: int, job: Job | None) -> None:
-        """A signal has killed the site, and what it was busy with may be why."""
+        """Report that a signal killed the site, with the rows it was processing, which may be the cause."""
         plain = None if job is None else job.to_plain()
         death = TaskSiteDeath(index=self.index, attempt=attempt, status=status, job=plain)
         with contextlib.suppress(FluxError):  # The run may be over.
@@ -96,7 +96,7 @@ class SitePosting:
 
 
 class TaskSite(Worker):
-    """A site that ends with those it descends from."""
+    """A site that ends with any of its ancestor processes."""
 
     def __init__(self, config: ProcessConfig, name: str, ancestors: list[int], note: mmap.mmap) -> None:
         super().__init__(config, name, note)
@@ -109,25 +109,25 @@ class TaskSite(Worker):
 
 
 def _become(posting: SitePosting, attempt: int, ancestors: list[int], note: mmap.mmap) -> NoReturn:
-    """In the forked process: let go of what is the task's, join, and live as a site."""
+    """Close the task's files, join the run, and run as a site, in the forked process."""
     try:
-        # Also when its loop is held up by an operator, it does not outlive the task.
+        # So that it does not outlive the task even while an operator blocks its loop.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         os.closerange(_FIRST_FILE, _FILES_MAX)
         watched = [os.pidfd_open(pid) for pid in ancestors if pid > 1]
         if os.getppid() != ancestors[0]:
-            leave(1)  # It died before it could have told.
-        site = _joined(posting, attempt, ancestors[-1], watched, note)
+            leave(1)  # The task died before the death signal was set.
+        site = _join(posting, attempt, ancestors[-1], watched, note)
         live(lambda: site, watched[0], os.dup(_STDERR))
     except FluxError as error:
         sys.stderr.write(f"flux: site {posting.index}: {error}\n")
     except BaseException:
         traceback.print_exc()
     finally:
-        leave(1)  # Whatever happens, this process must not go on as a second task.
+        leave(1)  # In any case, this process must not continue as a second task.
 
 
-def _joined(posting: SitePosting, attempt: int, executor: int, watched: list[int], note: mmap.mmap) -> TaskSite:
+def _join(posting: SitePosting, attempt: int, executor: int, watched: list[int], note: mmap.mmap) -> TaskSite:
     request = TaskJoinRequest(
         index=posting.index, attempt=attempt, pid=os.getpid(), host=socket.gethostname(), executor=executor
     )
@@ -145,14 +145,14 @@ def _joined(posting: SitePosting, attempt: int, executor: int, watched: list[int
         here=f"tcp:{_own_host(posting.program)}:0",
     )
     try:
-        return TaskSite(config, joined["name"], watched[1:], note)  # The first is watched by whoever runs it.
+        return TaskSite(config, joined["name"], watched[1:], note)  # `live` watches the first.
     finally:
-        # What it has open there it keeps; nobody could clean up behind a site that is killed.
+        # Open files stay usable. Removed now, because a killed site could not clean up.
         shutil.rmtree(directory, ignore_errors=True)
 
 
 def _own_host(driver: str) -> str:
-    """Where others reach this machine: from there the driver's is reached."""
+    """Return the address at which others reach this machine: its own end of a connection to the driver."""
     with address.connect_blocking(driver, _ASK_TIMEOUT_S) as sock:
         host: str = sock.getsockname()[0]
         return host
