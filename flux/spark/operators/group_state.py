@@ -128,19 +128,19 @@ class _FunctionOperator(BatchOperator):
     def new_partition(self) -> _FunctionPartition:
         return _FunctionPartition(self._variable)
 
-    def run(self, pid: int, held: Any, groups: KeyGroups | None) -> Any:
+    def run(self, pid: int, partition: Any, groups: KeyGroups | None) -> Any:
         emitted: list[Any] = []
         if groups is not None:
-            ours = groups.of(pid)
+            indices = groups.of(pid)
             self._empty = to_frame(groups.rows.slice(0, 0), self.zone)
-            for i, frame in zip(ours, frames_of(groups, ours, self.zone), strict=True):
-                self._call(pid, held, groups.keys[i], iter([frame]), False, emitted)
+            for i, frame in zip(indices, frames_of(groups, indices, self.zone), strict=True):
+                self._call(pid, partition, groups.keys[i], iter([frame]), False, emitted)
         if self.timeout != GroupStateTimeout.NoTimeout:
             is_event_time = self.timeout == GroupStateTimeout.EventTimeTimeout
-            limit_ms = held.watermark_ms if is_event_time else held.clock_ms
-            expired = [key for key, at_ms in held.timeouts.items() if at_ms < limit_ms]
+            limit_ms = partition.watermark_ms if is_event_time else partition.clock_ms
+            expired = [key for key, at_ms in partition.timeouts.items() if at_ms < limit_ms]
             for key in sorted(expired, key=self.keys.order):
-                self._call(pid, held, key, iter([self._no_rows()]), True, emitted)
+                self._call(pid, partition, key, iter([self._no_rows()]), True, emitted)
         return emitted
 
     def _no_rows(self) -> Any:
@@ -149,14 +149,14 @@ class _FunctionOperator(BatchOperator):
 
         return pd.DataFrame(columns=[] if self._empty is None else self._empty.columns)
 
-    def _call(self, pid: int, held: Any, key: Any, frames: Any, has_timed_out: bool, emitted: list[Any]) -> None:
-        value = held.states.held.get(key)
+    def _call(self, pid: int, partition: Any, key: Any, frames: Any, has_timed_out: bool, emitted: list[Any]) -> None:
+        value = partition.states.held.get(key)
         if value is not None and self._variable.fields.is_mutable:
             value = self._variable.fields.fresh(value)  # A change inside it is stored only by an update.
         state = GroupState(
             value,
-            held.clock_ms,
-            held.watermark_ms if self.has_watermark else _NO_TIMEOUT,
+            partition.clock_ms,
+            partition.watermark_ms if self.has_watermark else _NO_TIMEOUT,
             self.timeout,
             has_timed_out,
             self.has_watermark,
@@ -170,42 +170,42 @@ class _FunctionOperator(BatchOperator):
         try:
             for frame in self.function(pandas_key(key), frames, state):
                 emitted.append(from_frame(frame, self.output_type, self.arrow, self.zone))
-            self._store_state(held, key, state)
+            self._store_state(partition, key, state)
         except FluxError:
             raise
         except RAISED as error:
-            raise explain(error, self.function, pid, key, held) from error
+            raise explain(error, self.function, pid, key, partition.batches) from error
 
-    def _store_state(self, held: Any, key: Any, state: Any) -> None:
+    def _store_state(self, partition: Any, key: Any, state: Any) -> None:
         """Store the state after a call of the function, if the call changed it."""
         timeout_ms = int(state._timeout_timestamp)
         if not (state._updated or state._removed or timeout_ms != _NO_TIMEOUT):
             return
         if state._defined:
-            held.states.held[key] = self._variable.fields.keep(tuple(state._value))
+            partition.states.held[key] = self._variable.fields.keep(tuple(state._value))
         else:
-            held.states.held.pop(key, None)
+            partition.states.held.pop(key, None)
         if timeout_ms != _NO_TIMEOUT:
-            held.timeouts[key] = timeout_ms
+            partition.timeouts[key] = timeout_ms
         else:
-            held.timeouts.pop(key, None)
+            partition.timeouts.pop(key, None)
 
     def columns(self, emitted: list[Any]) -> tuple[dict[str, Any], list[int]]:
         return columns_of_batches(emitted, self.arrow)
 
-    def pieces(self, held: Any) -> Iterator[dict[str, Any]]:
+    def pieces(self, partition: Any) -> Iterator[dict[str, Any]]:
         if self._empty is not None:
             yield {"columns": list(self._empty.columns)}
-        yield from held.states.pieces(self.keys)
-        if held.timeouts:
-            yield {"timeouts": self.keys.pack(list(held.timeouts)), "at_ms": list(held.timeouts.values())}
+        yield from partition.states.pieces(self.keys)
+        if partition.timeouts:
+            yield {"timeouts": self.keys.pack(list(partition.timeouts)), "at_ms": list(partition.timeouts.values())}
 
-    def install(self, held: Any, piece: dict[str, Any]) -> None:
+    def install(self, partition: Any, piece: dict[str, Any]) -> None:
         if "state" in piece:
-            held.states.install(piece, self.keys)
+            partition.states.install(piece, self.keys)
         elif "columns" in piece:
             import pandas as pd
 
             self._empty = pd.DataFrame(columns=piece["columns"])
         elif "timeouts" in piece:
-            held.timeouts.update(zip(self.keys.unpack(piece["timeouts"]), piece["at_ms"], strict=True))
+            partition.timeouts.update(zip(self.keys.unpack(piece["timeouts"]), piece["at_ms"], strict=True))

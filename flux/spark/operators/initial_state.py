@@ -64,9 +64,9 @@ class InitialState:
         if self._partition is None:
             columns = [self._rows.column(name).combine_chunks() for name in keys.names]
             self._partition = partition_of(columns, partitions)
-        ours = as_spark(self._rows.filter(pa.array(self._partition == pid)))
-        keys.learn(ours.schema)
-        if not ours.num_rows:
+        rows = as_spark(self._rows.filter(pa.array(self._partition == pid)))
+        keys.learn(rows.schema)
+        if not rows.num_rows:
             return None
-        [batch] = ours.combine_chunks().to_batches()
+        [batch] = rows.combine_chunks().to_batches()
         return group_rows(batch, np.full(batch.num_rows, pid, np.uint16), keys)

@@ -65,14 +65,14 @@ class BatchOperator(PooledOperator):
         self.keys = KeyColumns(context.key_columns)
         self.context = context
         self._pending: list[tuple[Any, Any]] = []
-        self._held: dict[int, Any] = {}
+        self._partitions: dict[int, Any] = {}
 
     # Defined by subclasses.
 
     def new_partition(self) -> Partition:
         raise NotImplementedError
 
-    def run(self, pid: int, held: Any, groups: KeyGroups | None) -> Any:
+    def run(self, pid: int, partition: Any, groups: KeyGroups | None) -> Any:
         """Process a micro-batch of one partition; return its output in the form that `columns` takes."""
         raise NotImplementedError
 
@@ -80,11 +80,11 @@ class BatchOperator(PooledOperator):
         """Return the output of partitions as one set of columns, and the row count of each partition."""
         raise NotImplementedError
 
-    def pieces(self, held: Any) -> Iterator[dict[str, Any]]:
+    def pieces(self, partition: Any) -> Iterator[dict[str, Any]]:
         """Yield a partition's state, without clock and watermarks."""
         raise NotImplementedError
 
-    def install(self, held: Any, piece: dict[str, Any]) -> None:
+    def install(self, partition: Any, piece: dict[str, Any]) -> None:
         raise NotImplementedError
 
     # Common to all.
@@ -97,23 +97,23 @@ class BatchOperator(PooledOperator):
 
     def on_punctuation(self, p: Punctuation) -> tuple[dict[str, Any], Any] | None:
         pids = sorted(p.partitions if p.partitions is not None else self._known_pids())
-        helds = [self._partition(pid) for pid in pids]
+        partitions = [self._partition(pid) for pid in pids]
         if p.kind in ("clock", "end") and p.value is not None:
-            for held in helds:
-                held.clock_ms = max(held.clock_ms, p.value)
+            for partition in partitions:
+                partition.clock_ms = max(partition.clock_ms, p.value)
         if p.kind == "watermark" and p.value is not None:
-            for held in helds:
-                held.latest_ms = max(held.latest_ms, p.value)
+            for partition in partitions:
+                partition.latest_ms = max(partition.latest_ms, p.value)
         elif p.kind in ("batch", "end"):
             with gc_paused():
-                self._check_watermark(helds)
+                self._check_watermark(partitions)
                 batches = [self._run_batch(pids)] if p.kind == "batch" else self._run_last_batches(pids)
                 return self._to_columns(batches, pids)
         return None
 
-    def _check_watermark(self, helds: list[Any]) -> None:
+    def _check_watermark(self, partitions: list[Any]) -> None:
         """Raise `OperatorError` without watermarks: event-time timers would never fire, without any message."""
-        if not self.waits_for_watermark or all(held.latest_ms != _NO_WATERMARK for held in helds):
+        if not self.waits_for_watermark or all(partition.latest_ms != _NO_WATERMARK for partition in partitions):
             return
         assert self.time_column is not None
         if any(arrow.column(self.time_column).null_count < arrow.num_rows for arrow, _ in self._pending):
@@ -124,30 +124,30 @@ class BatchOperator(PooledOperator):
             )
 
     def _known_pids(self) -> set[int]:
-        return set(self._held).union(*(partition.tolist() for _, partition in self._pending))
+        return set(self._partitions).union(*(row_pids.tolist() for _, row_pids in self._pending))
 
     def _partition(self, pid: int) -> Any:
-        held = self._held.get(pid)
-        if held is None:
-            held = self._held[pid] = self.new_partition()
-        return held
+        partition = self._partitions.get(pid)
+        if partition is None:
+            partition = self._partitions[pid] = self.new_partition()
+        return partition
 
     def _run_batch(self, pids: list[int]) -> list[Any]:
         """Run a micro-batch of these partitions; return the output of each."""
         groups = self._take_groups(pids)
         emitted = []
         for pid in pids:
-            held = self._held[pid]
-            emitted.append(self.run(pid, held, groups))
-            held.advance()
+            partition = self._partitions[pid]
+            emitted.append(self.run(pid, partition, groups))
+            partition.advance()
         return emitted
 
     def _run_last_batches(self, pids: list[int]) -> list[list[Any]]:
         """Run the rows without a boundary at the end of the stream, and the timers that wait for the last watermark."""
         batches = []
-        if any(np.isin(partition, pids).any() for _, partition in self._pending):
+        if any(np.isin(row_pids, pids).any() for _, row_pids in self._pending):
             batches.append(self._run_batch(pids))
-        while self.waits_for_watermark and any(held.latest_ms > held.late_ms for held in map(self._partition, pids)):
+        while self.waits_for_watermark and any(each.latest_ms > each.late_ms for each in map(self._partition, pids)):
             batches.append(self._run_batch(pids))
         return batches
 
@@ -155,29 +155,29 @@ class BatchOperator(PooledOperator):
         rows = self._take_pending(pids)
         if rows is None:
             return None
-        arrow, partition = rows
+        arrow, row_pids = rows
         if self.time_column is not None:
-            late = np.zeros(len(partition), np.bool_)
-            limits = {pid: self._held[pid].late_ms for pid in pids}
+            late = np.zeros(len(row_pids), np.bool_)
+            limits = {pid: self._partitions[pid].late_ms for pid in pids}
             for limit in set(limits.values()):
-                ours = np.isin(partition, [pid for pid in pids if limits[pid] == limit])
-                late |= ours & is_late(arrow.column(self.time_column), limit)
+                mask = np.isin(row_pids, [pid for pid in pids if limits[pid] == limit])
+                late |= mask & is_late(arrow.column(self.time_column), limit)
             if late.any():
-                arrow, partition = arrow.filter(pa.array(~late)), partition[~late]
-        return group_rows(arrow, partition, self.keys) if len(partition) else None
+                arrow, row_pids = arrow.filter(pa.array(~late)), row_pids[~late]
+        return group_rows(arrow, row_pids, self.keys) if len(row_pids) else None
 
     def _take_pending(self, pids: list[int]) -> tuple[Any, Any] | None:
         """Remove and return the buffered rows of these partitions."""
         if not self._pending:
             return None
         arrow = pa.concat_batches([arrow for arrow, _ in self._pending])
-        partition = np.concatenate([partition for _, partition in self._pending])
+        row_pids = np.concatenate([row_pids for _, row_pids in self._pending])
         self._pending = []
-        ours = np.isin(partition, pids)
-        if not ours.all():
-            self._pending = [(arrow.filter(pa.array(~ours)), partition[~ours])]
-            arrow, partition = arrow.filter(pa.array(ours)), partition[ours]
-        return (arrow, partition) if len(partition) else None
+        mask = np.isin(row_pids, pids)
+        if not mask.all():
+            self._pending = [(arrow.filter(pa.array(~mask)), row_pids[~mask])]
+            arrow, row_pids = arrow.filter(pa.array(mask)), row_pids[mask]
+        return (arrow, row_pids) if len(row_pids) else None
 
     def _to_columns(self, batches: list[list[Any]], pids: list[int]) -> tuple[dict[str, Any], Any] | None:
         outputs = [emitted for batch in batches for emitted in batch]
@@ -190,41 +190,41 @@ class BatchOperator(PooledOperator):
     # State transfer of a partition: clock and watermarks, buffered rows, state.
 
     def get_partition_state(self, pid: int) -> Any:
-        held = self._partition(pid)
-        buffered = [arrow.filter(pa.array(partition == pid)) for arrow, partition in self._pending]
+        partition = self._partition(pid)
+        buffered = [arrow.filter(pa.array(row_pids == pid)) for arrow, row_pids in self._pending]
         buffered = [arrow for arrow in buffered if arrow.num_rows]
-        return self._pieces(held, buffered)
+        return self._pieces(partition, buffered)
 
-    def _pieces(self, held: Any, buffered: list[Any]) -> Iterator[dict[str, Any]]:
-        yield {"times": held.to_plain()}
+    def _pieces(self, partition: Any, buffered: list[Any]) -> Iterator[dict[str, Any]]:
+        yield {"times": partition.to_plain()}
         for arrow in buffered:
             yield {"waiting": pa.Table.from_batches([arrow])}
-        yield from self.pieces(held)
+        yield from self.pieces(partition)
         yield {"whole": True}
 
     def install_partition_state(self, pid: int, state: Any) -> None:
-        held = self._partition(pid)
+        partition = self._partition(pid)
         if "times" in state:
-            held.from_plain(state["times"])
+            partition.from_plain(state["times"])
         elif "waiting" in state:
             for arrow in state["waiting"].combine_chunks().to_batches():
                 self.keys.learn(arrow.schema)
                 self._pending.append((arrow, np.full(arrow.num_rows, pid, np.uint16)))
         else:
-            self.install(held, state)
+            self.install(partition, state)
 
     def drop_partition(self, pid: int) -> None:
-        self._held.pop(pid, None)
-        others = [(arrow, partition, partition != pid) for arrow, partition in self._pending]
+        self._partitions.pop(pid, None)
+        others = [(arrow, row_pids, row_pids != pid) for arrow, row_pids in self._pending]
         self._pending = [
-            (arrow.filter(pa.array(keep)), partition[keep]) for arrow, partition, keep in others if keep.any()
+            (arrow.filter(pa.array(keep)), row_pids[keep]) for arrow, row_pids, keep in others if keep.any()
         ]
 
     def partition_info(self) -> dict[int, int]:
         return {}
 
 
-def explain(error: BaseException, function: Callable[..., Any], pid: int, key: Any, held: Partition) -> OperatorError:
+def explain(error: BaseException, function: Callable[..., Any], pid: int, key: Any, batch: int) -> OperatorError:
     """Return an error for the user about an exception in their code: where it was raised, and for which key."""
     code = getattr(getattr(function, "__func__", function), "__code__", None)
     place = getattr(function, "__qualname__", repr(function))
@@ -233,7 +233,7 @@ def explain(error: BaseException, function: Callable[..., Any], pid: int, key: A
         place = f"{place} ({code.co_filename}:{lines[-1] if lines else code.co_firstlineno})"
     at_key = "" if key is None else f"; the key was {tuple(key)!r:.200}"
     return OperatorError(
-        f"{place} raised {type(error).__name__}: {error}{at_key}, in micro-batch {held.batches} of its partition. Fix "
+        f"{place} raised {type(error).__name__}: {error}{at_key}, in micro-batch {batch} of its partition. Fix "
         'the code: on_error="skip" drops single rows, and this error is about a micro-batch',
         partition=pid,
     )

@@ -181,16 +181,16 @@ class _ProcessorOperator(BatchOperator):
     def new_partition(self) -> _ProcessorPartition:
         return _ProcessorPartition(KeyTimers(self.keys.order))
 
-    def run(self, pid: int, held: Any, groups: KeyGroups | None) -> Any:
+    def run(self, pid: int, partition: Any, groups: KeyGroups | None) -> Any:
         has_timers = self.plan.time_mode != "none"
-        times = TimerValues(held.clock_ms, held.watermark_ms) if has_timers else TimerValues()
-        handle = Handle(self._declarations, held.stores, held.timers, held.clock_ms)
+        times = TimerValues(partition.clock_ms, partition.watermark_ms) if has_timers else TimerValues()
+        handle = Handle(self._declarations, partition.stores, partition.timers, partition.clock_ms)
         processor = self.plan.make()
-        task = ProcessorCall(processor, handle, times, pid, held)
+        task = ProcessorCall(processor, handle, times, pid, partition)
         task.call(processor.init, None, handle)
         handle.seal()
         initial = None
-        if self.plan.initial is not None and held.batches == 0:
+        if self.plan.initial is not None and partition.batches == 0:
             initial = self.plan.initial.of_partition(pid, self.context.partitions, self.keys, self.as_spark)
         emitted: list[Any] = []
         if initial is not None:
@@ -198,19 +198,20 @@ class _ProcessorOperator(BatchOperator):
         elif groups is not None:
             self.form.each_group(task, groups, groups.of(pid), emitted)
         if has_timers:
-            self._fire(task, held.watermark_ms if self.plan.time_mode == "eventtime" else held.clock_ms, emitted)
+            upto_ms = partition.watermark_ms if self.plan.time_mode == "eventtime" else partition.clock_ms
+            self._fire(task, upto_ms, emitted)
         handle.key = None
         task.call(processor.close, None)
-        for store in held.stores.values():
+        for store in partition.stores.values():
             if store.variable.ttl_ms is not None:
-                store.drop_expired(held.clock_ms)
+                store.drop_expired(partition.clock_ms)
         return emitted
 
     def _seed(self, task: ProcessorCall, initial: KeyGroups, groups: KeyGroups | None, emitted: list[Any]) -> None:
         """Run the first micro-batch of a partition: keys with initial rows get them before their input."""
-        ours = groups.of(task.pid) if groups is not None else range(0)
+        indices = groups.of(task.pid) if groups is not None else range(0)
         places = {initial.keys[i]: i for i in range(len(initial.keys))}
-        inputs = {groups.keys[i]: i for i in ours} if groups is not None else {}
+        inputs = {groups.keys[i]: i for i in indices} if groups is not None else {}
         keys = list({**places, **inputs})
         for at in key_order(keys, self.keys):
             key = task.handle.key = keys[at]
@@ -233,22 +234,22 @@ class _ProcessorOperator(BatchOperator):
     def columns(self, emitted: list[Any]) -> tuple[dict[str, Any], list[int]]:
         return self.form.columns(emitted)
 
-    def pieces(self, held: Any) -> Iterator[dict[str, Any]]:
-        for store in held.stores.values():
+    def pieces(self, partition: Any) -> Iterator[dict[str, Any]]:
+        for store in partition.stores.values():
             yield {"declared": store.variable.name}
             yield from store.pieces(self.keys)
-        timers = held.timers.all()
+        timers = partition.timers.all()
         if timers:
             yield {"timers": self.keys.pack([key for key, _ in timers]), "at_ms": [at_ms for _, at_ms in timers]}
 
-    def install(self, held: Any, piece: dict[str, Any]) -> None:
+    def install(self, partition: Any, piece: dict[str, Any]) -> None:
         if "state" in piece:
-            held.stores[piece["state"]].install(piece, self.keys)
+            partition.stores[piece["state"]].install(piece, self.keys)
         elif "declared" in piece:
-            held.stores[piece["declared"]] = Store(self._declarations.by_name(piece["declared"]))
+            partition.stores[piece["declared"]] = Store(self._declarations.by_name(piece["declared"]))
         elif "timers" in piece:
             for key, at_ms in zip(self.keys.unpack(piece["timers"]), piece["at_ms"], strict=True):
-                held.timers.register(key, at_ms)
+                partition.timers.register(key, at_ms)
         else:
-            for store in held.stores.values():
+            for store in partition.stores.values():
                 store.finish_install()

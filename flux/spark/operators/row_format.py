@@ -37,7 +37,7 @@ class ProcessorCall:
     handle: Any
     times: Any
     pid: int
-    held: Partition
+    partition: Partition
 
     def call(self, function: Callable[..., Any], key: Any, *args: Any) -> Any:
         """Call user code; add the place and the key to what it raises."""
@@ -47,7 +47,9 @@ class ProcessorCall:
             raise self.error(error, function, key) from error
 
     def error(self, error: BaseException, function: Callable[..., Any], key: Any) -> FluxError:
-        return error if isinstance(error, FluxError) else explain(error, function, self.pid, key, self.held)
+        return (
+            error if isinstance(error, FluxError) else explain(error, function, self.pid, key, self.partition.batches)
+        )
 
 
 class RowFormat(Protocol):
@@ -56,7 +58,7 @@ class RowFormat(Protocol):
     arrow: pa.Schema
     as_spark: AsSpark
 
-    def each_group(self, task: ProcessorCall, groups: KeyGroups, ours: range, emitted: list[Any]) -> None:
+    def each_group(self, task: ProcessorCall, groups: KeyGroups, indices: range, emitted: list[Any]) -> None:
         """Pass these groups, of one partition, to `handleInputRows`, in order."""
 
     def initial(self, task: ProcessorCall, key: Key, rows: Any) -> None:
@@ -90,16 +92,16 @@ class _Rows:
             isinstance(f.dataType, types.ArrayType | types.MapType | types.StructType) for f in output
         )
 
-    def each_group(self, task: ProcessorCall, groups: KeyGroups, ours: range, emitted: list[Any]) -> None:
-        if not ours:
+    def each_group(self, task: ProcessorCall, groups: KeyGroups, indices: range, emitted: list[Any]) -> None:
+        if not indices:
             return
-        base = groups.starts[ours[0]]
-        rows = _python_rows(groups.rows.slice(base, groups.stops[ours[-1]] - base))
+        base = groups.starts[indices[0]]
+        rows = _python_rows(groups.rows.slice(base, groups.stops[indices[-1]] - base))
         starts, stops, keys = groups.starts, groups.stops, groups.keys
         handle, times, handle_rows, extend = task.handle, task.times, task.processor.handleInputRows, emitted.extend
         key: Any = None
         try:
-            for i in ours:
+            for i in indices:
                 key = handle.key = keys[i]
                 extend(handle_rows(tuple(key), iter(rows[starts[i] - base : stops[i] - base]), times))
         except RAISED as error:
@@ -148,8 +150,8 @@ class _Pandas:
         self._output = output
         self._zone = zone
 
-    def each_group(self, task: ProcessorCall, groups: KeyGroups, ours: range, emitted: list[Any]) -> None:
-        for i, frame in zip(ours, frames_of(groups, ours, self._zone), strict=True):
+    def each_group(self, task: ProcessorCall, groups: KeyGroups, indices: range, emitted: list[Any]) -> None:
+        for i, frame in zip(indices, frames_of(groups, indices, self._zone), strict=True):
             key = task.handle.key = groups.keys[i]
             handle_rows = task.processor.handleInputRows
             produced = task.call(handle_rows, key, pandas_key(key), iter([frame]), task.times)
@@ -188,13 +190,13 @@ def check_pandas(owner: str) -> None:
         raise PlanError(f"{owner}: it takes DataFrames, but pandas is not installed: pip install 'pandas<3'") from error
 
 
-def frames_of(groups: KeyGroups, ours: range, zone: str) -> Iterator[Any]:
+def frames_of(groups: KeyGroups, indices: range, zone: str) -> Iterator[Any]:
     """Yield a DataFrame for each of these groups, as Spark makes it."""
-    if not ours:
+    if not indices:
         return
-    base = groups.starts[ours[0]]
-    whole = to_frame(groups.rows.slice(base, groups.stops[ours[-1]] - base), zone)
-    for i in ours:
+    base = groups.starts[indices[0]]
+    whole = to_frame(groups.rows.slice(base, groups.stops[indices[-1]] - base), zone)
+    for i in indices:
         yield whole.iloc[groups.starts[i] - base : groups.stops[i] - base].reset_index(drop=True)
 
 
