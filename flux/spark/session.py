@@ -24,8 +24,8 @@ def register(spark: Any) -> None:
         # That Python is Spark's default, not a choice of the user's. It may differ from ours and lack pyarrow.
         context.pythonExec = sys.executable
     ship(context)
-    # Pickled by value, tasks that write need msgpack and pyarrow but not Flux. It also saves each commit, which Spark
-    # runs in a new process, the import of all of Flux, which takes as long as a small micro-batch.
+    # Pickled by value, tasks that write need msgpack and pyarrow but not Flux. Spark runs each
+    # commit in a new process: this saves it the import of all of Flux, which takes as long as a small micro-batch.
     cloudpickle.register_pickle_by_value(staging_protocol)
     cloudpickle.register_pickle_by_value(writer)
     spark.dataSource.register(writer.FluxSink)

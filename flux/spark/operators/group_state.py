@@ -1,7 +1,7 @@
 """`pandas_with_state`: a function for Spark's `applyInPandasWithState`, unchanged, as a Flux operator.
 
-The function gets a key, DataFrames and a `GroupState` for each key of a micro-batch, and then once more for each key
-whose timeout has passed. The `GroupState` is Spark's own class; Flux stores what it holds after the call, by the same
+The function is called with a key, DataFrames and a `GroupState` for each key of a micro-batch. Then it is called for
+each key that has timed out. The `GroupState` is Spark's own class; Flux stores what it holds after the call, by Spark's
 rules. A key that is neither updated nor removed, and sets no timeout, stays unchanged, and so does its timeout.
 """
 

@@ -1,8 +1,8 @@
 """The handle that a `StatefulProcessor` gets in `init`: states and timers of the current key.
 
 It has the methods of `pyspark.sql.streaming.StatefulProcessorHandle`, and refuses what that refuses: states outside of
-`init`, timers without a time mode, a time-to-live without processing time. When the plan is made, `init` is called once
-with a handle without state, so that an `init` that cannot work under Flux is refused then.
+`init`, timers without a time mode, a time-to-live without processing time. When the plan is made, `init` is called with
+a handle without state, so that the plan is refused if `init` cannot work under Flux.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Rows are buffered until the boundary of their micro-batch, a punctuation, and th
 by key, with one clock and one watermark for all of them. So the output depends on the boundaries, and not on how rows
 were batched in transfer. It belongs to the boundary: a later step gets it before the boundary, in the same micro-batch.
 
-As in Spark, a watermark takes effect one micro-batch after it was written, because it is known only when the rows of a
+As in Spark, a watermark takes effect one micro-batch after it was written: it is known only when the rows of a
 micro-batch have been read. Rows are late by the one before that. If the watermark has risen when the stream ends, one
 more micro-batch without rows fires the timers that wait for it.
 """

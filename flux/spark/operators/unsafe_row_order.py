@@ -1,7 +1,7 @@
 """The order in which Spark iterates over its state: by the bytes of the keys in its state store.
 
 It is the order of the entries of a map state, and of timers that expire at the same instant. It looks odd (256 is
-before 1), but the output of a processor depends on it, and it does not depend on the history of the state. Spark writes
+before 1), but the output of a processor depends on it. It does not depend on the history of the state. Spark writes
 a key as an *unsafe row*: a bit for each null, a little-endian word of eight bytes for each field, then longer values.
 """
 

@@ -3,8 +3,8 @@
 A row's position is its place in the output: the first row has position 0. Rows are stored in segments, named after the
 position of their first row. ``0000000000000000042.rows`` holds record batches as Arrow serialises them, one after the
 other, and ``0000000000000000042.index`` one entry of fixed size for each of them. A batch counts when its entry is
-complete. Beside the segments are ``outlet.json`` (run and schema), ``committed`` (the position before which Spark
-never asks again), ``read`` (up to which it has processed rows) and, once the stream has ended, ``ended``.
+complete. Other files are ``outlet.json`` (run and schema), ``committed`` (the position before which Spark never asks
+again) and ``read`` (up to which it has processed rows). Once the stream has ended, there is ``ended``.
 
 One process writes, the egress (see `outlet`); one query reads and deletes what it has committed (see `reader`). This
 module imports nothing of Flux: a task that reads does not need the rest.

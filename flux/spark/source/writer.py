@@ -4,8 +4,8 @@ Each task of a micro-batch streams its rows to the ingress, which stages them on
 partition, attempt). Nothing is published by that: a task may fail half way, be retried, or run twice. When all
 tasks are done, Spark calls `commit` on the driver's host with the messages the tasks returned. It names the
 attempts that count, in partition order, and returns when the ingress answers that every live copy has received
-every row. Only then does Spark forget the batch. A failure at any moment before makes Spark send the same
-batch again, and the ingress, which keeps a journal of batch ids, publishes it once.
+every row. Only then does Spark forget the batch. After a failure at any moment before, Spark sends the
+same batch again; the ingress, which keeps a journal of batch ids, publishes it once.
 
 Spark makes a new writer for each batch and for each commit, in different processes: `self` keeps only the
 options. `commit` runs in a fresh process each time, so every micro-batch pays for what this module imports.
@@ -161,8 +161,8 @@ class StagingRefused(RuntimeError):
 class StagingConnection:
     """One authenticated, blocking connection to the ingress; `staging_protocol` lists the frames.
 
-    Raises `PermissionError` if either end fails to prove that it knows the secret, another `OSError` if the
-    connection breaks, `StagingRefused` if the ingress refuses the request.
+    Raises `PermissionError` if either end fails to prove that it knows the secret; another `OSError` if the
+    connection breaks; `StagingRefused` if the ingress refuses the request.
     """
 
     def __init__(self, address: str, secret: str, timeout_s: float = staging_protocol.HANDSHAKE_TIMEOUT_S) -> None:
