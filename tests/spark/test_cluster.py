@@ -17,6 +17,7 @@ import flux
 from experiments import dmz
 from experiments.spark_sites.executors import active_jobs
 from flux.types.errors import FluxError, OperatorError, PlanError
+from flux.wire.requests import TaskJoinRequest
 
 PATIENCE_S = 300.0
 
@@ -46,8 +47,8 @@ def test_sites_are_tasks_and_one_that_is_killed_is_replaced_by_spark(spark: Any)
         assert [site.name for site in sites] == ["site-1", "site-2"]
         assert all(is_descendant(site.pid or 0, os.getpid()) for site in sites)
         assert len(active_jobs(spark)) == 2
-        late = {"what": "join", "index": 1, "attempt": -1, "pid": 1, "host": "here", "executor": 1}
-        assert "joins after a later one" in run._answer(late)["error"]["message"]  # type: ignore[attr-defined]
+        late = TaskJoinRequest(index=1, attempt=-1, pid=1, host="here", executor=1)
+        assert "joins after a later one" in str(run._answer(late))  # type: ignore[attr-defined]
 
         run.kill("site-1")
         run._await(
