@@ -16,7 +16,7 @@ from ...types.errors import FluxError, PlanError
 from ..source.batch_times import check_event_time
 from .ddl import struct_of
 from .grouping_keys import KeyGroups
-from .micro_batch_operator import BatchOperator, Partition, explain
+from .micro_batch_operator import BatchOperator, Partition, wrap_error
 from .row_format import (
     RAISED,
     arrow_output,
@@ -174,7 +174,7 @@ class _FunctionOperator(BatchOperator):
         except FluxError:
             raise
         except RAISED as error:
-            raise explain(error, self.function, pid, key, partition.batches) from error
+            raise wrap_error(error, self.function, pid, key, partition.batches) from error
 
     def _store_state(self, partition: Any, key: Any, state: Any) -> None:
         """Store the state after a call of the function, if the call changed it."""

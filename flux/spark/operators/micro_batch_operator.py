@@ -26,7 +26,7 @@ from ..source.batch_times import is_late
 from .grouping_keys import KeyColumns, KeyGroups, group_rows
 from .spark_columns import AsSpark
 
-__all__ = ["BatchOperator", "Partition", "explain"]
+__all__ = ["BatchOperator", "Partition", "wrap_error"]
 
 _NO_WATERMARK = -1  # No watermark has arrived.
 
@@ -224,7 +224,7 @@ class BatchOperator(PooledOperator):
         return {}
 
 
-def explain(error: BaseException, function: Callable[..., Any], pid: int, key: Any, batch: int) -> OperatorError:
+def wrap_error(error: BaseException, function: Callable[..., Any], pid: int, key: Any, batch: int) -> OperatorError:
     """Return an error for the user about an exception in their code: where it was raised, and for which key."""
     code = getattr(getattr(function, "__func__", function), "__code__", None)
     place = getattr(function, "__qualname__", repr(function))

@@ -20,7 +20,7 @@ from ...types.errors import FluxError, OperatorError, PlanError
 from ...types.normalize import ColumnError, normalize_schema
 from ...types.to_python import to_python
 from .grouping_keys import KeyGroups
-from .micro_batch_operator import Partition, explain
+from .micro_batch_operator import Partition, wrap_error
 from .spark_columns import AsSpark
 from .spark_values import row_type
 
@@ -47,9 +47,8 @@ class ProcessorCall:
             raise self.error(error, function, key) from error
 
     def error(self, error: BaseException, function: Callable[..., Any], key: Any) -> FluxError:
-        return (
-            error if isinstance(error, FluxError) else explain(error, function, self.pid, key, self.partition.batches)
-        )
+        batch = self.partition.batches
+        return error if isinstance(error, FluxError) else wrap_error(error, function, self.pid, key, batch)
 
 
 class RowFormat(Protocol):
