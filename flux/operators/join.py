@@ -56,7 +56,7 @@ class Join(PooledOperator):
     late row, itself below W, is still matched with all kept rows, and is counted (`report.late`). With any other column
     rows are kept until the end of the stream, because later rows may still be near them. The plan knows event time by
     ``event_time`` of sources, of `map` and `flat_map`, and of operators. It follows the column through `filter`,
-    `select` and `Distinct`, and knows the ``window_end`` of a `TimeWindow`.
+    `select` and `Distinct`, and knows the ``window_end`` of a `TimeWindow` or `SessionWindow`.
     """
 
     def __init__(self) -> None:

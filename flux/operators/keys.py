@@ -85,6 +85,13 @@ class KeyTable:
         self._compact_if_worthwhile()
         return self._table.find_or_insert(self._encode_columns(columns, further), partition)
 
+    def find_shifted(self, slots: Slots, by: int) -> Slots:
+        """Return the slots of the same keys with the one further column increased by `by`; 0 where there is none."""
+        assert self._further == 1
+        stored = self._table.keys(slots)
+        stored[len(self.names)] = stored[len(self.names)] + by
+        return self._table.find(stored, self.partition.take(slots))
+
     def delete(self, slots: Slots, for_good: bool = False) -> None:
         """Delete the keys of these slots; see `HashTable.delete`."""
         self._table.delete(slots, for_good)

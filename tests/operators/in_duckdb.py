@@ -102,6 +102,35 @@ class Batch:
         is_late = f"t IS NULL OR floor(t / {slide}) * {slide} + {size} <= watermark"
         return int(self._found(f"SELECT count(*) FROM events WHERE {is_late}")[0][0])
 
+    # Sessions by event time.
+
+    def session_windows(self, gap: int) -> list[Row]:
+        """Islands of the rows present at each mark; the mark removes those that it closes."""
+        self._db.execute("CREATE OR REPLACE TABLE closed (number BIGINT, closed_by BIGINT, start BIGINT, stop BIGINT)")
+        marks = [value for (value,) in self._found("SELECT value FROM marks ORDER BY value")]
+        for n, value in enumerate([*marks, 1e18]):
+            self._db.execute(
+                f"""INSERT INTO closed
+                    WITH present AS (SELECT number, k, t FROM events ANTI JOIN closed USING (number)
+                                   WHERE mark <= {n} AND t + {gap} > watermark),
+                    begun AS (SELECT *, coalesce(t - lag(t) OVER own >= {gap}, TRUE)::INT AS begins FROM present
+                              WINDOW own AS (PARTITION BY k ORDER BY t, number)),
+                    islands AS (SELECT *, sum(begins) OVER (PARTITION BY k ORDER BY t, number) AS island FROM begun),
+                    sessions AS (SELECT number, min(t) OVER own AS start, max(t) OVER own + {gap} AS stop FROM islands
+                                 WINDOW own AS (PARTITION BY k, island))
+                    SELECT number, {n}, start, stop FROM sessions WHERE stop <= {value}"""
+            )
+        results = ", ".join(each.format(over="") for each in (AGGREGATES | VALUES_KEPT).values())
+        rows = self._found(
+            f"""SELECT closed_by, k, start, stop, {results} FROM events JOIN closed USING (number)
+                GROUP BY closed_by, k, start, stop"""
+        )
+        return self.in_order(rows, lambda row: (row[3], key_order(row[1])))
+
+    def late_for_sessions(self, gap: int) -> int:
+        """Rows without a time, or for which a session of their own would be closed."""
+        return int(self._found(f"SELECT count(*) FROM events WHERE t IS NULL OR t + {gap} <= watermark")[0][0])
+
     def below_watermark(self) -> int:
         """Rows that are late for a join, which needs no windows."""
         return int(self._found("SELECT count(*) FROM events WHERE t < watermark")[0][0])
