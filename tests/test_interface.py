@@ -31,6 +31,7 @@ import pytest
 import trio
 
 import flux
+from experiments.dmz import Sessions
 from tests.runtime.waiting import wait_until
 
 ROOT = Path(__file__).parent.parent
@@ -114,7 +115,7 @@ NAMES = [
     *("sources.Table", "spark.Stream", "sinks.Collect", "sinks.Null"),
     *("sources.Generator", "sources.Files", "sources.Lines"),
     *("sinks.Parquet", "sinks.Jsonl", "sinks.Callback"),
-    *("operators.Sessions", "operators.CountWindow", "FluxError", *ERRORS),
+    *("operators.SessionWindow", "operators.CountWindow", "FluxError", *ERRORS),
 ]
 
 
@@ -169,7 +170,7 @@ def example() -> tuple[Any, pa.Table]:
     events = flow.source(flux.sources.Table(batches))
     stats = (
         events.exchange("src", "dst", partitions=32)
-        .apply(flux.operators.Sessions)
+        .apply(Sessions)
         .exchange("app", "src", partitions=32)
         .apply(flux.operators.CountWindow, history=2, slide=1)
     )
@@ -711,9 +712,28 @@ def test_wrap_bytewax_runs_a_stateful_logic_unchanged() -> None:
     assert [row["n"] for row in output_of(flux.wrap_bytewax(Logic))] == [row["n"] for row in counted()]
 
 
-@pytest.mark.parametrize("name", ["Sessions", "CountWindow", "Join", "TimeWindow", "GroupBy", "TopK", "Distinct"])
+LIBRARY = ["CountWindow", "TimeWindow", "SessionWindow", "GroupBy", "Join", "TopK", "Distinct"]
+
+
+@pytest.mark.parametrize("name", LIBRARY)
 def test_operators_of_the_library_are_pooled(name: str) -> None:
     assert issubclass(getattr(flux.operators, name), flux.PooledOperator)
+
+
+def test_the_packet_sessions_keep_their_old_name_for_one_release_with_a_warning() -> None:
+    with pytest.warns(DeprecationWarning, match=r"operators\.Sessions is called experiments\.dmz\.Sessions now"):
+        old = flux.operators.Sessions
+    flow = flux.Dataflow("old name")
+    flow.source(flux.sources.Table(packets(60))).exchange("src", "dst").apply(old).sink(flux.sinks.Collect())
+    flow.source(flux.sources.Table(packets(60))).exchange("src", "dst").apply(Sessions).sink(flux.sinks.Collect())
+    by_old, by_new = flow.run(sites=2).tables
+    assert by_old.equals(by_new) and by_old.num_rows
+    assert "Sessions" not in flux.operators.__all__
+
+
+def test_an_unknown_operator_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match=r"module 'flux\.operators' has no attribute 'Session'"):
+        _ = flux.operators.Session
 
 
 def test_nothing_is_unpickled() -> None:

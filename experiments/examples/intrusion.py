@@ -5,7 +5,7 @@ and tells how long each session took; Flux keeps what it returns for each (src, 
 dies. `CountWindow` then tells, for each application and source, maximum and mean of the last sessions, and what is over
 a threshold is an alarm.
 
-`experiments/dmz.py` is the same for benchmarks, with a vectorised `Sessions` from the library.
+`experiments/dmz` is the same for benchmarks, with a vectorised `Sessions`.
 
     python -m experiments.examples.intrusion --rows 20000 --kill
 """

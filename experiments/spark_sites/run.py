@@ -72,8 +72,11 @@ def session(impatient: bool = False) -> Any:
     """Three executors of one core each; Spark is impatient if it waits seconds, not minutes, for one that is silent."""
     flux.spark.check_java()
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    from pyspark import cloudpickle
     from pyspark.sql import SparkSession
 
+    # Executors have Flux, but not the experiments.
+    cloudpickle.register_pickle_by_value(dmz.sessions)
     builder = SparkSession.builder.master(MASTER).config("spark.ui.enabled", "false").config("spark.log.level", "OFF")
     if impatient:
         builder = builder.config("spark.executor.heartbeatInterval", "2s").config("spark.network.timeout", "20s")

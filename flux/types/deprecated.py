@@ -37,14 +37,17 @@ def warn_renamed(old: str, new: str, stacklevel: int = 3) -> None:
     warnings.warn(f"{old} is called {new} now; the next release removes the old name", DeprecationWarning, stacklevel)
 
 
-def renamed_attributes(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return a module's `__getattr__` that finds old names: `names` maps each to its module and new name."""
+def renamed_attributes(module: str, names: Mapping[str, str], public: str = "") -> Callable[[str], Any]:
+    """Return a module's `__getattr__` that finds old names: `names` maps each to its module and new name.
+
+    Users import the new names from the module `public`, if it is not the same module.
+    """
 
     def getattr_(name: str) -> Any:
         if name not in names:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         where, _, new = names[name].rpartition(".")
-        warn_renamed(f"{module}.{name}", f"{module}.{new}")
+        warn_renamed(f"{module}.{name}", f"{public or module}.{new}")
         return getattr(importlib.import_module(where), new)
 
     return getattr_

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 import flux
+from experiments.dmz import Sessions
 from flux.model.batch import Batch
 from flux.model.punctuation import Punctuation
 from flux.plan import Policy
@@ -245,7 +246,7 @@ def test_a_function_of_batches_that_returns_something_else_is_told_too(step: str
         (lambda s: s.select(new=(careless, "nothing")), "select: "),
         (lambda s: s.map(careless).exchange("w"), r"map\(careless\) does not say what it emits"),
         (lambda s: s.select(new=careless).exchange("new"), r'select\(new=\(function, "float64"\)\)'),
-        (lambda s: s.filter(careless).apply(flux.operators.Sessions), "needs an exchange in front"),
+        (lambda s: s.filter(careless).apply(Sessions), "needs an exchange in front"),
     ],
 )
 def test_a_step_that_cannot_be_is_a_plan_error_that_says_what_to_do(make: Any, says: str) -> None:

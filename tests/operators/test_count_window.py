@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from experiments import dmz
 from flux.model.batch import Batch
-from flux.operators import CountWindow, Sessions
+from flux.operators import CountWindow
 from flux.types.errors import OperatorError, PlanError
 from flux.types.hashing import partition_of
 from tests.operators.feeding import PARTITIONS, SHAPES, batch_of, cuts, opened, outputs, rows_of, step_of, tuples
@@ -93,7 +93,7 @@ def test_means_are_exact_beyond_64_bits_for_any_batching_and_any_moves(
 def test_the_flow_of_the_thesis_gives_what_a_plain_loop_gives(rows: int) -> None:
     """Reference: 2.2"""
     packets = dmz.packets(3_000 if rows == 1 else 40_000, seed=3, batch_rows=rows)
-    sessions = opened(step_of(Sessions, dmz.PACKETS, ("src", "dst")))
+    sessions = opened(step_of(dmz.Sessions, dmz.PACKETS, ("src", "dst")))
     windows = opened(step_of(CountWindow, INTS, KEY, level=1, history=2, slide=1))
     found = []
     first = 0

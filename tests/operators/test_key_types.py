@@ -16,8 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from experiments.dmz import Sessions
 from flux.model.event_time import EventTime
-from flux.operators import CountWindow, Distinct, GroupBy, Sessions, TimeWindow, TopK
+from flux.operators import CountWindow, Distinct, GroupBy, SessionWindow, TimeWindow, TopK
 from tests.operators.feeding import step_of
 from tests.operators.timeline import Timeline, played
 
@@ -42,6 +43,8 @@ SUMS = {"n": "count", "s": ("sum", "x"), "v": ("variance", "x"), "m": ("max", "x
 WINDOW = {"time": "ts", "size_ms": 30}
 OPERATORS: list[tuple[Any, Mapping[str, Any]]] = [
     (TimeWindow, {**WINDOW, "slide_ms": 7, "aggregates": SUMS | {"q": ("quantile", "x", 0.3)}}),
+    (SessionWindow, {"time": "ts", "gap_ms": 9, "aggregates": SUMS}),
+    (SessionWindow, {"time": "ts", "gap_ms": 9, "aggregates": SUMS | {"q": ("quantile", "x", 0.3)}}),
     (GroupBy, {"aggregates": SUMS}),
     (GroupBy, {"aggregates": SUMS, "emit": "watermarks"}),
     (TopK, {"k": 2, "by": "x"}),

@@ -8,9 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from experiments.dmz import Sessions
 from flux.model.batch import Batch
 from flux.model.punctuation import Punctuation
-from flux.operators import CountWindow, Distinct, GroupBy, Sessions, TimeWindow, TopK
+from flux.operators import CountWindow, Distinct, GroupBy, SessionWindow, TimeWindow, TopK
 from tests.operators.feeding import moved, opened, step_of, tuples
 
 KEYS = 3_000
@@ -34,6 +35,8 @@ WINDOW = {"time": "ts", "size_ms": 20}
     [
         (TimeWindow, {**WINDOW, "aggregates": AGGREGATES | {"median": ("quantile", "dur", 0.5)}}),
         (TimeWindow, {**WINDOW, "slide_ms": 10, "aggregates": AGGREGATES}),
+        (SessionWindow, {"time": "ts", "gap_ms": 20, "aggregates": AGGREGATES}),
+        (SessionWindow, {"time": "ts", "gap_ms": 20, "aggregates": {"median": ("quantile", "dur", 0.5)}}),
         (GroupBy, {"aggregates": AGGREGATES}),
         (GroupBy, {"aggregates": AGGREGATES, "emit": "watermarks"}),
         (TopK, {"k": 2, "by": "dur"}),

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from experiments.dmz import Sessions
 from flux.hosting import Hosted
 from flux.model.event_time import EventTime
-from flux.operators import CountWindow, Distinct, GroupBy, Sessions, TimeWindow, TopK
+from flux.operators import CountWindow, Distinct, GroupBy, SessionWindow, TimeWindow, TopK
 from flux.wire.state_codec import encode
 from tests.operators.feeding import PARTITIONS, step_of
 from tests.operators.test_join import batch_of, cuts, joined_of, opened
@@ -39,6 +40,12 @@ OPERATORS: dict[str, tuple[Any, tuple[str, ...], Mapping[str, Any]]] = {
         TimeWindow,
         ("t",),
         {"time": "ts", "size_ms": 30, "slide_ms": 10, "aggregates": AGGREGATES | {"q": ("quantile", "f", 0.5)}},
+    ),
+    "SessionWindow": (SessionWindow, ("t",), {"time": "ts", "gap_ms": 4, "aggregates": AGGREGATES}),
+    "SessionWindow with rows": (
+        SessionWindow,
+        ("t",),
+        {"time": "ts", "gap_ms": 4, "aggregates": AGGREGATES | {"q": ("quantile", "f", 0.5)}},
     ),
     "TopK": (TopK, ("t",), {"k": 2, "by": "f"}),
     "TopK in windows": (TopK, ("t",), {"k": 2, "by": "x", "time": "ts", "size_ms": 30}),

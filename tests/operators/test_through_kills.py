@@ -12,13 +12,15 @@ import pyarrow as pa
 import pytest
 
 import flux
-from flux.operators import CountWindow, Distinct, GroupBy, Sessions, TimeWindow, TopK
+from experiments.dmz import Sessions
+from flux.operators import CountWindow, Distinct, GroupBy, SessionWindow, TimeWindow, TopK
 from tests.operators.in_duckdb import PARTITIONS, Batch, Row, differ
 from tests.operators.plain_aggregates import KEPT, RUNNING
 from tests.runtime.through_kills import through_kills
 
 ROWS = 1_200
 LATENESS_MS, EVERY_MS, SIZE_MS, SLIDE_MS = 30, 25, 100, 40
+GAP_MS = 9
 NEAR_MS, NEAR_ROWS = 20, 15
 FIRST = 3
 HISTORY, SLIDE = 3, 2
@@ -94,6 +96,7 @@ def flow_of(source: flux.sources.Source) -> flux.Dataflow:
     for told in (
         keyed.apply(TimeWindow, **window, aggregates=OF_WINDOWS),
         keyed.apply(TimeWindow, **window, slide_ms=SLIDE_MS, aggregates=OF_WINDOWS),
+        keyed.apply(SessionWindow, time="t", gap_ms=GAP_MS, aggregates=OF_WINDOWS),
         keyed.apply(GroupBy, aggregates=SO_FAR),
         keyed.apply(GroupBy, aggregates=SO_FAR, emit="watermarks"),
         keyed.apply(TopK, k=FIRST, by="x").select("k", "number", "rank"),
@@ -116,6 +119,7 @@ def expected(rows: pa.Table) -> tuple[dict[str, list[Row]], int]:
     told = {
         "tumbling windows": batch.windows(SIZE_MS, SIZE_MS),
         "sliding windows": batch.windows(SIZE_MS, SLIDE_MS),
+        "session windows": batch.session_windows(GAP_MS),
         "groups": batch.running(),
         "groups at watermarks": batch.running_at_marks(),
         "first rows at watermarks": batch.top_at_marks(FIRST),
@@ -127,7 +131,8 @@ def expected(rows: pa.Table) -> tuple[dict[str, list[Row]], int]:
         "pairs by time": batch.pairs(near),
         "pairs by rows": batch.pairs(f"abs(l_sn - r_sn) <= {NEAR_ROWS}"),
     }
-    return told, 3 * batch.late(SIZE_MS, SIZE_MS) + batch.late(SIZE_MS, SLIDE_MS) + batch.below_watermark()
+    late = 3 * batch.late(SIZE_MS, SIZE_MS) + batch.late(SIZE_MS, SLIDE_MS) + batch.late_for_sessions(GAP_MS)
+    return told, late + batch.below_watermark()
 
 
 @pytest.mark.parametrize("keys", KEYS)

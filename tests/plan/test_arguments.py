@@ -14,7 +14,8 @@ import pyarrow as pa
 import pytest
 
 import flux
-from flux.operators import CountWindow, Distinct, GroupBy, Join, Sessions, TimeWindow, TopK
+from experiments.dmz import Sessions
+from flux.operators import CountWindow, Distinct, GroupBy, Join, SessionWindow, TimeWindow, TopK
 from tests.whole_flow import flow_of
 
 KINDS = {
@@ -188,6 +189,7 @@ def test_what_is_like_it_and_can_be_is_not(make: Callable[[flux.Stream], Any]) -
         (GroupBy, {"aggregates": COUNT}),
         (GroupBy, {"aggregates": COUNT, "emit": "watermarks"}),
         (TimeWindow, {"time": "ts", "size_ms": 5, "aggregates": COUNT}),
+        (SessionWindow, {"time": "ts", "gap_ms": 5, "aggregates": COUNT}),
         (CountWindow, {"value": "v"}),
         (TopK, {"k": 1, "by": "v"}),
         (Distinct, {}),

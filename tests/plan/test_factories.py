@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 import flux
+from experiments.dmz import Sessions
 from flux import operators
 from tests.whole_flow import flow_of
 
@@ -18,7 +19,8 @@ PARAMETERS = {
     operators.CountWindow: {"value": "ts"},
     operators.Distinct: {},
     operators.GroupBy: _COUNTS,
-    operators.Sessions: {},
+    operators.SessionWindow: {**_COUNTS, "time": "ts", "gap_ms": 10},
+    Sessions: {},
     operators.TimeWindow: _WINDOWS,
     operators.TopK: {"k": 1, "by": "ts"},
 }

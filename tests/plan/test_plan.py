@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import flux
+from experiments.dmz import Sessions
 from flux.driver.remote.remote_flow import description
 from flux.exchange.routes import boundaries_of
-from flux.operators import CountWindow, Distinct, GroupBy, Sessions, TimeWindow, TopK
+from flux.operators import CountWindow, Distinct, GroupBy, SessionWindow, TimeWindow, TopK
 from flux.plan import Plan, Policy, Route
 from flux.plan.plan import INPUT
 
@@ -205,6 +206,10 @@ def test_a_select_that_keeps_the_key_may_stand_between_exchange_and_operator() -
         (lambda f, s: s.exchange("k", by="any").apply(Keyed), 'Keyed keeps its state by key: .* instead of by="any"'),
         (lambda f, s: s.exchange(by="any").apply(Distinct, on="k"), 'Distinct keeps .* instead of by="any"'),
         (lambda f, s: s.exchange(by="any").apply(Sessions), 'Sessions keeps .* instead of by="any"'),
+        (
+            lambda f, s: s.exchange(by="any").apply(SessionWindow, time="v", gap_ms=9, aggregates={"n": "count"}),
+            "SessionWindow keeps its state by key",
+        ),
         (lambda f, s: s.exchange(by="any").apply(GroupBy, aggregates={"n": "count"}), "GroupBy keeps its state by key"),
         (lambda f, s: s.exchange(by="any").apply(TopK, k=1, by="v"), "TopK keeps its state by key"),
         (lambda f, s: s.exchange(by="any").apply(CountWindow, value="v"), "CountWindow keeps its state by key"),
@@ -287,7 +292,7 @@ def test_what_a_window_of_rows_cannot_work_with_is_refused_with_the_plan(
     [
         (PACKETS, "src", {"timeout": 3}, "'Sessions': unknown parameters timeout; it has none"),
         (PACKETS, "ts", {}, "the exchange before it partitions by ts. Exchange by src, dst or both"),
-        ({"src": pa.int32(), "dst": pa.int32()}, "src", {}, "without data, ts came src, dst. Rename columns"),
+        ({"src": pa.int32(), "dst": pa.int32()}, "src", {}, "got src, dst, without data, ts. Rename columns"),
         ({**PACKETS, "dst": pa.list_(pa.int8())}, "src", {}, "the key column 'dst' is list<.*expected numbers, text"),
         ({**PACKETS, "data": pa.string()}, "src", {}, "column 'data' is string; expected binary"),
         ({**PACKETS, "ts": pa.float64()}, "src", {}, "column 'ts' is double; expected integers"),
@@ -297,7 +302,7 @@ def test_what_sessions_cannot_be_made_of_is_refused_with_the_plan(
     schema: Any, key: str, parameters: Any, says: str
 ) -> None:
     with pytest.raises(flux.PlanError, match=says):
-        stream_of(schema).exchange(key).apply(flux.operators.Sessions, **parameters)
+        stream_of(schema).exchange(key).apply(Sessions, **parameters)
 
 
 def test_a_sink_takes_one_stream() -> None:

@@ -15,9 +15,11 @@ def new_session() -> Any:
     from pyspark.sql import SparkSession
 
     import flux.spark  # noqa: F401  # sets PYSPARK_PYTHON, which a session reads when it is made
+    from experiments.dmz import sessions
 
-    # Spark's workers cannot import what lies in the folder of the tests.
+    # Spark's workers cannot import the folders of the tests and of the experiments.
     cloudpickle.register_pickle_by_value(processors)
+    cloudpickle.register_pickle_by_value(sessions)
     return (
         SparkSession.builder.master("local[2,4]")
         .config("spark.ui.enabled", "false")

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import strategies as st
 
 import flux
+from experiments.dmz import Sessions
 from flux.exchange.sides import widened_names
 from flux.model.batch import Batch
 from flux.model.operator import Context
@@ -67,6 +68,8 @@ AGGREGATES = RUNNING | {"median": KEPT["median"]}
 OPERATORS: dict[str, tuple[Any, dict[str, Any]]] = {
     "TimeWindow": (flux.operators.TimeWindow, {**WINDOW, "aggregates": AGGREGATES}),
     "TimeWindow that slides": (flux.operators.TimeWindow, {**WINDOW, "slide_ms": 8, "aggregates": AGGREGATES}),
+    "SessionWindow": (flux.operators.SessionWindow, {"time": "ts", "gap_ms": 8, "aggregates": RUNNING}),
+    "SessionWindow with rows": (flux.operators.SessionWindow, {"time": "ts", "gap_ms": 8, "aggregates": AGGREGATES}),
     "GroupBy": (flux.operators.GroupBy, {"aggregates": RUNNING}),
     "GroupBy at watermarks": (flux.operators.GroupBy, {"aggregates": RUNNING, "emit": "watermarks"}),
     "TopK": (flux.operators.TopK, {"k": 2, "by": "n"}),
@@ -111,7 +114,7 @@ def test_sessions_pass() -> None:
         "ts": st.none() | st.integers(0, 1_000),
     }
     schema = pa.schema([("src", "int32"), ("dst", "int32"), ("data", pa.binary(32)), ("ts", "int64")])
-    checked = check(flux.operators.Sessions, Shaped(packet, ("src", "dst")), schema)
+    checked = check(Sessions, Shaped(packet, ("src", "dst")), schema)
     assert "hash order" in checked.claims
 
 

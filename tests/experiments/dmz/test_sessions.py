@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flux.operators import Sessions
+from experiments.dmz import Sessions
 from flux.types.errors import OperatorError, PlanError
 from tests.operators.feeding import PARTITIONS, SHAPES, batch_of, cuts, opened, outputs, rows_of, step_of, tuples
 

@@ -1,7 +1,7 @@
 """The dataflow of Thesis 2.2: packets of a network, a plain loop that computes the same, and what it gives.
 
 Packets pass between 1,000 sources and 100 destinations. Each pair has one session after the other, of one
-of 10 applications. The flow finds sessions by (src, dst), and for each (app, src) tells maximum and mean
+of 10 applications. The flow finds sessions by (src, dst), and for each (app, src) emits maximum and mean
 duration of the last two. `plain_loop` is what one would write without Flux: dicts, one process, no numpy,
 no failures.
 """
@@ -16,7 +16,9 @@ import pyarrow as pa
 
 import flux
 
-__all__ = ["OUTPUT", "PACKETS", "loop", "packets", "plain_loop", "plain_table", "to_rows"]
+from .sessions import Sessions
+
+__all__ = ["OUTPUT", "PACKETS", "flow", "loop", "packets", "plain_loop", "plain_table", "to_rows"]
 
 SOURCES, DESTINATIONS, APPLICATIONS = 1_000, 100, 10
 PAYLOAD_BYTES = 32
@@ -120,7 +122,7 @@ def flow(
     (
         dataflow.source(source)
         .exchange("src", "dst", partitions=partitions)
-        .apply(flux.operators.Sessions)
+        .apply(Sessions)
         .exchange("app", "src", partitions=partitions)
         .apply(flux.operators.CountWindow, history=HISTORY, slide=SLIDE)
         .sink(sink if sink is not None else flux.sinks.Collect())
