@@ -18,7 +18,7 @@ from flux.exchange.sides import widened_names
 from flux.model.batch import Batch
 from flux.model.operator import Context
 from flux.model.punctuation import Punctuation
-from flux.operators.join import Join, Joined
+from flux.operators.join import Join, JoinSpec
 from flux.testing import Checked, check_operator
 from tests.operators.plain_aggregates import KEPT, RUNNING
 
@@ -126,7 +126,7 @@ SIDE = pa.schema([("k", "float64"), ("ts", "int64"), ("n", "int64")])
 class Pairs(Join):
     """`Join` of rows that say of which side they are, and are not widened yet."""
 
-    joined = Joined.of(SIDE, SIDE, "k", {"ts": 5}, "_right")
+    joined = JoinSpec.of(SIDE, SIDE, "k", {"ts": 5}, "_right")
     output = joined.output
 
     def open(self, context: Context) -> None:
@@ -146,7 +146,7 @@ class Pairs(Join):
 class PairsByRows(Pairs):
     """The same with a bound on the number of rows between."""
 
-    joined = Joined.of(SIDE, SIDE, "k", 3, "_right")
+    joined = JoinSpec.of(SIDE, SIDE, "k", 3, "_right")
 
 
 @pytest.mark.parametrize("operator", [Pairs, PairsByRows])
