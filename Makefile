@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: venv demo test coverage lint types format bench matrix soak steady clean fuzz
+.PHONY: venv demo test coverage lint types format bench matrix soak steady clean fuzz docs
 
 venv: .venv/ready
 
@@ -43,6 +43,15 @@ types: venv
 format: venv
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The pages, from docs/ and from docstrings; a warning is an error.
+docs: .venv/docs-ready
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
+	@echo "open build/docs/index.html"
+
+.venv/docs-ready: .venv/ready
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[docs]"
+	touch $@
 
 bench: venv
 	$(BIN)/python -m experiments.bench

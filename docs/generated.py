@@ -1,0 +1,133 @@
+"""The parts of the pages that are made from the code when they are built, so that they cannot go stale.
+
+`.. generated:: map` is the tree of layers and modules, `rules` the rules of the protocol, `commands` the help of the
+command line. `python docs/generated.py map` prints the same text as reStructuredText.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+LAYERS_FILE = ROOT / "flux" / "layers.txt"
+HELP_COLUMNS = 100
+# The folders of layers that are not in flux/; links there lead to them.
+OUTSIDE = {"protocols": ROOT / "protocols", "spec": ROOT / "spec"}
+ROOF = "."  # The layer of the modules directly in flux/.
+
+
+def layers() -> list[str]:
+    """The layers in import order, as flux/layers.txt lists them."""
+    lines = LAYERS_FILE.read_text().splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def summary(path: Path) -> str:
+    """The first sentence of a module's docstring."""
+    docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+    first = " ".join(docstring.split("\n\n")[0].split())
+    return re.split(r"(?<=[.?])\s+(?=[A-Z`])", first)[0]
+
+
+def map_text() -> str:
+    """Every layer with its modules, as a nested list."""
+    lines = [".. container:: tree", ""]
+    for layer in layers():
+        if layer == ROOF:
+            lines += [f"   * ``flux/*.py``: {summary(ROOT / 'flux' / '__init__.py')}", ""]
+            lines += _modules(ROOT / "flux", depth=2)
+        else:
+            lines += _package(OUTSIDE.get(layer, ROOT / "flux" / layer), depth=1)
+    return "\n".join(lines)
+
+
+def _package(folder: Path, depth: int) -> list[str]:
+    name = f"{folder.relative_to(ROOT)}/" if depth == 1 else f"{folder.name}/"
+    lines = [f"{_indent(depth)}* ``{name}``: {summary(folder / '__init__.py')}", "", *_modules(folder, depth + 1)]
+    for inner in sorted(path.parent for path in folder.glob("*/__init__.py")):
+        lines += _package(inner, depth + 1)
+    return lines
+
+
+def _modules(folder: Path, depth: int) -> list[str]:
+    modules = [path for path in sorted(folder.glob("*.py")) if path.name != "__init__.py"]
+    lines = [f"{_indent(depth)}* ``{path.stem}``: {summary(path)}" for path in modules]
+    return [*lines, ""]
+
+
+def _indent(depth: int) -> str:
+    return "   " + "  " * (depth - 1)
+
+
+def rules_text() -> str:
+    """Every rule of the protocol: its text, and the ways to remove it or the argument why it is not needed."""
+    from flux.spec.rules import RULES
+
+    lines = []
+    for rule in RULES:
+        lines += [f"**Rule {rule.number}. {rule.title}.** {' '.join(rule.text.split())}", ""]
+        lines += [f"* Without it: {removal.name}. {removal.what}" for removal in rule.removals]
+        if rule.argument:
+            lines += [f"* Not needed here: {' '.join(rule.argument.split())}"]
+        lines += [""]
+    return "\n".join(lines)
+
+
+def commands_text() -> str:
+    """The help of every command, as the command line prints it."""
+    lines = []
+    for parser in _parsers():
+        help_text = parser.format_help().rstrip()
+        lines += [parser.prog, "-" * len(parser.prog), "", ".. code-block:: text", ""]
+        lines += [f"    {line}".rstrip() for line in help_text.splitlines()]
+        lines += [""]
+    return "\n".join(lines)
+
+
+def _parsers() -> Iterator[argparse.ArgumentParser]:
+    """The parser of each command; help is as wide as a page, whatever the terminal."""
+    from flux.commands.main import _parser
+
+    def walk(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+        parser.formatter_class = _wide
+        yield parser
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for inner in dict.fromkeys(action.choices.values()):
+                    yield from walk(inner)
+
+    return walk(_parser())
+
+
+def _wide(prog: str) -> argparse.HelpFormatter:
+    return argparse.HelpFormatter(prog, width=HELP_COLUMNS)
+
+
+TEXTS: dict[str, Callable[[], str]] = {"map": map_text, "rules": rules_text, "commands": commands_text}
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Register the directive with Sphinx."""
+    from docutils import nodes
+    from sphinx.util.docutils import SphinxDirective
+
+    class Generated(SphinxDirective):
+        required_arguments = 1
+
+        def run(self) -> list[nodes.Node]:
+            text = TEXTS[self.arguments[0]]()
+            return self.parse_text_to_nodes(text, allow_section_headings=True)
+
+    app.add_directive("generated", Generated)
+    return {"parallel_read_safe": True}
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+    print(TEXTS[sys.argv[1]]())
