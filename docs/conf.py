@@ -22,7 +22,6 @@ smartquotes = False
 
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
-autodoc_default_options = {"show-inheritance": False}
 python_use_unqualified_type_names = True
 python_display_short_literal_types = True
 add_module_names = False

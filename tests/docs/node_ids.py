@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from functools import cache
+from pathlib import Path
 
 from .pages import ROOT
 
@@ -12,7 +13,8 @@ from .pages import ROOT
 def is_test(node_id: str) -> bool:
     """Whether `tests/file.py::test_name` exists; also `tests/file.py`, and `...::test_name[case]` for the test.
 
-    A case in brackets must occur as a word in the file or in one beside it: parametrized values are made at run time.
+    A case in brackets must occur as a word in the file, in one beside it or as the name of an interaction, because the
+    cases themselves are made at run time.
     """
     file, _, rest = node_id.partition("::")
     path = ROOT / file
@@ -23,9 +25,16 @@ def is_test(node_id: str) -> bool:
     name, _, case = rest.partition("[")
     if name not in _test_names(file):
         return False
-    words = re.findall(r"[A-Za-z_]\w{3,}", case)
-    texts = [beside.read_text() for beside in path.parent.glob("*.py")]
-    return all(any(word in text for text in texts) for word in words)
+    words = set(re.findall(r"[A-Za-z_]\w{3,}", case))
+    return not words - _words(str(path.parent))
+
+
+@cache
+def _words(folder: str) -> frozenset[str]:
+    """All words of the sources in a folder of tests, of what they test in spec/, and the names of interactions."""
+    files = [*Path(folder).glob("*.py"), *(ROOT / "spec").rglob("*.py")]
+    words = {word for path in files for word in re.findall(r"\w+", path.read_text())}
+    return frozenset(words | {path.stem for path in (ROOT / "tests" / "interactions").glob("*.txt")})
 
 
 @cache

@@ -40,7 +40,8 @@ def test_pages_with_doctests_are_run_elsewhere() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_every_block_says_its_language(page: Path) -> None:
     for number, line in enumerate(page.read_text().splitlines(), 1):
-        assert line.lstrip().startswith("..") or not line.endswith("::"), f"{page.name}:{number}: write .. code-block:: LANGUAGE instead"
+        is_literal = line.endswith("::") and not line.lstrip().startswith("..")
+        assert not is_literal, f"{page.name}:{number}: write .. code-block:: LANGUAGE instead"
         assert line == line.rstrip(), f"{page.name}:{number} ends with spaces"
     marked = len(re.findall(r"^\s*\.\. code-block::", page.read_text(), re.MULTILINE))
     assert len(blocks(page)) == marked, f"{page.name}: a code block does not have the usual form"
