@@ -1,7 +1,7 @@
 """The parts of the pages that are made from the code when they are built, so that they cannot go stale.
 
 `.. generated:: map` is the tree of layers and modules, `rules` the rules of the protocol, `commands` the help of the
-command line. `python docs/generated.py map` prints the same text as reStructuredText.
+command line, `renames` the old names of modules. `python docs/generated.py map` prints the same as reStructuredText.
 """
 
 from __future__ import annotations
@@ -32,7 +32,20 @@ def summary(path: Path) -> str:
     """The first sentence of a module's docstring."""
     docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
     first = " ".join(docstring.split("\n\n")[0].split())
-    return re.split(r"(?<=[.?])\s+(?=[A-Z`])", first)[0]
+    sentences = re.split(r"(?<=[.?])\s+(?=[A-Z`])", first)
+    whole = next(upto for at in range(len(sentences)) if _is_closed(upto := " ".join(sentences[: at + 1])))
+    return _escaped(whole)
+
+
+def _is_closed(text: str) -> bool:
+    """Whether no name between backquotes is cut off."""
+    return text.count("`") % 2 == 0
+
+
+def _escaped(text: str) -> str:
+    """The text with nothing that reStructuredText would take for markup, but for names between backquotes."""
+    parts = text.split("`")
+    return "`".join(part if at % 2 else re.sub(r"([*_|])", r"\\\1", part) for at, part in enumerate(parts))
 
 
 def map_text() -> str:
@@ -109,7 +122,20 @@ def _wide(prog: str) -> argparse.HelpFormatter:
     return argparse.HelpFormatter(prog, width=HELP_COLUMNS)
 
 
-TEXTS: dict[str, Callable[[], str]] = {"map": map_text, "rules": rules_text, "commands": commands_text}
+def renames_text() -> str:
+    """Old names of public modules, with the new ones."""
+    from flux.types.deprecated import MODULES
+
+    rows = [f"   * - ``{old}``\n     - ``{new}``" for old, new in sorted(MODULES.items())]
+    return "\n".join([".. list-table::", "   :header-rows: 1", "", "   * - old", "     - new", *rows, ""])
+
+
+TEXTS: dict[str, Callable[[], str]] = {
+    "map": map_text,
+    "rules": rules_text,
+    "commands": commands_text,
+    "renames": renames_text,
+}
 
 
 def setup(app: Any) -> dict[str, bool]:
