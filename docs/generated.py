@@ -34,7 +34,14 @@ def summary(path: Path) -> str:
     first = " ".join(docstring.split("\n\n")[0].split())
     sentences = re.split(r"(?<=[.?])\s+(?=[A-Z`])", first)
     whole = next(upto for at in range(len(sentences)) if _is_closed(upto := " ".join(sentences[: at + 1])))
-    return _escaped(whole)
+    return _escaped(_without_name(whole, path.stem))
+
+
+def _without_name(text: str, name: str) -> str:
+    """The sentence without the module's own name before its first colon."""
+    head, colon, rest = text.partition(": ")
+    is_name = re.sub(r"\W", "", head).lower() == name.replace("_", "")
+    return rest[0].upper() + rest[1:] if colon and is_name else text
 
 
 def _is_closed(text: str) -> bool:
