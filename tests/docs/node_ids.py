@@ -29,6 +29,13 @@ def is_test(node_id: str) -> bool:
     return not words - _words(str(path.parent))
 
 
+def moved_to(node_id: str) -> list[str]:
+    """Where tests of this name are now, to correct a page by."""
+    name = node_id.partition("::")[2].partition("[")[0]
+    files = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests").rglob("test_*.py"))]
+    return [f"{file}::{name}" for file in files if name in _test_names(file)]
+
+
 @cache
 def _words(folder: str) -> frozenset[str]:
     """All words of the sources in a folder of tests, of what they test in spec/, and the names of interactions."""

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from .node_ids import is_test
+from .node_ids import is_test, moved_to
 from .pages import ROOT
 
 BUGS = ROOT / "docs" / "bugs.rst"
@@ -14,9 +14,9 @@ BUGS = ROOT / "docs" / "bugs.rst"
 COMMANDS = re.findall(r"^  ``((?:pytest|flux spec) [^`]+)``$", BUGS.read_text(), re.MULTILINE)
 
 
-@pytest.mark.parametrize("command", [command for command in COMMANDS if command.startswith("pytest ")])
-def test_the_test_that_finds_a_bug_again_exists(command: str) -> None:
-    assert is_test(command.removeprefix("pytest ")), f"docs/bugs.rst: {command}"
+@pytest.mark.parametrize("node_id", [text.removeprefix("pytest ") for text in COMMANDS if text.startswith("pytest ")])
+def test_the_test_that_finds_a_bug_again_exists(node_id: str) -> None:
+    assert is_test(node_id), f"docs/bugs.rst: there is no {node_id}; tests of that name: {moved_to(node_id)}"
 
 
 def test_every_entry_has_its_command() -> None:
