@@ -52,7 +52,12 @@ def _is_closed(text: str) -> bool:
 def _escaped(text: str) -> str:
     """The text with nothing that reStructuredText would take for markup, but for names between backquotes."""
     parts = text.split("`")
-    return "`".join(part if at % 2 else re.sub(r"([*_|])", r"\\\1", part) for at, part in enumerate(parts))
+    return _spaced("`".join(part if at % 2 else re.sub(r"([*_|])", r"\\\1", part) for at, part in enumerate(parts)))
+
+
+def _spaced(text: str) -> str:
+    """The text with an empty separator after a name that goes on in letters, as in `Row`s."""
+    return re.sub(r"(?<![`\w])(`[^`\s][^`]*`)(?=\w)", r"\1\\ ", text)
 
 
 def map_text() -> str:
@@ -157,7 +162,11 @@ def setup(app: Any) -> dict[str, bool]:
             text = TEXTS[self.arguments[0]]()
             return self.parse_text_to_nodes(text, allow_section_headings=True)
 
+    def space_docstring(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+        lines[:] = [_spaced(line) for line in lines]
+
     app.add_directive("generated", Generated)
+    app.connect("autodoc-process-docstring", space_docstring)
     return {"parallel_read_safe": True}
 
 
