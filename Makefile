@@ -44,9 +44,9 @@ format: venv
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The pages, from docs/ and from docstrings; a warning is an error.
+# The pages, from docs/ and from docstrings, all anew: a warning is an error, also of a page that has not changed.
 docs: .venv/docs-ready
-	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
+	$(BIN)/python -m sphinx -E -W --keep-going -q -b html docs build/docs
 	@echo "open build/docs/index.html"
 
 .venv/docs-ready: .venv/ready

@@ -159,6 +159,7 @@ def setup(app: Any) -> dict[str, bool]:
         required_arguments = 1
 
         def run(self) -> list[nodes.Node]:
+            self.env.note_reread()  # The code may have changed, though the page has not.
             text = TEXTS[self.arguments[0]]()
             return self.parse_text_to_nodes(text, allow_section_headings=True)
 
