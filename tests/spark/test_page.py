@@ -7,12 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 
 
-@pytest.mark.usefixtures("deadline")
 def test_the_python_of_the_page_runs(spark: Any, tmp_path: Path) -> None:
     from tests.docs.pages import run_page
 
