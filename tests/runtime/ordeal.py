@@ -127,7 +127,7 @@ class Ordeal:
     def counts(self, victim: Process, point: str = "") -> bool:
         """Whether there was something to lose. Who says that a donor died has only been promised a copy."""
         assert victim.gone_at is not None
-        held = not victim.is_site or self.watch.held(victim.name) or point.endswith("tell-failed")
+        held = not victim.is_site or self.watch.held(victim.name) or point.endswith("copy-failed")
         counts = held and self._unacknowledged(victim.gone_at)
         self.deaths_that_counted += counts
         return counts

@@ -108,7 +108,9 @@ def test_the_command_lists_them_by_kind_of_process(capsys: pytest.CaptureFixture
     listed = json.loads(capsys.readouterr().out)
     assert listed == {kind: list(points) for kind, points in crash_points().items()}
     assert set(listed) == {"ingress", "site", "egress", "controller"}
-    assert {"step-want", "before-send-state", "after-drop", "before-tell-failed"} <= set(listed["site"])
+    assert {"step-request-state", "before-send-state", "after-drop", "before-send-to-controller-copy-failed"} <= set(
+        listed["site"]
+    )
     assert not {"before-send-data", "before-pull"} & set(listed["egress"])
     assert main(["crash-points"]) == 0
     assert "  before-pull" in capsys.readouterr().out
@@ -131,7 +133,9 @@ def test_a_message_that_is_not_for_this_kind_of_process_is_refused_as_it_is_with
         with flow.start(sites=2) as run:
             relay.start()
             foreigner.say(RequestState(sender="ingress", view=1, stage=1, version=1, position=0))
-            with pytest.raises(flux.FluxError, match=r"^node egress refuses Want\(.*a bug or a foreign process"):
+            with pytest.raises(
+                flux.FluxError, match=r"^node egress refuses RequestState\(.*a bug or a foreign process"
+            ):
                 run.wait(timeout=60)
 
 

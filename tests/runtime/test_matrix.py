@@ -28,15 +28,19 @@ from .relay import relayed
 
 ALL: set[Point] = {(kind, point) for kind, points in crash_points().items() for point in points}
 # Points that a fault of another kind leads to.
-OF_A_LOST_DONOR: set[Point] = {(SITE, "before-tell-failed"), (SITE, "after-tell-failed"), (CONTROLLER, "step-failed")}
+OF_A_LOST_DONOR: set[Point] = {
+    (SITE, "before-send-to-controller-copy-failed"),
+    (SITE, "after-send-to-controller-copy-failed"),
+    (CONTROLLER, "step-copy-failed"),
+}
 OF_SILENCE: Point = (CONTROLLER, "step-suspected")
-OF_A_CUT: Point = (CONTROLLER, "step-cut")
+OF_A_CUT: Point = (CONTROLLER, "step-link-down")
 OF_A_LOSS: set[Point] = {(CONTROLLER, "before-lost"), (CONTROLLER, "after-lost")}
-OF_THE_END: Point = (INGRESS, "step-source-ended")
+OF_THE_END: Point = (INGRESS, "step-end-of-source")
 # A node complains of what no process of this release sends: by whom each kind of node is told such a thing.
 TOLD_BY = {INGRESS: "site-1", SITE: INGRESS, EGRESS: INGRESS}
-BEFORE_A_COMPLAINT: set[Point] = {(kind, "before-complain") for kind in TOLD_BY}
-AFTER_A_COMPLAINT: set[Point] = {(kind, "after-complain") for kind in TOLD_BY}
+BEFORE_A_COMPLAINT: set[Point] = {(kind, "before-report-refused") for kind in TOLD_BY}
+AFTER_A_COMPLAINT: set[Point] = {(kind, "after-report-refused") for kind in TOLD_BY}
 OF_A_FOREIGNER = BEFORE_A_COMPLAINT | AFTER_A_COMPLAINT
 ELSEWHERE = {*OF_A_LOST_DONOR, OF_SILENCE, OF_A_CUT, *OF_A_LOSS, OF_THE_END, *OF_A_FOREIGNER}
 BY_ITSELF = ALL - ELSEWHERE

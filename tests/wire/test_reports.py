@@ -59,9 +59,8 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
     if origin is UnionType:
         return st.one_of([st.none() if kind is type(None) else values_of(kind) for kind in inner])
     if origin is dict:
-        return st.dictionaries(
-            st.text(max_size=4), st.integers() if inner[1] is Any else values_of(inner[1]), max_size=2
-        )
+        values = st.text(max_size=4) if inner[1] is Any else values_of(inner[1])
+        return st.dictionaries(st.text(max_size=4), values, max_size=2)
     if origin is frozenset:
         return st.frozensets(values_of(inner[0]), max_size=2)
     if origin is tuple and inner[-1] is Ellipsis:
