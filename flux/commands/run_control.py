@@ -9,17 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..driver.local import registry
+from ..wire import requests
 from ..wire.connections import Identity
-from ..wire.requests import (
-    AddSiteRequest,
-    DrainRequest,
-    KillRequest,
-    OutcomeRequest,
-    Request,
-    StatusRequest,
-    ask,
-    command,
-)
 from . import credentials
 from .remote_processes import tcp
 from .top import screen, watch
@@ -102,19 +93,19 @@ class Target:
         if options.controller is not None:
             return Target(tcp(options.controller), credentials.of(options))
         entry = registry.find(options.name)
-        return Target(entry.address, command(bytes.fromhex(entry.secret)))
+        return Target(entry.address, requests.command(bytes.fromhex(entry.secret)))
 
-    def ask(self, request: Request, timeout_s: float) -> dict[str, Any]:
+    def ask(self, request: requests.Request, timeout_s: float) -> dict[str, Any]:
         """Send a request and return the answer."""
-        return ask(self.address, self.own, request, timeout_s)
+        return requests.ask(self.address, self.own, request, timeout_s)
 
     def status(self) -> dict[str, Any]:
         """Return what the run is doing."""
-        return self.ask(StatusRequest(), _STATUS_TIMEOUT_S)
+        return self.ask(requests.StatusRequest(), _STATUS_TIMEOUT_S)
 
     def outcome(self) -> dict[str, Any]:
         """Wait for the end of a remote run; return its last `status`, and the `error` if it has failed."""
-        return self.ask(OutcomeRequest(), math.inf)
+        return self.ask(requests.OutcomeRequest(), math.inf)
 
 
 def _status(options: argparse.Namespace) -> int:
@@ -131,19 +122,19 @@ def _top(options: argparse.Namespace) -> int:
 
 
 def _kill(options: argparse.Namespace) -> int:
-    Target.of(options).ask(KillRequest(process=options.process), _KILL_TIMEOUT_S)
+    Target.of(options).ask(requests.KillRequest(process=options.process), _KILL_TIMEOUT_S)
     _report(options, f"{options.process} is killed", killed=options.process)
     return 0
 
 
 def _drain(options: argparse.Namespace) -> int:
-    Target.of(options).ask(DrainRequest(site=options.site, within_s=_DRAIN_TIMEOUT_S), _DRAIN_TIMEOUT_S)
+    Target.of(options).ask(requests.DrainRequest(site=options.site, within_s=_DRAIN_TIMEOUT_S), _DRAIN_TIMEOUT_S)
     _report(options, f"{options.site} is drained: nothing is on it any more, and it has ended", drained=options.site)
     return 0
 
 
 def _add_site(options: argparse.Namespace) -> int:
-    site = Target.of(options).ask(AddSiteRequest(), _ADD_TIMEOUT_S)["site"]
+    site = Target.of(options).ask(requests.AddSiteRequest(), _ADD_TIMEOUT_S)["site"]
     _report(options, site, added=site)
     return 0
 

@@ -39,36 +39,9 @@ from ..site.recording import SUFFIX, Recorder
 from ..site.report_link import ReportLink
 from ..site.shell import leave
 from ..types.errors import DataLost, FluxError
-from ..wire import frames
+from ..wire import frames, membership, reports
 from ..wire.connections import keep_dialling, let_in
 from ..wire.link import Link, accept_loop
-from ..wire.membership import (
-    BEAT,
-    Dismissed,
-    EmittedDigests,
-    FromMachine,
-    FromNode,
-    NewView,
-    NodeAddress,
-    PeerUnreachable,
-    ViewReceived,
-    membership_frame,
-    read_from_node,
-)
-from ..wire.reports import (
-    DeclareDead,
-    DrainSite,
-    LogLine,
-    NodeDead,
-    Placement,
-    ProcessFailed,
-    ProcessStopped,
-    Report,
-    SiteDrained,
-    StopProcess,
-    ViewPublished,
-    read_command,
-)
 from .divergence import Divergence
 from .drain import is_empty, moves_off
 from .failure_detector import LOOK_EVERY_S, FailureDetector
@@ -162,7 +135,7 @@ class ControllerProcess:
     async def _attend(self, link: Link, first: dict[str, Any], pid: int | None) -> None:
         """Serve one connection; its first frame says whether it carries only heartbeats."""
         frame: tuple[dict[str, Any], Any] | None = (first, None)
-        if first["kind"] == BEAT["kind"]:
+        if first["kind"] == membership.BEAT["kind"]:
             while frame is not None:
                 self._detector.beat(link.peer, time.monotonic(), pid)
                 frame = await link.receive()
@@ -172,33 +145,33 @@ class ControllerProcess:
         self._links[link.peer] = link
         self._detector.expect(link.peer, time.monotonic(), pid)
         while frame is not None:
-            self._take(link, read_from_node(frame[0]))
+            self._take(link, membership.read_from_node(frame[0]))
             frame = await link.receive()
 
-    def _take(self, link: Link, message: FromNode) -> None:
+    def _take(self, link: Link, message: membership.FromNode) -> None:
         match message:
-            case NodeAddress(address=address):
+            case membership.NodeAddress(address=address):
                 self._views.addresses[link.peer] = address
-            case ViewReceived(number=number):
+            case membership.ViewReceived(number=number):
                 if number > self.machine.number:
                     raise frames.BadFrame(f"expected a view up to {self.machine.number}, got {number} of {link.peer}")
                 self._views.took(link.peer, number)
-            case EmittedDigests():
+            case membership.EmittedDigests():
                 self._compare(link.peer, message)
-            case PeerUnreachable(peer=peer):
+            case membership.PeerUnreachable(peer=peer):
                 self._suspect_link(link.peer, peer)
-            case FromMachine(message=of_machine):
+            case membership.FromMachine(message=of_machine):
                 if of_machine.node != link.peer:
                     raise frames.BadFrame(f"expected a message of {link.peer}, got {of_machine!r:.200}")
                 self._step(of_machine)
 
-    def _compare(self, node: str, emitted: EmittedDigests) -> None:
+    def _compare(self, node: str, emitted: membership.EmittedDigests) -> None:
         """Report an operator whose copies emit different rows."""
         if emitted.stage not in self.config.plan.stages or len(emitted.partitions) != len(emitted.digests):
             raise frames.BadFrame(f"expected a digest for each partition of a stage, got {emitted!r:.200}")
         place = emitted.stage, emitted.position, emitted.partitions, emitted.digests
         if error := self._divergence.compare(node, *place):
-            self._report(ProcessFailed(node=CONTROLLER, error=error.to_dict()))
+            self._report(reports.ProcessFailed(node=CONTROLLER, error=error.to_dict()))
 
     def _suspect_link(self, a: str, b: str) -> None:
         """Node `a` cannot reach `b`: if `b` says so, too, neither has died, and one of them has to go."""
@@ -284,13 +257,13 @@ class ControllerProcess:
         self._views.addresses.pop(node, None)
         if link is not None:
             self._log(f"{node} is dismissed: {why}")
-            link.send(membership_frame(Dismissed(why=why)))
+            link.send(membership.membership_frame(membership.Dismissed(why=why)))
             self._nursery.start_soon(_see_off, link)
 
     def _give_up(self, error: FluxError) -> None:
         """A view that cannot be written down must not be sent: whoever leads the run ends it."""
         self._unusable = error
-        self._report(ProcessFailed(node=CONTROLLER, error=error.to_dict()))
+        self._report(reports.ProcessFailed(node=CONTROLLER, error=error.to_dict()))
 
     def _publish(self, publish: Publish) -> None:
         self._views.append(publish.view)
@@ -304,7 +277,9 @@ class ControllerProcess:
 
     def _send_view(self, node: str, view: View) -> None:
         if node in self._links:
-            self._links[node].send(membership_frame(NewView(view=view, addresses=self._views.addresses)))
+            self._links[node].send(
+                membership.membership_frame(membership.NewView(view=view, addresses=self._views.addresses))
+            )
 
     def _drain(self) -> None:
         view = self.machine.view
@@ -314,7 +289,7 @@ class ControllerProcess:
                 self._report_gone(site)  # Who asked for it may not have heard.
             elif is_empty(view, site):
                 self._draining.discard(site)
-                self._report(SiteDrained(site=site))
+                self._report(reports.SiteDrained(site=site))
         for move in list(moves_off(view, self._draining, self._sites())):
             self._step(move)
 
@@ -325,7 +300,7 @@ class ControllerProcess:
 
     def _report_gone(self, node: str, seen_at: float | None = None) -> None:
         """A node is dead now; one that was declared so had given its last sign of life at `seen_at`."""
-        self._report(NodeDead(node=node, at=time.monotonic(), seen_at=seen_at))
+        self._report(reports.NodeDead(node=node, at=time.monotonic(), seen_at=seen_at))
 
     def _last_sign_of(self, node: str) -> float | None:
         """The last beat of its heart or, if the others could not reach it any more, since when."""
@@ -335,20 +310,20 @@ class ControllerProcess:
     def _report_lost(self, lost: Lost) -> None:
         names = [_name(self.config, *place) for place in lost.partitions]
         copies = max(len(self.machine.view.copies[stage][partition]) for stage, partition in lost.partitions)
-        self._report(ProcessFailed(node=CONTROLLER, error=DataLost(names, copies=copies).to_dict()))
+        self._report(reports.ProcessFailed(node=CONTROLLER, error=DataLost(names, copies=copies).to_dict()))
 
     def _report_view(self, view: View) -> None:
         whole = not view.standby and not any(
             node in view.dead for partitions in view.copies for copies in partitions for node in copies
         )
         at = time.monotonic()
-        self._report(ViewPublished(number=view.number, versions=view.versions, whole=whole, at=at))
+        self._report(reports.ViewPublished(number=view.number, versions=view.versions, whole=whole, at=at))
         copies = {
             node: sum(len(view.held(stage, node)) for stage in range(len(view.copies)) if not view.is_end(stage))
             for node in view.nodes
             if view.alive(node)
         }
-        self._report(Placement(copies=copies, building=len(view.standby)))
+        self._report(reports.Placement(copies=copies, building=len(view.standby)))
 
     async def _read_driver(self) -> None:
         while True:
@@ -365,28 +340,28 @@ class ControllerProcess:
 
     async def _obey(self) -> None:
         while (frame := await self.reports.receive()) is not None:
-            match read_command(frame[0]):
-                case DeclareDead(node=node):
+            match reports.read_command(frame[0]):
+                case reports.DeclareDead(node=node):
                     if node in self._missing():
                         self._step(Closed(node=node))
-                case DrainSite(site=site):
+                case reports.DrainSite(site=site):
                     self._draining.add(site)
                     self._drain()
-                case StopProcess(status=status):
-                    self._report(ProcessStopped())
+                case reports.StopProcess(status=status):
+                    self._report(reports.ProcessStopped())
                     await self.reports.drain()
                     leave(status)
                 case command:
                     raise frames.BadFrame(f"expected a command for the controller, got {type(command).__name__}")
 
-    def _report(self, report: Report) -> None:
+    def _report(self, report: reports.Report) -> None:
         self.reports.send_report(report)
 
     def _log(self, text: str) -> None:
         self._note(logging.INFO, text)
 
     def _note(self, level: int, text: str) -> None:
-        self._report(LogLine(node=CONTROLLER, level=level, text=text))
+        self._report(reports.LogLine(node=CONTROLLER, level=level, text=text))
 
 
 async def _see_off(link: Link) -> None:

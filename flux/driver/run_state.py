@@ -9,35 +9,15 @@ from __future__ import annotations
 import logging
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from ..controller.divergence import Divergence
 from ..plan import Plan
 from ..plan.plan import CONTROLLER, EGRESS, INGRESS
 from ..types.errors import DataLost, FluxError, OperatorError, from_dict
+from ..wire import reports
 from ..wire.frames import BadFrame, format_value
-from ..wire.reports import (
-    Command,
-    Load,
-    LogLine,
-    NodeDead,
-    OutputReached,
-    Placement,
-    ProcessFailed,
-    ProcessStopped,
-    ProcessUp,
-    Reached,
-    Report,
-    RowsLate,
-    RowsNumbered,
-    RowsShed,
-    RowsSkipped,
-    RowsWritten,
-    SiteDrained,
-    StateInstalled,
-    StateSent,
-    ViewPublished,
-)
+from . import actions
 from .dropped_rows import DroppedRows
 from .history import History
 from .processes import Process
@@ -73,68 +53,20 @@ class SinkProgress:
     """What one sink has taken: in its own positions up to `upto`; the dataflow had `reached` that then."""
 
     upto: int = 0
-    reached: Reached = (0, ())
+    reached: reports.Reached = (0, ())
     rows: int = 0
     ended: bool = False
 
 
-# What a report makes necessary.
-
-
-@dataclass(frozen=True, slots=True)
-class EndRun:
-    """End the run with this error."""
-
-    error: Exception
-
-
-@dataclass(frozen=True, slots=True)
-class WriteLog:
-    """Write a line to the log."""
-
-    level: int
-    node: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class SendCommand:
-    """Send a command to the process of this name."""
-
-    to: str
-    command: Command
-
-
-@dataclass(frozen=True, slots=True)
-class NodeDied:
-    """The controller has declared a node dead."""
-
-    node: str
-
-
-@dataclass(frozen=True, slots=True)
-class SiteEmpty:
-    """No partition is left on a site that was to be drained: stop it."""
-
-    site: str
-
-
-@dataclass(frozen=True, slots=True)
-class StreamEnded:
-    """Every sink has the end of the stream."""
-
-
-_ROLES: dict[type[Report], str] = {
-    RowsWritten: EGRESS,
-    RowsNumbered: INGRESS,
-    RowsShed: INGRESS,
-    ViewPublished: CONTROLLER,
-    Placement: CONTROLLER,
-    NodeDead: CONTROLLER,
-    SiteDrained: CONTROLLER,
+_ROLES: dict[type[reports.Report], str] = {
+    reports.RowsWritten: EGRESS,
+    reports.RowsNumbered: INGRESS,
+    reports.RowsShed: INGRESS,
+    reports.ViewPublished: CONTROLLER,
+    reports.Placement: CONTROLLER,
+    reports.NodeDead: CONTROLLER,
+    reports.SiteDrained: CONTROLLER,
 }
-
-DriverAction: TypeAlias = EndRun | WriteLog | SendCommand | NodeDied | SiteEmpty | StreamEnded
 
 
 @dataclass
@@ -169,7 +101,7 @@ class RunState:
     def __post_init__(self) -> None:
         self._divergence = Divergence(self.plan)
 
-    def apply(self, report: Report, node: str, now: float) -> list[DriverAction]:
+    def apply(self, report: reports.Report, node: str, now: float) -> list[actions.DriverAction]:
         """Take in a report of `node`; return what is to be done. A report that is repeated changes nothing.
 
         `BadFrame` if a process of its kind does not report that, or if it names what the plan does not have.
@@ -178,39 +110,39 @@ class RunState:
         if role is not None and node.partition(".")[0] != role:
             raise BadFrame(f"expected a report of {node}, got {type(report).__name__}, which only the {role} sends")
         match report:
-            case RowsWritten():
+            case reports.RowsWritten():
                 return self._apply_written(report, now)
-            case RowsNumbered():
+            case reports.RowsNumbered():
                 self.history.add_inputs(report.log, report.total)
-            case ViewPublished():
+            case reports.ViewPublished():
                 return self._apply_view(report)
-            case Placement():
+            case reports.Placement():
                 self.copies, self.building = report.copies, report.building
-            case Load():
+            case reports.Load():
                 self.buffered_rows[node] = report.buffered_rows
-            case StateSent():
+            case reports.StateSent():
                 self._apply_sent(report, node, now)
-            case StateInstalled():
+            case reports.StateInstalled():
                 for move in self.moved:
                     if move.version == report.version:
                         move.install_s += report.install_s
-            case NodeDead():
+            case reports.NodeDead():
                 return self._apply_dead(report)
-            case SiteDrained():
-                return [SiteEmpty(report.site)]
-            case ProcessFailed():
-                return [EndRun(_error_in(report.error))]
-            case ProcessStopped():
+            case reports.SiteDrained():
+                return [actions.SiteEmpty(report.site)]
+            case reports.ProcessFailed():
+                return [actions.EndRun(_error_in(report.error))]
+            case reports.ProcessStopped():
                 self._apply_stopped(report, node)
-            case RowsSkipped() | RowsShed() | RowsLate():
-                return [WriteLog(logging.WARNING, node, text) for text in self.dropped_rows.apply(report)]
-            case LogLine():
-                return [WriteLog(report.level, report.node, f"{report.node}: {report.text}")]
-            case ProcessUp():
+            case reports.RowsSkipped() | reports.RowsShed() | reports.RowsLate():
+                return [actions.WriteLog(logging.WARNING, node, text) for text in self.dropped_rows.apply(report)]
+            case reports.LogLine():
+                return [actions.WriteLog(report.level, report.node, f"{report.node}: {report.text}")]
+            case reports.ProcessUp():
                 pass
         return []
 
-    def _apply_written(self, report: RowsWritten, now: float) -> list[DriverAction]:
+    def _apply_written(self, report: reports.RowsWritten, now: float) -> list[actions.DriverAction]:
         if not 0 <= report.sink < len(self.sinks):
             raise BadFrame(f"expected output of one of {len(self.sinks)} sinks, got number {report.sink}")
         sink, had_ended = self.sinks[report.sink], self.ended
@@ -223,32 +155,32 @@ class RunState:
         self.outputs = sum(sink.rows for sink in self.sinks)
         self.safe_upto = min(sink.reached[0] for sink in self.sinks)
         self.ended = self.ended or all(sink.ended for sink in self.sinks)
-        actions: list[DriverAction] = [StreamEnded()] if self.ended and not had_ended else []
+        needed: list[actions.DriverAction] = [actions.StreamEnded()] if self.ended and not had_ended else []
         if self.plan.policy.max_latency_ms is not None:
-            actions.append(SendCommand(INGRESS, OutputReached(upto=self.safe_upto)))
-        return actions
+            needed.append(actions.SendCommand(INGRESS, reports.OutputReached(upto=self.safe_upto)))
+        return needed
 
-    def _apply_view(self, report: ViewPublished) -> list[DriverAction]:
-        actions: list[DriverAction] = []
+    def _apply_view(self, report: reports.ViewPublished) -> list[actions.DriverAction]:
+        needed: list[actions.DriverAction] = []
         if self.started_at is None:
             self.started_at = report.at
         if self.whole != report.whole:
             what = "every partition has all its copies" if report.whole else "copies are missing"
-            actions.append(WriteLog(logging.INFO, CONTROLLER, f"view {report.number}: {what}"))
+            needed.append(actions.WriteLog(logging.INFO, CONTROLLER, f"view {report.number}: {what}"))
         self.whole = report.whole
         if self.whole:
             self.wholes.append(Completeness(report.at, report.versions))
-        return actions
+        return needed
 
-    def _apply_dead(self, report: NodeDead) -> list[DriverAction]:
+    def _apply_dead(self, report: reports.NodeDead) -> list[actions.DriverAction]:
         if report.node in self.closed_at:
             return []
         if report.seen_at is not None:
             self.seen_at[report.node] = report.seen_at
         self.closed_at[report.node] = report.at
-        return [NodeDied(report.node)]
+        return [actions.NodeDied(report.node)]
 
-    def _apply_sent(self, report: StateSent, donor: str, now: float) -> None:
+    def _apply_sent(self, report: reports.StateSent, donor: str, now: float) -> None:
         if report.stage not in self.plan.stages:
             raise BadFrame(f"expected state of a stage from 1 to {len(self.plan.segments)}, got {report.stage}")
         move = StateMove(
@@ -265,7 +197,7 @@ class RunState:
         self.moved.append(move)
         self.moves.append(move)
 
-    def _apply_stopped(self, report: ProcessStopped, node: str) -> None:
+    def _apply_stopped(self, report: reports.ProcessStopped, node: str) -> None:
         """At the end all copies of a partition must have emitted the same."""
         self.stopped.add(node)
         for each in report.digests:

@@ -46,6 +46,7 @@ from ..wire.link import Link, accept_loop
 from ..wire.membership import (
     Dismissed,
     FromMachine,
+    NewView,
     NodeAddress,
     ViewReceived,
     membership_frame,
@@ -275,6 +276,7 @@ class Shell:
             message = read_from_controller(frame[0])
             if isinstance(message, Dismissed):
                 self.end_as_dead(message.why)
+            assert isinstance(message, NewView)
             self.peers.link_up(message.view, message.addresses)
             self.enqueue(message.view)
             # It is in the inbox before the next handshake: no controller will be asked for it again (rule 33).

@@ -16,7 +16,7 @@ from types import NoneType, UnionType
 from typing import Any, NewType, TypeAlias, get_args, get_origin, get_type_hints
 
 from ..protocols import messages
-from .frames import BadFrame, format_value
+from .frames import BadFrame, BadValues, format_value
 
 Word = NewType("Word", int)  # An integer of 64 bits without a sign, such as a digest.
 
@@ -84,6 +84,8 @@ class Codec:
             for field, reader in readers.items():
                 try:
                     values[field] = reader(plain[field], body)
+                except BadValues:
+                    raise  # The frame is whole; what is in its rows is not for the reader of messages.
                 except BadFrame as error:
                     raise BadFrame(f"{name}.{field}: {error}") from None
             return self.classes[name](**values)
@@ -124,8 +126,8 @@ def read_frame(codec: Codec, kind: str, header: dict[str, Any], classes: tuple[t
         raise BadFrame(f"expected a frame of kind {kind!r}, got {format_value(header.get('kind'))}")
     message = codec.from_plain(header.get("m"))
     if classes and not isinstance(message, classes):
-        expected = " or ".join(each.__name__ for each in classes)
-        raise BadFrame(f"expected {expected}, got {type(message).__name__}")
+        known = sorted(name for name, cls in codec.classes.items() if issubclass(cls, classes))
+        raise BadFrame(f"expected {' or '.join(known)}, got {type(message).__name__}")
     return message
 
 

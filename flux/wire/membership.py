@@ -6,7 +6,7 @@ A heartbeat is a plain frame, ``{"kind": "beat"}``, on a connection of its own, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 from ..protocols.messages import CopyFailed, CopyReady, Hello, View
 from .codec import PROTOCOL_CLASSES, Codec, Word, read_frame
@@ -15,25 +15,37 @@ MEMBERSHIP_KIND = "membership"  # The kind of their frames.
 BEAT = {"kind": "beat"}
 
 
+class FromNode:
+    """What a node sends to the controller."""
+
+    __slots__ = ()
+
+
+class FromController:
+    """What the controller sends to a node."""
+
+    __slots__ = ()
+
+
 # What a node sends.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeAddress:
+class NodeAddress(FromNode):
     """Where the node listens: the first message on its link."""
 
     address: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ViewReceived:
+class ViewReceived(FromNode):
     """The node has this view in its inbox: no later controller is asked for it (rule 33)."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EmittedDigests:
+class EmittedDigests(FromNode):
     """What the node's copies of `partitions` have emitted up to `position`, to be compared with other copies."""
 
     stage: int
@@ -43,14 +55,14 @@ class EmittedDigests:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PeerUnreachable:
+class PeerUnreachable(FromNode):
     """The connection to a peer broke and could not be made again."""
 
     peer: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FromMachine:
+class FromMachine(FromNode):
     """What the node's machine sends to the controller's."""
 
     message: Hello | CopyReady | CopyFailed
@@ -60,7 +72,7 @@ class FromMachine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewView:
+class NewView(FromController):
     """The next view, and where its nodes listen."""
 
     view: View
@@ -68,15 +80,13 @@ class NewView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dismissed:
+class Dismissed(FromController):
     """The node was declared dead: it must end."""
 
     why: str
 
 
-FromNode: TypeAlias = NodeAddress | ViewReceived | EmittedDigests | PeerUnreachable | FromMachine
-FromController: TypeAlias = NewView | Dismissed
-_CODEC = Codec([*FromNode.__args__, *FromController.__args__, *PROTOCOL_CLASSES])
+_CODEC = Codec([*FromNode.__subclasses__(), *FromController.__subclasses__(), *PROTOCOL_CLASSES])
 
 
 def membership_frame(message: FromNode | FromController) -> dict[str, Any]:
@@ -86,9 +96,9 @@ def membership_frame(message: FromNode | FromController) -> dict[str, Any]:
 
 def read_from_node(header: dict[str, Any]) -> FromNode:
     """Return what a node sent; `BadFrame` if it is anything else."""
-    return cast(FromNode, read_frame(_CODEC, MEMBERSHIP_KIND, header, FromNode.__args__))
+    return cast(FromNode, read_frame(_CODEC, MEMBERSHIP_KIND, header, (FromNode,)))
 
 
 def read_from_controller(header: dict[str, Any]) -> FromController:
     """Return what a controller sent; `BadFrame` if it is anything else."""
-    return cast(FromController, read_frame(_CODEC, MEMBERSHIP_KIND, header, FromController.__args__))
+    return cast(FromController, read_frame(_CODEC, MEMBERSHIP_KIND, header, (FromController,)))

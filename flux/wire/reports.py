@@ -20,16 +20,28 @@ REPORT_KIND, COMMAND_KIND = "report", "command"  # The kinds of their frames.
 Reached: TypeAlias = tuple[int, tuple[Ahead, ...]]  # A position, and how far beyond it each producer's rows were taken.
 
 
+class Report:
+    """What a process reports."""
+
+    __slots__ = ()
+
+
+class Command:
+    """What the driver commands."""
+
+    __slots__ = ()
+
+
 # What any process reports.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessUp:
+class ProcessUp(Report):
     """The process is connected: always the first report on a link."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogLine:
+class LogLine(Report):
     """A line for the log of the run; `level` is one of `logging`."""
 
     node: str
@@ -38,7 +50,7 @@ class LogLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessFailed:
+class ProcessFailed(Report):
     """The run cannot go on; `error` is what `FluxError.to_dict` gave."""
 
     node: str
@@ -56,14 +68,14 @@ class FinalDigests:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessStopped:
+class ProcessStopped(Report):
     """The process obeys `StopProcess`: its last report."""
 
     digests: tuple[FinalDigests, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class Load(Report):
     """Rows that the process buffers until its consumers have acknowledged them."""
 
     buffered_rows: int
@@ -73,7 +85,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowsNumbered:
+class RowsNumbered(Report):
     """Ranges that were numbered since the last report, as (time, last number, rows); and the rows of the whole run."""
 
     log: tuple[tuple[float, int, int], ...]
@@ -81,7 +93,7 @@ class RowsNumbered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowsShed:
+class RowsShed(Report):
     """Rows of the whole run that were dropped because there was no room for them."""
 
     total: int
@@ -102,7 +114,7 @@ class SkippedContent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowsSkipped:
+class RowsSkipped(Report):
     """Rows that step `number` of `stage` refused: new totals by partition, and the content of some.
 
     `numbers` are the sequence numbers of rows that the ingress skipped: after a restart it skips some of them again.
@@ -117,7 +129,7 @@ class RowsSkipped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowsLate:
+class RowsLate(Report):
     """Late rows of step `number` of `stage`: the totals by partition that changed."""
 
     step: str
@@ -127,7 +139,7 @@ class RowsLate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StateSent:
+class StateSent(Report):
     """The state of a partition was sent to another site; `snapshot_s` is how long the snapshot held up the donor."""
 
     version: int
@@ -140,7 +152,7 @@ class StateSent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StateInstalled:
+class StateInstalled(Report):
     """The copy `version` is in place; installing it held up the site for `install_s`."""
 
     version: int
@@ -151,7 +163,7 @@ class StateInstalled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowsWritten:
+class RowsWritten(Report):
     """A sink has the output in (after, upto], or, if the driver collects it, these rows are for it.
 
     `total` are the rows of all egresses of the run; None where the driver keeps count.
@@ -171,7 +183,7 @@ class RowsWritten:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ViewPublished:
+class ViewPublished(Report):
     """View `number` is out; `versions` copies were begun up to it, and `whole` says that no copy is missing."""
 
     number: int
@@ -181,7 +193,7 @@ class ViewPublished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class Placement(Report):
     """How many copies of partitions each live node holds, and how many are being built."""
 
     copies: dict[str, int]
@@ -189,7 +201,7 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeDead:
+class NodeDead(Report):
     """A node is dead since `at`; one that fell silent gave its last sign of life at `seen_at`."""
 
     node: str
@@ -198,7 +210,7 @@ class NodeDead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SiteDrained:
+class SiteDrained(Report):
     """No partition is left on a site."""
 
     site: str
@@ -208,19 +220,19 @@ class SiteDrained:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StopProcess:
+class StopProcess(Command):
     """End with this exit status."""
 
     status: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KillProcess:
+class KillProcess(Command):
     """End as if by SIGKILL: the process may be on another machine than the command that wants it killed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Collected:
+class Collected(Command):
     """To the egress: the driver has collected the output of a sink up to here."""
 
     sink: int
@@ -230,7 +242,7 @@ class Collected:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowsDurable:
+class RowsDurable(Command):
     """To the egress: the driver holds what it was sent for a sink up to here."""
 
     sink: int
@@ -238,48 +250,29 @@ class RowsDurable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutputReached:
+class OutputReached(Command):
     """To the ingress: all sinks have the output up to this number."""
 
     upto: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeclareDead:
+class DeclareDead(Command):
     """To the controller: this process has ended."""
 
     node: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DrainSite:
+class DrainSite(Command):
     """To the controller: move everything off this site."""
 
     site: str
 
 
-Report: TypeAlias = (
-    ProcessUp
-    | LogLine
-    | ProcessFailed
-    | ProcessStopped
-    | Load
-    | RowsNumbered
-    | RowsShed
-    | RowsSkipped
-    | RowsLate
-    | StateSent
-    | StateInstalled
-    | RowsWritten
-    | ViewPublished
-    | Placement
-    | NodeDead
-    | SiteDrained
-)
-Command: TypeAlias = StopProcess | KillProcess | Collected | RowsDurable | OutputReached | DeclareDead | DrainSite
 _PARTS = (FinalDigests, SkippedContent, Ahead, Block)
-_REPORTS = Codec([*Report.__args__, *_PARTS])
-_COMMANDS = Codec([*Command.__args__, *_PARTS])
+_REPORTS = Codec([*Report.__subclasses__(), *_PARTS])
+_COMMANDS = Codec([*Command.__subclasses__(), *_PARTS])
 
 
 def report_frame(report: Report) -> dict[str, Any]:
@@ -289,7 +282,7 @@ def report_frame(report: Report) -> dict[str, Any]:
 
 def read_report(header: dict[str, Any]) -> Report:
     """Return the report in a frame; `BadFrame` if there is none."""
-    return cast(Report, read_frame(_REPORTS, REPORT_KIND, header, Report.__args__))
+    return cast(Report, read_frame(_REPORTS, REPORT_KIND, header, (Report,)))
 
 
 def command_frame(command: Command) -> dict[str, Any]:
@@ -299,7 +292,7 @@ def command_frame(command: Command) -> dict[str, Any]:
 
 def read_command(header: dict[str, Any]) -> Command:
     """Return the command in a frame; `BadFrame` if there is none."""
-    return cast(Command, read_frame(_COMMANDS, COMMAND_KIND, header, Command.__args__))
+    return cast(Command, read_frame(_COMMANDS, COMMAND_KIND, header, (Command,)))
 
 
 def on_clock_of_reader(report: Report, now: float) -> Report:

@@ -28,28 +28,35 @@ PlainJob: TypeAlias = tuple[int, int, int, tuple[int, ...]]  # A `Job`: stage, a
 
 _CONNECT_TIMEOUT_S = 10.0
 
+
+class Request:
+    """What a run is asked."""
+
+    __slots__ = ()
+
+
 # What a command requests.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StatusRequest:
+class StatusRequest(Request):
     """What is the run doing?"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutcomeRequest:
+class OutcomeRequest(Request):
     """How has the run ended? The answer comes when it has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KillRequest:
+class KillRequest(Request):
     """Kill a process as if by SIGKILL."""
 
     process: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DrainRequest:
+class DrainRequest(Request):
     """Move everything off a site and stop it; an error after `within_s`."""
 
     site: str
@@ -57,7 +64,7 @@ class DrainRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AddSiteRequest:
+class AddSiteRequest(Request):
     """Start a further site."""
 
 
@@ -65,12 +72,12 @@ class AddSiteRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SettingsRequest:
+class SettingsRequest(Request):
     """With which settings is the plan made?"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JoinRequest:
+class JoinRequest(Request):
     """Be the `role` of a remote run, under this name if it is free; `flow` describes the dataflow."""
 
     role: str
@@ -79,7 +86,7 @@ class JoinRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SiteDeath:
+class SiteDeath(Request):
     """The site `name` of a run has ended, at this work if it was busy."""
 
     run: str
@@ -88,7 +95,7 @@ class SiteDeath:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskJoinRequest:
+class TaskJoinRequest(Request):
     """Be the site of a Spark task: its place in the cluster, the attempt at it, its process and the executor's."""
 
     index: int
@@ -99,7 +106,7 @@ class TaskJoinRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskSiteDeath:
+class TaskSiteDeath(Request):
     """The site of a Spark task was ended by a signal, at this work if it was busy."""
 
     index: int
@@ -125,19 +132,7 @@ class RequestFailed:
     error: dict[str, Any]
 
 
-Request: TypeAlias = (
-    StatusRequest
-    | OutcomeRequest
-    | KillRequest
-    | DrainRequest
-    | AddSiteRequest
-    | SettingsRequest
-    | JoinRequest
-    | SiteDeath
-    | TaskJoinRequest
-    | TaskSiteDeath
-)
-_REQUESTS = Codec(Request.__args__)
+_REQUESTS = Codec(Request.__subclasses__())
 _ANSWERS = Codec([Answered, RequestFailed])
 
 

@@ -23,35 +23,15 @@ from ...sinks import Collect, Sink
 from ...site.config import ProcessConfig
 from ...site.crash_note import SUFFIX, Job, last_job
 from ...types.errors import DataLost, FluxError, unwrap_group
-from ...wire import frames
+from ...wire import frames, reports
 from ...wire.connections import let_in
 from ...wire.link import Link, accept_loop
-from ...wire.reports import (
-    Collected,
-    DeclareDead,
-    DrainSite,
-    OutputReached,
-    RowsDurable,
-    RowsWritten,
-    StopProcess,
-    command_frame,
-    read_report,
-)
 from ...wire.requests import COMMAND, Request, read_request
+from .. import actions
 from ..failures import settle_failures
 from ..poison_rows import PoisonRowDetector
 from ..processes import Process
-from ..run_state import (
-    DriverAction,
-    EndRun,
-    NodeDied,
-    RunState,
-    SendCommand,
-    SinkProgress,
-    SiteEmpty,
-    StreamEnded,
-    WriteLog,
-)
+from ..run_state import RunState, SinkProgress
 from .spawner import Spawner
 from .supervisor import Supervisor
 
@@ -243,17 +223,17 @@ class Driver:
                 for number, (sink, taken) in enumerate(zip(self._sinks, self.run_state.sinks, strict=True)):
                     if isinstance(sink, Collect):
                         position, ahead = taken.reached
-                        held = Collected(sink=number, upto=taken.upto, position=position, ahead=ahead)
-                        link.send(command_frame(held))
+                        held = reports.Collected(sink=number, upto=taken.upto, position=position, ahead=ahead)
+                        link.send(reports.command_frame(held))
             if process.name == INGRESS and self._config.plan.policy.max_latency_ms is not None:
-                link.send(command_frame(OutputReached(upto=self.run_state.safe_upto)))
+                link.send(reports.command_frame(reports.OutputReached(upto=self.run_state.safe_upto)))
             if process.name == CONTROLLER:
                 for dead in self.run_state.deaths:
-                    link.send(command_frame(DeclareDead(node=dead.node)))
+                    link.send(reports.command_frame(reports.DeclareDead(node=dead.node)))
                 for site in self.run_state.draining:
-                    link.send(command_frame(DrainSite(site=site)))
+                    link.send(reports.command_frame(reports.DrainSite(site=site)))
             if self._stopping:
-                link.send(command_frame(StopProcess()))
+                link.send(reports.command_frame(reports.StopProcess()))
             self.changed.notify_all()
 
     async def _reply(self, link: Link, header: dict[str, Any]) -> None:
@@ -280,7 +260,7 @@ class Driver:
     def _ask_to_drain(self, site: str) -> None:
         with self.changed:
             self.run_state.draining.add(site)
-            self._links[CONTROLLER].send(command_frame(DrainSite(site=site)))
+            self._links[CONTROLLER].send(reports.command_frame(reports.DrainSite(site=site)))
 
     def _stop_drained(self, site: str) -> None:
         """Nothing is on the site any more."""
@@ -289,7 +269,7 @@ class Driver:
         if process is not None:  # It may have died meanwhile.
             process.drained = True
             self.run_state.changes.append((time.monotonic(), f"{site} is drained"))
-            self._links[site].send(command_frame(StopProcess()))
+            self._links[site].send(reports.command_frame(reports.StopProcess()))
 
     def _declared_dead(self, node: str) -> None:
         """Its process may be there, stopped or cut off, for as long as it likes."""
@@ -304,7 +284,7 @@ class Driver:
             return
         self.run_state.deaths.append(process)
         if CONTROLLER in self._links:
-            self._links[CONTROLLER].send(command_frame(DeclareDead(node=process.node)))
+            self._links[CONTROLLER].send(reports.command_frame(reports.DeclareDead(node=process.node)))
         if process.is_site:
             self._examine(process, last_job(self._config.directory / f"{process.name}{SUFFIX}"))
         if self.run_state.started_at is None:
@@ -347,33 +327,33 @@ class Driver:
 
     def _take(self, link: Link, header: dict[str, Any], body: Any) -> None:
         """Take a report, and carry out what it makes necessary."""
-        report, now = read_report(header), time.monotonic()
+        report, now = reports.read_report(header), time.monotonic()
         with self.changed:
-            if isinstance(report, RowsWritten) and not self._collect(link, report, header, body):
+            if isinstance(report, reports.RowsWritten) and not self._collect(link, report, header, body):
                 return
             for action in self.run_state.apply(report, link.peer, now):
                 self._carry_out(action)
-            if isinstance(report, RowsWritten) and isinstance(self._sinks[report.sink], Collect):
-                link.send(command_frame(RowsDurable(sink=report.sink, upto=report.upto)))
+            if isinstance(report, reports.RowsWritten) and isinstance(self._sinks[report.sink], Collect):
+                link.send(reports.command_frame(reports.RowsDurable(sink=report.sink, upto=report.upto)))
             self._settle_history(now)
             self.changed.notify_all()
 
-    def _carry_out(self, action: DriverAction) -> None:
+    def _carry_out(self, action: actions.DriverAction) -> None:
         match action:
-            case EndRun(DataLost() as error):
+            case actions.EndRun(DataLost() as error):
                 self._nursery.start_soon(self._fail_when_deaths_are_known, error)
-            case EndRun(error):
+            case actions.EndRun(error):
                 self._fail(error)
-            case WriteLog(level, node, text):
+            case actions.WriteLog(level, node, text):
                 self._log(level, text, node=node)
-            case SendCommand(to, command):
+            case actions.SendCommand(to, command):
                 if to in self._links:
-                    self._links[to].send(command_frame(command))
-            case NodeDied(node):
+                    self._links[to].send(reports.command_frame(command))
+            case actions.NodeDied(node):
                 self._declared_dead(node)
-            case SiteEmpty(site):
+            case actions.SiteEmpty(site):
                 self._stop_drained(site)
-            case StreamEnded():
+            case actions.StreamEnded():
                 pass  # Waiting threads are notified.
 
     def _settle_history(self, now: float) -> None:
@@ -382,7 +362,7 @@ class Driver:
             settle_failures(run_state, now)
             run_state.history.settle(run_state.started_at, now)
 
-    def _collect(self, link: Link, report: RowsWritten, header: dict[str, Any], body: Any) -> bool:
+    def _collect(self, link: Link, report: reports.RowsWritten, header: dict[str, Any], body: Any) -> bool:
         """Write the rows of a `Collect`, each once; False if the run ends because some are missing."""
         if not 0 <= report.sink < len(self._sinks):
             raise frames.BadFrame(f"expected output of one of {len(self._sinks)} sinks, got number {report.sink}")
@@ -415,4 +395,4 @@ class Driver:
     def _stop(self) -> None:
         self._stopping = True
         for link in self._links.values():
-            link.send(command_frame(StopProcess()))
+            link.send(reports.command_frame(reports.StopProcess()))

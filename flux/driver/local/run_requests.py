@@ -7,15 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...types.errors import FluxError
-from ...wire.requests import (
-    AddSiteRequest,
-    DrainRequest,
-    KillRequest,
-    Request,
-    StatusRequest,
-    answer_frame,
-    failure_frame,
-)
+from ...wire import requests
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,22 +19,22 @@ class RequestHandlers:
     drain: Callable[[str, float], None]  # A site, and the timeout in seconds.
     add_site: Callable[[], str]
 
-    def answer(self, request: Request) -> dict[str, Any]:
+    def answer(self, request: requests.Request) -> dict[str, Any]:
         """Return the frame that answers a request; it may take as long as a site takes to drain."""
         try:
-            return answer_frame(self._answer(request))
+            return requests.answer_frame(self._answer(request))
         except Exception as error:
-            return failure_frame(error)
+            return requests.failure_frame(error)
 
-    def _answer(self, request: Request) -> dict[str, Any]:
+    def _answer(self, request: requests.Request) -> dict[str, Any]:
         match request:
-            case StatusRequest():
+            case requests.StatusRequest():
                 return self.status()
-            case KillRequest(process=process):
+            case requests.KillRequest(process=process):
                 self.kill(process)
-            case DrainRequest(site=site, within_s=within_s):
+            case requests.DrainRequest(site=site, within_s=within_s):
                 self.drain(site, within_s)
-            case AddSiteRequest():
+            case requests.AddSiteRequest():
                 return {"site": self.add_site()}
             case _:
                 what = type(request).__name__

@@ -22,22 +22,9 @@ from ...plan.plan import CONTROLLER, EGRESS, INGRESS
 from ...site.crash_note import Job
 from ...storage.disk import disk_error, replace_file
 from ...types.errors import FluxError, NoSites, PlanError
+from ...wire import requests
 from ...wire.link import Link, tune
 from ...wire.reports import REPORT_KIND, KillProcess, command_frame
-from ...wire.requests import (
-    REQUEST_KIND,
-    DrainRequest,
-    JoinRequest,
-    KillRequest,
-    OutcomeRequest,
-    Request,
-    SettingsRequest,
-    SiteDeath,
-    StatusRequest,
-    answer_frame,
-    failure_frame,
-    read_request,
-)
 from .process_names import ProcessNames
 from .remote_config import RemoteConfig
 from .remote_driver import RemoteDriver
@@ -113,14 +100,14 @@ class RemoteController(ControllerProcess):
     async def _attend(self, link: Link, first: dict[str, Any], pid: int | None) -> None:
         if first["kind"] == REPORT_KIND:
             await self.driver.serve(link)
-        elif first["kind"] != REQUEST_KIND:
+        elif first["kind"] != requests.REQUEST_KIND:
             await super()._attend(link, first, pid)
-        elif isinstance(request := read_request(first), OutcomeRequest):
+        elif isinstance(request := requests.read_request(first), requests.OutcomeRequest):
             await self._answer_at_the_end(link)
         else:
             link.send(await self._answered(request))
             await link.drain()
-            if request == KillRequest(process=CONTROLLER):
+            if request == requests.KillRequest(process=CONTROLLER):
                 os.kill(os.getpid(), signal.SIGKILL)
 
     async def _answer_at_the_end(self, link: Link) -> None:
@@ -129,32 +116,32 @@ class RemoteController(ControllerProcess):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_cancel_when_gone, link, nursery.cancel_scope)
             await self._has_outcome.wait()
-            link.send(answer_frame(self._outcome))
+            link.send(requests.answer_frame(self._outcome))
             await link.drain()
             nursery.cancel_scope.cancel()
         self._await_outcome.discard(link)
 
-    async def _answered(self, request: Request) -> dict[str, Any]:
+    async def _answered(self, request: requests.Request) -> dict[str, Any]:
         try:
-            return answer_frame(await self._answer(request))
+            return requests.answer_frame(await self._answer(request))
         except FluxError as error:
-            return failure_frame(error)
+            return requests.failure_frame(error)
 
-    async def _answer(self, request: Request) -> dict[str, Any]:
+    async def _answer(self, request: requests.Request) -> dict[str, Any]:
         match request:
-            case StatusRequest():
+            case requests.StatusRequest():
                 return self.driver.status().to_dict()
-            case SettingsRequest():
+            case requests.SettingsRequest():
                 return self._settings
-            case JoinRequest():
+            case requests.JoinRequest():
                 return self._admit(request)
-            case KillRequest(process=process):
+            case requests.KillRequest(process=process):
                 return await self._killed(process)
-            case SiteDeath(run=run, name=name, job=job):
+            case requests.SiteDeath(run=run, name=name, job=job):
                 if run == self.config.run:
                     self.driver.note_site_death(name, None if job is None else Job.from_plain(job))
                 return {}
-            case DrainRequest(site=site, within_s=within_s):
+            case requests.DrainRequest(site=site, within_s=within_s):
                 return await self._drained(site, within_s)
             case _:
                 raise FluxError(
@@ -162,7 +149,7 @@ class RemoteController(ControllerProcess):
                     "processes are started where they run, with `flux site`"
                 )
 
-    def _admit(self, request: JoinRequest) -> dict[str, Any]:
+    def _admit(self, request: requests.JoinRequest) -> dict[str, Any]:
         """Return the name of a process that joins, and what all processes must share."""
         role, view = request.role, self.machine.view
         if request.flow != description(self.config.plan):

@@ -16,21 +16,12 @@ from ...site.crash_note import Job
 from ...types.errors import DataLost
 from ...wire.link import Link
 from ...wire.reports import OutputReached, StopProcess, command_frame, on_clock_of_reader, read_report
+from .. import actions
 from ..failures import settle_failures
 from ..poison_rows import PoisonRowDetector
 from ..processes import Process
 from ..report_builder import status_of
-from ..run_state import (
-    DriverAction,
-    EndRun,
-    NodeDied,
-    RunState,
-    SendCommand,
-    SinkProgress,
-    SiteEmpty,
-    StreamEnded,
-    WriteLog,
-)
+from ..run_state import RunState, SinkProgress
 from ..status import ProcessStatus, Status
 
 log = logging.getLogger("flux")
@@ -94,25 +85,25 @@ class RemoteDriver:
             settle_failures(run_state, now)
             run_state.history.settle(run_state.started_at, now)
 
-    def _carry_out(self, action: DriverAction, now: float) -> None:
+    def _carry_out(self, action: actions.DriverAction, now: float) -> None:
         match action:
-            case EndRun(DataLost() as error):
+            case actions.EndRun(DataLost() as error):
                 self._lost = self._lost or (error, now + _DEATH_KNOWN_WITHIN_S)
-            case EndRun(error):
+            case actions.EndRun(error):
                 self._end(error)
-            case WriteLog(level, node, text):
+            case actions.WriteLog(level, node, text):
                 self._log(level, node, text)
-            case SendCommand(to, command):
+            case actions.SendCommand(to, command):
                 for node, link in self.links.items():
                     if node.partition(".")[0] == to:
                         link.send(command_frame(command))
-            case NodeDied(node):
+            case actions.NodeDied(node):
                 self._note_death(node)
-            case SiteEmpty(site):
+            case actions.SiteEmpty(site):
                 self.drained.add(site)
                 if site in self.links:
                     self.links[site].send(command_frame(StopProcess()))
-            case StreamEnded():
+            case actions.StreamEnded():
                 self.run_state.ended = False
                 self._end(None)
 
