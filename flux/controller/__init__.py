@@ -1,1 +1,1 @@
-"""The controller's process: membership, detection of failures, views."""
+"""The controller's process: membership, failure detection, views."""

@@ -1,11 +1,11 @@
-"""The controller process: it hears from every node, and tells its machine what it hears.
+"""The controller process: it passes the messages of every node to its machine, and carries out the effects.
 
-Every view is in the journal before anybody is sent it. A controller that is started again begins with the last view,
-waits for the nodes in it to come back, and sends each what it has not seen. Nodes carry on while there is none.
+Every view is in the journal before it is sent to any node. A restarted controller begins with the last view, waits for
+the nodes in it to reconnect, and sends each the views it has not seen. Nodes carry on while there is no controller.
 
-A node is gone when its connection closes; it is suspected when its heart does not beat; two nodes are cut off from
-each other when both say so, and go on to. What follows from that is the machine's to say.
-Who is declared dead and still lives is told so, and ends.
+A node is gone when its connection closes; it is suspected when its heartbeats stop; two nodes are cut off from each
+other when both keep reporting so. The machine decides what follows from that. A node that is declared dead and still
+lives is dismissed, and ends.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ from .os_process import pid_of
 from .view_journal import ViewJournal
 
 JOURNAL = "controller.journal"
-# Who does not come back to a controller that was started again is suspected after this time, and dead after that: a
-# program that knows of a death says so at once.
+# A node that does not reconnect to a restarted controller is suspected after the first time, and dead after the second.
+# A driver that knows of a death reports it at once.
 RETURN_S, GONE_S = 5.0, 30.0
 
 
 class ControllerProcess:
-    """The process that owns the view; the `incarnation`-th that does."""
+    """The process that owns the view; the `incarnation`-th of its run."""
 
     def __init__(self, config: ProcessConfig, listener: socket.socket, incarnation: int = 1) -> None:
         self.config = config
@@ -73,7 +73,7 @@ class ControllerProcess:
         try:
             self._views = ViewJournal(config.directory / JOURNAL)
         except FluxError as error:
-            self._unusable = error  # Told when there is a connection to tell it on.
+            self._unusable = error  # Reported when there is a connection to the driver.
             return
         plan = config.plan
         self.machine = Controller(self._views.last or plan.view(), plan.rebuild_at_once)
@@ -83,7 +83,7 @@ class ControllerProcess:
             self._recorder = Recorder(config.record / f"{name}{SUFFIX}", self.machine)
 
     async def run(self) -> None:
-        """Live until the program says stop."""
+        """Serve until the driver commands a stop."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             self.reports.connect(await self._find_driver())
@@ -92,19 +92,19 @@ class ControllerProcess:
             if self._unusable is not None:
                 self._give_up(self._unusable)
                 return
-            nursery.start_soon(accept_loop, self._listener, self._accepted)
-            nursery.start_soon(self._listen_to_hearts)
+            nursery.start_soon(accept_loop, self._listener, self._accept)
+            nursery.start_soon(self._detect_silent_nodes)
             if self.machine.number:
                 self._report_view(self.machine.view)
-                nursery.start_soon(self._miss_those_who_do_not_return)
+                nursery.start_soon(self._time_out_missing_nodes)
 
     async def _find_driver(self) -> socket.socket:
         where, own = self.config.address("program"), self.config.identity(CONTROLLER)
         return await keep_dialling(where, own, self.config.leader, self._note)
 
-    # What it hears.
+    # Messages in.
 
-    def _accepted(self, sock: socket.socket) -> None:
+    def _accept(self, sock: socket.socket) -> None:
         self._nursery.start_soon(self._serve, sock)
 
     async def _serve(self, sock: socket.socket) -> None:
@@ -155,7 +155,7 @@ class ControllerProcess:
             case membership.ViewReceived(number=number):
                 if number > self.machine.number:
                     raise frames.BadFrame(f"expected a view up to {self.machine.number}, got {number} of {link.peer}")
-                self._views.took(link.peer, number)
+                self._views.record_seen(link.peer, number)
             case membership.EmittedDigests():
                 self._compare(link.peer, message)
             case membership.PeerUnreachable(peer=peer):
@@ -174,25 +174,25 @@ class ControllerProcess:
             self._report(reports.ProcessFailed(node=CONTROLLER, error=error.to_dict()))
 
     def _suspect_link(self, a: str, b: str) -> None:
-        """Node `a` cannot reach `b`: if `b` says so, too, neither has died, and one of them has to go."""
+        """Node `a` cannot reach `b`: if `b` reports the same, neither has died, and one of them has to go."""
         if not ({a, b} <= set(self.machine.view.nodes) and {a, b} <= self._links.keys()):
             return
         if self._suspicions.add(a, b, time.monotonic(), self._detector.usual_s):
             self._step(LinkDown(a=a, b=b))
 
-    async def _listen_to_hearts(self) -> None:
+    async def _detect_silent_nodes(self) -> None:
         while True:
             await trio.sleep(LOOK_EVERY_S)
             for node in self._detector.silent(self._living(), time.monotonic()):
                 if self.machine.view.alive(node):
                     self._step(Suspected(node=node))
 
-    async def _miss_those_who_do_not_return(self) -> None:
+    async def _time_out_missing_nodes(self) -> None:
         await trio.sleep(RETURN_S)
-        for node in self._unheard():
+        for node in self._silent_missing():
             self._step(Suspected(node=node))
         await trio.sleep(GONE_S - RETURN_S)
-        for node in self._unheard():
+        for node in self._silent_missing():
             self._step(Closed(node=node))
 
     def _living(self) -> list[str]:
@@ -202,11 +202,11 @@ class ControllerProcess:
     def _missing(self) -> list[str]:
         return [node for node in self._living() if node not in self._links]
 
-    def _unheard(self) -> list[str]:
-        """Those that are missing and whose heart is, too: who is busy with a long job returns behind it."""
+    def _silent_missing(self) -> list[str]:
+        """Missing nodes without heartbeats: one that is busy with a long job reconnects after it."""
         return [node for node in self._missing() if not self._detector.beats(node, time.monotonic())]
 
-    # What it does.
+    # Effects.
 
     def _step(self, message: ToController) -> None:
         if self._unusable is not None:
@@ -223,7 +223,7 @@ class ControllerProcess:
         if isinstance(message, Closed) and before.alive(message.node):
             self._report_gone(message.node)
         if isinstance(message, Hello):
-            self._views.took(message.node, message.view)
+            self._views.record_seen(message.node, message.view)
         if self._recorder is not None:
             self._recorder.record(message, effects)
         for effect in effects if self._crashes is None else self._crashes.along(effects):
@@ -234,15 +234,15 @@ class ControllerProcess:
                     self._give_up(error)
                     return
             elif isinstance(effect, Resend):
-                for view in self._views.behind(effect.after, effect.to):
+                for view in self._views.views_after(effect.after, effect.to):
                     self._send_view(effect.to, view)
             else:
                 assert isinstance(effect, Lost), f"the controller cannot {effect}"
                 self._report_lost(effect)
-        self._after(before)
+        self._follow_up(before)
 
-    def _after(self, before: View) -> None:
-        """Let those go that were declared dead, and go on with what is drained."""
+    def _follow_up(self, before: View) -> None:
+        """Dismiss the nodes that were declared dead, and continue the drains."""
         view = self.machine.view
         for node in view.dead - before.dead:
             if node in self._links:
@@ -258,10 +258,10 @@ class ControllerProcess:
         if link is not None:
             self._log(f"{node} is dismissed: {why}")
             link.send(membership.membership_frame(membership.Dismissed(why=why)))
-            self._nursery.start_soon(_see_off, link)
+            self._nursery.start_soon(_close_when_sent, link)
 
     def _give_up(self, error: FluxError) -> None:
-        """A view that cannot be written down must not be sent: whoever leads the run ends it."""
+        """Report an error that ends the run: a view that is not in the journal must not be sent."""
         self._unusable = error
         self._report(reports.ProcessFailed(node=CONTROLLER, error=error.to_dict()))
 
@@ -286,7 +286,7 @@ class ControllerProcess:
         for site in sorted(self._draining):
             if not view.alive(site):
                 self._draining.discard(site)
-                self._report_gone(site)  # Who asked for it may not have heard.
+                self._report_gone(site)  # The command that asked for the drain may not know.
             elif is_empty(view, site):
                 self._draining.discard(site)
                 self._report(reports.SiteDrained(site=site))
@@ -296,14 +296,14 @@ class ControllerProcess:
     def _sites(self) -> list[str]:
         return [node for node in self._living() if node.partition(".")[0] not in (INGRESS, EGRESS)]
 
-    # What the program hears.
+    # Reports to the driver.
 
     def _report_gone(self, node: str, seen_at: float | None = None) -> None:
-        """A node is dead now; one that was declared so had given its last sign of life at `seen_at`."""
+        """Report that a node is dead; one that was declared dead gave its last sign of life at `seen_at`."""
         self._report(reports.NodeDead(node=node, at=time.monotonic(), seen_at=seen_at))
 
     def _last_sign_of(self, node: str) -> float | None:
-        """The last beat of its heart or, if the others could not reach it any more, since when."""
+        """Return the time of its last heartbeat, or since when another node could not reach it if that is earlier."""
         signs = (self._detector.last(node), self._suspicions.since(node))
         return min((at for at in signs if at is not None), default=None)
 
@@ -364,8 +364,8 @@ class ControllerProcess:
         self._report(reports.LogLine(node=CONTROLLER, level=level, text=text))
 
 
-async def _see_off(link: Link) -> None:
-    """Close a link when what was said on it has gone out."""
+async def _close_when_sent(link: Link) -> None:
+    """Close a link when everything queued on it has gone out."""
     with trio.move_on_after(1.0):
         await link.drain()
     link.close()

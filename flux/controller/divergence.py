@@ -1,8 +1,8 @@
 """Divergence: two copies of a partition that have emitted different rows for the same input.
 
 Then the operator is not deterministic: it reads the clock, draws random numbers, depends on the order of a set, or on
-how its input was cut into batches; or it depends on the order of rows, and stands behind order="any". Nothing that
-follows could be trusted, so the run ends and says where it began.
+how its input was cut into batches. Or it depends on the order of rows, and runs after order="any". Nothing that
+follows could be trusted, so the run ends with an error that says where it began.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from ..plan import Plan
 from ..site.digests import EVERY
 from ..types.errors import OperatorError
 
-KEPT_MAX = 64  # Positions for which digests wait for those of the other copy: more, and there is none.
+KEPT_MAX = 64  # Positions whose digests wait for the other copy's; with more, there is no other copy.
 
 
 class Divergence:
-    """Compares the digests of copies as they come."""
+    """Compares the digests of copies as they arrive."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -26,7 +26,7 @@ class Divergence:
     def compare(
         self, node: str, stage: int, position: int, partitions: Sequence[int], digests: Sequence[int]
     ) -> OperatorError | None:
-        """The error, if another copy of one of the partitions has another digest at the same position."""
+        """Return the error, if another copy of one of the partitions has another digest at the same position."""
         positions = self._waiting.setdefault(stage, {})
         waiting = positions.setdefault(position, {})
         for partition, digest in zip(partitions, digests, strict=True):
@@ -57,7 +57,7 @@ def _why(ordered: bool) -> str:
     if ordered:
         return "the operator is not deterministic."
     return (
-        'it stands behind order="any", where each copy takes the rows in another order, and what it makes of a row '
-        'seems to depend on those that came before. Leave order="any" out of the exchange. Or the operator is not '
+        'it runs after order="any", where each copy takes the rows in another order, and its output for a row seems '
+        'to depend on earlier rows. Leave order="any" out of the exchange. Or the operator is not '
         "deterministic:"
     )

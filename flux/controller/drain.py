@@ -1,4 +1,4 @@
-"""Drain: which copy to move next, so that nothing is left on a site."""
+"""Drain: the choice of the next copies to move, until a site is empty."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Container, Iterator
 
 from ..protocols.messages import Move, View
 
-AT_ONCE_MAX = 4
+MOVES_AT_ONCE_MAX = 4
 
 
 def is_empty(view: View, site: str) -> bool:
-    """Whether `site` holds no copy and is to hold none."""
+    """Whether `site` holds no copy and no standby."""
     held = any(site in copies for partitions in view.copies for copies in partitions)
     return not held and all(standby.node != site for standby in view.standby)
 
 
 def moves_off(view: View, draining: Container[str], sites: list[str]) -> Iterator[Move]:
-    """Moves of copies off the sites that are drained, to those of `sites` with the fewest, a few at a time."""
+    """Yield moves of copies off the draining sites, to those of `sites` with the fewest, a few at a time."""
     load = Counter(node for partitions in view.copies for copies in partitions for node in copies)
     load.update(standby.node for standby in view.standby)
     building = {(standby.stage, standby.partition) for standby in view.standby}
-    room = AT_ONCE_MAX - len(view.standby)
+    room = MOVES_AT_ONCE_MAX - len(view.standby)
     for stage, partitions in enumerate(view.copies):
         if view.is_end(stage):
             continue

@@ -1,16 +1,16 @@
-"""Pulse: which nodes have fallen silent.
+"""Failure detector: finds the nodes whose heartbeats have stopped.
 
-Nodes beat ten times a second from a thread of their own. One that has missed `MISSED_MAX` beats may be dead, or be kept
-from running by a machine that has too much to do; if it is taken for dead and then its partner dies, data is lost. So
-who is late is given the benefit of every doubt:
+Nodes send ten heartbeats a second from a thread of their own. One that has missed `MISSED_MAX` beats may be dead, or
+may starve on a machine that has too much to do. If it is declared dead and then its partner dies, data is lost. So a
+late node gets the benefit of every doubt:
 
-- On this machine the system is asked: who is not stopped is late, not dead, and is waited for up to `LATE_MAX_S`.
-- Elsewhere, who is late beyond what is usual at the moment is silent: some times the longest pause between two beats of
-  anybody in the last half minute, and `MISSED_MAX` beats at least.
-- What the controller was late by itself is not counted.
+- On this machine the operating system knows: a node that is not stopped is late, not dead, and has up to `LATE_MAX_S`.
+- Elsewhere, the timeout follows the load: some times the longest pause between two beats of any node in the last half
+  minute, and `MISSED_MAX` beats at least.
+- Time by which the controller itself was late is not counted.
 
 Ingress, egress and controller have no second copy that could go on: they are not declared dead while they may be alive.
-Whoever is on the same machine and has them started again ends them when they are at a `StandstillClock`.
+The process on the same machine that restarts them ends them when their `StandstillClock` has run out.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from ..site.heartbeat import BEAT_EVERY_S
 from .os_process import is_stopped, waits_for_a_signal
 
 MISSED_MAX = 5
-LATE_MAX_S = 10.0  # Nobody is waited for longer than this.
+LATE_MAX_S = 10.0  # The longest timeout of a node.
 LOOK_EVERY_S = BEAT_EVERY_S / 2
-_USUAL_S = 30.0  # What happened in this time is usual.
-_BEYOND_USUAL = 3
-_SUPPOSED_S = 1.0
+_PAUSES_KEPT_S = 30.0  # Pauses within this time are usual.
+_USUAL_PAUSES = 3  # The timeout of a node on another machine, in usual pauses.
+_STARTUP_PAUSE_S = 1.0  # The usual pause is supposed to be at least this until enough pauses are known.
 
 
 class FailureDetector:
-    """The last beat of each node that has ever beaten, and who is there and has not."""
+    """The last heartbeat of each node, and the nodes that are connected and have sent none yet."""
 
     def __init__(self, is_stopped: Callable[[int], bool] = is_stopped) -> None:
         self._is_stopped = is_stopped
         self._last: dict[str, float] = {}
         self._pids: dict[str, int | None] = {}  # None: it is on another machine.
-        self._pauses: deque[tuple[float, float]] = deque()  # When one ended, how long it was; none behind a longer one.
-        self._unheard: set[str] = set()  # There, and no beat has come yet; `_last` is since when.
-        self._looked_at: float | None = None
+        self._pauses: deque[tuple[float, float]] = deque()  # End and length; each is shorter than the one before.
+        self._without_beat: set[str] = set()  # Connected, since the time in `_last`, and no beat yet.
+        self._checked_at: float | None = None
         self._began_at: float | None = None
 
     def beat(self, node: str, now: float, pid: int | None = None) -> None:
-        """`node` lives; it is the process `pid`, if it is on this machine."""
-        if node in self._unheard:
-            self._unheard.discard(node)  # How long it took to begin is no pause.
+        """Record a heartbeat of `node`, which is the process `pid`, if it is on this machine."""
+        if node in self._without_beat:
+            self._without_beat.discard(node)  # The time until the first beat is not a pause.
         elif node in self._last:
             pause_s = now - self._last[node]
             while self._pauses and self._pauses[-1][1] <= pause_s:
@@ -55,71 +55,71 @@ class FailureDetector:
         self._pids[node] = pid
 
     def expect(self, node: str, now: float, pid: int | None = None) -> None:
-        """`node` is there, so it will beat. It may be stopped before it does, or take its time to begin."""
+        """Expect heartbeats of `node`, which has connected: it may be stopped before its first, or start slowly."""
         if node not in self._last:
             self._last[node] = now
             self._pids[node] = pid
-            self._unheard.add(node)
+            self._without_beat.add(node)
 
     @property
     def usual_s(self) -> float:
-        """The longest pause between two beats that is usual at the moment."""
+        """The longest recent pause between two heartbeats of a node."""
         return self._pauses[0][1] if self._pauses else BEAT_EVERY_S
 
     def forget(self, node: str) -> None:
-        """`node` is gone."""
+        """Forget `node`, which is gone."""
         self._last.pop(node, None)
         self._pids.pop(node, None)
-        self._unheard.discard(node)
+        self._without_beat.discard(node)
 
     def last(self, node: str) -> float | None:
-        """When `node` was heard last."""
+        """Return the time of the last heartbeat of `node`."""
         return self._last.get(node)
 
     def beats(self, node: str, now: float) -> bool:
-        """Whether `node` was heard lately."""
+        """Whether `node` has sent a heartbeat within `LATE_MAX_S`."""
         return node in self._last and now - self._last[node] <= LATE_MAX_S
 
     def silent(self, nodes: Iterable[str], now: float) -> list[str]:
-        """Those of `nodes` that have missed too many beats; to be asked every `LOOK_EVERY_S`."""
-        late = 0.0 if self._looked_at is None else max(0.0, now - self._looked_at - LOOK_EVERY_S)
-        self._looked_at = now
+        """Return those of `nodes` that have missed too many beats; to be called every `LOOK_EVERY_S`."""
+        late = 0.0 if self._checked_at is None else max(0.0, now - self._checked_at - LOOK_EVERY_S)
+        self._checked_at = now
         self._began_at = now if self._began_at is None else self._began_at
         for node in self._last:
             self._last[node] = min(now, self._last[node] + late)
-        while self._pauses and self._pauses[0][0] < now - _USUAL_S:
+        while self._pauses and self._pauses[0][0] < now - _PAUSES_KEPT_S:
             self._pauses.popleft()
         ages = {node: now - self._last[node] for node in nodes if node in self._last}
         late_by = {node: age for node, age in ages.items() if age > MISSED_MAX * BEAT_EVERY_S}
-        is_new = now < self._began_at + _USUAL_S
-        return [node for node, age in late_by.items() if age > self._patience_s(node, is_new)]
+        is_new = now < self._began_at + _PAUSES_KEPT_S
+        return [node for node, age in late_by.items() if age > self._timeout_s(node, is_new)]
 
-    def _patience_s(self, node: str, is_new: bool) -> float:
-        """How long one that has missed too many beats is waited for."""
+    def _timeout_s(self, node: str, is_new: bool) -> float:
+        """Return the timeout of a node that has missed too many beats."""
         pid = self._pids[node]
         if pid is not None:
             return 0.0 if self._is_stopped(pid) else LATE_MAX_S
-        if node in self._unheard:
+        if node in self._without_beat:
             return LATE_MAX_S
-        # Who has not listened for long does not know what is usual: where much is started at once, all are slow.
-        usual_s = max(self.usual_s, _SUPPOSED_S) if is_new else self.usual_s
-        return min(LATE_MAX_S, _BEYOND_USUAL * usual_s)
+        # A new detector does not know the usual pause: where many processes start at once, all are slow.
+        usual_s = max(self.usual_s, _STARTUP_PAUSE_S) if is_new else self.usual_s
+        return min(LATE_MAX_S, _USUAL_PAUSES * usual_s)
 
 
 class StandstillClock:
     """Whether the process `pid` of this machine was stopped for longer than beats may be missed.
 
-    It is asked every `BEAT_EVERY_S`. How often is counted, not how long: who asks may have been stopped as well.
+    It is called every `BEAT_EVERY_S`. It counts calls, not time: the calling process may have been stopped as well.
     """
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        self._times = 0
-        self.began_at = 0.0  # On the monotonic clock; when it was found so first.
+        self._calls = 0
+        self.began_at = 0.0  # On the monotonic clock: the first call that found it stopped.
 
     def lasts(self) -> bool:
-        """Look once more."""
-        self._times = self._times + 1 if waits_for_a_signal(self._pid) else 0
-        if self._times == 1:
+        """Look once more; return whether the standstill lasts."""
+        self._calls = self._calls + 1 if waits_for_a_signal(self._pid) else 0
+        if self._calls == 1:
             self.began_at = time.monotonic()
-        return self._times > MISSED_MAX
+        return self._calls > MISSED_MAX

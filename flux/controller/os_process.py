@@ -1,4 +1,4 @@
-"""System: what the operating system knows about another process on this machine."""
+"""OS process: what the operating system knows about another process on this machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _STOPPED = "Tt"  # By a signal, or by a debugger.
 
 
 def pid_of(sock: socket.socket) -> int | None:
-    """The process at the other end of a connection; None if it may be on another machine, or cannot be known."""
+    """Return the process at the other end of a connection; None if it may be on another machine, or is unknown."""
     if sock.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
         return None
     pid, _, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))

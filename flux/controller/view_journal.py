@@ -1,12 +1,12 @@
-"""The journal of views: every view is in it before anybody is sent it, with where its nodes listen.
+"""The journal of views: every view, with the addresses of its nodes, is in it before it is sent to any node.
 
-A controller that is started again begins with the last one, and sends each node those it has not seen. The journal
-survives the death of the process; of the machine only with `fsync`, which costs milliseconds for each view.
+A restarted controller begins with the last view, and sends each node those it has not seen. The journal survives the
+death of the process; that of the machine only with `fsync`, which costs milliseconds for each view.
 
-A view that everybody who lives has seen is not asked for again (rule 33). When the file has grown past `SHORTEN_BYTES`,
-and half of it is such views, a new one takes its place, with what is left: the same records, so whoever reads it finds
-a journal like any other, that begins later. Views are numbered without gaps. But for the last one they are kept as they
-are in the journal, and read when a node has not seen them.
+A view that every live node has seen is not requested again (rule 33). When the file has grown past `SHORTEN_BYTES`, and
+half of it is such views, a new file with the remaining records replaces it. It reads like any other journal, and begins
+later. Views are numbered without gaps. But for the last one they are kept as they are in the journal, and decoded when
+a node has not seen them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SHORTEN_BYTES = 256 << 10
 
 
 class _Kept(NamedTuple):
-    """A view that somebody may ask for, or the last: its number, where it is in the file, and as it is there."""
+    """A view that a node may request, or the last: its number, its position in the file, and its record there."""
 
     number: int
     position: int
@@ -42,7 +42,7 @@ class ViewJournal:
         self._path = path
         self._journal, records = Journal.open(path, fsync=fsync)
         self.last: View | None = None
-        self.addresses: dict[str, str] = {}  # Of those that live.
+        self.addresses: dict[str, str] = {}  # Of live nodes.
         self._kept: deque[_Kept] = deque()
         if records:
             self.last, self.addresses = _decode(path, records[-1].content)
@@ -51,7 +51,7 @@ class ViewJournal:
         self._seen = ViewRetention(self.last)
 
     def append(self, view: View) -> None:
-        """Make `view` the last one; on return it and the addresses are safe."""
+        """Append `view`; on return it and the addresses are in the file."""
         self.addresses = {node: where for node, where in self.addresses.items() if node not in view.dead}
         content = msgpack.packb([to_plain(view, _no_body), self.addresses])
         self._kept.append(_Kept(view.number, self._journal.append(content), content))
@@ -59,12 +59,12 @@ class ViewJournal:
         self._seen.publish(view)
         self._forget()
 
-    def took(self, node: str, number: int) -> None:
-        """`node` has seen the views up to `number`, or will have before it greets another controller."""
+    def record_seen(self, node: str, number: int) -> None:
+        """Record that `node` has seen the views up to `number`, or will have before it joins another controller."""
         self._seen.take(node, number)
 
-    def behind(self, number: int, node: str) -> list[View]:
-        """The views with a higher number that list `node`, in order."""
+    def views_after(self, number: int, node: str) -> list[View]:
+        """Return the views with a higher number that list `node`, in order."""
         later = [_decode(self._path, kept.content)[0] for kept in self._kept if kept.number > number]
         return [view for view in later if node in view.nodes]
 

@@ -32,7 +32,7 @@ class SendCommand(DriverAction):
     """Send a command to the process of this name."""
 
     to: str
-    command: reports.Command
+    command: Command
 
 
 @dataclass(frozen=True, slots=True)

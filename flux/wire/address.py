@@ -1,4 +1,4 @@
-"""Addresses: where a process listens: `unix:PATH` on one machine, `tcp:HOST:PORT` between machines."""
+"""Addresses at which processes listen: `unix:PATH` on one machine, `tcp:HOST:PORT` between machines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BACKLOG = 128
 
 
 def listen(address: str) -> socket.socket:
-    """A listening socket at `address`."""
+    """Return a listening socket at `address`."""
     family, target = _parse(address)
     sock = socket.socket(family)
     try:
@@ -33,13 +33,13 @@ def listen(address: str) -> socket.socket:
 
 
 def bound(sock: socket.socket) -> str:
-    """The address a listening socket got, for port 0 too."""
+    """Return the address of a listening socket; for port 0, with the port that it got."""
     name = sock.getsockname()
     return f"unix:{name}" if sock.family == socket.AF_UNIX else f"tcp:{name[0]}:{name[1]}"
 
 
 def is_wildcard(address: str) -> bool:
-    """Whether it means every address of a machine: one can listen there, and nobody can connect to it.
+    """Whether it stands for every address of a machine: a process can listen there, and none can connect to it.
 
     >>> is_wildcard("tcp:0.0.0.0:7000"), is_wildcard("tcp:10.0.0.1:7000"), is_wildcard("unix:/tmp/0.0.0.0")
     (True, False, False)
@@ -49,10 +49,10 @@ def is_wildcard(address: str) -> bool:
 
 
 async def connect(address: str) -> socket.socket:
-    """A tuned connection to whoever listens at `address`."""
+    """Return a tuned connection to the process that listens at `address`."""
     family, target = _parse(address)
     if not isinstance(target, str):
-        # Here, because `connect` would look a name up and keep the loop waiting.
+        # Here, because `connect` would resolve a name and block the loop.
         host, port = target
         found = await trio.socket.getaddrinfo(host, port, family, socket.SOCK_STREAM)
         target = str(found[0][4][0]), port
@@ -63,7 +63,7 @@ async def connect(address: str) -> socket.socket:
             try:
                 sock.connect(target)
                 return sock
-            except BlockingIOError:  # A local listener's backlog is full, or TCP is on its way.
+            except BlockingIOError:  # A local listener's backlog is full, or the TCP handshake is in flight.
                 if family == socket.AF_UNIX:
                     await trio.sleep(0.001)
                     continue
@@ -78,7 +78,7 @@ async def connect(address: str) -> socket.socket:
 
 
 def connect_blocking(address: str, timeout_s: float) -> socket.socket:
-    """A plain blocking connection, for a thread."""
+    """Return a plain blocking connection, for a thread."""
     family, target = _parse(address)
     sock = socket.socket(family)
     sock.settimeout(timeout_s)

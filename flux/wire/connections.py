@@ -1,6 +1,6 @@
-"""Connections: made and let in, with TLS if the run has it, and greeted: ready for a link.
+"""Connections: dialled or accepted, with TLS if the run has it, and after the handshake: ready for a link.
 
-Of two processes one dials and the other lets in, always the same one. The one that dials keeps its link up by
+Of two processes always the same one dials, and the other accepts. The one that dials keeps its link up by
 
     while not link.closed:
         try:
@@ -10,13 +10,13 @@ Of two processes one dials and the other lets in, always the same one. The one t
         while (frame := await link.receive()) is not None:
             ...
 
-and for the other the connections that it lets in do that: `let_in`, find the peer's link, `resume` it; one task reads
+For the other, accepted connections keep it up: `let_in`, find the peer's link, `resume` it. One task reads
 
     while await link.resumed():
         while (frame := await link.receive()) is not None:
             ...
 
-Neither ends by itself when the peer is dead: whoever learns that closes the link, and cancels the dialling.
+Neither ends by itself when the peer is dead: the caller closes the link then, and cancels the dialling.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from . import address, handshake
 from .frames import MAGIC, BadFrame
 from .tls import HANDSHAKE, TLS_OPTIONS, Tls, secure
 
-_PAUSE_S = 0.01  # Before the second try; twice as long before each further one.
-_PAUSE_MAX_S = 0.1
+_RETRY_PAUSE_S = 0.01  # Before the first retry; twice as long before each further one.
+_RETRY_PAUSE_MAX_S = 0.1
 
 Log = Callable[[int, str], None]  # A level of `logging`, and one line.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
-    """Who this process is to others."""
+    """How this process identifies itself to others."""
 
     name: str
     run: str
@@ -53,9 +53,9 @@ class Identity:
 
 
 async def dial(where: str, own: Identity, expected: str | None = None) -> socket.socket:
-    """A connection to the process at `where`, which is `expected` if that is given.
+    """Return a connection to the process at `where`, which must be `expected` if that is given.
 
-    `OSError`: there is none now, try again. `AuthError`, `Refused`, `BadFrame`: there will be none.
+    `OSError`: there is none now, retry. `AuthError`, `HandshakeRefused`, `BadFrame`: there will be none.
     """
     sock = await address.connect(where)
     if own.tls is not None:
@@ -63,51 +63,51 @@ async def dial(where: str, own: Identity, expected: str | None = None) -> socket
     peer = await handshake.dial_handshake(sock, name=own.name, secret=own.secret, run=own.run)
     if expected is not None and peer != expected:
         sock.close()
-        raise BadFrame(f"expected {expected!r} at {where}, and {peer!r} answered")
+        raise BadFrame(f"expected {expected!r} at {where}, got an answer of {peer!r}")
     return sock
 
 
 async def keep_dialling(where: str, own: Identity, expected: str, log: Log) -> socket.socket:
-    """A connection to `expected`, however long it takes; only what no other try would change is raised."""
-    pause_s = _PAUSE_S
+    """Return a connection to `expected`, however long it takes; raise only what no retry would change."""
+    pause_s = _RETRY_PAUSE_S
     while True:
         try:
             return await dial(where, own, expected)
         except OSError as error:
-            if pause_s == _PAUSE_S:
-                log(logging.INFO, f"no connection to {expected} at {where}: {error}; trying again until there is one")
+            if pause_s == _RETRY_PAUSE_S:
+                log(logging.INFO, f"no connection to {expected} at {where}: {error}; retrying until there is one")
         await trio.sleep(pause_s)
-        pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+        pause_s = min(2 * pause_s, _RETRY_PAUSE_MAX_S)
 
 
 def dial_in_thread(where: str, own: Identity, timeout_s: float) -> socket.socket:
-    """As `dial`, for a thread without a loop: the connection is a blocking one."""
+    """Return a blocking connection as `dial` makes it, for a thread without a loop."""
 
-    async def patiently() -> socket.socket:
+    async def dial_within_timeout() -> socket.socket:
         with trio.move_on_after(timeout_s):
             return await dial(where, own)
         raise TimeoutError(f"no connection to {where} within {timeout_s:g} s")
 
-    sock = trio.run(patiently)
+    sock = trio.run(dial_within_timeout)
     sock.settimeout(timeout_s)
     return sock
 
 
 async def let_in(
-    sock: socket.socket, own: Identity, log: Log, refuse: handshake.Refuse = handshake.everyone
+    sock: socket.socket, own: Identity, log: Log, refuse: handshake.Refuse = handshake.refuse_none
 ) -> tuple[str, socket.socket] | None:
-    """Who it is on a connection that was accepted, and the connection to go on with.
+    """Return the name of the peer on an accepted connection, and the connection to go on with.
 
-    None if it is closed: it was no process of the run, or one for which `refuse` gave a reason. The log has one
-    line about it, and nothing else has changed. Who leaves without a word only looked whether somebody listens: there
-    are programs that do so all the time, and no line.
+    None if it is closed: the peer is not a process of the run, or `refuse` gave a reason. The log has one line about
+    it, and nothing else has changed. A peer that leaves without a byte is a port probe, of which there may be many: it
+    gets no line.
     """
     where = _origin(sock)
     try:
         if not (first := await _first_byte(sock)):
             sock.close()
             return None
-        await _refuse_the_other_way(sock, first, own.tls)
+        await _refuse_other_transport(sock, first, own.tls)
         if own.tls is not None:
             sock = await secure(sock, own.tls, listening=True)
         peer = await handshake.answer_handshake(sock, name=own.name, secret=own.secret, run=own.run, refuse=refuse)
@@ -119,7 +119,7 @@ async def let_in(
 
 
 async def _first_byte(sock: socket.socket) -> bytes:
-    """What comes first, and is still to be read; empty if nothing ever will."""
+    """Return the first byte, which is still to be read; empty if the peer has left."""
     try:
         with trio.move_on_after(handshake.DEADLINE_S):
             while True:
@@ -129,14 +129,14 @@ async def _first_byte(sock: socket.socket) -> bytes:
                     await trio.lowlevel.wait_readable(sock)
                 except ConnectionResetError:
                     return b""
-        raise TimeoutError(f"the other end did not say anything within {handshake.DEADLINE_S:g} s")
+        raise TimeoutError(f"the other end did not send anything within {handshake.DEADLINE_S:g} s")
     except BaseException:
         sock.close()
         raise
 
 
-async def _refuse_the_other_way(sock: socket.socket, first: bytes, tls: Tls | None) -> None:
-    """With TLS and without do not understand each other; here both can be told apart, and the reason be said."""
+async def _refuse_other_transport(sock: socket.socket, first: bytes, tls: Tls | None) -> None:
+    """Refuse TLS on a plain run, and plain frames on a run with TLS, with an error that says so."""
     if tls is None and first == HANDSHAKE:
         sock.close()
         raise AuthError(

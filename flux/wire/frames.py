@@ -1,15 +1,15 @@
-"""Frames: what goes over every connection: a msgpack header, and a body that is never looked into here.
+"""Frames: the unit of every connection: a msgpack header, and a body that is opaque here.
 
     magic "Fx" | version u8 | 0 u8 | header length u32 | body length u64 | header | body
 
-All integers are little-endian. A header is a map with its `kind`. A frame with another magic or version, or
-beyond the limits, is a `BadFrame`; the connection it came on is closed, because nothing after it can be
-trusted. Everything in this package that reads what came from a peer raises `BadFrame` and nothing else when
-it is malformed, so that one `except` around a connection keeps all the others from harm.
+All integers are little-endian. A header is a map with its `kind`. A frame with another magic or version, or beyond
+the limits, is a `BadFrame`. Its connection is closed, because nothing after it can be trusted. Everything in this
+package that reads data of a peer raises `BadFrame` and nothing else when that is malformed. So one `except` around a
+connection keeps all the others from harm.
 
-Lengths are checked before a byte of what they announce is read. Whoever has not proved to know the run's
-secret is held to `STRANGER_MAX_BYTES`. Unpacked, a header takes up to a hundred times its length in memory (the
-worst is an empty map for every byte): a stranger's, less than half a mebibyte.
+Lengths are checked before a byte of what they announce is read. A peer that has not proved to know the run's secret is
+limited to `STRANGER_MAX_BYTES`. Unpacked, a header takes up to a hundred times its length in memory (the worst is an
+empty map for every byte): a stranger's takes less than half a mebibyte.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ T = TypeVar("T")
 VERSION = 1
 HEADER_MAX_BYTES = 16 << 20
 BODY_MAX_BYTES = 1 << 31
-STRANGER_MAX_BYTES = 4 << 10  # Of a header, from a peer that has not proved who it is; it may send no body.
+STRANGER_MAX_BYTES = 4 << 10  # Of a header, from a peer that has not authenticated; it may send no body.
 
 PREFIX = struct.Struct("<2sBxIQ")
 MAGIC = b"Fx"
 
 
 class BadFrame(Exception):
-    """Bytes that are not a frame of this version, or one beyond the limits, or one with senseless content."""
+    """Bytes that are not a frame of this version, or a frame beyond the limits or with invalid content."""
 
 
 class BadValues(BadFrame):
-    """A frame that is whole, of rows in which a value is none: it would be the same to whoever is sent it."""
+    """A well-formed frame of rows with an invalid value: every receiver would reject it alike."""
 
 
 def format_value(value: Any) -> str:
-    """What came from a peer, for an error: a little of it, however large or deep it is."""
+    """Return a value from a peer for an error text: a little of it, however large or deep it is."""
     return reprlib.repr(value)
 
 
 def protocol_error(error: BaseException) -> str:
-    """An error that what came from a peer has caused; one line. Its `repr` may hold all that came."""
+    """Return an error caused by data of a peer as one short line: its `repr` may hold all of that data."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:200]
 
 
 def field(header: dict[str, Any], name: str, kind: type[T]) -> T:
-    """What a header has under `name`, which must be of this kind.
+    """Return the value of a header under `name`, which must be of this kind.
 
     >>> field({"kind": "here", "address": "unix:a"}, "address", str)
     'unix:a'
@@ -62,7 +62,7 @@ def field(header: dict[str, Any], name: str, kind: type[T]) -> T:
 
 
 def numbers(header: dict[str, Any], name: str) -> tuple[int, ...]:
-    """The whole numbers that a header has under `name`."""
+    """Return the whole numbers of a header under `name`."""
     values = field(header, name, tuple)
     if not all(isinstance(value, int) for value in values):
         raise BadFrame(f"expected {header['kind']!r} with {name} as whole numbers, got {format_value(values)}")
@@ -70,7 +70,7 @@ def numbers(header: dict[str, Any], name: str) -> tuple[int, ...]:
 
 
 def encode(header: dict[str, Any], body_bytes: int = 0) -> bytes:
-    """Prefix and header of a frame whose body, `body_bytes` long, is sent behind it."""
+    """Return prefix and header of a frame whose body, `body_bytes` long, is sent after it."""
     packed: bytes = msgpack.packb(header)
     if len(packed) > HEADER_MAX_BYTES or body_bytes > BODY_MAX_BYTES:
         raise BadFrame(
@@ -83,7 +83,7 @@ def encode(header: dict[str, Any], body_bytes: int = 0) -> bytes:
 def decode_prefix(
     prefix: bytes | bytearray | memoryview, header_max: int = HEADER_MAX_BYTES, body_max: int = BODY_MAX_BYTES
 ) -> tuple[int, int]:
-    """The lengths of header and body that a frame's prefix announces."""
+    """Return the lengths of header and body that a frame's prefix announces."""
     if len(prefix) != PREFIX.size:
         raise BadFrame(f"a frame begins with {PREFIX.size} bytes of prefix, got {len(prefix)}")
     magic, version, header_bytes, body_bytes = PREFIX.unpack(prefix)
@@ -99,7 +99,7 @@ def decode_prefix(
 
 
 def decode_header(packed: bytes | bytearray | memoryview) -> dict[str, Any]:
-    """The header; lists come back as tuples."""
+    """Return the header; lists become tuples."""
     try:
         header = msgpack.unpackb(packed, use_list=False, strict_map_key=True)
     except Exception as error:

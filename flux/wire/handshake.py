@@ -1,22 +1,22 @@
-"""Greeting: the first words on a connection: each end proves to the other that it knows the run's secret.
+"""Handshake: the first frames on a connection: each end proves to the other that it knows the run's secret.
 
     dialler   greet      protocol, run, name, nonce
     listener  challenge  protocol, name, nonce
     dialler   proof      HMAC-SHA256 under the secret
     listener  welcome    the same in its own role;  or refused: a reason
 
-A proof is over everything that was said: both nonces, both names, the run, the version of the protocol, the role of
-who proves, and the verdict. So nothing heard on one connection is of any use on another, nor for the other role. The
-dialler proves first: a stranger who only dials hears nothing that depends on the secret. A refusal for a reason
-(the peer was declared dead) carries a proof too, because who hears it will end; the others do not, and mean only that
-this connection is closed.
+A proof covers everything sent: both nonces, both names, the run, the version of the protocol, the role of the prover,
+and the verdict. So nothing recorded on one connection can be replayed on another, nor in the other role. The dialler
+proves first: a stranger that only dials gets nothing that depends on the secret. A refusal for a reason (the peer was
+declared dead) carries a proof too, because its receiver will end. Other refusals do not, and mean only that this
+connection is closed.
 
-A command that was only given an address does not know what the run there is called: it greets for `ANY_RUN`.
+A command that was only given an address does not know the name of the run there: it greets for `ANY_RUN`.
 
-What follows on the connection is not signed: where others can write to the network, use TLS (`tls`). Until it has
-proved who it is, a peer may send `frames.STRANGER_MAX_BYTES` at a time and nothing after `DEADLINE_S`.
+What follows on the connection is not signed: where others can write to the network, use TLS (`tls`). Until a peer has
+authenticated, it may send `frames.STRANGER_MAX_BYTES` at a time and nothing after `DEADLINE_S`.
 
-`Dialler` and `Listener` are the conversation without a connection; `dial_handshake` and `answer_handshake` hold it over
+`Dialler` and `Listener` are the handshake without a connection; `dial_handshake` and `answer_handshake` perform it over
 one.
 """
 
@@ -45,26 +45,26 @@ ANY_RUN = "*"
 _NONCE_BYTES = 32
 _NAME_MAX_CHARS = 200
 _REASON_MAX_CHARS = 1_000
-_WELCOME = ""  # The reason of who is not refused.
+_WELCOME = ""  # The reason for a peer that is not refused.
 
-Refuse = Callable[[str], str | None]  # Why a peer of this name is not let in; None if it is.
+Refuse = Callable[[str], str | None]  # Returns why a peer of this name is refused; None if it is not.
 
 
 class HandshakeRefused(FluxError):
-    """The other end knows us and will not talk to us, for a reason: we were declared dead. Or we refused it so."""
+    """One end authenticated the other and refused it for a reason, such as that it was declared dead."""
 
-    def __init__(self, reason: str, who: str = "") -> None:
-        super().__init__(f"{who}{': ' if who else ''}{reason}")
+    def __init__(self, reason: str, event: str = "") -> None:
+        super().__init__(f"{event}{': ' if event else ''}{reason}")
         self.reason = reason
 
 
-def everyone(name: str) -> str | None:
-    """Let in whoever proves to be of the run."""
+def refuse_none(name: str) -> str | None:
+    """Admit every peer that has authenticated."""
     return None
 
 
 class Dialler:
-    """The end that made the connection."""
+    """The handshake at the end that made the connection."""
 
     def __init__(self, name: str, secret: bytes, run: str) -> None:
         self._own = {"protocol": VERSION, "run": run, "name": name, "nonce": secrets.token_bytes(_NONCE_BYTES)}
@@ -74,12 +74,12 @@ class Dialler:
         self._transcript: list[Any] = []
 
     def greet(self) -> dict[str, Any]:
-        """What to say first."""
+        """Return the first frame."""
         return {"kind": "greet", **self._own}
 
     def prove(self, challenge: dict[str, Any]) -> dict[str, Any]:
-        """What to say to the challenge."""
-        _raise_refusal(challenge, _called(self._run))
+        """Return the frame that answers the challenge."""
+        _raise_refusal(challenge, _run_name(self._run))
         _expect(challenge, "challenge")
         if not _is_our_protocol(challenge):
             raise _other_protocol(challenge, "the other end")
@@ -89,13 +89,13 @@ class Dialler:
         return {"kind": "proof", "proof": _proof(self._secret, "dialler", self._transcript, _WELCOME)}
 
     def conclude(self, verdict: dict[str, Any]) -> str:
-        """The listener's name, if it let us in and proved to be of our run."""
-        assert self._transcript, "nothing was proved yet"
+        """Return the listener's name, if it admitted this process and proved to be of the same run."""
+        assert self._transcript, "no proof yet"
         if verdict["kind"] == "refused" and "proof" in verdict:
             reason = _text(verdict, "reason", _REASON_MAX_CHARS)
             self._check(verdict, reason)
             raise HandshakeRefused(reason, f"{self._listener!r} refused this process, {self._own['name']!r}")
-        _raise_refusal(verdict, _called(self._run))
+        _raise_refusal(verdict, _run_name(self._run))
         _expect(verdict, "welcome")
         self._check(verdict, _WELCOME)
         return self._listener
@@ -103,16 +103,16 @@ class Dialler:
     def _check(self, verdict: dict[str, Any], reason: str) -> None:
         if not _is_proof(verdict.get("proof"), self._secret, "listener", self._transcript, reason):
             raise AuthError(
-                f"{self._listener!r} at the other end does not know the secret of {_called(self._run)}, and is not "
+                f"{self._listener!r} at the other end does not know the secret of {_run_name(self._run)}, and is not "
                 "trusted. Is the address the right one, and was the same secret given to it?"
             )
 
 
 class Listener:
-    """The end that accepted the connection. `parting` is what to say before it is closed, if anything."""
+    """The handshake at the end that accepted the connection; `refusal` is the frame to send before closing it."""
 
     def __init__(self, name: str, secret: bytes, run: str) -> None:
-        self.parting: dict[str, Any] | None = None
+        self.refusal: dict[str, Any] | None = None
         self._name = name
         self._run = run
         self._secret = secret
@@ -121,15 +121,15 @@ class Listener:
         self._transcript: list[Any] = []
 
     def challenge(self, greeting: dict[str, Any]) -> dict[str, Any]:
-        """What to say to who greets."""
+        """Return the frame that answers a greeting."""
         _expect(greeting, "greet")
         if not _is_our_protocol(greeting):
-            self.parting = {"kind": "refused", "why": "protocol", "protocol": VERSION}
-            raise _other_protocol(greeting, f"who calls itself {frames.format_value(greeting.get('name'))}")
+            self.refusal = {"kind": "refused", "why": "protocol", "protocol": VERSION}
+            raise _other_protocol(greeting, f"a process that calls itself {frames.format_value(greeting.get('name'))}")
         self._peer = _name(greeting, "name")
         run = _name(greeting, "run")
         if run not in (self._run, ANY_RUN):
-            self.parting = {"kind": "refused", "why": "run"}
+            self.refusal = {"kind": "refused", "why": "run"}
             raise AuthError(
                 f"{self._peer!r} greeted for run {run!r}, and this is run {self._run!r}; give it this run's name, or "
                 "the address of its own run"
@@ -137,20 +137,20 @@ class Listener:
         self._transcript = [VERSION, run, self._peer, self._name, _nonce(greeting), self._nonce]
         return {"kind": "challenge", "protocol": VERSION, "name": self._name, "nonce": self._nonce}
 
-    def judge(self, proof: dict[str, Any], refuse: Refuse = everyone) -> tuple[str, dict[str, Any]]:
-        """The dialler's name and what to say to it, if it proved to be of our run and nothing is against it."""
-        assert self._transcript, "nobody has greeted yet"
+    def judge(self, proof: dict[str, Any], refuse: Refuse = refuse_none) -> tuple[str, dict[str, Any]]:
+        """Return the dialler's name and the frame to send, if it proved to be of this run and is not refused."""
+        assert self._transcript, "no greeting yet"
         _expect(proof, "proof")
         if not _is_proof(proof.get("proof"), self._secret, "dialler", self._transcript, _WELCOME):
-            self.parting = {"kind": "refused", "why": "secret"}
+            self.refusal = {"kind": "refused", "why": "secret"}
             raise AuthError(
-                f"who calls itself {self._peer!r} does not know the secret of run {self._run!r}; if it belongs to the "
-                "run, start it with the same secret"
+                f"a process that calls itself {self._peer!r} does not know the secret of run {self._run!r}; if it "
+                "belongs to the run, start it with the same secret"
             )
         reason = refuse(self._peer)
         if reason is not None:
             reason = reason[:_REASON_MAX_CHARS] or "no reason was given"
-            self.parting = {"kind": "refused", "reason": reason, "proof": self._prove(reason)}
+            self.refusal = {"kind": "refused", "reason": reason, "proof": self._prove(reason)}
             raise HandshakeRefused(reason, f"{self._peer!r} was refused")
         return self._peer, {"kind": "welcome", "proof": self._prove(_WELCOME)}
 
@@ -161,16 +161,16 @@ class Listener:
 async def dial_handshake(
     sock: socket.socket, *, name: str, secret: bytes, run: str, deadline_s: float = DEADLINE_S
 ) -> str:
-    """Greet over a connection that this process made; return the listener's name.
+    """Perform the handshake over a connection that this process made; return the listener's name.
 
-    `AuthError` and `HandshakeRefused` are final; an `OSError`, such as a timeout, is worth another try. When anything
-    is raised the connection is closed.
+    `AuthError` and `HandshakeRefused` are final; an `OSError`, such as a timeout, is worth a retry. When anything is
+    raised the connection is closed.
     """
     dialler, reader = Dialler(name, secret, run), Reader(sock)
-    with _closed_unless_greeted(sock, deadline_s):
-        await _say(sock, dialler.greet())
-        await _say(sock, dialler.prove(await _hear(reader)))
-        return dialler.conclude(await _hear(reader))
+    with _close_on_error(sock, deadline_s):
+        await _send(sock, dialler.greet())
+        await _send(sock, dialler.prove(await _receive(reader)))
+        return dialler.conclude(await _receive(reader))
 
 
 async def answer_handshake(
@@ -179,35 +179,35 @@ async def answer_handshake(
     name: str,
     secret: bytes,
     run: str,
-    refuse: Refuse = everyone,
+    refuse: Refuse = refuse_none,
     deadline_s: float = DEADLINE_S,
 ) -> str:
-    """Answer a greeting on a connection that was accepted; return the dialler's name.
+    """Perform the handshake over a connection that was accepted; return the dialler's name.
 
-    `refuse` is asked about one that has proved to be of the run: a reason sends it away. When anything is raised
-    (`AuthError`, `HandshakeRefused`, `BadFrame`, `OSError`) the connection is closed.
+    `refuse` is called for a dialler that has proved to be of the run; one with a reason is refused. When anything is
+    raised (`AuthError`, `HandshakeRefused`, `BadFrame`, `OSError`) the connection is closed.
     """
     listener, reader = Listener(name, secret, run), Reader(sock)
-    with _closed_unless_greeted(sock, deadline_s):
+    with _close_on_error(sock, deadline_s):
         try:
-            await _say(sock, listener.challenge(await _hear(reader)))
-            peer, welcome = listener.judge(await _hear(reader), refuse)
+            await _send(sock, listener.challenge(await _receive(reader)))
+            peer, welcome = listener.judge(await _receive(reader), refuse)
         except FluxError:
-            if listener.parting is not None:
-                await _part(sock, listener.parting)
+            if listener.refusal is not None:
+                await _send_and_close(sock, listener.refusal)
             raise
-        await _say(sock, welcome)
+        await _send(sock, welcome)
         return peer
 
 
 @contextlib.contextmanager
-def _closed_unless_greeted(sock: socket.socket, deadline_s: float) -> Iterator[None]:
+def _close_on_error(sock: socket.socket, deadline_s: float) -> Iterator[None]:
     try:
-        with trio.move_on_after(deadline_s) as patience:
+        with trio.move_on_after(deadline_s) as deadline:
             yield
             return
-        assert patience.cancelled_caught
-        raise TimeoutError(f"the other end did not finish its greeting within {deadline_s:g} s")
+        assert deadline.cancelled_caught
+        raise TimeoutError(f"the other end did not finish the handshake within {deadline_s:g} s")
     except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
         sock.close()
         raise
@@ -220,21 +220,21 @@ def _closed_unless_greeted(sock: socket.socket, deadline_s: float) -> Iterator[N
 
 
 async def refuse_plain(sock: socket.socket) -> None:
-    """Tell a dialler that greets without TLS why it is not let in, and close the connection."""
-    await _part(sock, {"kind": "refused", "why": "tls"})
+    """Send a dialler that greets without TLS the reason why it is refused, and close the connection."""
+    await _send_and_close(sock, {"kind": "refused", "why": "tls"})
 
 
-async def _say(sock: socket.socket, header: dict[str, Any]) -> None:
+async def _send(sock: socket.socket, header: dict[str, Any]) -> None:
     await write_all(sock, frames.encode(header))
 
 
-async def _part(sock: socket.socket, header: dict[str, Any]) -> None:
+async def _send_and_close(sock: socket.socket, header: dict[str, Any]) -> None:
     with contextlib.suppress(OSError):
-        await _say(sock, header)
+        await _send(sock, header)
     await close_gently(sock)
 
 
-async def _hear(reader: Reader) -> dict[str, Any]:
+async def _receive(reader: Reader) -> dict[str, Any]:
     header, _, _ = await reader.read_frame(frames.STRANGER_MAX_BYTES, 0)
     return header
 
@@ -247,12 +247,12 @@ def _is_proof(given: Any, secret: bytes, role: str, transcript: list[Any], reaso
     return isinstance(given, bytes) and hmac.compare_digest(given, _proof(secret, role, transcript, reason))
 
 
-def _called(run: str) -> str:
+def _run_name(run: str) -> str:
     return "the run there" if run == ANY_RUN else f"run {run!r}"
 
 
 def _raise_refusal(header: dict[str, Any], run: str) -> None:
-    """An unproved refusal says that this connection is of no use, and no more."""
+    """Raise the error for a refusal without a proof, which is valid for this connection only."""
     if header["kind"] != "refused":
         return
     why = header.get("why")
@@ -267,10 +267,10 @@ def _raise_refusal(header: dict[str, Any], run: str) -> None:
         )
     if why == "tls":
         raise AuthError(
-            "the other end talks over TLS only, and this process was given no certificate: start it with "
-            f"{TLS_OPTIONS}, as the other one was"
+            "the other end accepts TLS only, and this process has no certificate: start it with "
+            f"{TLS_OPTIONS}, as the other one"
         )
-    raise frames.BadFrame(f"refused, for no reason that this release knows: {frames.format_value(why)}")
+    raise frames.BadFrame(f"refused, for a reason unknown to this release: {frames.format_value(why)}")
 
 
 def _is_our_protocol(header: dict[str, Any]) -> bool:
@@ -278,10 +278,10 @@ def _is_our_protocol(header: dict[str, Any]) -> bool:
     return type(theirs) is int and theirs == VERSION
 
 
-def _other_protocol(header: dict[str, Any], who: str) -> AuthError:
+def _other_protocol(header: dict[str, Any], peer: str) -> AuthError:
     return AuthError(
-        f"{who} speaks protocol version {frames.format_value(header.get('protocol'))}, this process {VERSION}; run one "
-        "release everywhere"
+        f"{peer} speaks protocol version {frames.format_value(header.get('protocol'))}, this process {VERSION}; run "
+        "one release everywhere"
     )
 
 

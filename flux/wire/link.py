@@ -2,29 +2,29 @@
 
 A link decides nothing. Sockets are non-blocking and read and written until they would block, because
 the loop that serves them is busy with an operator for milliseconds at a time: what the kernel has
-buffered by then is taken in one go. The queue is not bounded here: a machine's pool bounds what it sends.
+buffered by then is read at once. The queue is not bounded here: a machine's pool bounds what it sends.
 
-A connection may break while both processes live. Frames are numbered by counting them; each end counts those
-that it has received whole, and tells the other now and then. A frame is kept until the peer has told that it
-has it. When another connection stands (`resume`), both ends say how far they have come, and each repeats what
-the other lacks: callers see one stream of frames, nothing lost, repeated or reordered.
+A connection may break while both processes live. Frames are numbered by counting them. Each end counts those that it
+has received whole, and acknowledges them now and then. A frame is kept until the peer has acknowledged it. On a new
+connection (`resume`) both ends send how many frames they have received, and each replays what the other lacks. Callers
+see one stream of frames: nothing lost, repeated or reordered.
 
-Who receives may find that a frame makes no sense, and `refuse` it: the connection is given up, and over the next one it
-comes again. Much that is to be sent at once is made frame by frame when its turn comes (`send_batch_later`).
+A receiver may `refuse` a frame with invalid content: the connection is dropped, and the next one replays the frame.
+Frames that are many at once can be made one by one when their turn comes (`send_batch_later`).
 
 Some frames are *bulk*: the chunks of a partition's state. They go between other frames, one after each, in an order of
-their own, and never are more than `_BULK_BYTES` of them on their way: what is sent behind them waits for no more.
+their own. At most `_BULK_BYTES` of them are in flight: frames sent after them wait for no more.
 
-What is kept is the memory that was sent, not a copy. It is bounded by what the kernel holds for both ends, what
-is begun (`_SEND_BYTES`), what goes out before the reader has its turn (twice `_TURN_BYTES`), what has come and was
-not told (`_TELL_BYTES` or `_TELL_FRAMES`), and a frame at the end of each: 60 MiB and a few frames. At full load,
-with frames of 3.7 MB, 64 MB were the most. Telling costs time, because the sender is woken to hear it: every mebibyte,
+What is kept is the memory that was sent, not a copy. It is bounded by what the kernel holds for both ends, what is
+begun (`_SEND_BYTES`), what goes out before the reader has its turn (twice `_TURN_BYTES`), what is received and not
+acknowledged (`_ACK_BYTES` or `_ACK_FRAMES`), and a frame at the end of each: 60 MiB and a few frames. At full load,
+with frames of 3.7 MB, 64 MB were the most. An acknowledgement costs time, because it wakes the sender: every mebibyte,
 2 % of a link's throughput, and 5 % where there is more work than cores; every eight, half of that.
 
 Frames of the link's own, which callers never see, are not counted:
 
-    {"kind": "resume", "n": frames received so far}     the first on a connection, from both ends
-    {"kind": "got", "n": frames received so far}        at least every `_TELL_BYTES` or `_TELL_FRAMES`
+    {"kind": "resume", "n": frames received until now}  the first on a connection, from both ends
+    {"kind": "got", "n": frames received until now}     at least every `_ACK_BYTES` or `_ACK_FRAMES`
     {"kind": "closed"}                                  closed for good; without it, a connection has only broken
 """
 
@@ -46,13 +46,13 @@ from .sockets import BLOCKED, Reader, until_ready, write_all
 
 _BUFFER_BYTES = 4 << 20  # Kernel buffers asked for: about two frames of 32 Ki rows.
 _SEND_PARTS_MAX = 64  # Parts of one sendmsg call.
-_SEND_BYTES = 8 << 20  # No more parts behind this many bytes: what is to be told goes between them.
-_TURN_BYTES = 16 << 20  # To a peer that takes them at once; then the reader may hear what it tells.
-_TELL_BYTES = 1 << 20
-_TELL_FRAMES = 64
-_BULK_BYTES = 4 << 20  # Begun, and not told as received.
-_BULK_WAITING_MAX = 2  # Frames that one should have ready; more only take memory.
-_RESUME_S = 5.0
+_SEND_BYTES = 8 << 20  # No more parts after this many bytes: acknowledgements go between them.
+_TURN_BYTES = 16 << 20  # To a peer that takes them at once; then the reader may read its acknowledgements.
+_ACK_BYTES = 1 << 20
+_ACK_FRAMES = 64
+_BULK_BYTES = 4 << 20  # Begun, and not acknowledged.
+_BULK_WAITING_FRAMES_MAX = 2  # Frames to have ready; more only take memory.
+_RESUME_TIMEOUT_S = 5.0
 _NO_FILES_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _NO_FILES_LEFT_PAUSE_S = 0.1
 _OWN_KINDS = ("resume", "got", "closed")
@@ -75,7 +75,7 @@ class LinkClosed(Exception):
 
 
 def tune(sock: socket.socket) -> None:
-    """Non-blocking, with large kernel buffers (the system may grant less), and no frame waits for the next one."""
+    """Make a socket non-blocking, with large kernel buffers (the system may grant less) and without Nagle's delay."""
     sock.setblocking(False)
     if sock.family != socket.AF_UNIX:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -84,7 +84,7 @@ def tune(sock: socket.socket) -> None:
 
 
 class Link:
-    """Frames to and from one peer; frames sent while no connection stands wait for one.
+    """Frames to and from one peer; frames sent while there is no connection wait for one.
 
     `write` runs as a task for as long as the link lives. One task receives::
 
@@ -98,28 +98,28 @@ class Link:
     def __init__(self, peer: str, sock: socket.socket | None = None) -> None:
         self.peer = peer
         self.closed = False  # For good, by either end.
-        self.connected = False  # Whether a connection stands or has stood.
+        self.connected = False  # Whether there is or was a connection.
         self._sock: socket.socket | None = None
         self._reader: Reader | None = None
-        self._newest: socket.socket | None = None  # Of several connections that want to go on, the last one may.
+        self._newest: socket.socket | None = None  # Of several connections that resume at once, the last one wins.
         self._unwritable: socket.socket | None = None
         self._wake = trio.Event()  # The writer has something to do.
-        self._stands = trio.Event()  # A connection stands, or the link is closed.
+        self._stands = trio.Event()  # There is a connection, or the link is closed.
         self._waiting: deque[_Frame | Later] = deque()
         self._bulk: deque[_Frame] = deque()
-        self._again: deque[_Frame] = deque()  # To be repeated over this connection, before all others.
+        self._replay: deque[_Frame] = deque()  # To be replayed over this connection, before all others.
         self._bulk_bytes = 0  # Of what is kept.
-        self._bulk_moved = trio.Event()  # There may be room for more of it.
-        self._parts: deque[memoryview] = deque()  # What is being written: whole frames, but for what has gone out.
+        self._bulk_moved = trio.Event()  # There may be room for more bulk frames.
+        self._parts: deque[memoryview] = deque()  # Being written: whole frames, but for what has gone out.
         self._parts_bytes = 0
-        self._kept: deque[_Frame] = deque()  # Begun or written, and not told as received.
-        self._told = 0  # Frames that the peer has told to have.
+        self._kept: deque[_Frame] = deque()  # Begun or written, and not acknowledged.
+        self._acked = 0  # Frames that the peer has acknowledged.
         self._got = 0  # Frames received.
-        self._untold_frames = 0
-        self._untold_bytes = 0
-        self._read_last = False  # Whether the frame that was received last can still be refused.
+        self._unacked_frames = 0  # Received, and not acknowledged to the peer.
+        self._unacked_bytes = 0
+        self._can_refuse = False  # Whether the frame that was received last can still be refused.
         self._schemas_before = 0
-        self._later = 0  # Of what waits, how much is still to be made.
+        self._unmade = 0  # Of the frames that wait, those still to be made.
         self._schemas_out: dict[bytes, int] = {}
         self._batches = Batches()
         if sock is not None:
@@ -127,7 +127,7 @@ class Link:
 
     @property
     def broken(self) -> bool:
-        """Whether no connection stands, and the link is not closed: it may be resumed."""
+        """Whether there is no connection, and the link is not closed: it may be resumed."""
         return self._sock is None and not self.closed
 
     @property
@@ -137,26 +137,26 @@ class Link:
 
     @property
     def silent_s(self) -> float:
-        """For how long nothing has come, while a connection stands; a long frame on a slow one comes in pieces."""
-        return 0.0 if self._reader is None else trio.current_time() - self._reader.heard_at
+        """For how long the connection has delivered nothing, not even a part of a frame; 0 without a connection."""
+        return 0.0 if self._reader is None else trio.current_time() - self._reader.received_at
 
     @property
     def kept_bytes(self) -> int:
-        """What is written or being written, and kept because the peer may not have it."""
+        """The bytes written or being written, and kept because the peer has not acknowledged them."""
         return sum(len(part) for frame in self._kept for part in frame.parts)
 
     # Connections.
 
     def connect(self, sock: socket.socket) -> None:
-        """The first connection of a link that is never resumed: what waited may go."""
+        """Use the first connection of a link that is never resumed, and send what waited for it."""
         assert not self.connected, f"a second connection to {self.peer}"
         self._use(sock, Reader(sock))
 
     async def resume(self, sock: socket.socket) -> None:
         """Go on over a new connection where the last one broke, or begin. Both ends of it must do this.
 
-        The last connection ends, if it did not yet. `OSError` says that the new one broke too or was overtaken by
-        a newer one; `BadFrame`, that the peer is not at the other end of this link, so that going on is impossible.
+        The last connection ends, if it did not yet. `OSError`: the new one broke too, or a newer one replaced it.
+        `BadFrame`: the process at its other end is not the peer of this link, which can then never be resumed.
         """
         if self.closed:
             sock.close()
@@ -165,50 +165,50 @@ class Link:
         self._newest = sock
         reader = Reader(sock)
         try:
-            with trio.move_on_after(_RESUME_S) as patience:
+            with trio.move_on_after(_RESUME_TIMEOUT_S) as deadline:
                 await write_all(sock, frames.encode({"kind": "resume", "n": self._got}))
                 header, _, _ = await reader.read_frame(frames.STRANGER_MAX_BYTES, 0)
-            if patience.cancelled_caught:
-                raise TimeoutError(f"{self.peer} did not say within {_RESUME_S:g} s how far it has come")
+            if deadline.cancelled_caught:
+                raise TimeoutError(f"no resume frame from {self.peer} within {_RESUME_TIMEOUT_S:g} s")
             if self._newest is not sock:
                 raise ConnectionAbortedError(f"a newer connection to {self.peer} took the place of this one")
             if header["kind"] != "resume":
                 raise frames.BadFrame(
-                    f"expected that {self.peer} resumes its link, got {frames.format_value(header['kind'])}"
+                    f"expected a resume frame from {self.peer}, got {frames.format_value(header['kind'])}"
                 )
-            self._forget(header.get("n"))
+            self._take_ack(header.get("n"))
         except BaseException:
             _shut(sock)
             raise
-        self._again.extendleft(reversed(self._kept))
+        self._replay.extendleft(reversed(self._kept))
         self._kept.clear()
         self._bulk_bytes = 0
         self._use(sock, reader)
 
     async def resumed(self) -> bool:
-        """Wait until a connection stands; False if the link is closed instead."""
+        """Wait until there is a connection; return False if the link is closed instead."""
         while self._sock is None and not self.closed:
             await self._stands.wait()
         return not self.closed
 
     def drop(self) -> None:
-        """Give the connection up; the link may be resumed."""
+        """Drop the connection; the link may be resumed."""
         if not self.closed:
             self._break()
 
     def refuse(self) -> None:
-        """The frame that was received last makes no sense: give the connection up; over the next one it comes again.
+        """Reject the frame that was received last: drop the connection; the next one replays the frame.
 
-        To be called before the next frame is awaited: then it has not been told that this one is here.
+        To be called before the next frame is awaited: until then this one is not acknowledged.
         """
-        if self._read_last:
-            self._read_last = False
+        if self._can_refuse:
+            self._can_refuse = False
             self._got -= 1
-            self._batches.unlearn(self._schemas_before)
+            self._batches.truncate_schemas(self._schemas_before)
         self.drop()
 
     def close(self) -> None:
-        """Close the link for good, and let the other end know if that is possible at once. Everything kept is freed."""
+        """Close the link for good, free everything kept, and notify the other end if that is possible at once."""
         if self.closed:
             return
         self.closed = True
@@ -218,9 +218,9 @@ class Link:
         self._break()
         self._newest = None
         self._waiting.clear()
-        self._later = 0
+        self._unmade = 0
         self._bulk.clear()
-        self._again.clear()
+        self._replay.clear()
         self._kept.clear()
         self._bulk_moved.set()
         self._wake.set()
@@ -229,12 +229,12 @@ class Link:
     def _use(self, sock: socket.socket, reader: Reader) -> None:
         self._sock, self._reader = sock, reader
         self.connected = True
-        self._untold_frames = self._untold_bytes = 0
+        self._unacked_frames = self._unacked_bytes = 0
         self._wake.set()
         self._stands.set()
 
     def _break(self) -> None:
-        """No connection stands any more; whoever waits for it ends."""
+        """Close the connection; tasks that wait for it end."""
         self._parts.clear()
         self._parts_bytes = 0
         if self._sock is not None:
@@ -245,7 +245,7 @@ class Link:
     # Frames out.
 
     def send(self, header: dict[str, Any], body: FrameBody = None, bulk: bool = False) -> None:
-        """Queue one frame; it never blocks. What is `bulk` lets other frames pass, and keeps its own order."""
+        """Queue one frame; it never blocks. Other frames overtake `bulk` frames, which keep their own order."""
         assert header["kind"] not in _OWN_KINDS, f"a frame of kind {header['kind']!r} is the link's own"
         if self.closed:
             return
@@ -257,23 +257,23 @@ class Link:
         self._wake.set()
 
     async def bulk_room(self) -> bool:
-        """Wait until it is worth queueing the next bulk frame; False if the link is closed."""
-        while len(self._bulk) >= _BULK_WAITING_MAX and not self.closed:
+        """Wait until it is worth queueing the next bulk frame; return False if the link is closed."""
+        while len(self._bulk) >= _BULK_WAITING_FRAMES_MAX and not self.closed:
             await self._bulk_moved.wait()
         return not self.closed
 
     def send_batch(self, header: dict[str, Any], batch: pa.RecordBatch | None, encoded: FrameBody = None) -> None:
         """Queue a frame whose body is a record batch; its schema travels once per link."""
-        if self._later:  # Schemas are numbered in the order in which frames go, and those before may have new ones.
+        if self._unmade:  # Schemas are numbered in the order of frames, and earlier frames may have new ones.
             self.send_batch_later(lambda: (header, batch, encoded))
         elif not self.closed:
             self._waiting.append(self._batch_frame(header, batch, encoded))
             self._wake.set()
 
     def send_batch_later(self, make: Later) -> None:
-        """As `send_batch`, and what is sent is made when its turn comes: much of it takes no memory before."""
+        """Queue a frame as `send_batch` does, to be made when its turn comes: until then it takes no memory."""
         if not self.closed:
-            self._later += 1
+            self._unmade += 1
             self._waiting.append(make)
             self._wake.set()
 
@@ -303,7 +303,7 @@ class Link:
                         await trio.lowlevel.checkpoint()
                         continue
                 except OSError:
-                    # The reader still takes what has come, finds the end behind it and breaks the connection.
+                    # The reader still takes what has arrived, then finds the end and breaks the connection.
                     self._unwritable = sock
                     with contextlib.suppress(OSError):
                         sock.shutdown(socket.SHUT_RDWR)
@@ -312,7 +312,7 @@ class Link:
             await self._wake.wait()
 
     def _write_some(self, sock: socket.socket) -> bool:
-        """Send until nothing is left, the socket would block, or it is others' turn; whether nothing is left."""
+        """Send until nothing is left, the socket would block, or the turn is over; return whether nothing is left."""
         parts, turn_bytes = self._parts, 0
         while turn_bytes < _TURN_BYTES:
             if self._parts_bytes < _SEND_BYTES:
@@ -326,18 +326,18 @@ class Link:
                 sent -= len(parts.popleft())
             if sent:
                 parts[0] = parts[0][sent:]
-            if self._later:
+            if self._unmade:
                 break
         return False
 
     def _begin_some(self) -> None:
-        """Begin as many of the next frames as are worth one call; what is to be told goes before them."""
-        if self._untold_bytes >= _TELL_BYTES or self._untold_frames >= _TELL_FRAMES:
-            self._untold_frames = self._untold_bytes = 0
+        """Begin as many of the next frames as are worth one call; an acknowledgement that is due goes first."""
+        if self._unacked_bytes >= _ACK_BYTES or self._unacked_frames >= _ACK_FRAMES:
+            self._unacked_frames = self._unacked_bytes = 0
             self._begin((memoryview(frames.encode({"kind": "got", "n": self._got})),))
         while self._parts_bytes < _SEND_BYTES and len(self._parts) < _SEND_PARTS_MAX:
-            if self._again:
-                self._begin_next(self._again)
+            if self._replay:
+                self._begin_next(self._replay)
                 continue
             has_bulk = bool(self._bulk) and self._bulk_bytes < _BULK_BYTES
             if not self._waiting and not has_bulk:
@@ -348,13 +348,13 @@ class Link:
                 self._begin_next(self._bulk)
                 self._bulk_moved.set()
                 self._bulk_moved = trio.Event()
-            if self._later:
-                break  # To make frames takes time: what is begun goes first, and others have their turn.
+            if self._unmade:
+                break  # Making frames takes time: what is begun goes first, and other tasks have their turn.
 
     def _begin_next(self, queue: deque[_Frame] | deque[_Frame | Later]) -> None:
         frame = queue.popleft()
         if not isinstance(frame, _Frame):
-            self._later -= 1
+            self._unmade -= 1
             frame = self._batch_frame(*frame())
         self._kept.append(frame)
         self._bulk_bytes += frame.bulk_bytes
@@ -374,16 +374,16 @@ class Link:
             self._wake.set()
 
     async def drain(self) -> None:
-        """Return when everything queued has gone out, or the link is closed."""
-        while (self._again or self._waiting or self._bulk or self._parts) and not self.closed:
+        """Wait until everything queued has gone out, or the link is closed."""
+        while (self._replay or self._waiting or self._bulk or self._parts) and not self.closed:
             await trio.sleep(0.001)
 
     # Frames in.
 
     async def receive(self) -> tuple[dict[str, Any], FrameBody] | None:
-        """The next frame; None when none can come on this connection, because it broke or the link is closed."""
-        self._read_last = False
-        self._tell_if_due()
+        """Return the next frame; None if this connection broke or the link is closed."""
+        self._can_refuse = False
+        self._send_ack_if_due()
         while self._reader is not None:
             reader = self._reader
             try:
@@ -398,49 +398,49 @@ class Link:
                 raise
             kind = header["kind"]
             if kind == "got":
-                self._forget(header.get("n"))
+                self._take_ack(header.get("n"))
             elif kind == "closed":
                 self.close()
             else:
                 self._got += 1
-                self._untold_frames += 1
-                self._untold_bytes += size
-                self._read_last, self._schemas_before = True, self._batches.known
+                self._unacked_frames += 1
+                self._unacked_bytes += size
+                self._can_refuse, self._schemas_before = True, self._batches.schema_count
                 return header, body
         return None
 
     def decode_batch(self, header: dict[str, Any], body: FrameBody) -> pa.RecordBatch | None:
-        """The record batch of a frame sent with `send_batch`, in the frame's own memory. In the order received."""
+        """Return the record batch of a frame sent with `send_batch`, in the frame's memory. Call it in their order."""
         if "of" not in header:
             return None
         if "schema" in header:
-            self._batches.learn(header["of"], header["schema"])
+            self._batches.add_schema(header["of"], header["schema"])
         return self._batches.read(header["of"], body)
 
-    def _tell_if_due(self) -> None:
-        """Tell what has come and was taken. This task does it: the writer's turn may be long in coming."""
-        if self._untold_bytes < _TELL_BYTES and self._untold_frames < _TELL_FRAMES:
+    def _send_ack_if_due(self) -> None:
+        """Acknowledge the frames that the caller took. This task does it: the writer may have to wait for its turn."""
+        if self._unacked_bytes < _ACK_BYTES and self._unacked_frames < _ACK_FRAMES:
             return
         if self._sock is None or self._sock is self._unwritable:
             return
         with contextlib.suppress(OSError):
             if self._write_some(self._sock):
                 return
-        self._wake.set()  # There is more, or it would block, or it has failed: the writer knows what to do.
+        self._wake.set()  # There is more, or it would block, or it has failed: the writer handles each.
 
-    def _forget(self, n: Any) -> None:
-        """The peer has told that it has `n` frames."""
-        last = self._told + len(self._kept)
-        if type(n) is not int or not self._told <= n <= last:
+    def _take_ack(self, n: Any) -> None:
+        """Free the frames up to `n`, which the peer has acknowledged."""
+        last = self._acked + len(self._kept)
+        if type(n) is not int or not self._acked <= n <= last:
             raise frames.BadFrame(
                 f"{self.peer} acknowledges {frames.format_value(n)} frames; it was sent {last:,}, and has acknowledged "
-                f"{self._told:,} before. It is not the process that this link was made with"
+                f"{self._acked:,} before. It is not the process that this link began with"
             )
-        for _ in range(n - self._told):
+        for _ in range(n - self._acked):
             self._bulk_bytes -= self._kept.popleft().bulk_bytes
-        self._told = n
+        self._acked = n
         if self._bulk:
-            self._wake.set()  # It may have waited for this.
+            self._wake.set()  # Bulk frames may have waited for this.
 
 
 def _frame(header: dict[str, Any], body: FrameBody) -> _Frame:

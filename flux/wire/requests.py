@@ -158,15 +158,15 @@ def failure_frame(error: Exception) -> dict[str, Any]:
 
 
 class Unanswered(FluxError):
-    """Nobody is there, or who was there went away without an answer."""
+    """No process listens there, or it closed the connection without an answer."""
 
 
 class RequestTimeout(Unanswered):
-    """Somebody may be there: no answer came in the time for it."""
+    """No answer within the timeout; a process may still listen there."""
 
 
 def command(secret: bytes, tls: Tls | None = None) -> Identity:
-    """A command that knows the secret of a run, and not what the run is called."""
+    """Return the identity of a command that knows the secret of a run, and not its name."""
     return Identity(name=COMMAND, run=ANY_RUN, secret=secret, tls=tls)
 
 
@@ -206,7 +206,7 @@ async def _answer(where: str, own: Identity, request: Request, timeout_s: float)
 
 
 def listens(where: str) -> bool:
-    """Whether somebody listens at `where`."""
+    """Whether a process listens at `where`."""
     try:
         with address.connect_blocking(where, _CONNECT_TIMEOUT_S):
             return True

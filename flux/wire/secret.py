@@ -1,7 +1,7 @@
-"""The secret of a run: whoever knows it is one of its processes.
+"""The secret of a run, by which its processes authenticate each other.
 
-A local run makes one and hands it to the processes it starts. Processes on other machines are given it in a
-file, or in the environment; never on a command line, which every user of a machine can read.
+A local run makes one and passes it to the processes it starts. Processes on other machines get it from a file or from
+the environment; never from a command line, which every user of a machine can read.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from ..types.errors import AuthError
 VARIABLE = "FLUX_SECRET"
 
 _NEW_BYTES = 32
-_LEAST_BYTES = 16  # Shorter ones can be guessed by who has overheard one greeting.
+_MIN_BYTES = 16  # A shorter one can be guessed from one recorded handshake.
 
 
 def new_secret() -> bytes:
-    """A secret that nobody can guess."""
+    """Return a random secret."""
     return secrets.token_bytes(_NEW_BYTES)
 
 
 def secret_from(path: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> bytes:
-    """The secret in the file at `path`, or else in the variable FLUX_SECRET. Blanks around it do not count.
+    """Return the secret in the file at `path`, or else in the variable FLUX_SECRET, without blanks around it.
 
     >>> secret_from(environ={"FLUX_SECRET": "correct horse battery staple"})
     b'correct horse battery staple'
@@ -43,9 +43,9 @@ def secret_from(path: str | Path | None = None, environ: Mapping[str, str] = os.
     secret = secret.strip()
     if not secret:
         raise AuthError(f"{source} is empty; write the run's secret into it, the same for every process of the run")
-    if len(secret) < _LEAST_BYTES:
+    if len(secret) < _MIN_BYTES:
         raise AuthError(
-            f"the secret in {source} has only {len(secret)} bytes and may be guessed; {_LEAST_BYTES} are the least: "
+            f"the secret in {source} has only {len(secret)} bytes and may be guessed; {_MIN_BYTES} are the minimum: "
             "`openssl rand -hex 32` makes a good one"
         )
     return secret
@@ -58,6 +58,6 @@ def _read(path: Path) -> bytes:
             secret = file.read()
     except OSError as error:
         raise AuthError(f"cannot read the run's secret from {path}: {error.strerror}") from error
-    if mode & (stat.S_IWGRP | stat.S_IRWXO):  # A group may read it: somebody has made the group for that.
+    if mode & (stat.S_IWGRP | stat.S_IRWXO):  # A group may read it: it was made for that.
         raise AuthError(f"others than its owner can open {path}, which holds the run's secret: `chmod 600 {path}`")
     return secret

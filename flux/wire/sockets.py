@@ -1,8 +1,7 @@
-"""Sockets: reading and writing non-blocking ones under trio, encrypted or not.
+"""Sockets: reading and writing non-blocking sockets under trio, encrypted or not.
 
-A plain socket that would block says so by `BlockingIOError`; one with TLS says which way it must wait, and that
-may be the other one than it was asked to go. All else here is alike for both. A connection that ends, whatever
-way, is an `OSError`.
+A plain socket that would block raises `BlockingIOError`. One with TLS raises which direction it waits for, which may be
+the opposite of the call's. All else here is alike for both. A connection that ends in any way is an `OSError`.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from . import frames
 
 BLOCKED = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
-_STEP_BYTES = 16 << 20  # Memory for what is announced is taken as it comes, from here on.
-_FRAMES_WITHOUT_A_PAUSE = 64  # A peer that sends faster than we read must not keep the loop from others.
-_BUSY_S = 0.001
-_PART_S = 1.0
-_PART_READS = 16
+_STEP_BYTES = 16 << 20  # A longer body gets memory as it arrives, not as it is announced.
+_FRAMES_PER_TURN = 64  # A peer that sends faster than this process reads must not starve other tasks.
+_BUSY_PAUSE_S = 0.001
+_LINGER_S = 1.0
+_LINGER_READS = 16
 
 
 async def until_ready(sock: socket.socket, blocked: OSError, *, reading: bool) -> None:
@@ -37,8 +36,8 @@ async def until_ready(sock: socket.socket, blocked: OSError, *, reading: bool) -
         else:
             await trio.lowlevel.wait_writable(sock)
     except trio.BusyResourceError:
-        # TLS wants to go the other way than asked, where another task waits. It is rare: new keys.
-        await trio.sleep(_BUSY_S)
+        # TLS waits for the direction of another task's wait. It is rare: new keys.
+        await trio.sleep(_BUSY_PAUSE_S)
     except trio.ClosedResourceError:
         raise ConnectionAbortedError("the connection was closed at this end") from None
 
@@ -54,12 +53,12 @@ async def write_all(sock: socket.socket, data: bytes) -> None:
 
 
 async def close_gently(sock: socket.socket) -> None:
-    """Close a connection so that what was said last arrives: closing with something unread may take it back."""
+    """Close a connection so that the last frame arrives: closing with unread data may discard it."""
     try:
         sock.setblocking(False)
-        with contextlib.suppress(OSError), trio.move_on_after(_PART_S):
+        with contextlib.suppress(OSError), trio.move_on_after(_LINGER_S):
             socket.socket.shutdown(sock, socket.SHUT_WR)
-            for _ in range(_PART_READS):
+            for _ in range(_LINGER_READS):
                 await trio.lowlevel.wait_readable(sock)
                 if not socket.socket.recv(sock, frames.STRANGER_MAX_BYTES):
                     break
@@ -71,18 +70,18 @@ class Reader:
     """Reads the frames of one connection."""
 
     def __init__(self, sock: socket.socket) -> None:
-        self.within_a_frame = False  # Whoever gives up now cannot read on: where the next begins is unknown.
-        self.heard_at = trio.current_time()  # When something came last, be it a part of a frame.
+        self.within_a_frame = False  # A read cancelled now cannot resume: where the next frame begins is unknown.
+        self.received_at = trio.current_time()  # When the last bytes arrived, be it a part of a frame.
         self._sock = sock
         self._prefix = memoryview(bytearray(frames.PREFIX.size))
-        self._frames = 0  # Since it last waited.
+        self._frames = 0  # Since the last wait.
 
     async def read_frame(
         self, header_max: int = frames.HEADER_MAX_BYTES, body_max: int = frames.BODY_MAX_BYTES
     ) -> tuple[dict[str, Any], Any, int]:
-        """The next frame: its header, its body or None, and how many bytes it took."""
+        """Return the next frame: its header, its body or None, and its size in bytes."""
         self._frames += 1
-        if self._frames > _FRAMES_WITHOUT_A_PAUSE:
+        if self._frames > _FRAMES_PER_TURN:
             self._frames = 0
             await trio.lowlevel.checkpoint()
         await self._fill(self._prefix)
@@ -96,7 +95,7 @@ class Reader:
         return header, body, frames.PREFIX.size + header_bytes + body_bytes
 
     async def _read(self, size: int) -> memoryview:
-        """As many bytes; memory for them is never more than `_STEP_BYTES` or twice what has come."""
+        """Return `size` bytes; memory for them is never more than `_STEP_BYTES` or twice what has arrived."""
         whole = np.empty(min(size, _STEP_BYTES), dtype=np.uint8)
         await self._fill(memoryview(whole))  # type: ignore[arg-type]
         while len(whole) < size:
@@ -116,5 +115,5 @@ class Reader:
             if count == 0:
                 raise ConnectionResetError("the other end has closed the connection")
             self.within_a_frame = True
-            self.heard_at = trio.current_time()
+            self.received_at = trio.current_time()
             buffer = buffer[count:]

@@ -1,8 +1,7 @@
-"""Words of the standard library, of numpy, pandas and Arrow: values that state may hold without anybody naming them.
+"""Types of the standard library, numpy, pandas and Arrow that state may hold without naming them in `state_types`.
 
-By exact type: what is derived from one of these may be more than it, and is the user's to name or to encode. Each has
-a word for the wire, what makes a plain value of it, and what makes it of that again; the latter is given what a peer
-has sent, and makes nothing but such a value, or raises.
+By exact type: a derived class may hold more, so the user names or encodes it. Each type has a word for the wire, a
+function to a plain value, and one back. The latter gets data of a peer: it returns a value of the type, or raises.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ FACTORIES: dict[str, Callable[[], Any]] = {
 }
 
 
-class Unknown(Exception):
-    """A value that is in nobody's vocabulary; `why` there is more to say about it, and `advice` other than the usual.
+class UnknownValue(Exception):
+    """A value of a type that state cannot hold; `why` adds a reason, and `advice` replaces the usual one.
 
-    In the advice HOOKS stands for what there is to say of `encode_state` and `decode_state`.
+    In the advice HOOKS stands for the sentence about `encode_state` and `decode_state`.
     """
 
     def __init__(self, value: Any, why: str = "", advice: str = "") -> None:
@@ -50,10 +49,10 @@ def _zone(zone: tzinfo | None) -> Any:
     if type(zone) is ZoneInfo and zone.key is not None:
         return zone.key
     if type(zone) is timezone:
-        # What it was made of: whether a name was given is not to be seen otherwise.
+        # The arguments it was made with: nothing else shows whether a name was given.
         offset, *name = zone.__getinitargs__()  # type: ignore[attr-defined]
         return [_span(offset), *name]
-    raise Unknown(zone, "of a time zone, zoneinfo.ZoneInfo and datetime.timezone are known")
+    raise UnknownValue(zone, "the time zones of state are zoneinfo.ZoneInfo and datetime.timezone")
 
 
 def _to_zone(plain: Any) -> tzinfo | None:
@@ -112,7 +111,7 @@ def _int_bytes(value: int) -> bytes:
 
 
 def _of_one(batch: Any) -> Any:
-    """The column of a record batch or a table with one."""
+    """Return the column of a record batch or a table with one."""
     [column] = batch.columns
     return column
 
@@ -121,11 +120,11 @@ def _scalar(value: Any) -> Any:
     try:
         return pa.record_batch([pa.array([value], value.type)], [""])
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise Unknown(value, f"Arrow makes no array of it: {error}") from error
+        raise UnknownValue(value, f"Arrow makes no array of it: {error}") from error
 
 
 _Both = tuple[Callable[[Any], Any], Callable[[Any], Any]]
-# By exact type: what it is called on the wire, how it becomes a plain value, and how that becomes it.
+# By exact type: its word on the wire, the function to a plain value, and the one back.
 _STANDARD: dict[type[Any], tuple[str, *_Both]] = {
     set: ("set", list, set),
     frozenset: ("frozenset", list, frozenset),
@@ -145,26 +144,26 @@ _STANDARD: dict[type[Any], tuple[str, *_Both]] = {
     PurePosixPath: ("PurePath", str, lambda p: PurePosixPath(text(p))),
     ZoneInfo: ("zone", _zone, _to_zone),
     timezone: ("zone", _zone, _to_zone),
-    # Those that msgpack has no room for.
+    # Integers that are too large for msgpack.
     int: ("int", _int_bytes, lambda p: int.from_bytes(p, "little", signed=True)),
-    # In an array they would lose zeros at their end, and so they would by `str`.
+    # In an array they would lose trailing zeros, and by `str` too.
     np.str_: ("numpy.str_", str.__str__, lambda p: np.str_(text(p))),
     np.bytes_: ("numpy.bytes_", bytes, lambda p: np.bytes_(_bytes(p))),
 }
-# Of each type of values Arrow has a class.
+# Arrow has a class for each type of values, all derived from these.
 _OF_ARROW: dict[str, tuple[type[Any], *_Both]] = {
     "arrow.Array": (pa.Array, lambda v: pa.record_batch([v], [""]), _of_one),
     "arrow.ChunkedArray": (pa.ChunkedArray, lambda v: pa.table([v], [""]), _of_one),
     "arrow.Scalar": (pa.Scalar, _scalar, lambda p: _of_one(p)[0]),
 }
-_MAKING = {name: made for name, _, made in _STANDARD.values()} | {name: of[2] for name, of in _OF_ARROW.items()}
+_FROM_PLAIN = {name: back for name, _, back in _STANDARD.values()} | {name: of[2] for name, of in _OF_ARROW.items()}
 
 
 # --- of pandas ----------------------------------------------------------------------------------------
 
 
 def _timestamp(value: Any) -> list[Any]:
-    # pandas makes zones of pytz of names, and so it does again.
+    # pandas makes a zone of pytz from a name, and makes it again from the same name.
     name = getattr(value.tzinfo, "zone", None)
     return [value.to_numpy(), name, _zone(value.tzinfo) if name is None else None]
 
@@ -175,7 +174,7 @@ def _to_timestamp(plain: Any, pandas: Any) -> Any:
     if name is None and zone is None:
         return made
     if name is not None:
-        ZoneInfo(text(name))  # Raises for what is no zone. pandas would open any file of that name.
+        ZoneInfo(text(name))  # Raises if it is not a zone. pandas would open any file of that name.
     return made.tz_localize("UTC").tz_convert(_to_zone(zone) if name is None else name)
 
 
@@ -185,7 +184,7 @@ def _numpy(value: Any, kind: type[Any]) -> Any:
     return value
 
 
-# Rows have them where the standard library has nothing so fine. Of each: what it is made of, and what makes it.
+# Rows have them where types of the standard library are too coarse. Each has its functions to a plain value and back.
 _OF_PANDAS: dict[str, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]] = {
     "pandas.Timestamp": (_timestamp, _to_timestamp),
     "pandas.Timedelta": (lambda v: v.to_numpy(), lambda p, pandas: pandas.Timedelta(_numpy(p, np.timedelta64))),
@@ -194,7 +193,7 @@ _OF_PANDAS: dict[str, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]] = 
 
 
 def to_standard(value: Any) -> tuple[str, Any] | None:
-    """A value's word and what it is made of; None if it has none here."""
+    """Return a value's word and its plain value; None if its type is not listed here."""
     kind = type(value)
     if kind in _STANDARD:
         name, take, _ = _STANDARD[kind]
@@ -205,17 +204,17 @@ def to_standard(value: Any) -> tuple[str, Any] | None:
 
 
 def is_standard(word: Any) -> bool:
-    return word in _MAKING or word in _OF_PANDAS
+    return word in _FROM_PLAIN or word in _OF_PANDAS
 
 
 def from_standard(word: str, plain: Any) -> Any:
-    """The value of which `to_standard` gave this."""
-    return _to_pandas(word, plain) if word in _OF_PANDAS else _MAKING[word](plain)
+    """Return the value for which `to_standard` returned this."""
+    return _to_pandas(word, plain) if word in _OF_PANDAS else _FROM_PLAIN[word](plain)
 
 
 def _to_pandas(word: str, plain: Any) -> Any:
     try:
-        import pandas  # Not needed by those who do not keep such values.
+        import pandas  # An optional dependency: only state with such values needs it.
     except ImportError as error:
         raise BadFrame(f"state with a {word}, and pandas is not installed here: install it everywhere") from error
     return _OF_PANDAS[word][1](plain, pandas)

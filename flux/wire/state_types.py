@@ -1,13 +1,13 @@
-"""Values: what state may hold beside plain values, arrays and tables, as plain values; and back, without pickle.
+"""State types: what state may hold beside plain values, arrays and tables, as plain values and back, without pickle.
 
-Some types travel as they are: sets, dates and times, decimals and the like, arrays of Arrow (`standard`). Classes of
-the user's travel if the operator names them (`state_types`): dataclasses, named tuples, enums, and classes whose
+Some types travel as they are: sets, dates and times, decimals and the like, arrays of Arrow (`standard_types`). Classes
+of the user travel if the operator names them (`state_types`): dataclasses, named tuples, enums, and classes whose
 instances are their attributes. For everything else an operator may have `encode_state` and `decode_state`. All three
-together are its `StateTypes`, and bytes that came from a peer make nothing that is not in it.
+together are its `StateTypes`, and no value of any other type is ever built from the bytes of a peer.
 
-What is in two places of a state becomes two, as in JSON: who changes one of them would not change the other any more.
+An object in two places of a state becomes two, as in JSON: a change of one no longer changes the other.
 
-An instance is made without its `__init__`, because what came is a state in which it was, and not how it began.
+An instance is made without its `__init__`, because its state was sent, and not the arguments it began with.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from typing import Any
 from ..model.batch import ROW_MODULE, row_type
 from ..types.errors import PlanError, StateError
 from .frames import BadFrame, format_value
-from .standard_types import FACTORIES, Unknown, from_standard, is_standard, text, to_standard, whole
+from .standard_types import FACTORIES, UnknownValue, from_standard, is_standard, text, to_standard, whole
 
 _HEAP_TYPE = 1 << 9  # Of a class that was made by a `class` statement.
 _NO_INSTANCES = 1 << 7  # Of a class that cannot be called.
 _GENERIC = "__orig_class__"  # Where `typing` notes that a `Box` was made as a `Box[int]`; the box does not care.
-_ROW = "row"  # What `batch.rows()` yields: a row that an operator keeps comes back as one.
+_ROW = "row"  # What `batch.rows()` yields: a row that an operator keeps stays one.
 _DEFAULTS = "defaultdict"
 
 # --- of the user's ----------------------------------------------------------------------------------
@@ -36,7 +36,7 @@ _DEFAULTS = "defaultdict"
 
 @dataclasses.dataclass(frozen=True)
 class _Class:
-    """How instances of one class travel: as their fields, or as a dict of whatever attributes they have."""
+    """How instances of one class travel: as their fields, or as a dict of their attributes."""
 
     kind: type[Any]
     fields: tuple[str, ...] | None
@@ -53,11 +53,11 @@ class _Class:
         if isinstance(value, tuple):
             if held:
                 beside = f"it has the attributes {', '.join(held)} beside its fields, which named tuples have not"
-                raise Unknown(value, beside)
+                raise UnknownValue(value, beside)
             return list(value)
         if self.slots:
             held = held | {name: getattr(value, name) for name in self.slots if hasattr(value, name)}
-        # What was never set stays so; what the class does not declare comes along.
+        # An attribute that was never set stays unset; one that the class does not declare travels too.
         if self.fields is None or len(held) != len(self.fields) or not all(map(held.__contains__, self.fields)):
             return dict(held)
         return [held[name] for name in self.fields]
@@ -80,17 +80,17 @@ class _Class:
             return {text(name): value for name, value in plain.items()}
         if type(plain) is not list or self.fields is None or len(plain) != len(self.fields):
             fields = "attributes" if self.fields is None else f"the fields {', '.join(self.fields)}"
-            raise BadFrame(f"{self.kind.__qualname__} has {fields}; {format_value(plain)} came")
+            raise BadFrame(f"{self.kind.__qualname__} has {fields}; got {format_value(plain)}")
         return dict(zip(self.fields, plain, strict=True))
 
 
 def _is_its_attributes(kind: type[Any]) -> bool:
-    """Instances of what is written in C, and of what is derived from it, hold more than their attributes."""
+    """Whether instances hold only their attributes: those of a class in C, or derived from one, hold more."""
     return not any(map(_is_in_c, kind.__mro__[:-1]))
 
 
 def _is_in_c(kind: type[Any]) -> bool:
-    """Some such classes are made as a `class` statement makes one; then how their instances are made tells."""
+    """Whether a class is written in C. Some look like those of a `class` statement, but for their `__new__`."""
     is_made = kind.__flags__ & _HEAP_TYPE and not kind.__flags__ & _NO_INSTANCES
     return not is_made or isinstance(vars(kind).get("__new__"), BuiltinFunctionType)
 
@@ -132,7 +132,7 @@ class StateTypes:
 
     @classmethod
     def of(cls, operator: type[Any], whose: str) -> StateTypes:
-        """What an operator says of its state: `state_types`, `encode_state` and `decode_state`."""
+        """Return the types that an operator declares by `state_types`, `encode_state` and `decode_state`."""
         types = tuple(getattr(operator, "state_types", ()))
         hooks = [_hook(operator, name, whose) for name in ("encode_state", "decode_state")]
         if (hooks[0] is None) != (hooks[1] is None):
@@ -143,7 +143,7 @@ class StateTypes:
         return self is not PLAIN
 
     def to_plain(self, value: Any) -> tuple[str, Any]:
-        """A value's word and what it is made of, which may be in need of words itself."""
+        """Return a value's word and the values it is made of, which may need words themselves."""
         kind = type(value)
         if kind in self._classes:
             return f".{kind.__qualname__}", self._classes[kind].take(value)
@@ -157,25 +157,26 @@ class StateTypes:
             plain = self._encoded(value, self._encode)
             if plain is not NotImplemented:
                 return "", plain
-        raise Unknown(value)
+        raise UnknownValue(value)
 
     def _encoded(self, value: Any, encode: Callable[[Any], Any]) -> Any:
-        """What `encode_state` makes of a value, if `decode_state` makes something of it again."""
-        assert self._decode is not None, "they come together"
+        """Return the result of `encode_state` for a value, once `decode_state` has accepted it."""
+        assert self._decode is not None, "an operator has both or none"
         try:
             plain = encode(value)
         except Exception as error:
-            raise Unknown(value, f"encode_state raised {type(error).__name__}: {error}", "Mend encode_state") from error
+            why = f"encode_state raised {type(error).__name__}: {error}"
+            raise UnknownValue(value, why, "Fix encode_state") from error
         if plain is not NotImplemented:
             try:
                 self._decode(plain)
             except Exception as error:
                 why = f"decode_state, given {plain!r:.100} for it, raised {type(error).__name__}: {error}"
-                raise Unknown(value, why, "decode_state must take what encode_state returns") from error
+                raise UnknownValue(value, why, "decode_state must take what encode_state returns") from error
         return plain
 
     def to_value(self, word: Any, plain: Any) -> Any:
-        """The value of which `to_plain` gave this; `BadFrame` if there is no such word."""
+        """Return the value for which `to_plain` returned this; `BadFrame` if there is no such word."""
         if is_standard(word):
             return from_standard(word, plain)
         if word == _DEFAULTS:
@@ -189,8 +190,8 @@ class StateTypes:
                 return self._decode(plain)
             except Exception as error:
                 raise StateError(
-                    f"{self._whose}: decode_state, given {plain!r:.100}, raised {type(error).__name__}: {error}. Where "
-                    "the state comes from it did not: what it makes of it must be the same in every process"
+                    f"{self._whose}: decode_state, given {plain!r:.100}, raised {type(error).__name__}: {error}. At "
+                    "the sender it did not: it must return the same in every process"
                 ) from error
         return self._named(word).make(plain)
 
@@ -201,7 +202,7 @@ class StateTypes:
         return named
 
     def _factory(self, value: defaultdict[Any, Any]) -> str | None:
-        """The word for what makes the values that a dict has not yet."""
+        """Return the word for the default factory of a dict."""
         factory = value.default_factory
         if factory is None:
             return None
@@ -210,9 +211,9 @@ class StateTypes:
         name = getattr(factory, "__name__", "")
         if FACTORIES.get(name) is factory:
             return name
-        raise Unknown(
+        raise UnknownValue(
             value,
-            f"of a defaultdict the factory is one of {', '.join(FACTORIES)}, or a class that is named",
+            f"the factory of a defaultdict is one of {', '.join(FACTORIES)}, or a class that is named",
             "If it is a class, name that in the operator, `state_types = (...,)`. Else HOOKS",
         )
 
@@ -225,7 +226,7 @@ PLAIN = StateTypes()
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TypedState:
-    """State of one step, in the words of its operator."""
+    """State of one step, with the types of its operator."""
 
     stage: int
     step: int
@@ -243,11 +244,11 @@ def _hook(operator: type[Any], name: str, whose: str) -> Callable[[Any], Any] | 
     return hook
 
 
-# --- what to say of a value that cannot be moved ------------------------------------------------------
+# --- the error for a value that cannot be moved -------------------------------------------------------
 
 
-def cannot_move(unknown: Unknown, state: Any, whose: str) -> StateError:
-    """The error that says which value, where in the state it is, and what to do."""
+def cannot_move(unknown: UnknownValue, state: Any, whose: str) -> StateError:
+    """Return the error that names the value, its place in the state, and what to do."""
     value, kind = unknown.value, type(unknown.value)
     try:
         text = " ".join(f"{value!r:.200}".split())  # Arrays have lines.
@@ -271,14 +272,14 @@ def _usual_advice(kind: type[Any]) -> str:
     return f"If it is a dataclass, a named tuple, an enum or an object that is its attributes, {named}. Else HOOKS"
 
 
-_LOOKED_AT_MAX = 1_000_000
+_SEARCH_VALUES_MAX = 1_000_000
 
 
 def _place_of(wanted: Any, state: Any) -> str:
-    """Where in `state` the value is, as one would write it; empty if it is not found."""
+    """Return the place of the value in `state`, as in source code; empty if it is not found."""
     left: list[tuple[Any, str]] = [(state, "")]
     seen: set[int] = set()
-    while left and len(seen) < _LOOKED_AT_MAX:
+    while left and len(seen) < _SEARCH_VALUES_MAX:
         value, place = left.pop()
         if value is wanted:
             return place
@@ -292,7 +293,7 @@ def _parts(value: Any, place: str) -> list[tuple[Any, str]]:
     if isinstance(value, TypedState):
         return [(value.state, place)]
     if isinstance(value, dict) and "states" in value and hasattr(value.get("keys"), "to_pylist"):
-        # A piece of what a `KeyedOperator` keeps: one state for each row of a table of keys.
+        # A piece of the state of a `KeyedOperator`: one state for each row of a table of keys.
         keys = [tuple(row.values()) for row in value["keys"].to_pylist()]
         return [(each, f"the state of key {key!r}") for key, each in zip(keys, value["states"], strict=False)]
     if isinstance(value, dict):

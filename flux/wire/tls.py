@@ -1,11 +1,11 @@
-"""TLS: connections that nobody else can read or write to, for networks that are not trusted.
+"""TLS: encrypted and authenticated connections, for networks that are not trusted.
 
-Each process has a certificate, and trusts those that one authority has signed, both ways. Names in certificates
-are not looked at: every process of a run is trusted alike, and the greeting on top tells which one it is.
+Each process has a certificate, and trusts those that one authority has signed, both ways. Names in certificates are not
+checked: every process of a run is trusted alike, and the handshake on top says which one it is.
 
-A TLS socket is used like a plain one, so that a link has one code for both: `recv_into` and `sendmsg` say by
-their exceptions which way to wait. A part given to `sendmsg` is sent whole or, as far as the caller can see, not
-at all: it must be the first one given again. Links do that anyway.
+A TLS socket is used like a plain one, so that a link has one code for both: the exceptions of `recv_into` and `sendmsg`
+say which direction to wait for. A part given to `sendmsg` is sent whole or, as far as the caller can see, not at all.
+Then the next call must begin with the same part, as links do anyway.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..types.errors import AuthError
 from .sockets import BLOCKED, close_gently, until_ready
 
 DEADLINE_S = 5.0
-HANDSHAKE = b"\x16"  # What a connection with TLS begins with.
+HANDSHAKE = b"\x16"  # The first byte of a connection with TLS.
 VARIABLES = ("FLUX_TLS_CERT", "FLUX_TLS_KEY", "FLUX_TLS_CA")
 OPTIONS = ("--tls-cert", "--tls-key", "--tls-ca")
 TLS_OPTIONS = "--tls-cert, --tls-key and --tls-ca"
@@ -42,9 +42,9 @@ class Tls:
 def tls_from(
     certificate: str | None, key: str | None, ca: str | None, environ: Mapping[str, str] = os.environ
 ) -> Tls | None:
-    """The setting in three files, each given or else named by a variable; None if none of them is.
+    """Return the setting of three files, each given or else named by a variable; None if none of them is.
 
-    Files of no use, and one or two without the others, are an `AuthError`.
+    Unusable files, and one or two without the others, are an `AuthError`.
     """
     given = zip((certificate, key, ca), VARIABLES, strict=True)
     paths = [path or environ.get(variable) or "" for path, variable in given]
@@ -77,15 +77,15 @@ class TlsSocket(ssl.SSLSocket):
         return sent
 
     def shutdown(self, how: int) -> None:
-        """Nothing more comes or goes; what has come is still decrypted. That of ssl hands it out as it came."""
+        """Shut the connection down; what has arrived is still decrypted, where that of ssl returns it encrypted."""
         socket.shutdown(self, how)
 
 
 async def secure(sock: socket, tls: Tls, *, listening: bool, deadline_s: float = DEADLINE_S) -> socket:
-    """The same connection with TLS, once both ends have shown their certificates.
+    """Return the same connection with TLS, once both ends have shown their certificates.
 
-    `AuthError` says whose certificate was not accepted, as far as is known; `OSError` that the connection broke or
-    time is up. When anything is raised it is closed.
+    `AuthError` says which end's certificate was not accepted, if that is known; `OSError`, that the connection broke or
+    timed out. When anything is raised it is closed.
     """
     try:
         secured = context(tls, listening).wrap_socket(sock, server_side=listening, do_handshake_on_connect=False)
@@ -116,8 +116,8 @@ async def secure(sock: socket, tls: Tls, *, listening: bool, deadline_s: float =
             ) from error
         if isinstance(error, ssl.SSLError | ConnectionResetError):
             raise ConnectionResetError(
-                "the other end closed the connection before TLS stood; was it given TLS, and a certificate that this "
-                "run's authority has signed?"
+                "the other end closed the connection during the TLS handshake; was it given TLS, and a certificate "
+                "that this run's authority has signed?"
             ) from error
         if isinstance(error, trio.TooSlowError):
             raise TimeoutError(f"no TLS with the other end within {deadline_s:g} s") from error
@@ -126,7 +126,7 @@ async def secure(sock: socket, tls: Tls, *, listening: bool, deadline_s: float =
 
 @cache
 def context(tls: Tls, listening: bool) -> ssl.SSLContext:
-    """What `ssl` makes of a setting; an `AuthError` names the file that is of no use."""
+    """Return the `ssl` context of a setting; an `AuthError` names the file that is unusable."""
     for what, path in (("certificate", tls.certificate), ("key", tls.key), ("authority", tls.ca)):
         try:
             Path(path).read_bytes()

@@ -1,11 +1,11 @@
-"""Transfer: the state of a partition as a stream of bytes that goes in chunks, and how it is put together again.
+"""Transfer: the state of a partition as a stream of bytes that is sent in chunks, and its reader.
 
     item := kind u8 | length u64 | bytes           kind: a buffer, or a value that refers to the buffers before it
 
-A value comes behind the buffers that it needs (`state`), so values can be read one by one, and nobody needs to know
-how many there are or how large they become. The chunks into which the stream is cut know nothing of items.
+A value comes after the buffers that it needs (`state_codec`). So values can be read one by one, and neither their
+number nor their size is announced. The chunks into which the stream is cut know nothing of items.
 
-Chunks of one transfer come in order; those of several, and everything else on a link, come between them.
+Chunks of one transfer arrive in order; those of others, and all other frames of a link, arrive between them.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import numpy as np
 
 from .codec import Codec, read_frame
 from .frames import BadFrame
-from .state_codec import ForeignValue, decode, encode
+from .state_codec import OutsideBuffers, decode, encode
 from .state_types import TypesByStep
 
-# Data that was sent behind a chunk waits for it: half a millisecond on a link that carries a gigabyte per second.
+# Data that was sent after a chunk waits for it: half a millisecond on a link that carries a gigabyte per second.
 CHUNK_BYTES = 512 << 10
 
 CHUNK_KIND = "chunk"  # The kind of the frames that carry them.
@@ -56,7 +56,7 @@ def read_chunk(header: dict[str, Any]) -> StateChunk:
 
 @dataclass(frozen=True)
 class StateOwner:
-    """Whose state it is, for errors: a place, and the steps of which each has some of the values."""
+    """The owner of state, for errors: a place, and the steps, each of which has some of the values."""
 
     place: str
     steps: tuple[str, ...]
@@ -65,7 +65,7 @@ class StateOwner:
         return self.place
 
     def of(self, value: Any) -> str:
-        """Of which step this value is, which begins with its number; if it is of none, where it is from."""
+        """Return the owner of a value: the step whose number it begins with, or only the place."""
         number = value[0] if isinstance(value, list) and value else None
         return f"step {self.steps[number]!r}, {self.place}" if type(number) is int else self.place
 
@@ -73,12 +73,12 @@ class StateOwner:
 def items(
     values: Iterable[Any], whose: str | StateOwner, note: Callable[[int], None] = lambda size: None
 ) -> Iterator[list[memoryview]]:
-    """The stream of `values`: the parts of each are views of the memory that it is in, until one asks for the next.
+    """Return the stream of `values`: the parts of each are views of its memory, valid until the next is taken.
 
-    `note` is told of the size of what is in it as it is found, and may raise to make an end.
+    `note` is called with the size of each part as it is encoded, and may raise to end the stream.
     """
     for value in values:
-        outside = ForeignValue(note)
+        outside = OutsideBuffers(note)
         packed = encode(value, whose if isinstance(whose, str) else whose.of(value), outside)
         note(len(packed))
         stream: list[memoryview] = []
@@ -88,17 +88,17 @@ def items(
 
 
 def state_chunks(stream: bytes | bytearray) -> Iterator[memoryview]:
-    """A stream that is at hand, cut."""
+    """Return the chunks of a stream that is in memory."""
     for start in range(0, len(stream), CHUNK_BYTES):
         yield memoryview(stream)[start : start + CHUNK_BYTES]
 
 
 class Arrival:
-    """A stream that comes chunk by chunk: each item in memory of its own, which what is made of it keeps."""
+    """A stream that arrives chunk by chunk; each item has memory of its own, which the decoded value keeps."""
 
     def __init__(self) -> None:
         self.size_bytes = 0
-        self._head = bytearray()  # Of the next item, as far as it has come.
+        self._head = bytearray()  # Of the next item, as much as has arrived.
         self._kind = _BUFFER
         self._item: Any = None
         self._filled = 0
@@ -106,7 +106,7 @@ class Arrival:
         self._values: list[tuple[Any, list[Any]]] = []
 
     def take(self, chunk: Any) -> None:
-        """The next chunk."""
+        """Take the next chunk."""
         rest = np.frombuffer(chunk, np.uint8)
         self.size_bytes += len(rest)
         while len(rest):
@@ -125,7 +125,7 @@ class Arrival:
                 self._finish()
 
     def values(self, steps: TypesByStep = MappingProxyType({})) -> Iterator[Any]:
-        """What was sent, read as one asks for it, in the words of these steps; once, when the last chunk is here."""
+        """Return the values sent, decoded one by one with the state types of `steps`; once, after the last chunk."""
         if self._item is not None or self._head or self._buffers:
             raise BadFrame("the state of a partition ended in the middle of a value")
         for packed, buffers in self._values:
@@ -137,7 +137,7 @@ class Arrival:
         if self._kind not in (_BUFFER, _VALUE) or len(self._buffers) >= _BUFFERS_MAX:
             raise BadFrame(f"the state of a partition has an item of kind {self._kind} where none can be")
         try:
-            # The system gives memory when it is written to, so what is announced and does not come takes none.
+            # The system gives memory when it is written to, so what is announced and does not arrive takes none.
             self._item, self._filled = np.empty(size, np.uint8), 0
         except (MemoryError, ValueError):
             raise BadFrame(f"there is no memory for {size:,} bytes of the state of a partition") from None

@@ -47,7 +47,7 @@ def again(path: Path) -> ViewJournal:
 def test_a_new_journal_has_no_view(tmp_path: Path) -> None:
     views = ViewJournal(tmp_path / "journal")
     assert views.last is None
-    assert views.behind(0, "site-1") == []
+    assert views.views_after(0, "site-1") == []
 
 
 def test_the_last_view_is_found_again(tmp_path: Path) -> None:
@@ -56,13 +56,13 @@ def test_the_last_view_is_found_again(tmp_path: Path) -> None:
 
 def test_a_node_gets_what_it_has_missed_in_order(tmp_path: Path) -> None:
     for views in (written(tmp_path / "one"), again(tmp_path / "other")):
-        assert views.behind(0, "site-1") == [FIRST, JOINED, DIED]
-        assert views.behind(2, "site-1") == [DIED]
-        assert views.behind(3, "site-1") == []
+        assert views.views_after(0, "site-1") == [FIRST, JOINED, DIED]
+        assert views.views_after(2, "site-1") == [DIED]
+        assert views.views_after(3, "site-1") == []
 
 
 def test_a_node_gets_no_view_from_before_it_came(tmp_path: Path) -> None:
-    assert again(tmp_path / "journal").behind(0, "site-3") == [JOINED, DIED]
+    assert again(tmp_path / "journal").views_after(0, "site-3") == [JOINED, DIED]
 
 
 def test_addresses_are_those_of_the_living(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def grown(path: Path, upto: int = 100, slow: str = "", slow_seen: int = 0) -> Vi
     for number in range(1, upto + 1):
         views.append(numbered(number))
         for node in LIVING:
-            views.took(node, min(number, slow_seen) if node == slow else number)
+            views.record_seen(node, min(number, slow_seen) if node == slow else number)
     return views
 
 
@@ -111,14 +111,14 @@ def test_it_keeps_what_a_living_node_has_not_seen(tmp_path: Path, short: int) ->
         grown(tmp_path / "journal", upto=50, slow="site-1", slow_seen=20),
         found(tmp_path / "journal"),
     ):
-        assert [view.number for view in views.behind(20, "site-1")] == list(range(21, 51))
+        assert [view.number for view in views.views_after(20, "site-1")] == list(range(21, 51))
         assert views.last == numbered(50)
 
 
 def test_it_is_shortened_when_the_last_has_seen_them(tmp_path: Path, short: int) -> None:
     views = grown(tmp_path / "journal", upto=50, slow="site-1")
     assert (tmp_path / "journal").stat().st_size > 10 * short
-    views.took("site-1", 50)
+    views.record_seen("site-1", 50)
     views.append(numbered(51))
     assert (tmp_path / "journal").stat().st_size < short
     assert found(tmp_path / "journal").last == numbered(51)
@@ -135,14 +135,14 @@ def test_the_next_controller_shortens_it_when_it_has_heard_from_all(tmp_path: Pa
     grown(tmp_path / "journal", upto=50, slow="site-1", slow_seen=20)
     views = found(tmp_path / "journal")
     for node in ("ingress", "egress"):
-        views.took(node, 50)
+        views.record_seen(node, 50)
     views.append(numbered(51))
-    assert [view.number for view in views.behind(0, "site-1")][-31:] == list(range(21, 52))
-    views.took("site-1", 51)
+    assert [view.number for view in views.views_after(0, "site-1")][-31:] == list(range(21, 52))
+    views.record_seen("site-1", 51)
     views.append(numbered(52))
     views.append(numbered(53))
     assert (tmp_path / "journal.found").stat().st_size < short
-    assert [view.number for view in views.behind(51, "site-1")] == [52, 53]
+    assert [view.number for view in views.views_after(51, "site-1")] == [52, 53]
     views.append(numbered(54))
     assert found(tmp_path / "journal.found").last == numbered(54), "it goes on in the file that took the other's place"
 
@@ -179,7 +179,7 @@ def survived(path: Path, arm: Callable[[], None]) -> bool:
         try:
             views = ViewJournal(path)
             for node in LIVING:
-                views.took(node, 49)
+                views.record_seen(node, 49)
             arm()
             views.append(numbered(51))
         finally:
@@ -195,7 +195,7 @@ def test_a_process_that_dies_while_it_shortens_leaves_a_whole_journal(tmp_path: 
         views = ViewJournal(path)
         assert views.last in ([numbered(51)] if ended else [numbered(50), numbered(51)])
         assert views.last is not None
-        needed = [view.number for view in views.behind(49, "site-1")]
+        needed = [view.number for view in views.views_after(49, "site-1")]
         assert needed == list(range(50, views.last.number + 1))
         views.append(numbered(views.last.number + 1))
         if ended:

@@ -105,9 +105,9 @@ STRANGERS = {
     "with TLS": Stranger(
         saying(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"), "it began with TLS, and this process"
     ),
-    "the silent": Stranger(lambda sock, own: None, "did not say anything within 5 s"),
+    "the silent": Stranger(lambda sock, own: None, "did not send anything within 5 s"),
     "half a frame": Stranger(
-        saying(frames.PREFIX.pack(b"Fx", frames.VERSION, 10, 0)), "did not finish its greeting within 5 s"
+        saying(frames.PREFIX.pack(b"Fx", frames.VERSION, 10, 0)), "did not finish the handshake within 5 s"
     ),
 }
 DEAD = Stranger(proving(b""), "was refused: ")

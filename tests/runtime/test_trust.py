@@ -38,7 +38,7 @@ def test_another_secret(
     there = started(processes)
     monkeypatch.setenv("FLUX_SECRET", "guessed, and long enough")
     assert "another secret than the run there; give both the same one" in said(capsys, 1, "status", *there)
-    assert_logged(processes, "who calls itself 'command' does not know the secret of run")
+    assert_logged(processes, "a process that calls itself 'command' does not know the secret of run")
 
 
 def test_a_malformed_request_closes_its_connection_and_is_logged(processes: Processes) -> None:
@@ -88,7 +88,7 @@ def test_no_tls_where_the_run_has_it(
         encrypt(encrypted)
         there = started(processes)
     err = said(capsys, 1, "site", "job:flow", *there)
-    assert "talks over TLS only" in err and "start it with --tls-cert, --tls-key and --tls-ca" in err
+    assert "accepts TLS only" in err and "start it with --tls-cert, --tls-key and --tls-ca" in err
     assert_logged(processes, "it began without TLS, and this run uses it")
 
 
@@ -97,7 +97,7 @@ def test_tls_where_the_run_has_none(
 ) -> None:
     there = started(processes)
     encrypt(monkeypatch)
-    assert "closed the connection before TLS stood; was it given TLS" in said(capsys, 1, "status", *there)
+    assert "closed the connection during the TLS handshake; was it given TLS" in said(capsys, 1, "status", *there)
     assert_logged(processes, "it began with TLS, and this process was started without")
 
 

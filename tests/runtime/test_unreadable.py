@@ -51,7 +51,7 @@ SPOILT: dict[str, tuple[Spoil, str]] = {
     "no message": (lambda header, frame: _with_header(header, frame, m={"sing": 1}), ""),
     "marks of nothing": (lambda header, frame: _with_header(header, frame, punctuations=[7]), ""),
     "another sender": (_another_sender, "expected a message of ingress"),
-    "no batch": (_spoilt_body, "what was sent as a record batch is none"),
+    "no batch": (_spoilt_body, "invalid record batch"),
     "another schema": (
         lambda header, frame: _with_header(header, frame, of=77),
         "expected a schema that was sent before",

@@ -190,7 +190,7 @@ async def attempt_batch(draw: Random) -> bool:
     if what > 0.1:
         body = mutated(draw, body, _BODIES)
     batches = Batches()
-    batches.learn(0, schema)
+    batches.add_schema(0, schema)
     use_batch(batches.read(0, pa.py_buffer(body)))
     return True
 
@@ -245,7 +245,7 @@ async def attempt_rows(draw: Random) -> bool:
     else:
         body = mutated(draw, body, _ROWS_BODIES)
     batches = Batches()
-    batches.learn(0, schema)
+    batches.add_schema(0, schema)
     rows = Rows.received(batches.read(0, pa.py_buffer(body)), punctuations)
     rows.expect(0, UPTO, PRODUCERS, PARTITIONS)
     rows.between(5, 50).select(_CHANNELS).encode()
@@ -360,8 +360,8 @@ async def attempt_greeting(draw: Random) -> bool:
     try:
         peer, verdict = listener.judge(on_the_way(proof), refuse)
     except HandshakeRefused:
-        assert listener.parting is not None
-        dialler.conclude(on_the_way(listener.parting))
+        assert listener.refusal is not None
+        dialler.conclude(on_the_way(listener.refusal))
         raise AssertionError("one that was refused believes to be welcome") from None
     names = peer, dialler.conclude(on_the_way(verdict))
     assert names == ("site-1", "controller"), f"a name was changed on the way: {names}"

@@ -25,7 +25,7 @@ import pytest
 
 from flux.types.errors import StateError
 from flux.wire.frames import BadFrame
-from flux.wire.state_codec import ForeignValue, decode, encode
+from flux.wire.state_codec import OutsideBuffers, decode, encode
 from flux.wire.state_types import PLAIN, StateTypes
 
 WHOSE = "step 'Visits'"
@@ -165,7 +165,7 @@ def test_a_value_comes_back_to_the_type_and_the_bit(name: str) -> None:
 def test_a_large_array_keeps_its_order_in_memory(axes: tuple[int, ...]) -> None:
     """Sums depend on it, to the last digit: copies that had another one would differ."""
     large = np.random.default_rng(1).random((20, 30, 40)).transpose(axes)
-    outside = ForeignValue(lambda size: None)
+    outside = OutsideBuffers(lambda size: None)
     packed = encode({"a": large}, WHOSE, outside)
     buffers = [np.frombuffer(b"".join(parts), np.uint8).copy() for parts in outside.buffers]
     there = decode(packed, buffers)["a"]
@@ -181,9 +181,9 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "structured": (np.zeros(2, [("a", "i4")]), "Keep an array for each field"),
     "objects": (np.array([1, "a"], object), "Keep a list"),
     "nothing": (np.empty(2, "V0"), "values have no bytes"),
-    "lambda": (defaultdict(lambda: 1), "of a defaultdict the factory is one of"),
-    "not named": (defaultdict(SimpleNamespace), "of a defaultdict the factory is one of.*state_types"),
-    "partial": (defaultdict(functools.partial(int, 5)), "of a defaultdict the factory is one of"),
+    "lambda": (defaultdict(lambda: 1), "the factory of a defaultdict is one of"),
+    "not named": (defaultdict(SimpleNamespace), "the factory of a defaultdict is one of.*state_types"),
+    "partial": (defaultdict(functools.partial(int, 5)), "the factory of a defaultdict is one of"),
     "ChainMap": (ChainMap({1: 2}), r"`state_types = \(ChainMap,\)`"),
     **{type(value).__name__: (value, IN_C) for value in (MyInt(1), MyDict(a=1), Failure(), Random(1))},
     **{type(value).__name__: (value, IN_C) for value in (SimpleNamespace(), array.array("i"), re.compile(""))},

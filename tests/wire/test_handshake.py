@@ -28,7 +28,7 @@ def listener(name: str = "controller", secret: bytes = SECRET, run: str = RUN) -
     return Listener(name, secret, run)
 
 
-def converse(one: Dialler, other: Listener, refuse: handshake.Refuse = handshake.everyone) -> tuple[str, str]:
+def converse(one: Dialler, other: Listener, refuse: handshake.Refuse = handshake.refuse_none) -> tuple[str, str]:
     """The whole greeting; the names that both ends have learnt."""
     name, verdict = other.judge(one.prove(other.challenge(one.greet())), refuse)
     return name, one.conclude(verdict)
@@ -42,9 +42,9 @@ def test_a_dialler_with_another_secret_is_told_so() -> None:
     one, other = dialler(secret=b"guessed"), listener()
     with pytest.raises(AuthError, match=r"'site-1' does not know the secret of run 'dmz'; .* start it with the same"):
         converse(one, other)
-    assert other.parting is not None
+    assert other.refusal is not None
     with pytest.raises(AuthError, match="this process has another secret than run 'dmz'; give both the same"):
-        one.conclude(other.parting)
+        one.conclude(other.refusal)
 
 
 def test_a_listener_with_another_secret_is_not_trusted() -> None:
@@ -60,18 +60,18 @@ def test_a_process_of_another_run_is_told_so() -> None:
     one, other = dialler(run="other"), listener()
     with pytest.raises(AuthError, match="greeted for run 'other', and this is run 'dmz'"):
         other.challenge(one.greet())
-    assert other.parting is not None
+    assert other.refusal is not None
     with pytest.raises(AuthError, match="the other end is of another run, not of run 'other'"):
-        one.prove(other.parting)
+        one.prove(other.refusal)
 
 
 def test_another_version_is_refused_by_both_ends() -> None:
     one, other = dialler(), listener()
     with pytest.raises(AuthError, match=f"speaks protocol version 99, this process {VERSION}; run one release"):
         other.challenge({**one.greet(), "protocol": 99, "run": None})
-    assert other.parting is not None
+    assert other.refusal is not None
     with pytest.raises(AuthError, match="run one release everywhere"):
-        one.prove(other.parting)
+        one.prove(other.refusal)
     with pytest.raises(AuthError, match="speaks protocol version 99"):
         one.prove({**listener().challenge(one.greet()), "protocol": 99})
 
@@ -80,9 +80,9 @@ def test_one_that_was_declared_dead_is_told_so_and_can_believe_it() -> None:
     one, other = dialler(), listener()
     with pytest.raises(HandshakeRefused, match="'site-1' was refused: declared dead in view 7"):
         converse(one, other, lambda name: f"declared dead in view 7 ({name})")
-    assert other.parting is not None
+    assert other.refusal is not None
     with pytest.raises(HandshakeRefused, match="'controller' refused this process, 'site-1': declared dead") as caught:
-        one.conclude(other.parting)
+        one.conclude(other.refusal)
     assert caught.value.reason == "declared dead in view 7 (site-1)"
 
 
@@ -221,7 +221,7 @@ def test_a_dead_process_hears_why_it_is_refused() -> None:
 def test_one_that_is_silent_is_given_up() -> None:
     async def talk(call: Callable[..., Awaitable[str]]) -> None:
         ours, theirs = connection()
-        with pytest.raises(TimeoutError, match="did not finish its greeting within 5 s"):
+        with pytest.raises(TimeoutError, match="did not finish the handshake within 5 s"):
             await call(ours, name="site-1", secret=SECRET, run=RUN)
         assert ours.fileno() < 0
         theirs.close()

@@ -203,7 +203,7 @@ def test_a_peer_that_counts_what_was_not_sent_is_not_resumed(n: Any) -> None:
         ours, theirs = connection()
         link = Link("other")
         await sockets.write_all(theirs, frames.encode({"kind": "resume", "n": n}))
-        with pytest.raises(frames.BadFrame, match="not the process that this link was made with"):
+        with pytest.raises(frames.BadFrame, match="not the process that this link began with"):
             await link.resume(ours)
         assert not link.connected
         theirs.close()
@@ -237,7 +237,7 @@ def test_a_peer_started_again_under_the_same_name_is_not_resumed() -> None:
 def test_a_peer_that_never_says_how_far_it_has_come_is_given_up() -> None:
     async def talk() -> None:
         ours, theirs = connection()
-        with pytest.raises(TimeoutError, match="other did not say within 5 s"):
+        with pytest.raises(TimeoutError, match="no resume frame from other within 5 s"):
             await Link("other").resume(ours)
         theirs.close()
 
@@ -250,7 +250,7 @@ def test_what_the_peer_has_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         ("_BUFFER_BYTES", 100_000),
         ("_SEND_BYTES", 100_000),
         ("_TURN_BYTES", 200_000),
-        ("_TELL_BYTES", 100_000),
+        ("_ACK_BYTES", 100_000),
     ):
         monkeypatch.setattr(link_module, name, limit)
     bound = kernel + 100_000 + 2 * 200_000 + 100_000 + 4 * size
@@ -273,9 +273,9 @@ def test_what_the_peer_has_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
                 await received(other, 1)
                 most = max(most, one.kept_bytes)
             assert 5 * size < most <= bound < count * size / 10
-            for number in range(link_module._TELL_FRAMES):
+            for number in range(link_module._ACK_FRAMES):
                 send(one, number)
-            await received(other, link_module._TELL_FRAMES)
+            await received(other, link_module._ACK_FRAMES)
             while one.kept_bytes >= size:  # However few bytes they have, frames are told by their number.
                 await trio.sleep(0.001)
             one.close()

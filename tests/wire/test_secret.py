@@ -59,7 +59,7 @@ def test_a_file_of_its_owner_or_a_group_to_read_is_taken(tmp_path: Path, mode: i
 
 
 def test_a_short_secret_is_an_error_that_does_not_show_it(tmp_path: Path) -> None:
-    with pytest.raises(AuthError, match="has only 5 bytes and may be guessed; 16 are the least") as caught:
+    with pytest.raises(AuthError, match="has only 5 bytes and may be guessed; 16 are the minimum") as caught:
         secret_from(environ={"FLUX_SECRET": "tiger"})
     assert "tiger" not in str(caught.value)
     assert secret_from(environ={"FLUX_SECRET": GOOD[:16]}) == GOOD[:16].encode()

@@ -34,7 +34,7 @@ class Fussy:
     [
         (
             range(0, 1),
-            r"range\(0, 1\) of type range, at \[0\],.*encode_state raised ZeroDivisionError.*Mend encode_state",
+            r"range\(0, 1\) of type range, at \[0\],.*encode_state raised ZeroDivisionError.*Fix encode_state",
         ),
         (
             range(1, 9),

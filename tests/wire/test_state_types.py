@@ -29,7 +29,7 @@ from flux.hosting import host
 from flux.model.batch import Batch
 from flux.types.errors import PlanError, StateError
 from flux.wire.frames import BadFrame
-from flux.wire.state_codec import ForeignValue, decode, encode
+from flux.wire.state_codec import OutsideBuffers, decode, encode
 from flux.wire.state_types import PLAIN, StateTypes, TypedState
 from flux.wire.transfer import Arrival, items
 
@@ -406,7 +406,7 @@ def test_an_operator_names_its_classes_and_encodes_what_has_none() -> None:
 
 def test_state_of_a_step_that_is_not_here_is_a_bad_frame() -> None:
     packed = encode([TypedState(1, 0, Visit("a"), WORDS)], WHOSE)
-    with pytest.raises(BadFrame, match=r"state of step \(1, 0\), of which nobody here knows"):
+    with pytest.raises(BadFrame, match=r"state of step \(1, 0\), for which this process has no"):
         decode(packed, steps={(1, 1): WORDS})
 
 
@@ -447,7 +447,7 @@ def test_a_bytearray_stays_one_and_can_be_written_to(within: Any) -> None:
 
 
 def test_a_bytearray_in_a_long_list_stays_one() -> None:
-    outside = ForeignValue(lambda size: None)
+    outside = OutsideBuffers(lambda size: None)
     packed = encode([[bytearray(b"a")], *range(20_000)], WHOSE, outside)
     buffers = [np.frombuffer(b"".join(parts), np.uint8) for parts in outside.buffers]
     assert decode(packed, buffers)[0] == [bytearray(b"a")]
