@@ -226,7 +226,7 @@ def test_a_peer_started_again_under_the_same_name_is_not_resumed() -> None:
             assert await one.receive() is None and one.broken
             ours, theirs = connection()
             nursery.start_soon(another.resume, theirs)
-            with pytest.raises(frames.BadFrame, match="it was sent 100, and has told of 64 before"):
+            with pytest.raises(frames.BadFrame, match="it was sent 100, and has acknowledged 64 before"):
                 await one.resume(ours)
             for link in (one, other, another):
                 link.close()

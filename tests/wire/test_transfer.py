@@ -135,5 +135,5 @@ def test_a_value_that_refers_to_a_buffer_that_did_not_come_is_refused() -> None:
     value = stream[9 + 8 * LARGE :]  # Behind the buffer and its head.
     arrival = Arrival()
     arrival.take(pa.py_buffer(value))
-    with pytest.raises(BadFrame, match="not the state of a partition"):
+    with pytest.raises(BadFrame, match="invalid state of a partition"):
         list(arrival.values())
