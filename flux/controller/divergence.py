@@ -13,7 +13,7 @@ from ..plan import Plan
 from ..site.digests import EVERY
 from ..types.errors import OperatorError
 
-KEPT_MAX = 64  # Positions whose digests wait for the other copy's; with more, there is no other copy.
+POSITIONS_KEPT_MAX = 64  # Their digests wait for the other copy's; with more, there is no other copy.
 
 
 class Divergence:
@@ -33,7 +33,7 @@ class Divergence:
             other = waiting.setdefault(partition, (node, digest))
             if other[1] != digest:
                 return self._error(stage, partition, position, other[0], node)
-        while len(positions) > KEPT_MAX:
+        while len(positions) > POSITIONS_KEPT_MAX:
             del positions[min(positions)]
         return None
 

@@ -156,7 +156,7 @@ class Link:
         """Go on over a new connection where the last one broke, or begin. Both ends of it must do this.
 
         The last connection ends, if it did not yet. `OSError`: the new one broke too, or a newer one replaced it.
-        `BadFrame`: the process at its other end is not the peer of this link, which can then never be resumed.
+        `BadFrame`: the process at its other end is not the peer of this link, which cannot go on.
         """
         if self.closed:
             sock.close()
