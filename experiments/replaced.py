@@ -110,9 +110,9 @@ class Replacing:
                 assert isinstance(message, NewView)
                 view = message.view
                 self._node.step(view)
-                self._views.took("ingress", view.number)
+                self._views.record_seen("ingress", view.number)
                 for site in (*self._sites, "egress"):
-                    self._views.took(site, view.number)
+                    self._views.record_seen(site, view.number)
             self._make_s += behind - began
             self._apply_s += time.perf_counter() - behind
 
