@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..wire.reports import Command
+
 
 class DriverAction:
     """What a driver does after a report."""

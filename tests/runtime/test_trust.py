@@ -32,6 +32,12 @@ def assert_logged(processes: Processes, text: str) -> None:
     assert sum(text in line for line in lines()) == 1
 
 
+def assert_closed(processes: Processes, text: str) -> None:
+    """The controller has closed the connection of a command, with one line about it."""
+    line = f"closed the connection to command: {text}"
+    wait_until(lambda: line in processes.logs(), f"the controller does not say {line!r}: {processes.logs()}")
+
+
 def test_another_secret(
     processes: Processes, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -46,10 +52,10 @@ def test_a_malformed_request_closes_its_connection_and_is_logged(processes: Proc
     where, own = f"tcp:{processes.controller}", command(SECRET.encode())
     with pytest.raises(Unanswered, match=r"the connection to .* broke before the answer to DrainRequest"):
         ask(where, own, DrainRequest(site="site-1", within_s="soon"), 30.0)  # type: ignore[arg-type]
-    assert_logged(processes, "DrainRequest.within_s: expected a number, got 'soon'")
+    assert_closed(processes, "DrainRequest.within_s: expected a number, got 'soon'")
     with pytest.raises(Unanswered, match=r"the connection to .* broke before the answer to JoinRequest"):
         ask(where, own, JoinRequest(role=7, name=None, flow=""), 30.0)  # type: ignore[arg-type]
-    assert_logged(processes, "JoinRequest.role: expected text, got 7")
+    assert_closed(processes, "JoinRequest.role: expected text, got 7")
     assert processes.up() != set()
 
 
