@@ -18,7 +18,7 @@ import trio
 
 from .dataflow import Dataflow
 from .driver.report import LogEntry, Report
-from .driver.run_state import StateMove
+from .driver.run_state import StateTransfer
 from .driver.status import Status
 from .run import Run
 
@@ -103,7 +103,7 @@ class AsyncRun:
         """Return when the ingress numbered which rows."""
         return await trio.to_thread.run_sync(self._run.input_log)
 
-    async def moved_log(self) -> list[StateMove]:
+    async def moved_log(self) -> list[StateTransfer]:
         """Return which state moved from one site to another, and when."""
         return await trio.to_thread.run_sync(self._run.moved_log)
 

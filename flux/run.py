@@ -313,7 +313,7 @@ class Run:
             with contextlib.suppress(TimeoutError):  # The controller may know before the system has told.
                 wait(lambda run_state: process.gone, _POST_MORTEM_S, f"{process.name} to end")
             how = process.how_it_ended() if process.gone else "no answer: it is stopped or cut off, and declared dead"
-            raise FluxError(f"{process.name} died before everything had been moved off it, with {how}")
+            raise FluxError(f"{process.name} died before all its state was transferred, with {how}")
 
     @property
     def _run_state(self) -> RunState:

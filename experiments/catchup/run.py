@@ -87,8 +87,8 @@ def one(options: argparse.Namespace, rate: float, victim: str, later_s: float) -
         "rebuild_s": output_gap(outputs, failure.when_s, failure.recovered_after_s + WINDOW_S),
         "whole_after_s": failure.recovered_after_s,
         "moved_mb": sum(move.size_bytes for move in moves) / MEBI,
-        "cut_most_s": max(move.cut_s for move in moves),
-        "cut_all_s": sum(move.cut_s for move in moves),
+        "cut_most_s": max(move.snapshot_s for move in moves),
+        "cut_all_s": sum(move.snapshot_s for move in moves),
         "install_most_s": max(move.install_s for move in moves),
         "install_all_s": sum(move.install_s for move in moves),
     }

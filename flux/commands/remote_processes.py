@@ -133,13 +133,13 @@ def _controller(options: argparse.Namespace) -> int:
 def _join(options: argparse.Namespace) -> int:
     controller, own = tcp(options.controller), credentials.of(options)
     name = _site_name(options.name) if options.role == "site" else None
-    with ExitMonitor(controller, own) as witness:
+    with ExitMonitor(controller, own) as exit_monitor:
         remote = RemoteProcess(
             flow=_flow_of(options),
             role=options.role,
             controller=controller,
             own=own,
-            witness=witness,
+            exit_monitor=exit_monitor,
             listen=None if options.listen is None else tcp(options.listen),
             patience_s=options.patience,
             lease_s=options.lease,

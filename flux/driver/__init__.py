@@ -1,1 +1,1 @@
-"""The program's side of a run: what it knows of the processes, and the report it makes of that."""
+"""The driver of a run: the state of its processes, and the report made of it."""

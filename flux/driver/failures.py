@@ -1,9 +1,9 @@
-"""Failures: what each death cost, worked out from what was heard of it.
+"""Failures: what each death cost, computed from the state of the run.
 
-The history of a long run is cut. What a death needs of it is *settled* before: noted with the process that died.
+The history of a long run is truncated. What a failure needs of it is *settled* before: stored with the dead process.
 
-A process has died when it was killed, when it ended or its connection closed, or, if it only fell silent, when it gave
-its last sign of life: that the controller declared it dead later is how long it took to notice.
+The time of a death is when the process was killed, when it ended or when its connection closed. For one that fell
+silent it is its last heartbeat: the time until the controller declares it dead is the time to detect it.
 """
 
 from __future__ import annotations
@@ -16,62 +16,64 @@ from .run_state import RunState
 
 
 def failures_of(run_state: RunState, now: float | None = None) -> list[Failure]:
-    """The deaths so far, in their order, and what each cost by `now`, or by the end of a run that is over."""
+    """Return the failures in their order, with what each cost up to `now`, or up to the end of a run that is over."""
     row_times = run_state.history.row_times()
     if now is None or run_state.ended:
-        now = run_state.history.last_output_at or 0.0  # That nothing comes behind the last row is no outage.
+        now = run_state.history.last_output_at or 0.0  # The time after the last row is not an outage.
     failures = [_failure(process, run_state, row_times, now) for process in _dead(run_state)]
     return sorted(failures, key=lambda failure: failure.when_s)
 
 
 def settle_failures(run_state: RunState, now: float) -> None:
-    """Work out what cannot be once the history is cut, and cut what only deaths that are settled needed."""
+    """Compute what needs the history before that is truncated; drop what only settled failures needed."""
     row_times = run_state.history.row_times()
     for process in _dead(run_state):
         process.gap = _gap(process, run_state, row_times)
         if process.is_site and process.recovered_at is None:
             recovered_at, bytes_moved = _recovery(process, run_state)
-            if recovered_at is not None and recovered_at < now - RECENT_S:  # All that was moved is told by now.
+            if recovered_at is not None and recovered_at < now - RECENT_S:  # All transfers are reported by now.
                 process.recovered_at, process.bytes_moved = recovered_at, bytes_moved
     unsettled = [process for process in _dead(run_state) if process.is_site and process.recovered_at is None]
     open_since = [_noticed_at(process, run_state) for process in unsettled]
-    needed_from = min([now - RECENT_S, *open_since])  # Of a death that is not known yet, the last minute is.
+    needed_from = min([now - RECENT_S, *open_since])  # A death that is not known yet needs the last minute.
     run_state.wholes = [whole for whole in run_state.wholes if whole.at >= needed_from]
-    run_state.moved = [move for move in run_state.moved if move.at >= needed_from]
+    run_state.recent_transfers = [each for each in run_state.recent_transfers if each.at >= needed_from]
 
 
 def _dead(run_state: RunState) -> list[Process]:
-    """Also those whose process is still there: stopped or cut off, they are dead for all others."""
+    """Return the dead, also those whose process is still there: stopped or partitioned off."""
     return list({id(process): process for process in (*run_state.deaths, *run_state.declared)}.values())
 
 
 def _noticed_at(process: Process, run_state: RunState) -> float:
-    """When the run went about it."""
-    told_at = run_state.closed_at.get(process.node)
-    if process.gone_at is None or told_at is None:
-        at = told_at or process.gone_at
+    """Return when the run began to recover from the death."""
+    declared_at = run_state.closed_at.get(process.node)
+    if process.gone_at is None or declared_at is None:
+        at = declared_at or process.gone_at
         assert at is not None, f"{process.node} is not dead"
         return at
-    # The controller's word counts for a site: only then are its copies rebuilt. The run itself starts the others.
-    return told_at if process.is_site else min(told_at, process.gone_at)
+    # Only when the controller declares a site dead are its copies rebuilt. The driver restarts the other processes.
+    return declared_at if process.is_site else min(declared_at, process.gone_at)
 
 
 def _died_at(process: Process, run_state: RunState) -> float:
-    told = (run_state.closed_at.get(process.node), run_state.seen_at.get(process.node))
-    return min(at for at in (process.killed_at, process.stopped_at, process.gone_at, *told) if at is not None)
+    reported = (run_state.closed_at.get(process.node), run_state.seen_at.get(process.node))
+    return min(at for at in (process.killed_at, process.stopped_at, process.gone_at, *reported) if at is not None)
 
 
 def _recovery(process: Process, run_state: RunState) -> tuple[float | None, int]:
-    """When every partition had all its copies again after a site had died, and how much was moved until then."""
+    """Return when every partition had all its copies again after a site died, and the bytes transferred until then."""
     if process.recovered_at is not None:
         return process.recovered_at, process.bytes_moved
     noticed_at = _noticed_at(process, run_state)
     back = next((whole for whole in run_state.wholes if whole.at > noticed_at), None)
-    # What a donor says of a move may come after the controller's word that its copy is in place.
-    moved = [
-        move for move in run_state.moved if noticed_at <= move.at and (back is None or move.version <= back.versions)
+    # A donor's report of a transfer may arrive after the view that has the new copy.
+    transfers = [
+        each
+        for each in run_state.recent_transfers
+        if noticed_at <= each.at and (back is None or each.version <= back.versions)
     ]
-    return None if back is None else back.at, sum(move.size_bytes for move in moved)
+    return None if back is None else back.at, sum(each.size_bytes for each in transfers)
 
 
 def _gap(process: Process, run_state: RunState, row_times: Float64s) -> Gap:
@@ -79,7 +81,7 @@ def _gap(process: Process, run_state: RunState, row_times: Float64s) -> Gap:
 
 
 def _gaps_until(process: Process, run_state: RunState) -> float:
-    """A pause of the output that began later has another reason."""
+    """Return until when a gap counts: one that begins later has another cause."""
     return _noticed_at(process, run_state) + GAP_WINDOW_S
 
 

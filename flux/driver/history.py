@@ -1,10 +1,10 @@
-"""History: when which rows went into a run and came out of it, in bounded memory however long it runs.
+"""History: the input and output log of a run, in bounded memory however long it runs.
 
-The last minutes are kept entry by entry. What is older is *settled*: worked out as intervals of the timeline,
-with their latencies, while the entries are still there. When there are too many intervals, neighbours are put
-together and each covers twice the time, so that the whole run is always told.
+The last minutes are kept entry by entry. What is older is *settled*: summed up as intervals of the timeline, with their
+latencies, while the entries are still there. When there are too many intervals, neighbours are merged and each covers
+twice the time, so that the timeline always covers the whole run.
 
-Times are seconds since the start of the run; the caller says when that was.
+Times are seconds since the start of the run; the caller passes when that was.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from .report import Interval, LogEntry, build_timeline
 
 INTERVAL_S = 0.25
 RECENT_S = 60.0  # Entries at least this young are kept.
-SETTLED_MAX = 4096  # Intervals; at 0.25 s each, 17 minutes pass before the oldest are put together.
+SETTLED_MAX = 4096  # Intervals; at 0.25 s each, 17 minutes pass before neighbours are merged.
 
 
 @dataclass(frozen=True)
 class Gap:
-    """The longest pause of the output behind a moment, as far as it is known: up to `since`, when the last row came."""
+    """The longest pause of the output after a moment, as known up to `since`, when the last row arrived."""
 
     since: float
     longest_s: float = 0.0
 
     def then(self, row_times: Float64s, until: float) -> Gap:
-        """With the rows that came later. A pause that began by `until` counts, however long it is."""
+        """Return the gap with later rows added. A pause that began by `until` counts, however long it is."""
         first, beyond = np.searchsorted(row_times, [self.since, until], side="right")
         later = row_times[first : beyond + 1]  # The first row beyond ends the last pause that counts.
         if self.since > until or not len(later):
@@ -39,32 +39,32 @@ class Gap:
         return Gap(float(later[-1]), max(self.longest_s, float(np.diff(later, prepend=self.since).max())))
 
     def longest_by(self, now: float, until: float) -> float:
-        """The longest, where one that no row has ended lasts until now."""
+        """Return the longest pause; one that no row has ended lasts until now."""
         return max(self.longest_s, now - self.since) if self.since <= until else self.longest_s
 
 
 @dataclass
-class _Settled:
-    """What an interval of the past adds up to."""
+class _IntervalTotal:
+    """The sums of one settled interval."""
 
     input_rows: float = 0.0
     output_rows: float = 0.0
-    p50_sum: float = 0.0  # The medians of its parts, each as often as its part has rows.
+    p50_sum: float = 0.0  # The medians of its parts, weighted by their rows.
     p99_ms: float | None = None
 
     @staticmethod
-    def of(interval: Interval) -> _Settled:
-        """One interval of the timeline."""
+    def of(interval: Interval) -> _IntervalTotal:
+        """Return the sums of one interval of the timeline."""
         output_rows = interval.output_rate * INTERVAL_S
-        return _Settled(
+        return _IntervalTotal(
             input_rows=interval.input_rate * INTERVAL_S,
             output_rows=output_rows,
             p50_sum=output_rows * (interval.latency_p50_ms or 0.0),
             p99_ms=interval.latency_p99_ms,
         )
 
-    def add(self, other: _Settled) -> _Settled:
-        """Take another one in."""
+    def add(self, other: _IntervalTotal) -> _IntervalTotal:
+        """Merge another one into this one."""
         self.input_rows += other.input_rows
         self.output_rows += other.output_rows
         self.p50_sum += other.p50_sum
@@ -73,7 +73,7 @@ class _Settled:
         return self
 
     def interval(self, t_s: float, length_s: float, events: list[str]) -> Interval:
-        """Put together, the median is the mean of the parts' medians, and the 99th percentile their greatest."""
+        """Return it as an interval. Its median is the mean of its parts' medians, its 99th percentile their greatest."""
         return Interval(
             t_s=t_s,
             input_rate=self.input_rows / length_s,
@@ -85,22 +85,22 @@ class _Settled:
 
 
 class History:
-    """The rows of one run."""
+    """The input and output log of one run."""
 
     def __init__(self) -> None:
         self.inputs: list[LogEntry] = []
         self.outputs: list[LogEntry] = []
         self.input_rows = 0
         self.input_upto = 0
-        self.last_output_at: float | None = None  # When the last row came.
-        self.settled_s = 0.0  # Everything before is in intervals.
-        self._settled: list[_Settled] = []
+        self.last_output_at: float | None = None  # When the last row arrived.
+        self.settled_s = 0.0  # Everything before is in `_totals`.
+        self._totals: list[_IntervalTotal] = []
         self._length_s = INTERVAL_S
 
     def add_inputs(self, entries: Iterable[LogEntry], total: int) -> None:
-        """The ingress has numbered rows, in `total` so many since the run began; it tells that some time later.
+        """Add rows that the ingress has numbered; `total` is their number since the run began.
 
-        One that was started again repeats some, and what the one before it did not tell is in its first total.
+        An ingress that was started again repeats some; what the last one did not report is in its first total.
         """
         self.input_rows = max(self.input_rows, total)
         for entry in entries:
@@ -109,29 +109,29 @@ class History:
                 self.input_upto = entry[1]
 
     def add_output(self, entry: LogEntry) -> None:
-        """The sink has taken everything up to a position, with rows or without."""
+        """Add that the sink has taken everything up to a position, with rows or without."""
         self.outputs.append(entry)
         if entry[2]:
             self.last_output_at = entry[0]
 
     def row_times(self) -> Float64s:
-        """When rows came out, as far as it is kept entry by entry."""
+        """Return when rows were written, for the entries that are kept."""
         return np.array([at for at, _, rows in self.outputs if rows], np.float64)
 
     def is_due(self, started_at: float, now: float) -> bool:
-        """Whether there is enough that is old."""
+        """Return whether there are enough old entries to settle."""
         return now - started_at - self.settled_s > 2 * RECENT_S
 
     def settle(self, started_at: float, now: float) -> None:
-        """Turn what is old into intervals."""
+        """Turn old entries into intervals."""
         until_s = (now - started_at - RECENT_S) // INTERVAL_S * INTERVAL_S
         until = started_at + until_s
         old = [entry for entry in self.outputs if entry[0] < until]
-        intervals = self._work_out(started_at, [entry for entry in self.inputs if entry[0] < until], old)
+        intervals = self._intervals(started_at, [entry for entry in self.inputs if entry[0] < until], old)
         for index in range(round((until_s - self.settled_s) / INTERVAL_S)):
-            self._fold_in(index * INTERVAL_S, intervals[index] if index < len(intervals) else None)
+            self._add_interval(index * INTERVAL_S, intervals[index] if index < len(intervals) else None)
         self.outputs = self.outputs[len(old) :]
-        # Rows that are still on their way say, when they come out, how long it took; they are counted already.
+        # Rows in flight give a latency when they are written; they are counted already.
         upto = max((entry[1] for entry in old), default=-1)
         self.inputs = [
             entry if entry[0] >= until else (entry[0], entry[1], 0)
@@ -141,37 +141,37 @@ class History:
         self.settled_s = until_s
 
     def timeline(self, started_at: float, events: Iterable[tuple[float, str]] = ()) -> list[Interval]:
-        """The intervals of the whole run; each lasts until the next one begins."""
+        """Return the intervals of the whole run; each lasts until the next one begins."""
         events = list(events)
-        edges = [*(index * self._length_s for index in range(len(self._settled))), self.settled_s]
-        told = [
-            settled.interval(begin, end - begin, [text for t_s, text in events if begin <= t_s < end])
-            for settled, (begin, end) in zip(self._settled, pairwise(edges), strict=True)
+        edges = [*(index * self._length_s for index in range(len(self._totals))), self.settled_s]
+        settled = [
+            total.interval(begin, end - begin, [text for t_s, text in events if begin <= t_s < end])
+            for total, (begin, end) in zip(self._totals, pairwise(edges), strict=True)
         ]
         later = [(t_s - self.settled_s, text) for t_s, text in events if t_s >= self.settled_s]
-        recent = self._work_out(started_at, self.inputs, self.outputs, later)
-        return told + [replace(interval, t_s=self.settled_s + interval.t_s) for interval in recent]
+        recent = self._intervals(started_at, self.inputs, self.outputs, later)
+        return settled + [replace(interval, t_s=self.settled_s + interval.t_s) for interval in recent]
 
-    def _work_out(
+    def _intervals(
         self,
         started_at: float,
         inputs: list[LogEntry],
         outputs: list[LogEntry],
         events: Sequence[tuple[float, str]] = (),
     ) -> list[Interval]:
-        """Intervals from where the settled ones end. Rows that the ingress told too late count in the first."""
+        """Return intervals from where the settled ones end. Rows that were reported late count in the first."""
         base = started_at + self.settled_s
         numbered, taken = ([(at - base, upto, rows) for at, upto, rows in log] for log in (inputs, outputs))
         return build_timeline(numbered, taken, INTERVAL_S, events)
 
-    def _fold_in(self, after_s: float, interval: Interval | None) -> None:
+    def _add_interval(self, after_s: float, interval: Interval | None) -> None:
         index = int((self.settled_s + after_s) // self._length_s)
         if index == SETTLED_MAX:
-            pairs = zip(self._settled[::2], self._settled[1::2], strict=True)
-            self._settled = [first.add(second) for first, second in pairs]
+            pairs = zip(self._totals[::2], self._totals[1::2], strict=True)
+            self._totals = [first.add(second) for first, second in pairs]
             self._length_s *= 2
             index //= 2
-        if index == len(self._settled):
-            self._settled.append(_Settled())
+        if index == len(self._totals):
+            self._totals.append(_IntervalTotal())
         if interval is not None:
-            self._settled[index].add(_Settled.of(interval))
+            self._totals[index].add(_IntervalTotal.of(interval))

@@ -1,7 +1,7 @@
-"""Launcher: the life of a process of a local run, from the fork to its end.
+"""Launcher: runs a forked process of a local run until it ends.
 
-Processes are forked, so any class, lambda or closure of the user's program works in them. Each ends when
-the process that forked it does: it watches a descriptor of that process, which nobody else can keep open.
+Processes are forked, so any class, lambda or closure of the user's program works in them. Each ends when the process
+that forked it does: it watches a pidfd of that process, which no other process can keep open.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Runnable(Protocol):
 
 
 def live(make: Callable[[], Runnable], parent: int, stderr: int) -> NoReturn:
-    """Run what `make` makes, in a process that was just forked, until that ends or the process `parent` does.
+    """Run what `make` returns, in a process that was just forked, until it ends or the process `parent` does.
 
-    `parent` is a descriptor of a process; what is written to standard error goes to `stderr`.
+    `parent` is a pidfd; what is written to standard error goes to the descriptor `stderr`.
     """
     try:
         _write_errors_to(stderr)
@@ -52,7 +52,7 @@ def live(make: Callable[[], Runnable], parent: int, stderr: int) -> NoReturn:
 
 
 def _write_errors_to(stderr: int) -> None:
-    """Also what is written below Python; the program's own stream may be any object, and takes it from the pipe."""
+    """Redirect standard error, also of native code: the program's `sys.stderr` may be any object."""
     os.dup2(stderr, _STDERR)
     os.close(stderr)
     sys.stderr = open(_STDERR, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115

@@ -1,7 +1,7 @@
-"""Post mortem: what sites were busy with when they died, and whether it was the input that killed them.
+"""Poison rows: whether the input of a site killed it, from what dead sites were processing.
 
-The copies of a partition are given the same rows. When two of them die, unasked, while they work on the same rows of
-the same partition, it is those rows, not bad luck: a third copy would die of them too.
+The copies of a partition are given the same rows. When two of them die by themselves while they process the same rows
+of the same partition, those rows are the cause: a third copy would die of them too.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from ..types.errors import OperatorError
 
 
 class PoisonRowDetector:
-    """The deaths of a run whose sites note what they are at."""
+    """Compares what the dead sites of a run were processing, as their crash notes say."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._jobs: dict[str, Job] = {}
 
     def examine(self, name: str, how: str, job: Job) -> OperatorError | None:
-        """The error, if site `name`, which ended with `how` at the work `job`, died of what another had died of."""
+        """Return an error if site `name`, which ended with `how` at `job`, died at the same rows as another site."""
         before = next((site for site, other in self._jobs.items() if other.overlaps(job)), None)
         self._jobs[name] = job
         if before is None:
@@ -29,7 +29,7 @@ class PoisonRowDetector:
         return OperatorError(
             f"{before} and {name} both died while they worked on rows {after + 1:,} to {upto:,}, "
             f"{name} with {how}. One of these rows kills the operator's process; no third "
-            "copy is given them. Take the rows out of the source, or mend the operator (native code, memory)",
+            "copy is given them. Take the rows out of the source, or fix the operator (native code, memory)",
             step=self._plan.segment(job.stage).title,
             row=after + 1,
         )

@@ -1,10 +1,10 @@
-"""Processes: which processes a local run has, has had, and what became of each.
+"""Processes: the processes that a local run has and had, and the state of each.
 
-A site is one process. Ingress, egress and controller are started again when they die: each start is an
-*incarnation*. A later incarnation of an end of the dataflow is a node of its own, `ingress.2`, because nodes
-refuse what the dead may still have sent; the controller has no data to tell apart and keeps its name.
+A site is one process. Ingress, egress and controller are started again when they die: each start is an *incarnation*.
+A later incarnation of an ingress or egress is a node of its own, `ingress.2`, because nodes refuse what a dead node may
+still have sent. The controller sends no rows and keeps its name.
 
-This is a book, kept by the program's thread; it starts and watches nothing.
+These are records, written by the driver's thread. Nothing here starts or watches a process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .history import Gap
 from .local.spawner import ProcessExited, ProcessStarted, SpawnerReport
 from .local.stderr_tail import StderrTail
 
-# A process that dies this often in this time, and not because the program wanted it, will not live next time.
+# A process that dies this often in this time, and was not killed by the driver, is not started again.
 DEATHS_MAX = 5
 DEATHS_WINDOW_S = 10.0
 
@@ -36,7 +36,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def node_name(name: str, incarnation: int) -> str:
-    """What the process is called among the nodes of the dataflow."""
+    """Return the name of the process among the nodes of the dataflow."""
     return name if incarnation == 1 or name == CONTROLLER else f"{name}.{incarnation}"
 
 
@@ -50,15 +50,15 @@ class Process:
     pid: int | None = None
     state: ProcessState = "starting"
     stderr: StderrTail = field(default_factory=StderrTail)
-    killed_at: float | None = None  # When the program wanted it dead.
-    stopped_at: float | None = None  # It was stopped then, and is killed because it did not go on.
-    drained: bool = False  # Nothing is on it any more: its end is no failure.
+    killed_at: float | None = None  # When the driver killed it.
+    stopped_at: float | None = None  # When it was stopped (SIGSTOP); it is killed because it was not continued.
+    drained: bool = False  # It holds no partition any more: its end is not a failure.
     gone_at: float | None = None
     back_at: float | None = None  # When the next incarnation was up.
-    gap: Gap | None = None  # Of the output behind its death, as far as the history was settled.
-    recovered_at: float | None = None  # Of a site, when all copies were there again, and what was moved until then:
-    bytes_moved: int = 0  # once that is settled.
-    exited: int | None = None  # The status; None also if it is gone and nobody knows.
+    gap: Gap | None = None  # In the output after its death, up to where the history is settled.
+    recovered_at: float | None = None  # Of a site, once settled: when all copies were there again,
+    bytes_moved: int = 0  # and the bytes transferred until then.
+    exited: int | None = None  # The exit status; None if it runs, or if the status is not known.
     _pidfd: int | None = None
     _standstill: StandstillClock | None = None
     _cpu_s: float = 0.0
@@ -70,7 +70,7 @@ class Process:
 
     @property
     def is_site(self) -> bool:
-        """Whether it holds partitions, and is not started again."""
+        """Whether it is a site: it holds partitions, and is not started again."""
         return self.name.startswith("site-")
 
     @property
@@ -90,24 +90,24 @@ class Process:
         return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
     def started(self, report: ProcessStarted) -> None:
-        """The spawner has forked it."""
+        """Note that the spawner has forked it."""
         self.pid, self._pidfd, self._standstill = report.pid, report.pidfd, StandstillClock(report.pid)
 
     def greeted(self) -> None:
-        """It has connected to the program."""
+        """Note that it has connected to the driver."""
         self.state = "up"
         if self.replaces is not None:
             self.replaces.back_at = time.monotonic()
             self.replaces = None
 
     def kill(self) -> None:
-        """SIGKILL; it may be gone already."""
+        """Send SIGKILL; it may be gone already."""
         if self._pidfd is not None:
             self.killed_at = self.killed_at or time.monotonic()
             self._send_kill(self._pidfd)
 
     def kill_if_stopped(self) -> None:
-        """SIGKILL if somebody has stopped it, and it does not go on: that is what it dies of."""
+        """Send SIGKILL if it was stopped (SIGSTOP) and is not continued within the timeout."""
         if self._pidfd is not None and self._standstill is not None and self._standstill.lasts():
             self.stopped_at = self.stopped_at or self._standstill.began_at
             self._send_kill(self._pidfd)
@@ -117,12 +117,12 @@ class Process:
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
 
     async def wait_gone(self) -> None:
-        """Return when it is gone; at once if nobody has told which process it is."""
+        """Return when it is gone; at once if it was never forked."""
         if self._pidfd is not None:
             await trio.lowlevel.wait_readable(self._pidfd)
 
     def ended(self, report: ProcessExited | None) -> None:
-        """It is gone; without a report, the spawner that would have known how is gone too."""
+        """Note that it is gone; there is no report if the spawner is gone too."""
         self.gone_at = time.monotonic()
         self.state = "drained" if self.drained else "dead"
         if report is not None:
@@ -133,20 +133,20 @@ class Process:
             self._pidfd = None
 
     def how_it_ended(self) -> str:
-        """For an error: the exit, and the last it wrote."""
+        """Return the exit status and the last output on standard error, for an error text."""
         if self.exited is None:
             how = "an unknown status"
         else:
             how = f"signal {-self.exited}" if self.exited < 0 else f"exit status {self.exited}"
             how += "" if self.stopped_at is None else ", as it had been stopped (SIGSTOP) and did not go on"
-        said = self.stderr.tail.strip()
+        tail = self.stderr.tail.strip()
         return (
-            f"{how}. The last it wrote to standard error:\n{said}" if said else f"{how}, and wrote nothing to say why"
+            f"{how}. The last it wrote to standard error:\n{tail}" if tail else f"{how}, and wrote nothing to say why"
         )
 
 
 class Processes:
-    """All of them, by name; of those that were started again, the present incarnation."""
+    """All processes of a run by name, each in its present incarnation."""
 
     def __init__(self) -> None:
         self._present: dict[str, Process] = {}
@@ -157,22 +157,22 @@ class Processes:
         return iter(self._present.values())
 
     def begin(self, name: str) -> Process:
-        """The next incarnation of `name`."""
+        """Add the next incarnation of `name` and return it."""
         earlier = self._present.get(name)
         process = Process(name, 1 if earlier is None else earlier.incarnation + 1, replaces=earlier)
         self._present[name] = process
         return process
 
     def enter(self, process: Process) -> None:
-        """Take in one that nobody here has started."""
+        """Add a process that was started elsewhere."""
         self._present[process.name] = process
 
     def next_site(self) -> str:
-        """The name of a further site: the numbering continues."""
+        """Return the name of a further site: the numbering continues."""
         return f"site-{1 + sum(process.is_site for process in self)}"
 
     def live(self, name: str) -> Process:
-        """The process `name`; `ValueError` if there is none, or it is dead."""
+        """Return the process `name`; `ValueError` if there is none, or it is dead."""
         process = self._present.get(name)
         if process is None:
             raise ValueError(f"no process of this run is called {name!r}; there are {', '.join(self._present)}")
@@ -182,21 +182,21 @@ class Processes:
         return process
 
     def of(self, report: SpawnerReport) -> Process:
-        """The process a report is about."""
+        """Return the process that a report is about."""
         process = self._present[report.name]
         assert process.incarnation == report.incarnation, f"{report} is of a process that was replaced: {process}"
         return process
 
     def of_node(self, node: str) -> Process | None:
-        """The live process that is the node `node`."""
+        """Return the live process of the node `node`; None if there is none."""
         return next((process for process in self if process.node == node and not process.gone), None)
 
     def all_gone(self) -> bool:
-        """Whether nothing runs any more."""
+        """Return whether no process runs any more."""
         return all(process.gone for process in self)
 
     def end(self, process: Process, report: ProcessExited | None) -> None:
-        """Note the end of a process, and add up what its incarnations have used."""
+        """Note the end of a process, and add up the processor time of its incarnations."""
         process.ended(report)
         self._cpu_s[process.name] = self._cpu_s.get(process.name, 0.0) + process.cpu_s
 
@@ -206,7 +206,7 @@ class Processes:
         return {process.name: self._cpu_s[process.name] for process in self if process.gone}
 
     def check_restart(self, process: Process) -> FluxError | None:
-        """Why the process, which has died, is not to be started again; None if it is."""
+        """Return why a dead process is not to be started again; None if it is."""
         if process.killed_at is not None:
             return None
         now = time.monotonic()

@@ -1,9 +1,9 @@
 """What a run did, in numbers and as a picture.
 
-A `Report` is made once the run is over, from two logs: when the ingress numbered which rows, and when the
-sink took which. Rates and latencies are worked out from them here (`build_timeline`, `output_gap`), by
-position and for whole batches at a time: nothing is measured on the path of a tuple. All times are seconds
-since the start of the run, on one monotonic clock.
+A `Report` is made when the run is over, from two logs: when the ingress numbered which rows, and when the sink took
+which. Rates and latencies are computed from them here (`build_timeline`, `output_gap`), by position and for whole
+batches at a time: nothing is measured on the path of a row. All times are seconds since the start of the run, on one
+monotonic clock.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Failure", "Interval", "Report", "SkippedRow", "build_timeline", "out
 # (t_s, upto_sn, rows): at t_s, everything up to upto_sn was numbered or taken, with this many rows.
 LogEntry = tuple[float, int, int]
 
-GAP_WINDOW_S = 2.0  # The cost of a death is looked for in this time behind it.
+GAP_WINDOW_S = 2.0  # A gap counts for a death if it begins within this time after it.
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Failure:
     # When it was killed or ended; of one that was stopped or cut off, its last sign of life.
     when_s: float
     detected_after_s: float
-    # The longest time without a row at the sink, of those that began until two seconds behind the detection; one that
-    # goes on lasts until now. A source that gives nothing makes a gap too.
+    # The longest time without a row at the sink, of those that began up to two seconds after the detection; one that
+    # has not ended lasts until now. A source that gives nothing makes a gap too.
     output_gap_s: float
     # None: the lost copies were never rebuilt.
     recovered_after_s: float | None = None
@@ -74,12 +74,12 @@ class Report:
     """What `flow.run()` and `run.wait()` return."""
 
     outputs: int
-    # None unless there is one `Collect`; not said in the type, so that users need not ask each time.
+    # None unless there is one `Collect`; not in the type, so that users need not check each time.
     table: pa.Table = None
     failures: list[Failure] = field(default_factory=list)
-    # The state that went from one site to another, because of a death or a drain; of very many, the last 10,000. Each
-    # has `when_s` (when all of it was on its way), `step`, `partition`, the `version` of the new copy, `from`, `to`,
-    # `bytes`, and `took_s`, to send and to install it.
+    # The transfers of state between sites, because of a death or a drain; of very many, the last 10,000. Each has
+    # `when_s` (when all of it was sent), `step`, `partition`, the `version` of the new copy, `from`, `to`, `bytes`, and
+    # `took_s`, to send and to install it.
     moves: list[dict[str, Any]] = field(default_factory=list)
     timeline: list[Interval] = field(default_factory=list)
     name: str = ""
@@ -92,11 +92,11 @@ class Report:
     shed: int = 0
     # Of each `Collect`, in the order in which streams were sent to them; `sink.table()` gives the same.
     tables: list[pa.Table] = field(default_factory=list)
-    # Rows that came when their time had passed, to operators that go by event time: most drop them, a join does not.
+    # Rows that arrived when the watermark had passed their time: most operators drop them, a join does not.
     late: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as JSON types. Of the table only the number of its rows is told.
+        """Return the report as JSON types. Of the table it has only the number of rows.
 
         >>> Report(outputs=3, table=pa.table({"n": [1, 2, 3]})).to_dict()["table_rows"]
         3
@@ -132,8 +132,8 @@ def build_timeline(
     """Return the intervals of a run, from the start to the last entry, with no interval left out.
 
     The latency of output rows is the time at which the sink took them less the time at which the input they
-    stem from was numbered. Where an entry stems from several inputs, its rows are shared out over them by
-    their part of its sequence numbers: which row came from which is not known here.
+    stem from was numbered. The rows of an entry that stems from several inputs are shared out over them by
+    their part of its sequence numbers: which row stems from which is not known here.
 
     >>> [interval] = build_timeline([(0.0, 99, 100)], [(0.02, 99, 50)], interval_s=0.5)
     >>> interval.input_rate, interval.output_rate, interval.latency_p50_ms
@@ -159,7 +159,7 @@ def build_timeline(
     output_rate = np.bincount(out_bin, out_rows, count) / interval_s
     return [
         Interval(
-            # Rounded, because 0.1 * 3 is no time a person would write.
+            # Rounded, because 0.1 * 3 is 0.30000000000000004.
             t_s=round(index * interval_s, 9),
             input_rate=float(input_rate[index]),
             output_rate=float(output_rate[index]),
@@ -177,7 +177,7 @@ def output_gap(
     """Return the longest time without a row at the sink within `window_s` of `when_s`, in seconds.
 
     The first gap begins at `when_s` itself and the last ends with the window. A stream that ended at `end_s`
-    cuts the window short: that nothing comes after the last row is no outage.
+    shortens the window: the time after the last row is not an outage.
 
     >>> output_gap([(0.9, 9, 10), (1.25, 19, 10), (1.5, 29, 10)], when_s=1.0, window_s=0.75)
     0.25
@@ -210,8 +210,8 @@ def _latencies_ms(
         return np.empty(0, np.int64), np.empty(0), np.empty(0)
     in_order = np.argsort(in_upto, kind="stable")
     in_s, in_upto = in_s[in_order], in_upto[in_order]
-    # An entry speaks for what lies between the furthest position before it and its own: at least for its own
-    # `upto`, also when entries come out of order. So there are at most inputs + 2 * outputs samples.
+    # An entry stands for what lies between the furthest position before it and its own: at least for its own
+    # `upto`, also when entries are out of order. So there are at most inputs + 2 * outputs samples.
     in_before = np.concatenate([[in_upto[0] - max(in_rows[in_order[0]], 1)], in_upto[:-1]])
     before = np.concatenate([in_before[:1], np.maximum.accumulate(out_upto)[:-1]])
     before = np.minimum(before, out_upto - 1)
@@ -316,7 +316,7 @@ def _title(report: Report) -> str:
 def _edges(timeline: list[Interval]) -> list[float]:
     """Return where the intervals begin, and where the last one ends."""
     starts = [interval.t_s for interval in timeline]
-    width_s = starts[-1] - starts[-2] if len(starts) > 1 else 1.0  # Those of long ago may be longer.
+    width_s = starts[-1] - starts[-2] if len(starts) > 1 else 1.0  # Old intervals may be longer.
     return [*starts, starts[-1] + width_s]
 
 

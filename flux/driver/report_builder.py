@@ -1,4 +1,4 @@
-"""Reporting: what the program has heard of a run, as its report and as a snapshot."""
+"""Report builder: makes the report and the status of a run from its state."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from .failures import failures_of
 from .history import INTERVAL_S
 from .processes import Process, Processes
 from .report import Failure, LogEntry, Report, build_timeline
-from .run_state import RunState, StateMove
+from .run_state import RunState, StateTransfer
 from .status import ProcessStatus, Status
 
-RATE_WINDOW_S = 5.0  # A snapshot's rates are those of this last time.
+RATE_WINDOW_S = 5.0  # The rates of a status are over this last time.
 
 
 def make_report(name: str, run_state: RunState, tables: list[pa.Table]) -> Report:
-    """The report of a run that is over."""
+    """Return the report of a run that is over."""
     failures = failures_of(run_state)
-    moves = [_move(moved, run_state.started_at or 0.0) for moved in run_state.moves]
+    moves = [_to_plain(transfer, run_state.started_at or 0.0) for transfer in run_state.last_transfers]
     return Report(
         outputs=run_state.outputs,
         table=tables[0] if len(tables) == 1 else None,
@@ -39,43 +39,43 @@ def make_report(name: str, run_state: RunState, tables: list[pa.Table]) -> Repor
     )
 
 
-def _move(moved: StateMove, started_at: float) -> dict[str, Any]:
+def _to_plain(transfer: StateTransfer, started_at: float) -> dict[str, Any]:
     return {
-        "when_s": moved.at - started_at,
-        "step": moved.step,
-        "partition": moved.partition,
-        "version": moved.version,
-        "from": moved.donor,
-        "to": moved.to,
-        "bytes": moved.size_bytes,
-        "took_s": moved.send_s + moved.install_s,
+        "when_s": transfer.at - started_at,
+        "step": transfer.step,
+        "partition": transfer.partition,
+        "version": transfer.version,
+        "from": transfer.donor,
+        "to": transfer.to,
+        "bytes": transfer.size_bytes,
+        "took_s": transfer.send_s + transfer.install_s,
     }
 
 
 def _events(run_state: RunState, failures: list[Failure], moves: list[dict[str, Any]]) -> list[tuple[float, str]]:
-    """What happened when, for the timeline: deaths, recoveries, and which sites came, went and gave to others."""
+    """Return the events of the timeline: deaths, recoveries, sites that joined or were drained, and transfers."""
     events = [(at - (run_state.started_at or 0.0), text) for at, text in run_state.changes]
     for failure in failures:
         events.append((failure.when_s, f"{failure.site} died"))
         if failure.recovered_after_s is not None:
             events.append((failure.when_s + failure.recovered_after_s, f"{failure.site} recovered"))
-    # One for all moves of an interval from one site to another: there may be many.
+    # One for all transfers of an interval from one site to another: there may be many.
     together = Counter((move["when_s"] // INTERVAL_S, move["from"], move["to"]) for move in moves)
     for (interval, donor, to), count in together.items():
-        events.append((interval * INTERVAL_S, f"partitions moved from {donor} to {to}: {count}"))
+        events.append((interval * INTERVAL_S, f"partitions transferred from {donor} to {to}: {count}"))
     return sorted(events, key=lambda event: event[0])
 
 
 def make_status(name: str, run_state: RunState, processes: Processes) -> Status:
-    """What the run is doing now."""
-    # The controller may not have noticed yet that a site is gone, and take its copies for live ones.
+    """Return the status of a local run now."""
+    # The controller may not have detected yet that a site is gone, and count its copies as live.
     unnoticed = any(process.is_site and process.gone and process.node in run_state.copies for process in processes)
-    told = [_process_status(process, run_state) for process in processes]
-    return status_of(name, run_state, told, run_state.whole and not unnoticed, time.monotonic())
+    statuses = [_process_status(process, run_state) for process in processes]
+    return status_of(name, run_state, statuses, run_state.whole and not unnoticed, time.monotonic())
 
 
 def status_of(name: str, run_state: RunState, processes: list[ProcessStatus], whole: bool, now: float) -> Status:
-    """What has been heard of a run until `now`, with what is known of its processes."""
+    """Return the status of a run at `now`, with that of its processes."""
     started_at = run_state.started_at or now
     p50_ms, p99_ms = latency_ms(run_state.history.inputs, run_state.history.outputs, started_at, now)
     return Status(
@@ -99,7 +99,9 @@ def status_of(name: str, run_state: RunState, processes: list[ProcessStatus], wh
 
 
 def _process_status(process: Process, run_state: RunState) -> ProcessStatus:
-    is_declared_dead = process.node in run_state.closed_at and not process.drained  # It may be stopped, or cut off.
+    is_declared_dead = (
+        process.node in run_state.closed_at and not process.drained
+    )  # It may be stopped, or partitioned off.
     is_there = not process.gone and not is_declared_dead
     return ProcessStatus(
         name=process.name,
@@ -115,7 +117,7 @@ def _process_status(process: Process, run_state: RunState) -> ProcessStatus:
 def latency_ms(
     inputs: list[LogEntry], outputs: list[LogEntry], started_at: float, now: float
 ) -> tuple[float | None, float | None]:
-    """Median and 99th percentile of the output of the last seconds."""
+    """Return the median and 99th percentile latency of the output of the last seconds."""
     recent = [(at - started_at, upto, rows) for at, upto, rows in outputs if at > now - RATE_WINDOW_S]
     numbered = [(at - started_at, upto, rows) for at, upto, rows in inputs]
     if not recent:
@@ -131,12 +133,12 @@ def _last_output_s(run_state: RunState) -> float:
 
 
 def since_start(run_state: RunState, log: list[LogEntry]) -> list[LogEntry]:
-    """A log with the times that users see."""
+    """Return a log with times since the start of the run."""
     started_at = run_state.started_at or 0.0
     return [(when - started_at, upto, rows) for when, upto, rows in log]
 
 
 def rate(log: list[LogEntry], started_at: float, now: float) -> float:
-    """Rows per second over the last seconds, or since the start if that is less."""
+    """Return rows per second over the last seconds, or since the start if that is less."""
     rows = sum(rows for when, _, rows in log if when > now - RATE_WINDOW_S)
     return rows / max(min(RATE_WINDOW_S, now - started_at), 1e-3)

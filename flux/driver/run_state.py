@@ -22,18 +22,18 @@ from .dropped_rows import DroppedRows
 from .history import History
 from .processes import Process
 
-MOVES_MAX = 10_000  # A report has the last moves, up to this number.
+TRANSFERS_MAX = 10_000  # A report has the last transfers, up to this number.
 
 
 @dataclass
-class StateMove:
-    """The state of one partition that was sent to another site, and for how long it held up both sites."""
+class StateTransfer:
+    """The transfer of one partition's state to another site, and for how long it held up both sites."""
 
     version: int  # The copy that was built from it.
     at: float
     to: str
     size_bytes: int
-    cut_s: float
+    snapshot_s: float
     install_s: float = 0.0
     step: str = ""
     partition: int = 0
@@ -89,8 +89,8 @@ class RunState:
     building: int = 0  # Copies in transfer.
     buffered_rows: dict[str, int] = field(default_factory=dict)  # What each node buffers until it is acknowledged.
     draining: set[str] = field(default_factory=set)  # Sites that the controller is to empty.
-    moved: list[StateMove] = field(default_factory=list)  # Those that a death may yet need.
-    moves: deque[StateMove] = field(default_factory=lambda: deque(maxlen=MOVES_MAX))
+    recent_transfers: list[StateTransfer] = field(default_factory=list)  # Those that a failure may yet need.
+    last_transfers: deque[StateTransfer] = field(default_factory=lambda: deque(maxlen=TRANSFERS_MAX))
     changes: list[tuple[float, str]] = field(default_factory=list)  # Of which sites there are, as the user wanted.
     dropped_rows: DroppedRows = field(default_factory=DroppedRows)
     stopped: set[str] = field(default_factory=set)  # Nodes that have ended as commanded.
@@ -123,9 +123,9 @@ class RunState:
             case reports.StateSent():
                 self._apply_sent(report, node, now)
             case reports.StateInstalled():
-                for move in self.moved:
-                    if move.version == report.version:
-                        move.install_s += report.install_s
+                for transfer in self.recent_transfers:
+                    if transfer.version == report.version:
+                        transfer.install_s += report.install_s
             case reports.NodeDead():
                 return self._apply_dead(report)
             case reports.SiteDrained():
@@ -183,19 +183,19 @@ class RunState:
     def _apply_sent(self, report: reports.StateSent, donor: str, now: float) -> None:
         if report.stage not in self.plan.stages:
             raise BadFrame(f"expected state of a stage from 1 to {len(self.plan.segments)}, got {report.stage}")
-        move = StateMove(
+        transfer = StateTransfer(
             version=report.version,
             at=now,
             to=report.to,
             size_bytes=report.size_bytes,
-            cut_s=report.snapshot_s,
+            snapshot_s=report.snapshot_s,
             step=self.plan.segment(report.stage).title,
             partition=report.partition,
             donor=donor,
             send_s=report.send_s,
         )
-        self.moved.append(move)
-        self.moves.append(move)
+        self.recent_transfers.append(transfer)
+        self.last_transfers.append(transfer)
 
     def _apply_stopped(self, report: reports.ProcessStopped, node: str) -> None:
         """At the end all copies of a partition must have emitted the same."""

@@ -1,4 +1,4 @@
-"""What a run is doing at one moment."""
+"""The status of a run at one moment."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class ProcessStatus:
     name: str
     # None: it was asked for and does not run yet.
     pid: int | None
-    # "starting" until it has connected, "up", "dead" (for the others; its process may be there, stopped or cut off), or
-    # "drained": it was emptied and has ended.
+    # "starting" until it has connected, "up", "dead" (declared so; its process may be stopped or partitioned off), or
+    # "drained": its partitions were transferred to other sites and it has ended.
     state: str
     incarnation: int
     cpu_s: float
@@ -29,7 +29,7 @@ class ProcessStatus:
 
 @dataclass(eq=False)
 class Status(dict[str, Any]):
-    """A snapshot of a run. It is a document too, as `to_dict()` gives it: `json.dumps(run.status())` works.
+    """A snapshot of a run. It is also a dict, that of `to_dict()`: `json.dumps(run.status())` works.
 
     >>> Status("words", 1.5, [ProcessStatus("site-1", 77, "up", 1, 0.25)], True, 20, 10, 5.0, 2.5, [], False)["outputs"]
     10
@@ -52,9 +52,9 @@ class Status(dict[str, Any]):
     # Of the output of the last seconds; None if there was none.
     latency_p50_ms: float | None = None
     latency_p99_ms: float | None = None
-    # Copies that are being built: lost ones, or those of a site that is emptied.
+    # Copies in transfer: lost ones, or those of a site that is drained.
     building: int = 0
-    # Rows left out so far: those that operators refused, that were dropped for want of room, or came too late.
+    # Rows that operators refused, that were shed for want of room, and that were late.
     skipped: int = 0
     shed: int = 0
     late: int = 0

@@ -11,7 +11,7 @@ from flux.driver.history import INTERVAL_S, RECENT_S, SETTLED_MAX, History
 from flux.driver.processes import Process, Processes
 from flux.driver.report import LogEntry, build_timeline
 from flux.driver.report_builder import make_report, make_status
-from flux.driver.run_state import MOVES_MAX, Completeness, RunState, StateMove
+from flux.driver.run_state import TRANSFERS_MAX, Completeness, RunState, StateTransfer
 from flux.plan import Policy
 from flux.wire.reports import NodeDead, StateInstalled, StateSent
 from tests.runtime.fakes import flow
@@ -59,8 +59,8 @@ def test_what_was_settled_is_told_as_if_every_entry_were_still_there(every_s: fl
         assert interval.latency_p99_ms == pytest.approx(wanted.latency_p99_ms)
 
 
-def moved(when_s: float, size_bytes: int, version: int = 1) -> StateMove:
-    return StateMove(version=version, at=STARTED_AT + when_s, to="site-3", size_bytes=size_bytes, cut_s=0.0)
+def transfer(when_s: float, size_bytes: int, version: int = 1) -> StateTransfer:
+    return StateTransfer(version=version, at=STARTED_AT + when_s, to="site-3", size_bytes=size_bytes, snapshot_s=0.0)
 
 
 def test_of_a_very_long_run_the_memory_is_bounded_and_every_row_is_told() -> None:
@@ -185,18 +185,18 @@ def test_a_site_that_fell_silent_died_at_its_last_sign_of_life() -> None:
 
 def test_of_very_many_moves_the_last_are_kept() -> None:
     run_state = RunState(PLAN, started_at=STARTED_AT)
-    for version in range(MOVES_MAX + 3):
+    for version in range(TRANSFERS_MAX + 3):
         sent = StateSent(version=version, stage=1, partition=0, to="site-3", size_bytes=7, snapshot_s=0.0, send_s=0.5)
         run_state.apply(sent, "site-1", STARTED_AT + version)
-    run_state.apply(StateInstalled(version=MOVES_MAX + 2, install_s=0.25), "site-3", STARTED_AT)
-    settle_failures(run_state, STARTED_AT + 2 * MOVES_MAX)
+    run_state.apply(StateInstalled(version=TRANSFERS_MAX + 2, install_s=0.25), "site-3", STARTED_AT)
+    settle_failures(run_state, STARTED_AT + 2 * TRANSFERS_MAX)
     report = make_report("a flow", run_state, [])
-    assert run_state.moved == [] and len(report.moves) == MOVES_MAX
+    assert run_state.recent_transfers == [] and len(report.moves) == TRANSFERS_MAX
     assert report.moves[-1] == {
-        "when_s": MOVES_MAX + 2.0,
+        "when_s": TRANSFERS_MAX + 2.0,
         "step": "Passing",
         "partition": 0,
-        "version": MOVES_MAX + 2,
+        "version": TRANSFERS_MAX + 2,
         "from": "site-1",
         "to": "site-3",
         "bytes": 7,
@@ -209,11 +209,11 @@ def test_what_only_settled_deaths_needed_is_forgotten_and_they_are_told_all_the_
     recovered = Process("site-1", killed_at=STARTED_AT + 10.0, gone_at=STARTED_AT + 10.0)
     run_state.deaths.append(recovered)
     run_state.wholes = [Completeness(STARTED_AT + second, second) for second in range(100)]
-    run_state.moved = [moved(10.25 + 0.25 * n, 7, version=8 + n) for n in range(100)]
+    run_state.recent_transfers = [transfer(10.25 + 0.25 * n, 7, version=8 + n) for n in range(100)]
     [before] = failures_of(run_state)
     assert (before.recovered_after_s, before.bytes_moved) == (1.0, 4 * 7)
     settle_failures(run_state, STARTED_AT + 1_000)
-    assert run_state.wholes == [] and run_state.moved == []
+    assert run_state.wholes == [] and run_state.recent_transfers == []
     [after] = failures_of(run_state)
     assert (after.recovered_after_s, after.bytes_moved) == (1.0, 4 * 7)
 
@@ -223,7 +223,7 @@ def test_what_was_moved_counts_for_a_recovery_though_it_is_told_after_its_end() 
     run_state.deaths.append(Process("site-1", killed_at=STARTED_AT + 10.0, gone_at=STARTED_AT + 10.0))
     run_state.wholes = [Completeness(STARTED_AT + 11.0, 1)]
     settle_failures(run_state, STARTED_AT + 11.1)
-    run_state.moved = [moved(11.5, 7), moved(12.0, 100, version=2)]
+    run_state.recent_transfers = [transfer(11.5, 7), transfer(12.0, 100, version=2)]
     [failure] = failures_of(run_state)
     assert (failure.recovered_after_s, failure.bytes_moved) == (1.0, 7)
 
@@ -232,9 +232,9 @@ def test_what_a_death_needs_that_is_not_settled_is_kept() -> None:
     run_state = RunState(PLAN, started_at=STARTED_AT)
     run_state.deaths.append(Process("site-1", killed_at=STARTED_AT + 10.0, gone_at=STARTED_AT + 10.0))
     run_state.wholes = [Completeness(STARTED_AT + 5.0, 0)]
-    run_state.moved = [moved(5.0, 1), moved(11.0, 7)]
+    run_state.recent_transfers = [transfer(5.0, 1), transfer(11.0, 7)]
     settle_failures(run_state, STARTED_AT + 1_000)
-    assert run_state.wholes == [] and run_state.moved == [moved(11.0, 7)]
+    assert run_state.wholes == [] and run_state.recent_transfers == [transfer(11.0, 7)]
     run_state.wholes.append(Completeness(STARTED_AT + 1_001, 1))
     [failure] = failures_of(run_state)
     assert (failure.recovered_after_s, failure.bytes_moved) == (991.0, 7)

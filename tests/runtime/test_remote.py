@@ -177,7 +177,9 @@ def test_an_address_that_nobody_can_connect_to_is_refused(
 ) -> None:
     processes.start("controller")
     call = ("site", "job:flow", "--controller", processes.controller, "--listen", "0.0.0.0:7123")
-    assert "--listen 0.0.0.0:7123 is no address at which others reach this machine" in (err := said(capsys, 1, *call))
+    assert "--listen 0.0.0.0:7123 is not an address at which others reach this machine" in (
+        err := said(capsys, 1, *call)
+    )
     assert "such as 127.0.0.1:7123" in err
 
 

@@ -86,7 +86,7 @@ def test_a_site_that_is_stopped_while_it_is_drained_is_an_error_or_is_empty(tmp_
         if process.drained:  # It was stopped when nothing was on it any more.
             run._await_drained(process, DEADLINE_S, run._await)
         else:
-            with pytest.raises(flux.FluxError, match="site-2 died before everything had been moved off it"):
+            with pytest.raises(flux.FluxError, match="site-2 died before all its state was transferred"):
                 run._await_drained(process, DEADLINE_S, run._await)
         report = end(run, tmp_path)
     assert [failure.site for failure in report.failures] == ([] if process.drained else ["site-2"])
@@ -127,7 +127,7 @@ def test_moves_and_what_happened_when_are_told(tmp_path: Any) -> None:
     events = [event for interval in report.timeline for event in interval.events]
     told = [event for event in events if "moved" not in event]
     assert told == ["site-1 is drained", "site-4 joined", "site-3 died", "site-3 recovered"]
-    assert any(event.startswith("partitions moved from site-") for event in events)
+    assert any(event.startswith("partitions transferred from site-") for event in events)
 
 
 def test_an_outage_is_told_while_it_goes_on_and_whole_when_it_is_over(tmp_path: Any) -> None:

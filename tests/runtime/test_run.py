@@ -344,7 +344,7 @@ def test_a_site_that_dies_while_it_is_drained_is_an_error(fake: Callable[..., No
     fake(ControllerProcess=Murderous)
     with flow().start(sites=3) as run:
         (run.directory / "site-1").write_text(str(up(run, "site-1", 1).pid))
-        with pytest.raises(flux.FluxError, match="site-1 died before everything had been moved off it, with signal 9"):
+        with pytest.raises(flux.FluxError, match="site-1 died before all its state was transferred, with signal 9"):
             run.drain("site-1")
 
 

@@ -1,11 +1,11 @@
-"""Importable: whether every process of a remote run can make a flow's operators, functions, sources and sinks.
+"""Importable: checks that every process of a remote run can import a flow's operators, functions, sources and sinks.
 
-Nothing of a flow is sent to them but its name: each process imports MODULE and finds FLOW there, made anew. So it does
-not matter what a callable is: lambdas, functions and classes inside functions, partials and bound methods come about
-again when the module is imported. What matters is where its code is. What was defined in the program that was started,
-in a notebook, or in a module that was made while the program ran, is in this process and in no other.
+Of a flow only its name is sent to them: each process imports MODULE and finds FLOW there. So the kind of a callable
+does not matter: lambdas, functions and classes inside functions, partials and bound methods are made again by the
+import. What matters is where its code is. Code of the program that was started, of a notebook, or of a module made at
+run time is in this process only.
 
-A callable may be made of others, which have to be importable too: what a partial holds, the object of a bound method,
+A callable may refer to others, which have to be importable too: what a partial holds, the object of a bound method,
 what a closure refers to, what a decorator wraps, what an operator is given as a parameter.
 """
 
@@ -25,7 +25,7 @@ _GIVEN = "The processes of a remote run are given MODULE:FLOW and nothing else, 
 
 
 def check_module(flow: str) -> None:
-    """`PlanError` if another process cannot import the module of `flow`, a MODULE:FLOW."""
+    """Raise `PlanError` if another process cannot import the module of `flow`, a MODULE:FLOW."""
     module, _, _ = flow.partition(":")
     why = _why_not(module)
     if why is not None:
@@ -35,8 +35,8 @@ def check_module(flow: str) -> None:
         )
 
 
-def check_importable(who: str, made: Any) -> None:
-    """`PlanError` if another process cannot import what `made`, a callable or a collection of some, is made of."""
+def check_importable(owner: str, made: Any) -> None:
+    """Raise `PlanError` if another process cannot import what `made`, a callable or a collection, refers to."""
     waiting: list[tuple[str, Any]] = [("", made)]
     seen: set[int] = set()
     while waiting:
@@ -48,7 +48,7 @@ def check_importable(who: str, made: Any) -> None:
         if why is not None:
             name = _name_of(part)
             raise PlanError(
-                f"{who}: {name}{way} is defined in {why}. {_GIVEN}: put {name} into the module of MODULE:FLOW, or into "
+                f"{owner}: {name}{way} is defined in {why}. {_GIVEN}: put {name} into the module of MODULE:FLOW, or into "
                 "one that is installed wherever the run has processes"
             )
         waiting += [(f", {how}," if how else way, inner) for how, inner in _parts(part)]
@@ -60,7 +60,7 @@ _COLLECTIONS = (dict, list, tuple, set, frozenset)
 
 
 def _parts(made: Any) -> Iterator[tuple[str, Any]]:
-    """The callables that one is made of, and how."""
+    """Return the callables that one refers to, and how."""
     name = _name_of(made)
     if isinstance(made, _COLLECTIONS):
         found = [("", each) for each in (made.values() if isinstance(made, dict) else made)]
@@ -93,7 +93,7 @@ def _is_filled(cell: Any) -> bool:
 
 
 def _is_made_by_flux(kind: type[Any]) -> bool:
-    """Whether a class was made of the user's code by one of `flux.wrap` and its like: others have no private bases."""
+    """Return whether `flux.wrap` or its like made a class of the user's code: others have no private bases."""
     return any(base.__module__.startswith("flux.") and base.__name__.startswith("_") for base in kind.__bases__)
 
 
@@ -115,12 +115,12 @@ def _module_of(made: Any) -> str | None:
 
 
 def _why_not(module: str | None) -> str | None:
-    """In what a callable of this module is defined, if no other process can import it."""
+    """Return where a callable of this module is defined if no other process can import it; else None."""
     if module is None:
         return None
     if module == "__main__":
         return "the program that was started"
-    # A part of a package may be made while that is imported, as `six.moves` is: it is then made elsewhere too.
+    # A submodule may be made when its package is imported, as `six.moves` is: then every process makes it.
     top = module.partition(".")[0]
     if _is_found(top):
         return None
@@ -131,6 +131,6 @@ def _why_not(module: str | None) -> str | None:
 
 
 def _is_found(module: str) -> bool:
-    """Whether an interpreter that has not imported a module yet finds it."""
+    """Return whether an interpreter that has not imported a module yet finds it."""
     finders = (getattr(finder, "find_spec", None) for finder in sys.meta_path)
     return any(find is not None and find(module, None) is not None for find in finders)

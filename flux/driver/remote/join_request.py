@@ -1,7 +1,7 @@
-"""Joining: how a process that somebody starts becomes one of a remote run: it asks the controller who it is.
+"""Join request: how a process joins a remote run: it asks the controller for its name.
 
-An ingress and an egress keep a journal in a directory of theirs. It must be there again when they are started again,
-and must not be that of another run: both are checked, because rows would be lost or be there twice otherwise.
+An ingress and an egress keep a journal in a directory of their own. A restart must find the journal again, and it must
+not be that of another run. Both are checked, because otherwise rows would be lost or duplicated.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ class RemoteProcess:
     role: str
     controller: str
     own: Identity  # As a command: it has no name in the run yet.
-    witness: ExitMonitor
-    listen: str | None  # Where others reach it; None: at the address from which it reaches the controller.
+    exit_monitor: ExitMonitor
+    listen: str | None  # The address for its peers; None: that from which it connects to the controller.
     patience_s: float
     lease_s: float = LEASE_S
 
     def process(self, directory: Path | None, wish: str | None = None) -> Runnable:
-        """What the process is to do; `wish` is the name that a site would like to have."""
+        """Join the run and return the process to run; `wish` is the preferred name of a site."""
         settings = self._ask_until_answered(SettingsRequest())
         policy = Policy(**settings["policy"])
         flow = RemoteFlow.of(self.flow, settings["sites"], settings["standby"], settings["availability"], policy)
         joined = self._ask(JoinRequest(role=self.role, name=wish, flow=description(flow.plan)))
         if directory is None:
-            directory = Path(tempfile.gettempdir())  # Nothing that a site writes is wanted after it.
+            directory = Path(tempfile.gettempdir())  # Files of a site are not needed after its end.
         else:
             _claim(self.role, directory, joined)
         config = RemoteConfig(
@@ -68,7 +68,7 @@ class RemoteProcess:
             here=self._here(),
             lease_s=self.lease_s,
         )
-        self.witness.joined(joined["name"], joined["run"])
+        self.exit_monitor.joined(joined["name"], joined["run"])
         if self.role == INGRESS:
             for number, source in enumerate(flow.sources):
                 place = place_of(directory, "source", number)
@@ -77,22 +77,22 @@ class RemoteProcess:
             return _alone(IngressProcess(config, flow.sources, joined["incarnation"]))
         if self.role == EGRESS:
             return _alone(EgressProcess(config, flow.sinks, joined["incarnation"]))
-        return Worker(config, joined["name"], self.witness.note)
+        return Worker(config, joined["name"], self.exit_monitor.note)
 
     def _here(self) -> str:
-        """Where the others reach this process."""
+        """Return the address at which peers reach this process."""
         if self.listen is None:
             return f"tcp:{_own_host(self.controller)}:0"
         if address.is_wildcard(self.listen):
             port = self.listen.rpartition(":")[2]
             raise FluxError(
-                f"--listen {self.listen.removeprefix('tcp:')} is no address at which others reach this machine: they "
-                f"are told it as it is. Give the machine's own, such as {_own_host(self.controller)}:{port}"
+                f"--listen {self.listen.removeprefix('tcp:')} is not an address at which others reach this machine: "
+                f"they get it as it is. Give the machine's own, such as {_own_host(self.controller)}:{port}"
             )
         return self.listen
 
     def _ask_until_answered(self, request: Request) -> dict[str, Any]:
-        """Ask a controller that may still be on its way: supervisors start processes in any order."""
+        """Ask a controller that may still be starting: supervisors start processes in any order."""
         deadline = time.monotonic() + self.patience_s
         while True:
             try:
@@ -109,7 +109,7 @@ class RemoteProcess:
 
 
 def _alone(end: IngressProcess | EgressProcess) -> Runnable:
-    """An end that cannot do its work ends the run; one that was called while its predecessor lives only itself."""
+    """Return the process, or raise `InUse`: a second ingress or egress ends itself, and not the run."""
     if isinstance(end.unusable, InUse):
         raise end.unusable
     return end

@@ -1,4 +1,4 @@
-"""What a process of a remote run is told when it starts: where its controller is, and where it listens itself."""
+"""Remote config: the configuration of a process of a remote run: its controller's address, and its own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...site.config import ProcessConfig
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteConfig(ProcessConfig):
-    """There is no program: the controller takes its part, at the same address."""
+    """A remote run has no program: the controller is its driver, at the same address."""
 
     controller: str
     here: str
@@ -18,5 +18,5 @@ class RemoteConfig(ProcessConfig):
     leader: str = CONTROLLER
 
     def address(self, name: str) -> str:
-        """The controller's address, or this process's own: those of others are in the view."""
+        """Return the controller's address, or this process's own: those of others are in the view."""
         return self.controller if name in (CONTROLLER, "program") else self.here

@@ -1,8 +1,8 @@
-"""The controller of a remote run: it also takes the program's part, and answers those who join and commands.
+"""The controller of a remote run: it is also the driver, and answers join requests and commands.
 
-All of it is on one port. What is said first tells whom it is for: the controller, the program's part (`leader`), or,
-from a command, whoever can answer. In its directory, beside the journal of views, are the name of the run and, once it
-has come, the note that the stream has ended: a controller that is started again then only sends the others home.
+All of it is on one port. The first frame of a connection says whether it is for the controller, for the driver
+(`remote_driver`), or a request. Its directory has the journal of views, the name of the run and, once the stream has
+ended, a note of that. A controller that is restarted after the end only stops the other processes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .remote_driver import RemoteDriver
 from .remote_flow import description
 
 _RUN, _ENDED = "run", "ended"
-_FAREWELL_S = 10.0  # Those who were told to stop may have a sink to flush.
+_STOP_TIMEOUT_S = 10.0  # A process that is stopped may have a sink to flush.
 _LOOK_EVERY_S = 0.05
 
 
@@ -42,18 +42,18 @@ class RemoteController(ControllerProcess):
         super().__init__(config, listener)
         if self._unusable is not None:
             raise self._unusable
-        self._settings = settings  # Those who join make the same plan with them.
-        # Read when the journal is this process's alone.
+        self._settings = settings  # A process that joins makes the same plan with them.
+        # Read once this process holds the lock of the journal.
         self.config = replace(config, run=_run_name(config.directory))
         self._ended = config.directory / _ENDED
         self.driver = RemoteDriver(config.plan, self._ended.exists())
         self._names = ProcessNames(config.plan)
-        self._outcome: dict[str, Any] = {}  # How the run has ended, when it has.
+        self._outcome: dict[str, Any] = {}  # How the run has ended; empty until then.
         self._has_outcome = trio.Event()
         self._await_outcome: set[Link] = set()
 
     async def run(self) -> None:
-        """Live until the stream has ended, or the run has failed."""
+        """Run until the stream has ended, or the run has failed."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(super().run)
             was_over = self.driver.over
@@ -65,19 +65,19 @@ class RemoteController(ControllerProcess):
             error = self.driver.run_state.error
             if error is None:
                 _write(self._ended, b"")
-            with trio.move_on_after(_FAREWELL_S):
-                # Its own is among them. Who is just connecting anew must find somebody to send it home.
+            with trio.move_on_after(_STOP_TIMEOUT_S):
+                # One link is its own. A process that is just reconnecting must find a controller to stop it.
                 while len(self.driver.links) > 1 or not (was_over or self._all_stopped()):
                     await trio.sleep(_LOOK_EVERY_S)
             error = error or self.driver.run_state.diverged
-            with trio.move_on_after(_FAREWELL_S):
-                await self._tell_outcome(error)
+            with trio.move_on_after(_STOP_TIMEOUT_S):
+                await self._send_outcome(error)
             nursery.cancel_scope.cancel()
         if error is not None:
             raise error
 
-    async def _tell_outcome(self, error: BaseException | None) -> None:
-        """Those who have asked for it hear it from here, or never."""
+    async def _send_outcome(self, error: BaseException | None) -> None:
+        """Answer the commands that wait for the outcome; return when they have it."""
         self._outcome = {"status": self.driver.status().to_dict(), "error": None if error is None else str(error)}
         self._has_outcome.set()
         while self._await_outcome:
@@ -88,7 +88,7 @@ class RemoteController(ControllerProcess):
         return all(node in self.driver.stopped for node in view.nodes if view.alive(node))
 
     async def _find_driver(self) -> socket.socket:
-        """It is here."""
+        """Return a connection to the driver, which is in this process."""
         ours, theirs = socket.socketpair()
         for sock in (ours, theirs):
             tune(sock)
@@ -111,7 +111,7 @@ class RemoteController(ControllerProcess):
                 os.kill(os.getpid(), signal.SIGKILL)
 
     async def _answer_at_the_end(self, link: Link) -> None:
-        """Tell a command how the run has ended, when it has; the command may be gone by then."""
+        """Answer a command with the outcome when the run has ended; the command may be gone by then."""
         self._await_outcome.add(link)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_cancel_when_gone, link, nursery.cancel_scope)
@@ -162,20 +162,20 @@ class RemoteController(ControllerProcess):
         return {**answer, "name": self._names.site(request.name, view, self._links), "incarnation": 1}
 
     async def _killed(self, name: str) -> dict[str, Any]:
-        """Have a process kill itself, as if by SIGKILL from outside; what starts it again is its supervisor's to do."""
+        """Have a process kill itself, as if by SIGKILL from outside; its supervisor may start it again."""
         if name == CONTROLLER:
-            return {"killed": CONTROLLER}  # It kills itself when the answer is out.
+            return {"killed": CONTROLLER}  # It kills itself when the answer is sent.
         node = next((node for node in self.driver.links if name in (node, node.partition(".")[0])), None)
         if node is None:
             there = sorted(peer for peer in self.driver.links if peer != CONTROLLER)
             raise FluxError(f"no process of this run is called {name!r}; there are {', '.join([CONTROLLER, *there])}")
         link = self.driver.links[node]
         link.send(command_frame(KillProcess()))
-        with trio.move_on_after(_FAREWELL_S):
+        with trio.move_on_after(_STOP_TIMEOUT_S):
             while self.driver.links.get(node) is link:
                 await trio.sleep(_LOOK_EVERY_S)
             return {}
-        raise FluxError(f"{name} did not end within {_FAREWELL_S:g} s: it is busy, or stopped")
+        raise FluxError(f"{name} did not end within {_STOP_TIMEOUT_S:g} s: it is busy, or stopped")
 
     async def _drained(self, site: str, within_s: float) -> dict[str, Any]:
         view = self.machine.view
@@ -188,15 +188,15 @@ class RemoteController(ControllerProcess):
             while site not in self.driver.drained:
                 if site in self.driver.run_state.closed_at:
                     raise FluxError(
-                        f"{site} died before everything had been moved off it; its copies are rebuilt on other sites"
+                        f"{site} died before all its state was transferred; its copies are rebuilt on other sites"
                     )
                 self._check_places(site)
                 await trio.sleep(_LOOK_EVERY_S)
             return {}
-        raise FluxError(f"waited {within_s:g} s for {site} to be drained; it is still being emptied")
+        raise FluxError(f"waited {within_s:g} s for {site} to be drained; the transfers go on")
 
     def _check_places(self, site: str) -> None:
-        """`NoSites` if what is on a site that is to be emptied could not live on the others: nothing is moved then."""
+        """Raise `NoSites` if the other sites could not hold what is on a site to be drained: nothing is transferred."""
         others = [other for other in self._sites() if other != site and other not in self._draining]
         needed = self.config.plan.copies
         if len(others) < needed and site not in self.driver.drained:

@@ -1,7 +1,7 @@
-"""Leader: the program's part in a remote run, taken by the controller: what the processes report, and the end.
+"""Remote driver: the driver of a remote run, in the controller's process: it takes reports and ends the run.
 
-Clocks of machines differ, so that every time here is that of the controller's own, at which something was heard. What
-a controller had heard before it was started again is gone, but for the number of rows at the sink: the egress knows it.
+Clocks of machines differ, so every time here is that at which the controller received a report, on its own clock. What
+was reported before a restart of the controller is lost, except the rows at the sink: the egress reports their total.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from ..status import ProcessStatus, Status
 log = logging.getLogger("flux")
 
 FAILED = 1
-_DEATH_KNOWN_WITHIN_S = 10.0  # In this time a witness has told what its site died of, if its machine lives.
+_DEATH_KNOWN_WITHIN_S = 10.0  # In this time an exit monitor reports why its site died, if the machine is up.
 
 
 class RemoteDriver:
-    """What is known of the run of `plan`; `over` when its processes are told to stop."""
+    """The driver of the run of `plan`; when the run is `over`, its processes are stopped."""
 
     def __init__(self, plan: Plan, ended: bool) -> None:
         self.run_state = RunState(plan, ended=ended, sinks=[SinkProgress() for _ in range(plan.sinks)])
@@ -40,8 +40,8 @@ class RemoteDriver:
         self.stopped: set[str] = set()  # Nodes that were sent `StopProcess`.
         self._plan = plan
         self._poison_rows = PoisonRowDetector(plan)
-        self._lost: tuple[DataLost, float] | None = None  # And until when to wait for why.
-        self._explained: set[str] = set()  # Sites whose witness has spoken.
+        self._lost: tuple[DataLost, float] | None = None  # And until when to wait for the cause.
+        self._explained: set[str] = set()  # Sites whose exit monitor has reported.
 
     @property
     def over(self) -> bool:
@@ -50,11 +50,11 @@ class RemoteDriver:
 
     @property
     def status_code(self) -> int:
-        """What the processes exit with."""
+        """The status that the processes exit with."""
         return 0 if self.run_state.error is None else FAILED
 
     async def serve(self, link: Link) -> None:
-        """Hear one process until it is gone."""
+        """Take the reports of one process until it is gone."""
         self.links[link.peer] = link
         self._log(logging.INFO, link.peer, f"{link.peer} is up")
         self._note_return(link.peer)
@@ -70,7 +70,7 @@ class RemoteDriver:
             self._log(logging.INFO, link.peer, f"{link.peer} is gone")
 
     def status(self) -> Status:
-        """What the run is doing now."""
+        """Return the status of the run now."""
         processes = [self._process(node) for node in sorted(self.links)]
         return status_of(self._plan.name, self.run_state, processes, self.run_state.whole, time.monotonic())
 
@@ -108,14 +108,14 @@ class RemoteDriver:
                 self._end(None)
 
     def note_site_death(self, site: str, job: Job | None) -> None:
-        """A site has ended at this work, or idle, as its witness says; end the run if its input has killed it."""
+        """Note that a site ended at `job`, or idle, as its exit monitor reports; end the run if its input killed it."""
         self._explained.add(site)
         how = "a status that its supervisor knows; what it wrote is in its log"
         if job is not None and (poison := self._poison_rows.examine(site, how, job)) is not None:
             self._end(poison)
 
     def end_if_lost(self) -> None:
-        """End the run if all copies are gone, unless somebody may yet say why."""
+        """End the run if all copies are gone, unless an exit monitor may yet report why."""
         if self._lost is not None:
             error, until = self._lost
             sites = {dead.name for dead in self.run_state.deaths if dead.is_site}
@@ -132,14 +132,14 @@ class RemoteDriver:
             self.run_state.deaths.append(dead)
 
     def _note_return(self, node: str) -> None:
-        """An end that was started again is there; what became of a site's copies, views tell."""
+        """Note that an ingress or egress is back. For the copies of a site, views say when they are."""
         name = node.partition(".")[0]
         for dead in self.run_state.deaths:
             if dead.name == name and dead.node != node and dead.back_at is None:
                 dead.back_at = time.monotonic()
 
     def _send_output_reached(self, link: Link) -> None:
-        """Let an ingress with a limit on latency know how far the output is."""
+        """Send an ingress with a latency limit the position of the output."""
         if link.peer.partition(".")[0] == INGRESS and self._plan.policy.max_latency_ms is not None:
             link.send(command_frame(OutputReached(upto=self.run_state.safe_upto)))
 

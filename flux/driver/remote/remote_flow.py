@@ -1,4 +1,4 @@
-"""A flow in a remote run: what all its processes must agree on, and what cannot be run so."""
+"""Remote flow: a flow in a remote run, the description that its processes compare, and what is refused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RemoteFlow:
 
     @staticmethod
     def of(flow: LogicalFlow, sites: int, standby: int, availability: Availability, policy: Policy) -> RemoteFlow:
-        """The flow for so many sites; `PlanError` if it needs a program that no remote run has."""
+        """Return the flow for so many sites; `PlanError` if it needs the user's program, which a remote run does not have."""
         plan = flow.plan(sites, standby, availability, POOL_ROWS, policy)
         if any(isinstance(sink, Collect) for sink in flow.sinks):
             raise PlanError(
@@ -54,7 +54,7 @@ class RemoteFlow:
 
 
 def description(plan: Plan) -> str:
-    """What tells one dataflow from another: processes with different ones must not meet."""
+    """Return the description of a dataflow: processes whose descriptions differ must not join one run."""
     segments = [
         [
             *(segment.columns, segment.partitions, segment.availability, segment.ordered),
@@ -69,7 +69,7 @@ def description(plan: Plan) -> str:
 
 
 def _made_of(end: Source | Sink) -> Iterator[Any]:
-    """The class of a source or sink and what it holds, such as a function; a source may hold another."""
+    """Yield the class of a source or sink and what it holds, such as a function; a source may hold another."""
     yield type(end)
     for held in vars(end).values():
         if isinstance(held, Source | Sink):
@@ -79,7 +79,7 @@ def _made_of(end: Source | Sink) -> Iterator[Any]:
 
 
 def _functions(step: OperatorStep) -> list[Any]:
-    """The user's operator, or the functions of a step without state."""
+    """Return the user's operator, or the functions of a step without state."""
     factory = step.factory
     if not isinstance(factory, partial) or factory.func not in (Map, Filter, FlatMap, Select):
         return [factory]
@@ -88,7 +88,7 @@ def _functions(step: OperatorStep) -> list[Any]:
 
 
 def _place(step: OperatorStep) -> list[str]:
-    """Where the code of a step is defined: another release has it elsewhere, most likely."""
+    """Return where the code of a step is defined: another release most likely has it elsewhere."""
     return [
         f"{getattr(made, '__module__', '')}.{getattr(made, '__qualname__', '')}:"
         f"{getattr(getattr(made, '__code__', None), 'co_firstlineno', '')}"

@@ -86,7 +86,7 @@ def test_what_a_death_cost_is_told_and_still_known_when_the_history_is_cut(heari
     assert (failure.output_gap_s, failure.recovered_after_s, failure.bytes_moved) == (4.25, 4.0, 700)
     hearing.rows(*(15.0 + second for second in range(600)))
     run_state = hearing.driver.run_state
-    assert len(run_state.history.outputs) < 300 and run_state.moved == []
+    assert len(run_state.history.outputs) < 300 and run_state.recent_transfers == []
     assert hearing.status().failures == [failure]
 
 
@@ -230,7 +230,7 @@ def test_a_site_that_dies_while_it_is_drained_is_said_to_have_died(processes: Pr
     call = drain_that_is_held_up(processes)
     processes.kill("site-a")
     assert call.wait(DEADLINE_S) == 1
-    assert "site-1 died before everything had been moved off it" in (processes.directory / "drain.log").read_text()
+    assert "site-1 died before all its state was transferred" in (processes.directory / "drain.log").read_text()
 
 
 def test_the_death_of_a_site_that_was_stopped_began_when_it_fell_silent(processes: Processes) -> None:
