@@ -27,7 +27,7 @@ from .driver.local.spawner import Spawner
 from .driver.processes import Process
 from .driver.report import LogEntry, Report
 from .driver.report_builder import make_report, make_status, since_start
-from .driver.run_state import RunState, StateMove
+from .driver.run_state import RunState, StateTransfer
 from .driver.status import Status
 from .plan import Plan
 from .plan.plan import CONTROLLER, EGRESS, INGRESS
@@ -50,7 +50,7 @@ Wait: TypeAlias = Callable[[Callable[[RunState], bool], float | None, str], None
 _START_TIMEOUT_S = 60.0
 _KILL_TIMEOUT_S = 10.0
 _ADD_TIMEOUT_S = 60.0
-_POST_MORTEM_S = 0.5
+_EXIT_STATUS_TIMEOUT_S = 0.5
 
 
 class Run:
@@ -74,7 +74,7 @@ class Run:
         self._collecting: list[Sink] = []
         self._bound: list[Source] = []
         _refuse_inside_trio()
-        crash_points.check()  # Else each process would say so, and die.
+        crash_points.check()  # Else each process would raise it, and die.
         for warning in plan.warnings():
             log.warning("%s", warning)
         if record is not None:
@@ -93,7 +93,7 @@ class Run:
             self.stop()
             raise
 
-    # Where the sites are is another's to say: see flux.spark.Cluster.
+    # A subclass may have the sites elsewhere: see flux.spark.Cluster.
 
     def _make_config(self, record: Path | None) -> ProcessConfig:
         return ProcessConfig(
@@ -111,7 +111,7 @@ class Run:
         )
 
     def _request_handlers(self) -> RequestHandlers:
-        """Requests change nothing while they wait: the run may be stopped meanwhile."""
+        """Return the handlers of requests. They change nothing while they wait: the run may be stopped meanwhile."""
         return RequestHandlers(
             status=lambda: self.status().to_dict(),
             kill=self.kill,
@@ -132,7 +132,7 @@ class Run:
             place.mkdir(exist_ok=True)
             source.bind(place)
             self._bound.append(source)
-        # The spawner keeps it open: who connects while the controller is down is served by the next one.
+        # The spawner keeps it open: the next controller accepts connections made while there is none.
         with self._listen(CONTROLLER) as controller:
             spawner = Spawner(lambda name, incarnation: self._make(name, incarnation, controller), self._clean_up)
         try:
@@ -143,22 +143,22 @@ class Run:
         self._driver = self._make_driver(listener, spawner)
 
     def _register(self) -> None:
-        """Let commands find this run; it does not depend on them."""
+        """Enter the run into the registry, so that commands find it; without that it runs too."""
         secret, where = self._config.secret.hex(), self._config.address("program")
         entry = registry.RunEntry(name=self._plan.name, pid=os.getpid(), address=where, secret=secret)
         try:
-            registry.entries()  # It cleans up behind runs that could not.
+            registry.entries()  # It cleans up after runs that could not.
             self._entry = registry.enter(entry, self.directory.name)
         except FluxError as error:
             log.warning("`flux status` and the like will not find %s: %s", self._plan.name, error)
 
     def _clean_up(self) -> None:
-        """In the spawner: the program was killed, and could not. Commands find no trace of the run either."""
+        """In the spawner: remove the files and the registry entry of a run whose program was killed."""
         registry.remove(self.directory.name)
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _make(self, name: str, incarnation: int, controller: socket.socket) -> Runnable:
-        """In the new process: let go of what is another's, and say what this one does."""
+        """In the new process: close what belongs to others, and return what this one runs."""
         if name != INGRESS:
             for source in self._sources:
                 source.release()
@@ -182,7 +182,7 @@ class Run:
             )
 
     def kill(self, name: str) -> None:
-        """SIGKILL the process `name` and return when it is gone; an unknown or dead one is a `ValueError`.
+        """Send SIGKILL to the process `name`; return when it is gone. `ValueError` if it is unknown or dead.
 
         Names are the sites, "ingress", "egress" and "controller". The run starts the last three again at once,
         so that a second call kills the next incarnation; it does not start sites again.
@@ -203,15 +203,15 @@ class Run:
         return site.name
 
     def drain(self, site: str, timeout: float = 60) -> None:
-        """Move everything off `site` and stop it; return when its process is gone.
+        """Transfer the state on `site` to other sites and stop it; return when its process is gone.
 
         `ValueError` if there is no such site or it is dead, `NoSites` if the others could not hold what is on it,
-        `TimeoutError` if it takes longer than `timeout` seconds; the site is then still being emptied.
+        `TimeoutError` if it takes longer than `timeout` seconds; the transfers go on then.
         """
         self._await_drained(self._begin_drain(site), timeout, self._await)
 
     def status(self) -> Status:
-        """A snapshot: processes, whether all partitions have their copies, rows, rates and failures so far."""
+        """Return a snapshot: processes, whether all partitions have their copies, rows, rates and failures."""
         assert self._driver is not None
         with self._driver.changed:
             return make_status(self._plan.name, self._run_state, self._driver.processes)
@@ -232,8 +232,8 @@ class Run:
         return self._report
 
     def stop(self) -> None:
-        """End every process of the run, now; nothing is left behind."""
-        with self._ending:  # Who comes second returns when all is done, too.
+        """End every process of the run now, and remove its files."""
+        with self._ending:  # A second caller returns when all is done, too.
             if self._stopped:
                 return
             self._stopped = True
@@ -251,7 +251,7 @@ class Run:
         if not self._bound:
             return  # They may be in use by another run.
         if self._driver is not None and not self._driver.is_up(INGRESS):
-            # A source asks its ingress to finish. One that is gone for good would be waited for, because the
+            # A source asks its ingress to finish. It would wait for one that is not restarted, because the
             # spawner holds its sockets open.
             self._end_processes()
         with contextlib.ExitStack() as stopping:
@@ -274,7 +274,7 @@ class Run:
     # How it is done.
 
     def _await(self, until: Callable[[RunState], bool], timeout: float | None, what: str) -> None:
-        """Wait; if what is waited for cannot come any more, the run is stopped."""
+        """Wait; if the run has failed, it is stopped."""
         try:
             self._watch(until, timeout, what)
         except BaseException:
@@ -283,7 +283,7 @@ class Run:
             raise
 
     def _watch(self, until: Callable[[RunState], bool], timeout: float | None, what: str) -> None:
-        """Wait, and change nothing: for those who only ask, in a thread that the run may be stopped by."""
+        """Wait, and change nothing: for requests, whose threads the run may be stopped by."""
         assert self._driver is not None
         if not self._driver.wait(
             lambda run_state: until(run_state) or run_state.error is not None or self._stopped, timeout
@@ -292,7 +292,7 @@ class Run:
         run_state = self._run_state
         if until(run_state):
             return
-        raise run_state.error or FluxError(f"the run was stopped before {what} had come")
+        raise run_state.error or FluxError(f"the run was stopped while it waited for {what}")
 
     def _begin_drain(self, site: str) -> Process:
         assert self._driver is not None
@@ -310,8 +310,8 @@ class Run:
 
         wait(lambda run_state: process.gone or is_dead(run_state), timeout, f"{process.name} to be drained")
         if not process.drained:
-            with contextlib.suppress(TimeoutError):  # The controller may know before the system has told.
-                wait(lambda run_state: process.gone, _POST_MORTEM_S, f"{process.name} to end")
+            with contextlib.suppress(TimeoutError):  # The controller may detect it before the spawner reports it.
+                wait(lambda run_state: process.gone, _EXIT_STATUS_TIMEOUT_S, f"{process.name} to end")
             how = process.how_it_ended() if process.gone else "no answer: it is stopped or cut off, and declared dead"
             raise FluxError(f"{process.name} died before all its state was transferred, with {how}")
 
@@ -321,19 +321,19 @@ class Run:
         return self._driver.run_state
 
     def output_log(self) -> list[LogEntry]:
-        """When the sink took which rows: (seconds since the start, up to which sequence number, rows).
+        """Return when the sink took which rows: (seconds since the start, up to which sequence number, rows).
 
-        Of a long run, the last minute at least; the report's timeline tells the whole.
+        Of a long run, the last minute at least; the report's timeline has the whole.
         """
         return [entry for entry in since_start(self._run_state, self._run_state.history.outputs) if entry[2]]
 
-    def moved_log(self) -> list[StateMove]:
-        """The state that went from one site to another, partition by partition; `at` is seconds since the start."""
+    def moved_log(self) -> list[StateTransfer]:
+        """Return the transfers of state between sites, one for each partition; `at` is seconds since the start."""
         started_at = self._run_state.started_at or 0.0
-        return [replace(moved, at=moved.at - started_at) for moved in self._run_state.moved]
+        return [replace(each, at=each.at - started_at) for each in self._run_state.recent_transfers]
 
     def input_log(self) -> list[LogEntry]:
-        """When the ingress numbered which rows, likewise."""
+        """Return when the ingress numbered which rows, likewise."""
         return since_start(self._run_state, self._run_state.history.inputs)
 
     @property
@@ -351,7 +351,7 @@ def _make_directory(record: Path) -> None:
 
 
 def _run_directory() -> Path:
-    """A directory of the run's own, for sockets and journals."""
+    """Make and return a directory of the run's own, for sockets and journals."""
     try:
         return Path(tempfile.mkdtemp(prefix="flux-"))
     except OSError as error:
@@ -362,7 +362,7 @@ def _run_directory() -> Path:
 
 
 def _refuse_inside_trio() -> None:
-    """They would block the caller's loop, and a fork of it cannot run one of its own."""
+    """Raise `PlanError` in a trio task: a run would block its loop, and a fork of it cannot run another."""
     try:
         trio.lowlevel.current_task()
     except RuntimeError:

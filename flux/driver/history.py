@@ -73,7 +73,7 @@ class _IntervalTotal:
         return self
 
     def interval(self, t_s: float, length_s: float, events: list[str]) -> Interval:
-        """Return it as an interval. Its median is the mean of its parts' medians, its 99th percentile their greatest."""
+        """Return an interval: its median is the mean of its parts' medians, its 99th percentile their greatest."""
         return Interval(
             t_s=t_s,
             input_rate=self.input_rows / length_s,

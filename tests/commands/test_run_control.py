@@ -118,7 +118,7 @@ def test_a_site_is_added_and_another_drained(
             ("kill", "site-9"),
             "no process of this run is called 'site-9'; there are controller, ingress, egress, site-1",
         ),
-        (("drain", "ingress"), "ingress is no site"),
+        (("drain", "ingress"), "ingress is not a site"),
         (("drain", "site-9"), "no process of this run is called 'site-9'"),
         (("status", "other"), "no run is called 'other'; in progress are job (process "),
     ],

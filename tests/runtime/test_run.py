@@ -211,7 +211,7 @@ def test_when_the_spawner_is_killed_the_run_ends_and_nothing_is_left(fake: Calla
         os.kill(spawner, signal.SIGKILL)
         with pytest.raises(flux.FluxError, match=f"process {spawner}\\) was killed") as caught:
             run.wait(timeout=DEADLINE_S)
-        assert "find out who did" in str(caught.value) and "start the run again" in str(caught.value)
+        assert "find out what did" in str(caught.value) and "start the run again" in str(caught.value)
         assert all(pid is not None and is_gone(pid) for pid in [*pids, spawner])
     assert not run.directory.exists()
 
@@ -350,7 +350,7 @@ def test_a_site_that_dies_while_it_is_drained_is_an_error(fake: Callable[..., No
 
 def test_drain_refuses_what_is_no_site_and_what_leaves_too_few(fake: Callable[..., None]) -> None:
     with flow().start(sites=2) as run:
-        with pytest.raises(ValueError, match="ingress is no site"):
+        with pytest.raises(ValueError, match="ingress is not a site"):
             run.drain("ingress")
         with pytest.raises(ValueError, match="site-9"):
             run.drain("site-9")

@@ -1,1 +1,1 @@
-"""A run on this machine: the processes, forked from the user's program, and the program's end of it."""
+"""A run on this machine: processes forked from the user's program, and the driver in it."""

@@ -1,8 +1,7 @@
-"""Program: the user's program's end of a run: what the processes tell it, in a thread of its own.
+"""Driver: the part of a local run in the user's program: it takes the reports of the processes, in its own thread.
 
-The thread runs one trio loop: it hears the processes, takes over a `Collect`'s rows, and has those that die
-started again. Everything it learns is in `RunState`, guarded by one condition that callers wait on. Commands ask
-here, too.
+The thread runs one trio loop: it takes reports, writes the rows of a `Collect`, restarts processes that die, and
+answers commands. Everything that is reported is in `RunState`, guarded by one condition that callers wait on.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _LAST_REPORTS_TIMEOUT_S = 5.0
 
 
 class Driver:
-    """The thread that hears the processes of one run, and has those started again that are named in `restarts`."""
+    """The driver of one run. Processes named in `restarts` are started again when they die."""
 
     _death_known_within_s = 0.3  # In this time the system reports how a process ended.
 
@@ -69,7 +68,7 @@ class Driver:
         self._supervisor = Supervisor(spawner, self.changed, restarts, self._died, self._fail)
         self.processes = self._supervisor.processes
         self._links: dict[str, Link] = {}  # By the names of processes, not of nodes.
-        self._over: dict[str, trio.Event] = {}  # Set when nothing more can come on the link.
+        self._over: dict[str, trio.Event] = {}  # Set when nothing more can arrive on the link.
         self._poison_rows = PoisonRowDetector(config.plan)
         self._stopping = False
         self._token: trio.lowlevel.TrioToken | None = None
@@ -78,16 +77,16 @@ class Driver:
         self._thread.start()
 
     def wait(self, until: Callable[[RunState], bool], timeout_s: float | None) -> bool:
-        """Wait until a condition on what was heard holds; False if time is up before."""
+        """Wait until a condition on the state of the run holds; return False on timeout."""
         with self.changed:
             return self.changed.wait_for(lambda: until(self.run_state), timeout_s)
 
     def kill(self, name: str, timeout_s: float) -> None:
-        """SIGKILL the present incarnation of `name`; return when it is gone."""
+        """Send SIGKILL to the present incarnation of `name`; return when it is gone."""
         deadline = time.monotonic() + timeout_s
         with self.changed:
             process = self.processes.live(name)
-            # One that was started again a moment ago may not have a number yet.
+            # A process that was just started again may not have a pid yet.
             self.changed.wait_for(lambda: process.pid is not None or process.gone, timeout_s)
             process.kill()
             if not self.changed.wait_for(lambda: process.gone, deadline - time.monotonic()):
@@ -98,14 +97,14 @@ class Driver:
         return self._call_in_thread(self._start_site)
 
     def drain(self, name: str) -> Process:
-        """Have the controller empty a site; when it has, the site is stopped."""
+        """Have the controller transfer the partitions of a site to others; then the site is stopped."""
         with self.changed:
             process = self._live_site(name)
         self._call_in_thread(lambda: self._ask_to_drain(name))
         return process
 
     def sites_without(self, name: str) -> list[str]:
-        """The live sites besides `name` that are to stay; `ValueError` if `name` is none."""
+        """Return the live sites besides `name` that are not drained; `ValueError` if `name` is not a live site."""
         with self.changed:
             self._live_site(name)
             sites = [process.name for process in self.processes if process.is_site and not process.gone]
@@ -114,16 +113,16 @@ class Driver:
     def _live_site(self, name: str) -> Process:
         process = self.processes.live(name)
         if not process.is_site:
-            raise ValueError(f"{name} is no site: it holds no partitions that could be moved")
+            raise ValueError(f"{name} is not a site: it holds no partitions that could be transferred")
         return process
 
     def is_up(self, name: str) -> bool:
-        """Whether the process `name` runs and has connected, or is about to."""
+        """Return whether the process `name` runs and has connected, or is about to."""
         with self.changed:
             return any(process.name == name and not process.gone for process in self.processes)
 
     def stop(self, patience_s: float = 5.0) -> None:
-        """Tell every process to end, and wait until they have; those that do not are killed."""
+        """Send every process `StopProcess` and wait for its end; after `patience_s` it is killed."""
         self._run_in_thread(self._stop)
         self.wait(lambda run_state: self.processes.all_gone() or not self._thread.is_alive(), patience_s)
         with self.changed:
@@ -132,14 +131,14 @@ class Driver:
         self.wait(lambda run_state: self.processes.all_gone() or not self._thread.is_alive(), patience_s)
 
     def join(self) -> None:
-        """End the spawner, with whatever is left, and the thread."""
+        """End the spawner, with all its children, and the thread."""
         self._run_in_thread(lambda: self._cancel.cancel())
         self._thread.join()
         self._spawner.close()
         with self.changed:
             for process in self.processes:
                 if not process.gone:
-                    self.processes.end(process, None)  # The thread died before it could hear how.
+                    self.processes.end(process, None)  # The thread ended before the exit status was reported.
 
     def _run_in_thread(self, what: Callable[[], None]) -> None:
         self._up.wait()
@@ -157,7 +156,7 @@ class Driver:
     # In the thread.
 
     def _live(self) -> None:
-        """Whatever goes wrong here must reach those who wait."""
+        """Run the loop; an error in it must reach the threads that wait."""
         try:
             trio.run(self._run)
         except BaseException as error:
@@ -202,7 +201,7 @@ class Driver:
             self._left(link)
 
     def _left(self, link: Link) -> None:
-        """The connection is over. Of the processes that the spawner has forked, it tells itself when they end."""
+        """Handle a closed connection: nothing to do, as the spawner reports the end of the processes it forked."""
 
     def _why_refused(self, peer: str) -> str | None:
         with self.changed:
@@ -237,13 +236,13 @@ class Driver:
             self.changed.notify_all()
 
     async def _reply(self, link: Link, header: dict[str, Any]) -> None:
-        """Answer a command: in a thread, because the answer may have to wait for what this one hears."""
-        # It is abandoned when the run stops, which it may itself be waiting for.
+        """Answer a command in a thread, because the answer may have to wait for reports to this one."""
+        # The thread is abandoned when the run stops, because it may wait for that.
         link.send(await trio.to_thread.run_sync(partial(self._answer, read_request(header)), abandon_on_cancel=True))
         await link.drain()
 
     async def _await_last_reports(self, name: str) -> None:
-        """Before the next incarnation is heard, hear what the last one had sent: then the two do not mix."""
+        """Wait until the reports of the last incarnation are taken, so that they do not mix with those of the next."""
         if name in self._links:
             with trio.move_on_after(_LAST_REPORTS_TIMEOUT_S):  # A fork of it may hold the connection.
                 await self._over[name].wait()
@@ -263,7 +262,7 @@ class Driver:
             self._links[CONTROLLER].send(reports.command_frame(reports.DrainSite(site=site)))
 
     def _stop_drained(self, site: str) -> None:
-        """Nothing is on the site any more."""
+        """Stop a site that holds no partition any more."""
         self.run_state.draining.discard(site)
         process = self.processes.of_node(site)
         if process is not None:  # It may have died meanwhile.
@@ -272,7 +271,7 @@ class Driver:
             self._links[site].send(reports.command_frame(reports.StopProcess()))
 
     def _declared_dead(self, node: str) -> None:
-        """Its process may be there, stopped or cut off, for as long as it likes."""
+        """Note that a node was declared dead. Its process may still be there, stopped or partitioned off."""
         self.run_state.draining.discard(node)
         process = self.processes.of_node(node)
         if process is not None and not process.drained and not self._stopping:
@@ -291,7 +290,7 @@ class Driver:
             how = process.how_it_ended()
             self._fail(FluxError(f"{process.name} ended before the run had started, with {how}"))
         elif process.is_site or self.run_state.ended:
-            # The controller has the copies of a site rebuilt; behind the end nothing is needed.
+            # The controller has the copies of a site rebuilt; after the end nothing is needed.
             self._log(logging.WARNING, f"{process.node} ended with {process.how_it_ended()}", node=process.node)
         elif process.name not in self._restarts:
             how = process.how_it_ended()
@@ -319,7 +318,7 @@ class Driver:
                 self._fail(poison)
 
     async def _fail_when_deaths_are_known(self, error: BaseException) -> None:
-        """Both copies are gone; why may be known in a moment."""
+        """End the run as all copies are gone, after the time in which the cause may be reported."""
         await trio.sleep(self._death_known_within_s)
         with self.changed:
             self._fail(error)
@@ -369,7 +368,7 @@ class Driver:
         sink, progress = self._sinks[report.sink], self.run_state.sinks[report.sink]
         rows = link.decode_batch(header, body)
         if not isinstance(sink, Collect) or report.upto <= progress.upto:
-            return True  # The last egress had sent it, and was killed before it knew that it had arrived.
+            return True  # The last egress had sent it, and was killed before it was acknowledged.
         if progress.upto != report.after:
             self._fail(
                 FluxError(

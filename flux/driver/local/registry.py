@@ -1,8 +1,8 @@
 """Registry: which runs this user has on this machine, so that commands find them by name.
 
-Each run has a small file in a directory that only its user can read: its name, its program's process and where that
-listens, with the secret of the run. A run that ends removes its file. If its program was killed, the spawner does;
-if that was killed too, the next command or run that sees it, and what the run had written goes as well.
+Each run has a small file in a directory that only its user can read: its name, its program's pid and address, and the
+secret of the run. A run that ends removes its file. If its program was killed, the spawner does. If that was killed
+too, the next command or run removes the file and the directory of the run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SUFFIX = ".json"
 
 @dataclass(frozen=True, kw_only=True)
 class RunEntry:
-    """One run: the dataflow's name, its program's process, and how to ask it."""
+    """One run: the dataflow's name, its program's pid, and where it answers requests."""
 
     name: str
     pid: int
@@ -37,7 +37,7 @@ class RunEntry:
 
 
 def registry() -> Path:
-    """The directory of this user's runs; made if it is not there, refused if others could write to it."""
+    """Return the directory of this user's runs; made if missing, refused if other users could write to it."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     path = Path(runtime) / "flux" if runtime else Path(tempfile.gettempdir()) / f"flux-{os.getuid()}"
     try:
@@ -57,7 +57,7 @@ def registry() -> Path:
 
 
 def enter(entry: RunEntry, number: str) -> Path:
-    """Write the file of a run; `number` is what no other run has. Whoever enters a run removes the file."""
+    """Write the file of a run and return its path; `number` is unique to the run. The caller removes the file."""
     path = registry() / f"{number}{_SUFFIX}"
     fresh = path.with_suffix(".new")
     try:
@@ -77,7 +77,7 @@ def remove(number: str) -> None:
 
 
 def entries() -> list[RunEntry]:
-    """The runs that are in progress, by name; the files of others are removed."""
+    """Return the runs in progress, by name; the files of others are removed."""
     found = []
     for path in registry().glob(f"*{_SUFFIX}"):
         entry = _read(path)
@@ -92,7 +92,7 @@ def entries() -> list[RunEntry]:
 
 
 def find(name: str | None) -> RunEntry:
-    """The run of this name, or of the program with this process number; without a name, the only one there is."""
+    """Return the run of this name, or of the program with this pid; without a name, the only one there is."""
     runs = entries()
     if not runs:
         raise FluxError("no run is in progress on this machine: start one, such as `flux run MODULE:FLOW`")
@@ -110,10 +110,10 @@ def _remove_directory(entry: RunEntry) -> None:
     directory = Path(entry.address.removeprefix("unix:")).parent
     if directory == registry() or not directory.name.startswith("flux-") or not directory.is_dir():
         return
-    # A number may belong to a process that this one cannot see, in another container: then somebody listens.
+    # A pid may be of a process in another container, which this one cannot see: then its address listens.
     if not _is_there(entry.pid) and not listens(entry.address):
         log.warning(
-            "%s (process %d) was killed, and so was what should have cleaned up behind it; %s, with its journals, is "
+            "%s (process %d) was killed, and so was what should have cleaned up after it; %s, with its journals, is "
             "removed now",
             entry.name,
             entry.pid,
@@ -130,7 +130,7 @@ def _read(path: Path) -> RunEntry | None:
 
 
 def _lives(entry: RunEntry) -> bool:
-    # The number of a dead process may have been given to another one, which does not listen.
+    # The pid of a dead process may have been given to another one, which does not listen.
     return _is_there(entry.pid) and listens(entry.address)
 
 

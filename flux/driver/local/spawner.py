@@ -1,14 +1,13 @@
-"""Spawner: the process that forks the others of a local run, at any moment, on the program's word.
+"""Spawner: the process that forks the others of a local run, whenever the driver asks for one.
 
-It is forked from the user's program before the run has threads, and stays as it was then: it runs no loop
-and no code of the user, it only waits. So a process that is started again, or later, is forked from the
-same untouched memory as the first ones: an iterator that an ingress has used up is unused here, and sockets
-the program made before are still open. It is the parent of all: it reaps them and tells how they ended.
+It is forked from the user's program before the run has threads, and its memory stays as it was then: it runs no loop
+and no code of the user. So a process that is started later is forked from the same memory as the first ones: an
+iterator that an ingress has used up is unused here, and sockets that the program opened before are still open. It is
+the parent of all: it reaps them and reports how they ended.
 
-The two ends talk in packets over a pair of sockets, one small msgpack map each; descriptors travel along.
-Signals that are meant for the program do not reach it. It ends when the program does, and takes all its
-children with it; behind a program that was killed, it also cleans up. Should it be killed itself, its children
-see that and leave; the program ends the run.
+The spawner and the driver exchange packets over a socket pair, one small msgpack value each, with descriptors attached.
+Signals that are meant for the program do not reach it. It ends when the program does, and kills its children; after a
+program that was killed, it also cleans up. If the spawner is killed, its children end, and the driver ends the run.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ from ..launcher import Runnable, live
 Make: TypeAlias = Callable[[str, int], Runnable]  # What the process `name` does in its n-th incarnation.
 
 _PACKET_MAX_BYTES = 4096
-_CLOSE: bytes = msgpack.packb(None)  # The program's last word. Without it, it was killed.
+_CLOSE: bytes = msgpack.packb(None)  # The last packet. A program that did not send it was killed.
 _CLOSE_PATIENCE_S = 10.0
 _NOT_FOR_US = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessStarted:
-    """A process runs. `pidfd` belongs to whoever takes the report."""
+    """A process runs. The receiver of the report closes `pidfd`."""
 
     name: str
     incarnation: int
@@ -71,16 +70,16 @@ SpawnerReport: TypeAlias = ProcessStarted | StartRefused | ProcessExited
 
 
 class Spawner:
-    """The program's end: it asks for processes and hears what becomes of them."""
+    """The driver's handle: it asks for processes, and returns the reports on them."""
 
     def __init__(self, make: Make, clean_up: Callable[[], None] = lambda: None) -> None:
-        """`clean_up` is called in the spawner when the program was killed, and all its processes have ended."""
+        """Fork the spawner. It calls `clean_up` if the program was killed, when all processes have ended."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         program = os.pidfd_open(os.getpid())
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
-                stream.flush()  # Else what waits in them would be written by each process.
-        # Not one of them may come between the fork and the moment at which the spawner ignores them.
+                stream.flush()  # Else each process would write the buffered text.
+        # Signals are blocked between the fork and the moment at which the spawner ignores them.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _NOT_FOR_US)
         try:
             self.pid = os.fork()
@@ -97,15 +96,15 @@ class Spawner:
         self._closed = False
 
     def start(self, name: str, incarnation: int, stderr: int) -> None:
-        """Ask for a process whose standard error is `stderr`; a report says what came of it.
+        """Ask for a process whose standard error is `stderr`; a report says whether it started.
 
-        Asking a spawner that is gone does nothing: the end of the reports tells it.
+        If the spawner is gone this does nothing: `report` returns None then.
         """
         with suppress(BrokenPipeError, ConnectionResetError):
             socket.send_fds(self._sock, [msgpack.packb([name, incarnation])], [stderr])
 
     async def report(self) -> SpawnerReport | None:
-        """The next report; None when the spawner is gone."""
+        """Return the next report; None when the spawner is gone."""
         await trio.lowlevel.wait_readable(self._sock)
         try:
             packet, descriptors, _, _ = socket.recv_fds(self._sock, _PACKET_MAX_BYTES, 1)
@@ -114,7 +113,7 @@ class Spawner:
         return _decode(packet, descriptors) if packet else None
 
     def close(self) -> int | None:
-        """End the spawner and all its children; return its exit status, None if somebody else has taken it."""
+        """End the spawner and all its children; return its exit status, None if it was reaped elsewhere."""
         if self._closed:
             return self._status
         self._closed = True
@@ -124,7 +123,7 @@ class Spawner:
         gone = select.poll()
         gone.register(self._pidfd, select.POLLIN)
         if not gone.poll(_CLOSE_PATIENCE_S * 1000):
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)  # It was stopped, and will not wake by itself.
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)  # It was stopped (SIGSTOP).
         with suppress(ChildProcessError):
             self._status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         self._sock.close()
@@ -148,7 +147,7 @@ class _Child:
 
 
 class _Forking:
-    """The spawner's process. `program` is a descriptor of the program's."""
+    """The spawner's process. `program` is a pidfd of the user's program."""
 
     def __init__(self, make: Make, clean_up: Callable[[], None], sock: socket.socket, program: int) -> None:
         self._make = make
@@ -160,7 +159,7 @@ class _Forking:
         self._poll = select.poll()
 
     def live(self, mask: Iterable[int]) -> NoReturn:
-        """Fork and reap until the program is gone, or wants no more; `mask` are the signals it had blocked."""
+        """Fork and reap until the program is gone or closes the spawner; `mask` are the signals it had blocked."""
         code = 0
         try:
             self._prepare()
@@ -175,11 +174,11 @@ class _Forking:
         os._exit(code)
 
     def _prepare(self) -> None:
-        signal.set_wakeup_fd(-1)  # The program's loop, if it has one, hears its own signals.
+        signal.set_wakeup_fd(-1)  # It is of the program's loop, if that has one.
         for number in _NOT_FOR_US:
             signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        gc.freeze()  # What came from the program stays: collecting it would only copy its pages.
+        gc.freeze()  # Objects of the program stay: to collect them would only copy their pages.
         self._myself = os.pidfd_open(os.getpid())
         for descriptor in (self._sock.fileno(), self._program):
             self._poll.register(descriptor, select.POLLIN)
@@ -188,16 +187,16 @@ class _Forking:
         while True:
             ready = {descriptor for descriptor, _ in self._poll.poll()}
             for descriptor in ready & self._children.keys():
-                self._tell("exited", self._reap(descriptor))
+                self._report("exited", self._reap(descriptor))
             if self._program in ready or (self._sock.fileno() in ready and not self._obey()):
                 return
 
     def _obey(self) -> bool:
-        """Fork what is asked for; false if nothing ever will be again."""
+        """Fork what is asked for; return False if this was the last packet."""
         try:
             packet, descriptors, _, _ = socket.recv_fds(self._sock, _PACKET_MAX_BYTES, 1)
         except ConnectionResetError:
-            return False  # The program was killed, and had not read all that it was told.
+            return False  # The program was killed before it had read all reports.
         if not packet or packet == _CLOSE:
             self._closed = packet == _CLOSE
             return False
@@ -206,26 +205,26 @@ class _Forking:
         try:
             pid = os.fork()
         except OSError as error:
-            self._tell("refused", {"name": name, "incarnation": incarnation, "why": str(error)})
+            self._report("refused", {"name": name, "incarnation": incarnation, "why": str(error)})
         else:
             if pid == 0:
                 self._become(name, incarnation, stderr)
             pidfd = os.pidfd_open(pid)
             self._children[pidfd] = _Child(name, incarnation, pid)
             self._poll.register(pidfd, select.POLLIN)
-            self._tell("started", {"name": name, "incarnation": incarnation, "pid": pid}, pidfd)
+            self._report("started", {"name": name, "incarnation": incarnation, "pid": pid}, pidfd)
         os.close(stderr)
         return True
 
     def _become(self, name: str, incarnation: int, stderr: int) -> NoReturn:
-        """In the forked process: let go of what is the spawner's alone, and begin."""
+        """In the forked process: close what belongs to the spawner, and run."""
         try:
             self._sock.close()
             for descriptor in (self._program, *self._children):
                 os.close(descriptor)
             live(lambda: self._make(name, incarnation), self._myself, stderr)
         finally:
-            os._exit(1)  # Whatever happens, this process must not go on as a second spawner.
+            os._exit(1)  # In any case, this process must not go on as a second spawner.
 
     def _reap(self, descriptor: int) -> dict[str, Any]:
         child = self._children.pop(descriptor)
@@ -239,8 +238,8 @@ class _Forking:
             "cpu_s": usage.ru_utime + usage.ru_stime,
         }
 
-    def _tell(self, kind: str, fields: dict[str, Any], *descriptors: int) -> None:
-        with suppress(BrokenPipeError, ConnectionResetError):  # The program is gone; the next turn sees it.
+    def _report(self, kind: str, fields: dict[str, Any], *descriptors: int) -> None:
+        with suppress(BrokenPipeError, ConnectionResetError):  # The program is gone; the next poll says so.
             socket.send_fds(self._sock, [msgpack.packb([kind, fields])], descriptors)
 
     def _end_all(self) -> None:

@@ -1,6 +1,6 @@
-"""Stderr: what a process of the run writes to standard error: passed on to the program's, its end kept.
+"""Stderr tail: forwards the standard error of a process to the program's, and keeps its end.
 
-A process that dies tells why there, if anywhere; the program can show it only if it passes through it.
+A process that dies writes the reason there, if anywhere. The end of it goes into the error of the run.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class StderrTail:
         self.tail = ""
 
     def handed_over(self) -> None:
-        """The process has the writing end; with ours closed too, the pipe ends when it does."""
+        """Close the writing end, which the process has too: the pipe ends when the process does."""
         os.close(self.writing)
 
     async def forward(self) -> None:
-        """Pass on what comes, until the pipe ends or is closed."""
+        """Forward what is written, until the pipe ends or is closed."""
         with suppress(trio.ClosedResourceError):
             while not self._closed:
                 await trio.lowlevel.wait_readable(self._reading)
@@ -39,13 +39,13 @@ class StderrTail:
                     self._read()
 
     def close(self) -> None:
-        """Take what is left behind by a process that has ended."""
+        """Forward the rest that a process wrote before it ended, and close the pipe."""
         while not self._closed and self._read():
             pass
         self._end()
 
     def _read(self) -> bool:
-        """Whether there was something to read."""
+        """Forward what can be read; return whether there was something."""
         try:
             data = os.read(self._reading, _READ_BYTES)
         except BlockingIOError:
@@ -55,7 +55,7 @@ class StderrTail:
             return False
         text = self._decoder.decode(data)
         self.tail = (self.tail + text)[-_TAIL_CHARS:]
-        with suppress(Exception):  # It may be closed, or be None; there is no other place to say so.
+        with suppress(Exception):  # It may be closed, or be None; there is no other place to report that.
             sys.stderr.write(text)
             sys.stderr.flush()
         return True
@@ -63,6 +63,6 @@ class StderrTail:
     def _end(self) -> None:
         if not self._closed:
             self._closed = True
-            with suppress(RuntimeError):  # Without a loop nobody waits for it.
+            with suppress(RuntimeError):  # Without a loop no task waits for it.
                 trio.lowlevel.notify_closing(self._reading)
             os.close(self._reading)

@@ -1,8 +1,8 @@
-"""Supervisor: has the spawner start processes, and tells the program when one has died.
+"""Supervisor: has the spawner start processes, and calls the driver when one has died.
 
-One that is started again when it dies, and is stopped (SIGSTOP), would be waited for without end: it is killed.
+A process that is restarted after its death is killed when it is stopped (SIGSTOP): else the run would wait without end.
 
-It lives in the program's thread. What it notes is guarded by the program's condition.
+It runs in the driver's thread. Its state is guarded by the driver's condition.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from .spawner import ProcessExited, ProcessStarted, Spawner, SpawnerReport
 
 
 class Supervisor:
-    """`died` is called for each process that has ended, `fail` with what the run cannot survive.
+    """Calls `died` for each process that has ended, and `fail` with an error that ends the run.
 
-    Those named in `restarts` are started again by whoever is told.
+    `died` starts those again that are named in `restarts`.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Supervisor:
         self._fail = fail
 
     async def run(self, names: Iterable[str], nursery: trio.Nursery) -> None:
-        """Start the processes `names`, and mind them and those that follow."""
+        """Start the processes `names`, and watch them and those that are started later."""
         self._nursery = nursery
         nursery.start_soon(self._end_the_stopped)
         with self._changed:
@@ -53,7 +53,7 @@ class Supervisor:
         await self._outlive_the_spawner()
 
     def start(self, name: str) -> Process:
-        """Start the next incarnation of `name`; it is up when it has connected to the program."""
+        """Start the next incarnation of `name`; it is up when it has connected to the driver."""
         process = self.processes.begin(name)
         self._nursery.start_soon(process.stderr.forward)
         self._spawner.start(name, process.incarnation, process.stderr.writing)
@@ -80,13 +80,13 @@ class Supervisor:
                         process.kill_if_stopped()
 
     async def _outlive_the_spawner(self) -> None:
-        """Nothing can be started again, nor can anybody tell how a process ended: the run is over."""
+        """End the run: without the spawner no process can be started again, and exit statuses are lost."""
         with self._changed:
             self._fail(
                 FluxError(
                     f"the process that starts the others of this run (process {self._spawner.pid}) was killed: the run "
                     "ends here, because nothing that dies could be started again. Output up to now is right. Flux does "
-                    "not kill it: find out who did (`dmesg` tells if memory ran out), and start the run again"
+                    "not kill it: find out what did (`dmesg` shows if memory ran out), and start the run again"
                 )
             )
             self._changed.notify_all()
@@ -95,7 +95,7 @@ class Supervisor:
                 self._nursery.start_soon(self._await_end, process)
 
     async def _await_end(self, process: Process) -> None:
-        """An orphan leaves when it sees that its parent is gone; it may be busy, and is not waited for."""
+        """Kill an orphan: it would end when its parent is gone, but may be busy until then."""
         process.kill()
         await process.wait_gone()
         with self._changed:

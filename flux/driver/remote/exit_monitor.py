@@ -102,10 +102,10 @@ class ExitMonitor:
         except BaseException:
             traceback.print_exc()
         finally:
-            leave(1)  # Whatever happens, this process must not go on as a second one of its kind.
+            leave(1)  # In any case, this process must not go on as a second one of its kind.
 
     def _report_death(self, site: dict[str, str], job: Job | None) -> None:
-        """Report the death of a site. Retry only if it died at work: the controller may be gone as the run has ended."""
+        """Report the death of a site; retry only if it died at work: after the end of a run the controller is gone."""
         deadline = time.monotonic() + (0 if job is None else _REPORT_TIMEOUT_S)
         death = SiteDeath(run=site["run"], name=site["name"], job=None if job is None else job.to_plain())
         while True:

@@ -48,8 +48,8 @@ def check_importable(owner: str, made: Any) -> None:
         if why is not None:
             name = _name_of(part)
             raise PlanError(
-                f"{owner}: {name}{way} is defined in {why}. {_GIVEN}: put {name} into the module of MODULE:FLOW, or into "
-                "one that is installed wherever the run has processes"
+                f"{owner}: {name}{way} is defined in {why}. {_GIVEN}: put {name} into the module of MODULE:FLOW, or "
+                "into one that is installed wherever the run has processes"
             )
         waiting += [(f", {how}," if how else way, inner) for how, inner in _parts(part)]
 

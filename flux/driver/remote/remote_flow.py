@@ -31,7 +31,7 @@ class RemoteFlow:
 
     @staticmethod
     def of(flow: LogicalFlow, sites: int, standby: int, availability: Availability, policy: Policy) -> RemoteFlow:
-        """Return the flow for so many sites; `PlanError` if it needs the user's program, which a remote run does not have."""
+        """Return the flow for so many sites; `PlanError` if it needs the user's program: a remote run has none."""
         plan = flow.plan(sites, standby, availability, POOL_ROWS, policy)
         if any(isinstance(sink, Collect) for sink in flow.sinks):
             raise PlanError(
