@@ -99,9 +99,8 @@ def status_of(name: str, run_state: RunState, processes: list[ProcessStatus], wh
 
 
 def _process_status(process: Process, run_state: RunState) -> ProcessStatus:
-    is_declared_dead = (
-        process.node in run_state.closed_at and not process.drained
-    )  # It may be stopped, or partitioned off.
+    # A process that is declared dead may still be there, stopped or partitioned off.
+    is_declared_dead = process.node in run_state.closed_at and not process.drained
     is_there = not process.gone and not is_declared_dead
     return ProcessStatus(
         name=process.name,

@@ -1,8 +1,9 @@
-"""At work: what a site's operator is busy with, in memory that outlives the process.
+"""Crash note: the rows that a site's operator is processing, in memory that outlives the process.
 
-An operator may kill its process: a bug in native code, or more memory than there is. Its other copy is given the same
-rows and dies of them too. To tell that from bad luck, a site notes what it is about to work on; whoever finds it dead
-reads it. The note is a file, or pages shared with a parent; mapped into memory, it costs no call into the system.
+An operator may kill its process: a bug in native code, or more memory than there is. The other copy is given the same
+rows and dies of them too. To detect that, a site notes what it is about to process; the driver reads the note of a dead
+site. The note is a file, or pages shared with the exit monitor. It is mapped into memory, so writing it costs no system
+call.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from ..storage.disk import disk_error
 from ..wire.requests import PlainJob
 
-_HEAD = struct.Struct("<qqqq")  # Whether it is at work, the stage, after, upto.
+_HEAD = struct.Struct("<qqqq")  # Whether the operator is busy, the stage, after, upto.
 _PARTITIONS_BYTES = 65_536 // 8
 _NOTE_BYTES = _HEAD.size + _PARTITIONS_BYTES
 SUFFIX = ".work"
@@ -32,7 +33,7 @@ class Job:
     partitions: frozenset[int]
 
     def overlaps(self, other: Job) -> bool:
-        """Whether some row is in both, for a partition in both."""
+        """Return whether some row is in both, for a partition in both."""
         same = self.stage == other.stage and bool(self.partitions & other.partitions)
         return same and self.after < other.upto and other.after < self.upto
 
@@ -48,7 +49,7 @@ class Job:
 
 
 def note_in(path: Path) -> mmap.mmap:
-    """A note in a file."""
+    """Return a note in a file."""
     try:
         with path.open("w+b") as file:
             # Room is taken now: a page for which the disk has none would kill the process when it is written.
@@ -59,19 +60,19 @@ def note_in(path: Path) -> mmap.mmap:
 
 
 def shared_note() -> mmap.mmap:
-    """A note that this process shares with those it forks."""
+    """Return a note that this process shares with those it forks."""
     return mmap.mmap(-1, _NOTE_BYTES)
 
 
 class CrashNote:
-    """What the operator of a site is busy with, written to a note."""
+    """Writes what the operator of a site is processing to a note."""
 
     def __init__(self, note: mmap.mmap) -> None:
         self._map = note
         self._noted: frozenset[int] = frozenset()
 
     def begin(self, job: Job) -> None:
-        """From now on the operator is busy with `job`."""
+        """Note that the operator processes `job` from now on."""
         if job.partitions != self._noted:
             self._noted = job.partitions
             bits = bytearray(_PARTITIONS_BYTES)
@@ -81,12 +82,12 @@ class CrashNote:
         _HEAD.pack_into(self._map, 0, 1, job.stage, job.after, job.upto)
 
     def end(self) -> None:
-        """The operator is idle."""
+        """Note that the operator is idle."""
         _HEAD.pack_into(self._map, 0, 0, 0, 0, 0)
 
 
 def last_job(path: Path) -> Job | None:
-    """What the site whose note is in `path` was busy with when it died; None if with nothing."""
+    """Return what the site whose note is in `path` was processing when it died; None if it was idle."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -95,7 +96,7 @@ def last_job(path: Path) -> Job | None:
 
 
 def job_of(content: bytes) -> Job | None:
-    """What is in a note."""
+    """Return the job in a note; None if the operator was idle."""
     busy, stage, after, upto = _HEAD.unpack_from(content)
     if not busy:
         return None

@@ -1,16 +1,16 @@
-"""Crash points: moments at which a process of a run can be told to kill itself.
+"""Crash points: moments at which a process of a run can be made to kill itself.
 
-`FLUX_CRASH_AT=<process>:<point>[:<n>]` makes the process die by SIGKILL the n-th time it comes to the point; several
-are separated by commas. The process is "ingress", "egress", "controller" or a site such as "site-2", in any
-incarnation; "site" is every site. `FLUX_CRASH_AT=@DIRECTORY` arms points while the run goes on: a file in it, called
-`<process>:<point>`, kills the first process that comes there, which puts its pid behind the name, after a dot.
+`FLUX_CRASH_AT=<process>:<point>[:<n>]` makes the process die by SIGKILL the n-th time it reaches the point; several are
+separated by commas. The process is "ingress", "egress", "controller" or a site such as "site-2", in any incarnation;
+"site" is every site. `FLUX_CRASH_AT=@DIRECTORY` arms points while the run goes on: a file in it, called
+`<process>:<point>`, kills the first process that reaches the point. That process appends a dot and its pid to the name.
 
-Nobody writes the points down. They are read from the machines: before a message of each kind that a machine has rules
-for is stepped (`step-data`), before and after each kind of effect that it can give (`before-send-ack`,
-`after-install`). Before an effect, those in front of it in the same step have been carried out, and what they sent has
-gone to the system; after it, so has what it sent itself, but for the state of a partition: that was cut, and goes in
-chunks from then on. A view is first written and then sent: at `after-publish` it
-is in the journal and nobody has been told, at `sent-publish` everybody has.
+The points are read from the machines: before a message of each kind that a machine has rules for is stepped
+(`step-data`), before and after each kind of effect that it can give (`before-send-ack`, `after-install`). Before an
+effect, the earlier effects of the same step have been carried out, and what they sent has gone to the system. After it,
+so has what it sent itself, except the state of a partition: its snapshot was taken, and is sent in chunks from then on.
+A view is first written and then sent: at `after-publish` it is in the journal and was not sent, at `sent-publish` it
+was sent to every node.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _MODULES: dict[str, tuple[ModuleType, ...]] = {
 
 
 def crash_points() -> dict[str, tuple[str, ...]]:
-    """The points of each kind of process, in the order in which a step comes to them."""
+    """Return the points of each kind of process, in the order in which a step reaches them."""
     return {kind: tuple(_points(kind)) for kind in _STEPS}
 
 
@@ -71,7 +71,7 @@ def _points(kind: str) -> Iterator[str]:
 
 
 def _stepped(kind: str) -> list[type[Any]]:
-    """The messages that the process's machine has rules for; a node greets the controller for all its machines."""
+    """Return the messages that the process's machine has rules for; a node connects for all its machines."""
     known = {rule.on for rule in _STEPS[kind].RULES}
     if kind != CONTROLLER:
         known = (known | {Connected}) & {rule.on for rule in Node.RULES}
@@ -79,7 +79,7 @@ def _stepped(kind: str) -> list[type[Any]]:
 
 
 def _carried(kind: str, effect: type[Any]) -> list[type[Any] | None]:
-    """The kinds of message in an effect; one None for an effect that carries none."""
+    """Return the kinds of message in an effect; one None for an effect that carries none."""
     if effect is Send:
         taken = {rule.on for machine in _TAKERS[kind] for rule in machine.RULES}
         return [message for message in get_args(PeerMessage) if message in taken]
@@ -89,7 +89,7 @@ def _carried(kind: str, effect: type[Any]) -> list[type[Any] | None]:
 
 
 def _names(kind: str, what: type[Any]) -> bool:
-    """Whether a module of the process's machines knows an effect: it is imported only where it is given."""
+    """Return whether a module of the process's machines imports an effect: only those that give it do."""
     return any(vars(module).get(what.__name__) is what for module in _MODULES[kind])
 
 
@@ -106,29 +106,29 @@ def _kind(process: str) -> str:
 
 
 class Crashes:
-    """The crash points of the process `name`; `flush` hands what it has queued to the system."""
+    """The crash points of the process `name`; `flush` writes what it has queued."""
 
     def __init__(self, name: str, text: str, flush: Callable[[], None]) -> None:
         self._process = name.partition(".")[0]
         self._points = frozenset(crash_points()[_kind(self._process)])
         self._flush = flush
         self._armed = Path(text[1:]) if text.startswith("@") else None
-        self._left: dict[str, int] = {}  # How often each point is to be reached until it is the end.
+        self._left: dict[str, int] = {}  # How often each point is still to be reached.
         if self._armed is None:
             for process, point, n in _parsed(text):
                 if process in (self._process, _kind(self._process)):
                     self._left[point] = n
 
     def step(self, message: Message) -> None:
-        """A message is about to be stepped; one that the machine has no rule for is no point, and is refused there."""
+        """Reach the point before a message is stepped. One without a rule has no point: the machine refuses it."""
         point = f"step-{_dashed(type(message))}"
         if point in self._points:
             self._reach(point)
 
     def along(self, effects: Iterable[Effect]) -> Iterator[Effect]:
-        """The effects of one step; whoever takes the next has carried out the last."""
+        """Yield the effects of one step; the caller carries each out before it takes the next."""
         for effect in effects:
-            is_job = isinstance(effect, Consume)  # It is put aside, and done when nothing else is to do.
+            is_job = isinstance(effect, Consume)  # It is queued, and performed when nothing else is to be done.
             if not is_job:
                 self.before(effect)
             yield effect
@@ -136,11 +136,11 @@ class Crashes:
                 self.after(effect)
 
     def before(self, effect: Effect) -> None:
-        """An effect is about to be carried out."""
+        """Reach the point before an effect is carried out."""
         self._reach(f"before-{_text(effect)}")
 
     def after(self, effect: Effect) -> None:
-        """An effect was carried out."""
+        """Reach the points after an effect was carried out."""
         if isinstance(effect, Publish):
             self._reach(f"after-{_text(effect)}", flush=False)
             self._reach(f"sent-{_text(effect)}")
@@ -148,7 +148,7 @@ class Crashes:
             self._reach(f"after-{_text(effect)}")
 
     def _reach(self, point: str, flush: bool = True) -> None:
-        assert point in self._points, f"{self._process} came to {point}, which is not among its crash points"
+        assert point in self._points, f"{self._process} reached {point}, which is not among its crash points"
         if self._is_the_end(point):
             if flush:
                 self._flush()
@@ -159,25 +159,25 @@ class Crashes:
             if point in self._left:
                 self._left[point] -= 1
             return self._left.get(point) == 0
-        return any(_taken(self._armed / f"{who}:{point}") for who in {self._process, _kind(self._process)})
+        return any(_disarm(self._armed / f"{name}:{point}") for name in {self._process, _kind(self._process)})
 
 
 def watch(name: str, flush: Callable[[], None]) -> Crashes | None:
-    """The crash points that the environment asks for; None if it asks for none."""
+    """Return the crash points that the environment asks for; None if it asks for none."""
     text = os.environ.get(VARIABLE)
     return Crashes(name, text, flush) if text else None
 
 
 def check() -> None:
-    """`FluxError` if the environment asks for what is no crash point."""
+    """Raise `FluxError` if the environment names an unknown crash point."""
     text = os.environ.get(VARIABLE, "")
     if text and not text.startswith("@"):
         for _ in _parsed(text):
             pass
 
 
-def _taken(armed: Path) -> bool:
-    """Take a point that is armed; of several processes one succeeds."""
+def _disarm(armed: Path) -> bool:
+    """Disarm a point; return whether it was armed. Of several processes one succeeds."""
     try:
         armed.rename(f"{armed}.{os.getpid()}")
     except FileNotFoundError:
@@ -198,7 +198,7 @@ def _parsed(text: str) -> Iterator[tuple[str, str, int]]:
         point, colon, count = rest.partition(":")
         if point not in known.get(_kind(process), ()) or (colon and not (count.isdecimal() and int(count))):
             raise FluxError(
-                f"{VARIABLE}={text!r}: {part!r} is no crash point. Expected PROCESS:POINT or PROCESS:POINT:N, with N "
-                "from 1 on, such as site-2:before-send-ack:3; `flux crash-points` lists them"
+                f"{VARIABLE}={text!r}: {part!r} is not a crash point. Expected PROCESS:POINT or PROCESS:POINT:N, with "
+                "N from 1 on, such as site-2:before-send-ack:3; `flux crash-points` lists them"
             )
         yield process, point, int(count or 1)

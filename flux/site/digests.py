@@ -1,20 +1,20 @@
 """Digests: what each partition of a site has emitted, as one number, at positions that all copies agree on.
 
 Copies of a partition emit the same rows, though not in the same steps. So the digest of a partition is a sum over its
-rows: it does not depend on how they were cut. It is taken at every `EVERY`-th sequence number; whoever holds the
-digests of two copies compares them (`divergence`). When a copy moves, its digest moves with it.
+rows: it does not depend on how they were batched. It is read at every `EVERY`-th sequence number, and the controller
+compares the digests of two copies (`divergence`). When a copy is transferred, so is its digest.
 
 Every value of fixed width counts. Each column has a multiplier of its own; their sum and the row's number are mixed
 once, a few thousand rows at a time, so that all of it stays in the cache: a row of three integers costs 5 to 7 ns, a
 quarter of what a hash of each column over whole batches did. To hash text takes ten times as long as all else: of text
 and binary the lengths count in each row, and what is in them in one row of `_SAMPLED`, chosen by its number.
 
-Departure: DESIGN.md has the digests travel on acks, to the other copy's site. Here they go to the controller, at
+Departure: DESIGN.md has the digests sent on acks, to the other copy's site. Here they go to the controller, at
 positions fixed beforehand, because then neither the protocol nor what a site keeps depends on them, and copies are
 compared that have no consumer in common.
 
-A stage that is not ordered emits rows beyond the position it has come to. They are in the sums at once, and are taken
-out again of the digest of a position that lies before them.
+A stage that is not ordered emits rows beyond the position it has reached. They are in the sums at once, and are
+subtracted from the digest of a position before them.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ class Digests:
 
     def __init__(self, partitions: int) -> None:
         self._sums: Uint64s = np.zeros(partitions, dtype=np.uint64)
-        # Of what is in the sums, what lies behind an agreed position that not all have come to.
+        # The part of the sums after an agreed position that not all partitions have reached.
         self._beyond: dict[int, Uint64s] = {}
         self._words: Uint64s = np.empty(_BLOCK_ROWS, dtype=np.uint64)
         self._scratch: Uint64s = np.empty(_BLOCK_ROWS, dtype=np.uint64)
 
     def add(self, body: LaneBody, after: int, upto: int, skipped: Skips = ()) -> list[tuple[int, Uint64s]]:
-        """Take in what was emitted for (after, upto]; return the digests of all partitions at agreed positions.
+        """Add what was emitted for (after, upto]; return the digests of all partitions at agreed positions.
 
-        Of rows that were `skipped` nothing is emitted; that they were has to be the same in all copies all the same.
+        Rows that were `skipped` emit nothing, but count: all copies must skip the same ones.
         """
         taken = []
         for cut in range((after // EVERY + 1) * EVERY, upto + 1, EVERY):
@@ -80,21 +80,21 @@ class Digests:
         return taken
 
     def forget(self, upto: int) -> None:
-        """All partitions here have come to `upto`."""
+        """Drop what is kept for positions up to `upto`: all partitions here have reached it."""
         for cut in [cut for cut in self._beyond if cut <= upto]:
             del self._beyond[cut]
 
     def get(self, partition: int) -> int:
-        """The digest of a partition, with all that it has emitted."""
+        """Return the digest of a partition, with all that it has emitted."""
         return int(self._sums[partition])
 
-    def moving(self, partition: int) -> list[Any]:
-        """What goes along with a copy: its digest, and what of it lies behind agreed positions."""
+    def to_transfer(self, partition: int) -> list[Any]:
+        """Return what is transferred with a copy: its digest, and the parts of it after agreed positions."""
         beyond = [[cut, int(words[partition])] for cut, words in self._beyond.items() if words[partition]]
         return [self.get(partition), beyond]
 
     def put(self, partition: int, digest: int, beyond: Sequence[Sequence[int]] = ()) -> None:
-        """A copy has come, with its digest."""
+        """Set the digest of a copy that was transferred here."""
         self._sums[partition] = digest
         for words in self._beyond.values():
             words[partition] = 0
@@ -102,13 +102,13 @@ class Digests:
             self._beyond.setdefault(cut, np.zeros_like(self._sums))[partition] = word
 
     def _take_in(self, body: LaneBody, skipped: Skips, after: int, upto: int, into: Uint64s) -> None:
-        """Add what was emitted, and left out, for (after, upto]."""
+        """Add what was emitted and skipped for (after, upto]."""
         for number, rows in enumerate(rows_of_edges(body)):
             self._take_in_rows(number, rows.between(after, upto), into)
         here = [(partition, sn) for partition, sn in skipped if after < sn <= upto]
         if here:
             partitions, sns = np.array(here, dtype=np.int64).T
-            # Twice mixed: no row that is emitted has such a word.
+            # Mixed twice: no row that is emitted has such a word.
             np.add.at(into, partitions, mix(mix(sns.astype(np.uint64))))
 
     def _take_in_rows(self, edge: int, rows: Rows, into: Uint64s) -> None:
@@ -116,8 +116,7 @@ class Digests:
             return
         user, producer = rows.user, rows.hidden(PRODUCER)
         sn = rows.hidden(SN)
-        # What a batch lacks, as words of `sub` that are zero everywhere or the nulls of a column that has none, counts
-        # nothing.
+        # What a batch lacks counts as zero: words of `sub` that are zero everywhere, the nulls of a column without any.
         whole: list[DigestPart] = [(_OF_SN, sn.view(np.uint64))]
         whole += [(_OF_SUB + (number << 32), word) for number, word in enumerate(words_of(rows.hidden(SUB)))]
         for place, column in enumerate(user.columns, start=1):
@@ -130,7 +129,7 @@ class Digests:
             _sample(edge, texts, sn, producer, into)
 
     def _mixed(self, edge: int, parts: Sequence[DigestPart]) -> Uint64s:
-        """A word for each row, in memory that the next call uses again."""
+        """Return a word for each row, in memory that the next call reuses."""
         rows = len(parts[0][1])
         words, scratch = self._words[:rows], self._scratch[:rows]
         words[:] = edge
@@ -151,7 +150,7 @@ class Digests:
 def _sample(
     edge: int, columns: Mapping[int, Any], sn: npt.NDArray[np.int64], producer: npt.NDArray[np.uint16], into: Uint64s
 ) -> None:
-    """Take in what is in some of the rows."""
+    """Add the content of a sample of the rows."""
     chosen = np.flatnonzero(mix(sn.astype(np.uint64)) >> _SAMPLE_SHIFT == 0)
     if not len(chosen):
         return
@@ -165,15 +164,15 @@ def _sample(
 
 @cache
 def _multiplier(number: int) -> np.uint64:
-    """An odd one for each column, that has nothing to do with those of the others."""
+    """Return an odd multiplier for each column, independent of the others."""
     [word] = mix(np.array([number + 1], np.uint64))
     return np.uint64(word | np.uint64(1))
 
 
 def _fixed(column: Any) -> Iterator[DigestPart]:
-    """What every row has of a column, as floats or without a sign. Nested values have no hash: they do not count.
+    """Yield what every row has of a column, as floats or unsigned. Nested values have no hash: they do not count.
 
-    A null counts the same whatever the type: of a column that nobody declared, one copy may not know it yet.
+    A null counts the same whatever the type: one copy may not know the type of an undeclared column yet.
     """
     kind = column.type
     is_null = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
@@ -192,7 +191,7 @@ def _fixed(column: Any) -> Iterator[DigestPart]:
 
 
 def _memory(column: Any) -> list[npt.NDArray[Any]]:
-    """Values of fixed width as they are in memory, whatever lies behind nulls; those of many bytes in several words."""
+    """Return values of fixed width as they are in memory, also where they are null; wide ones in several words."""
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.uint8())
     width = column.type.bit_width // 8

@@ -1,7 +1,7 @@
-"""Heartbeat: a thread that tells the controller that this process lives, however long its operator works.
+"""Heartbeat: a thread that sends heartbeats to the controller, however long the operator of this process works.
 
 It has a connection of its own, so that it waits for nothing but the kernel. A process that was stopped, or whose
-machine hangs, falls silent. When the connection breaks it tries again for as long as the process lives.
+machine hangs, sends none. When the connection breaks, it retries for as long as the process lives.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from ..wire.membership import BEAT
 
 BEAT_EVERY_S = 0.1
 _SEND_TIMEOUT_S = 5.0
-_DISTRUST_S = 1.0
+_REFUSED_RETRY_S = 1.0
 _BEAT = frames.encode(BEAT)
 
 
 class Heartbeat:
-    """Beats to whoever listens at `where`, as the process `own`."""
+    """Sends heartbeats to the address `where`, as the process `own`."""
 
     def __init__(self, where: str, own: Identity) -> None:
         self._where = where
         self._own = own
 
     def start(self) -> None:
-        """Begin; it ends with the process."""
+        """Start the thread; it ends with the process."""
         threading.Thread(target=self._live, name="flux-heartbeat", daemon=True).start()
 
     def _live(self) -> None:
@@ -40,8 +40,8 @@ class Heartbeat:
             except OSError:
                 time.sleep(BEAT_EVERY_S)
             except (FluxError, frames.BadFrame):
-                # Why it is not let in, the process hears on its other connection to the controller, and says.
-                time.sleep(_DISTRUST_S)
+                # Refused: the main connection to the controller gets the reason too, and reports it.
+                time.sleep(_REFUSED_RETRY_S)
 
     def _beat_on(self, sock: socket.socket) -> None:
         while True:

@@ -1,7 +1,7 @@
-"""Recordings: every message a process's machine took and every effect it gave, and their replay.
+"""Recording: every message that a process's machine took and every effect it gave, and their replay.
 
-The first record says which machine it was; replaying the rest through `flux.protocols` must give the
-same effects, because the process around a machine decides nothing. A body is recorded as a number.
+The first record describes the machine. Replaying the rest through `flux.protocols` must give the same effects, because
+the process around a machine decides nothing. A body is recorded as a number.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class Recorder:
         self._path = path
         self._size = 0
         try:
-            self._file: BinaryIO = path.open("wb", buffering=0)  # A killed process has written all it did.
+            self._file: BinaryIO = path.open("wb", buffering=0)  # Unbuffered: a killed process has written every step.
         except OSError as error:
             raise disk_error("a recording", path, error, _KEPT) from error
         self._write({"version": VERSION, **_describe(machine)})
 
     def record(self, message: Any, effects: list[Any]) -> None:
-        """One step of the machine."""
+        """Write one step of the machine."""
         self._write([to_plain(message, _token), [to_plain(effect, _token) for effect in effects]])
 
     def _write(self, record: Any) -> None:
@@ -59,7 +59,7 @@ class Mismatch(Exception):
 def replay(path: Path) -> int:
     """Feed a recording's messages to a fresh machine; return the steps, or raise `Mismatch`.
 
-    The last record may be cut short: its process was killed while it wrote.
+    The last record may be truncated: its process was killed while it wrote.
     """
     records = _records(path)
     described = next(records)
@@ -103,7 +103,7 @@ def _describe(machine: Machine) -> Any:
 
 
 def _parameters(stage: int, part: Ingress | Pooler | Egress) -> tuple[Any, ...]:
-    """What a machine was made with, behind its name; of an end that was started again, where it begins."""
+    """Return the parameters of a machine after its name; for a restarted ingress or egress, where it resumes."""
     if isinstance(part, Egress):
         return stage, part.cons.acked, [to_plain(taken, _token) for taken in part.ahead]
     buffer = part.prod.buffer

@@ -1,16 +1,16 @@
-"""Skipping: an operator of which the rows that make it raise are left out, as if they had never come.
+"""Row skipper: an operator that skips the rows for which it raises, as if they had never arrived.
 
 An operator that raises may have changed its state already, and a batch that fails does not say which row it was. So
-the state is put back to where it was before the batch, and the rows are given again in halves, and halves of halves,
-until those that fail are alone. Their neighbours are processed, they are not: what an operator makes of rows does not
-depend on how they are cut, so every copy leaves out the same ones. A copy that did not is found by its digest.
+the state is restored to what it was before the batch, and the rows are replayed in halves, and halves of halves, until
+those that fail are alone. Only those are skipped. What an operator makes of rows does not depend on how they are
+batched, so every copy skips the same ones. A copy that does not is found by its digest.
 
-To put it back, the state is saved now and then, and the input since is kept: a partition that fails gets the saved
-state and the rows behind it again. It is saved when the input that is kept has become as large as what is saved, so
-that saving costs each row the same however large the state is, and both together at most twice the state and a little.
+To restore it, the state is saved now and then, and the input since is kept: a partition that fails gets the saved state
+and replays the rows after it. The state is saved when the kept input has become as large as what is saved. So saving
+costs each row the same however large the state is, and both together take at most twice the state and a little.
 
-How many rows of a partition were left out is part of its state, and moves with it: each has a number of its own that
-is the same in all copies.
+The number of skipped rows of a partition is part of its state, and is transferred with it. So each has a number of its
+own that is the same in all copies.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from ..types.errors import OperatorError, StateError
 from ..types.to_python import format_row
 from ..wire.state_codec import decode, encode
 
-KEPT_MIN_BYTES = 4 << 20  # Input that is kept, before the state is saved again, however small it is.
+KEPT_MIN_BYTES = 4 << 20  # At least so much input is kept before the state is saved again.
 _MARK_BYTES = 100  # About what a punctuation takes.
-SHOWN_MAX = 100  # Rows that a process tells with their content; the others are counted.
+SHOWN_MAX = 100  # Rows that a process reports with their content; the others are counted.
 _VALUES_MAX_CHARS = 500
 _ERROR_MAX_CHARS = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedInput:
-    """A row that was left out: the `nth` of its partition. `shown` is its content and the error, if they are told."""
+    """A skipped row, the `nth` of its partition. `shown` is its content and the error, if they are reported."""
 
     partition: int
     nth: int
@@ -48,14 +48,14 @@ class SkippedInput:
 
 @dataclass(slots=True)
 class _Saved:
-    """A partition's state, and how much of the input that is kept is in it."""
+    """A partition's state, which has the first `kept_upto` of the kept inputs in it."""
 
     packed: bytes
-    behind: int
+    kept_upto: int
 
 
 class RowSkipper(Hosted):
-    """The operator that `inner` drives; rows for which it raises are in `skipped` until they are taken."""
+    """The operator that `inner` drives; `take_skipped` returns the rows for which it raised."""
 
     def __init__(self, inner: Hosted) -> None:
         super().__init__(inner.step, inner.state_in_memory)
@@ -88,12 +88,12 @@ class RowSkipper(Hosted):
             emitted = self._inner.process(batch)
         except OperatorError as error:
             _raise_unless_of_a_row(error)
-            return self._one_by_one(batch, partitions)
+            return self._retry(batch, partitions)
         self._keep(batch, batch.arrow.nbytes)
         return emitted
 
     def punctuate(self, p: Punctuation) -> Batch | None:
-        """What is raised for a punctuation stops the run: it is no row, and cannot be left out."""
+        """Pass a punctuation on. What is raised for it stops the run: a punctuation cannot be skipped."""
         caused = self._inner.punctuate(p)
         self._keep(p, _MARK_BYTES)
         return caused
@@ -111,19 +111,19 @@ class RowSkipper(Hosted):
     def learn(self, output: Any) -> None:
         self._inner.learn(output)
 
-    # What was left out, for those who count.
+    # Counts of skipped rows.
 
     def take_skipped(self) -> tuple[dict[int, int], list[SkippedInput]]:
-        """How many rows were left out of the partitions of which that is news, and which of them just now."""
+        """Return the counts by partition that changed since the last call, and the rows skipped since."""
         skipped, self._skipped = self._skipped, []
-        news = {row.partition for row in skipped} | self._arrived
+        changed = {row.partition for row in skipped} | self._arrived
         self._arrived = set()
-        return {pid: self._counts[pid] for pid in sorted(news) if pid in self._counts}, skipped
+        return {pid: self._counts[pid] for pid in sorted(changed) if pid in self._counts}, skipped
 
-    # A partition moves: the number of rows left out comes first.
+    # State transfer: the count of skipped rows is the first piece.
 
     def get_partition_state(self, pid: int) -> Any:
-        return _behind(self._counts[pid], self._inner.get_partition_state(pid))
+        return _prepend(self._counts[pid], self._inner.get_partition_state(pid))
 
     def install_partition_state(self, pid: int, state: Any) -> None:
         if pid in self._counts:
@@ -143,35 +143,35 @@ class RowSkipper(Hosted):
     def end_trans(self, pid: int) -> None:
         self._inner.end_trans(pid)
 
-    # How rows are left out.
+    # How rows are skipped.
 
-    def _one_by_one(self, batch: Batch, partitions: list[int]) -> Batch | None:
-        """Process a batch that has failed: each partition from where it was before, without the rows that fail."""
+    def _retry(self, batch: Batch, partitions: list[int]) -> Batch | None:
+        """Process a batch that has failed, partition by partition from the state before it; skip the rows that fail."""
         parts: list[Batch] = []
         for pid in partitions:
-            self._go_back(pid)
-            parts += self._halved(pid, batch.take(np.flatnonzero(batch.partition == pid)))
+            self._roll_back(pid)
+            parts += self._bisect(pid, batch.take(np.flatnonzero(batch.partition == pid)))
         return Batch.concat(parts).ordered() if parts else None
 
-    def _halved(self, pid: int, rows: Batch) -> Iterator[Batch]:
-        """Yield what is emitted for a partition's rows; its saved state goes along with them."""
+    def _bisect(self, pid: int, rows: Batch) -> Iterator[Batch]:
+        """Yield what is emitted for a partition's rows, and save its state after those that succeed."""
         try:
             emitted = self._inner.process(rows)
         except OperatorError as error:
             _raise_unless_of_a_row(error)
             self._restore(pid)
             if len(rows) == 1:
-                self._leave_out(pid, rows, error)
+                self._skip(pid, rows, error)
                 return
             middle = len(rows) // 2
-            yield from self._halved(pid, rows.slice(0, middle))
-            yield from self._halved(pid, rows.slice(middle, len(rows)))
+            yield from self._bisect(pid, rows.slice(0, middle))
+            yield from self._bisect(pid, rows.slice(middle, len(rows)))
         else:
             self._save(pid)
             if emitted is not None:
                 yield emitted
 
-    def _leave_out(self, pid: int, row: Batch, error: OperatorError) -> None:
+    def _skip(self, pid: int, row: Batch, error: OperatorError) -> None:
         self._counts[pid] += 1
         shown = None
         if self._shown < SHOWN_MAX:
@@ -181,7 +181,7 @@ class RowSkipper(Hosted):
             shown = (values, raised[:_ERROR_MAX_CHARS])
         self._skipped.append(SkippedInput(partition=pid, nth=self._counts[pid], sn=int(row.sn[0]), shown=shown))
 
-    # Saved states, and the input behind them.
+    # Saved states, and the input after them.
 
     def _keep(self, what: Batch | Punctuation, size: int) -> None:
         self._kept.append(what)
@@ -200,8 +200,8 @@ class RowSkipper(Hosted):
             packed = encode(pieces, f"step {self.step.name!r}, partition {pid}", words=self.words)
         except StateError as error:
             raise StateError(
-                'on_error="skip" puts the state back when an operator raises, so it must be one that can be moved. '
-                f"{error}"
+                'on_error="skip" restores the state when an operator raises, so it must be one that can be '
+                f"transferred. {error}"
             ) from error
         self._inner.end_trans(pid)
         self._saved[pid] = _Saved(packed, len(self._kept))
@@ -219,11 +219,11 @@ class RowSkipper(Hosted):
             self._inner.install_partition_state(pid, piece)
         self._inner.end_trans(pid)
 
-    def _go_back(self, pid: int) -> None:
-        """Put a partition to where it was behind all that is kept, and save it there."""
+    def _roll_back(self, pid: int) -> None:
+        """Restore the state of a partition after all kept input, and save it."""
         self._restore(pid)
         try:
-            for what in self._kept[self._saved[pid].behind :]:
+            for what in self._kept[self._saved[pid].kept_upto :]:
                 if isinstance(what, Batch):
                     own = np.flatnonzero(what.partition == pid)
                     if len(own):
@@ -240,7 +240,7 @@ class RowSkipper(Hosted):
         self._save(pid)
 
 
-def _behind(count: int, state: Any) -> Iterator[Any]:
+def _prepend(count: int, state: Any) -> Iterator[Any]:
     yield count
     if isinstance(state, GeneratorType):
         yield from state
@@ -249,6 +249,6 @@ def _behind(count: int, state: Any) -> Iterator[Any]:
 
 
 def _raise_unless_of_a_row(error: OperatorError) -> None:
-    """Too little memory is a matter of the machine: the other copy, on another one, would not leave the row out."""
+    """Raise an error for want of memory: the other copy, on another machine, might not skip the row."""
     if isinstance(error.__cause__, MemoryError):
         raise error

@@ -1,7 +1,7 @@
-"""Steps: the operators of one segment in one process, in the tree in which the plan has put them.
+"""Steps: the operators of one segment in one process, in the tree that the plan has made of them.
 
-Rows go in at an input and come out at the *taps*: the places of the tree where edges begin. Most segments are a chain
-with one tap, its end.
+Rows enter at an input and are emitted at the *taps*: the places of the tree where edges begin. Most segments are a
+chain with one tap, its end.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..plan.plan import INPUT
 from ..wire.reports import RowsSkipped, SkippedContent
 from .row_skipper import RowSkipper, SkippedInput
 
-StepOutputs = dict[int, Batch]  # What came out, by place.
+StepOutputs = dict[int, Batch]  # What was emitted, by place.
 
 
 class Steps:
@@ -35,15 +35,15 @@ class Steps:
         return iter(self.hosted)
 
     def open(self, partitions_held: Iterable[int]) -> None:
-        """Begin with these partitions."""
+        """Open the operators with these partitions."""
         held = list(partitions_held)
         for step in self.hosted:
             step.open(held)
 
     def process(self, rows: Batch | None, punctuations: Sequence[Punctuation] = (), place: int = INPUT) -> StepOutputs:
-        """What comes of the rows of an input, and of the punctuations among them.
+        """Return what is emitted for the rows of an input and the punctuations among them.
 
-        A punctuation passes each step behind the output that it caused in the step before.
+        A punctuation passes each step after the output that it caused in the step before.
         """
         found: StepOutputs = {} if rows is None else {place: rows}
         for number, (step, parent) in enumerate(zip(self.hosted, self._parents, strict=True)):
@@ -53,7 +53,7 @@ class Steps:
         return {place: made for place, made in found.items() if place in self._taps}
 
     def skipped(self) -> Iterator[tuple[RowsSkipped | None, list[tuple[int, int]]]]:
-        """Yield a report of skipped rows for each step, if there is news; and partition and number of the new ones."""
+        """Yield for each step a report of skipped rows, if counts changed; and partition and number of the new ones."""
         for number, step in enumerate(self.hosted):
             if not isinstance(step, RowSkipper):
                 continue
@@ -77,6 +77,6 @@ class Steps:
             number=number,
             totals=tuple(totals.items()),
             rows=rows,
-            # An ingress does not know what the last one has counted; but the numbers of rows are the same.
+            # An ingress does not know what the last one has counted, but gives rows the same sequence numbers.
             numbers=tuple(row.sn for row in skipped) if self._stage == 0 else None,
         )

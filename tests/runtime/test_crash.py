@@ -99,7 +99,7 @@ def test_a_point_that_is_armed_kills_one_process(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["site-1", "site-1:step-nothing", "ingress:step-data", "site-1:step-data:0", "x:y:z"])
 def test_what_is_no_crash_point_is_refused_with_the_way_to_list_them(text: str) -> None:
-    with pytest.raises(flux.FluxError, match=r"is no crash point.*flux crash-points"):
+    with pytest.raises(flux.FluxError, match=r"is not a crash point.*flux crash-points"):
         Crashes("site-1", text, lambda: None)
 
 
@@ -118,7 +118,7 @@ def test_the_command_lists_them_by_kind_of_process(capsys: pytest.CaptureFixture
 
 def test_a_run_is_not_begun_with_what_is_no_crash_point(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "site-1:step-nothing")
-    with pytest.raises(flux.FluxError, match=r"^FLUX_CRASH_AT='site-1:step-nothing': .* is no crash point"):
+    with pytest.raises(flux.FluxError, match=r"^FLUX_CRASH_AT='site-1:step-nothing': .* is not a crash point"):
         dmz.flow(dmz.packets(100), partitions=6).start(sites=3)
 
 

@@ -1,1 +1,1 @@
-"""The egress process: it hands rows to the sinks and acknowledges what is durable there."""
+"""The egress process: it writes rows to the sinks and acknowledges what is durable there."""

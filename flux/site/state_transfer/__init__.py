@@ -1,1 +1,1 @@
-"""How the state of a partition moves from one site to another."""
+"""State transfer: how the state of a partition gets from one site to another."""

@@ -71,7 +71,7 @@ class CopyTransfer:
         own = {
             edge: _channels_of(self._shell.plan, partition, edge) for edge in self._shell.plan.outputs(message.stage)
         }
-        steps, digest = self._segments[message.stage].hosted, self._digests[message.stage].moving(partition)
+        steps, digest = self._segments[message.stage].hosted, self._digests[message.stage].to_transfer(partition)
         place = f"stage {message.stage}, partition {partition}, on {self._shell.name}"
         owner = StateOwner(place, tuple(step.step.name for step in steps))
         values = partial(copy_values, message, partition, own, steps, digest)
