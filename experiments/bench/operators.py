@@ -258,7 +258,7 @@ class Input:
         after = 0
         for start in range(0, rows.num_rows, BATCH_ROWS):
             part = rows.slice(start, BATCH_ROWS)
-            punctuations = watermarks.behind(0, part, after) if case.by_time else ()
+            punctuations = watermarks.advance(0, part, after) if case.by_time else ()
             sn = number_watermarks(after, part.num_rows, punctuations)
             batch = Batch(part, sn, None, partition_of([part.column(case.key)], PARTITIONS))
             pieces.append((batch, [Punctuation(number, "watermark", value) for number, value in punctuations]))

@@ -158,7 +158,7 @@ def _pieces(prefix: SourcePrefix, rng: random.Random) -> Iterator[_Piece]:
 def _pull(number: int, piece: _Piece, after: int, watermarks: Watermarks) -> PrefixPull:
     """Number a piece, starting after `after`, as the ingress does."""
     count = len(piece.rows)
-    punctuations: tuple[tuple[int, int], ...] = watermarks.behind(number, piece.rows, after) if count else ()
+    punctuations: tuple[tuple[int, int], ...] = watermarks.advance(number, piece.rows, after) if count else ()
     among = tuple(Punctuation(sn, "watermark", value) for sn, value in punctuations)
     if piece.mark is not None:
         among = (Punctuation(after + 1, *piece.mark),)

@@ -33,7 +33,7 @@ class Timeline:
 
     @classmethod
     def of(cls, rows: pa.RecordBatch, key: Sequence[str], told: EventTime | None, *, ends: bool = True) -> Timeline:
-        found = () if told is None else Watermarks({0: told}, {}).behind(0, rows, 0)
+        found = () if told is None else Watermarks({0: told}, {}).advance(0, rows, 0)
         punctuations = [Punctuation(sn, "watermark", value) for sn, value in found]
         if ends:
             punctuations.append(Punctuation(rows.num_rows + len(found) + 1, "end"))

@@ -1,11 +1,11 @@
-"""Progress: how far the egress's sink is, so that an egress that takes another's place knows where to go on.
+"""Sink journal: the position of a sink, so that the next egress resumes where the last one was.
 
-Before a range is given to the sink, it is written down with what it holds, and behind that, that the sink has taken
-it. So the next egress knows how far the sink is, how many rows that were, and whether the end of the stream was among
-them. Between the two, only a sink that keeps a position itself can say. Ranges without rows are noted here alone.
+Two records are written for each range: one before it is given to the sink, one when the sink has taken it. So the next
+egress knows the position of the sink, the number of rows, and whether the stream has ended. If only the first record is
+there, a sink that keeps a position itself decides. Ranges without rows are noted here alone.
 
-The positions of a sink that takes rows as they come are not those of the dataflow: what it has is no range. They count
-what it was given, and how far the dataflow is with each is noted beside them.
+The positions of an unordered sink are not those of the dataflow, because what it has is not a range. They count what it
+was given, and the position of the dataflow is noted with each.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ _GIVEN, _TAKEN = "given", "taken"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenRows:
-    """What the sink is given: the output in (after, upto], so many `rows`, behind `rows_before`; `end` if it ends.
+    """What the sink is given: the output in (after, upto], `rows` after `rows_before`; `end` if the stream ends.
 
-    The last range before it that had rows went up to `written_upto`. `before` and `behind` say how far the dataflow is.
+    The last range before it that had rows ended at `written_upto`. The position of the dataflow is `reached_before`
+    without it, and `reached_after` with it.
     """
 
     after: int
@@ -39,29 +40,31 @@ class GivenRows:
     rows_before: int
     written_upto: int
     end: bool
-    before: Reached
-    behind: Reached
+    reached_before: Reached
+    reached_after: Reached
 
     def to_plain(self) -> list[Any]:
         """Return the fields in msgpack types."""
-        *numbers, before, behind = (getattr(self, name) for name in self.__slots__)
-        return [*numbers, *([position, [to_plain(each) for each in ahead]] for position, ahead in (before, behind))]
+        *numbers, before, after = (getattr(self, name) for name in self.__slots__)
+        return [*numbers, *([position, [to_plain(each) for each in ahead]] for position, ahead in (before, after))]
 
     @classmethod
     def from_plain(cls, fields: Sequence[Any]) -> GivenRows:
         """Return what `to_plain` was called on."""
-        *numbers, before, behind = fields
-        reached = [(position, tuple(from_plain(each) for each in ahead)) for position, ahead in (before, behind)]
+        *numbers, before, after = fields
+        reached = [(position, tuple(from_plain(each) for each in ahead)) for position, ahead in (before, after)]
         return cls(**dict(zip(cls.__slots__, [*numbers, *reached], strict=True)))
 
 
-_NOTHING = GivenRows(after=0, upto=0, rows=0, rows_before=0, written_upto=0, end=False, before=(0, ()), behind=(0, ()))
+_NOTHING = GivenRows(
+    after=0, upto=0, rows=0, rows_before=0, written_upto=0, end=False, reached_before=(0, ()), reached_after=(0, ())
+)
 
 
 class SinkJournal:
-    """The journal at `path`; everything up to `upto` is taken, that is `rows` rows, and all there is if `ended`.
+    """The journal at `path`: the sink has taken `rows` rows, all up to `upto`, and the whole stream if `ended`.
 
-    The dataflow has `reached` that position then; for an ordered sink both are the same.
+    `reached` is the position of the dataflow; for an ordered sink both are the same.
     """
 
     def __init__(self, path: Path) -> None:
@@ -77,7 +80,7 @@ class SinkJournal:
         self._settle()
 
     def resume(self, durable: int | None) -> None:
-        """Go by what the sink says it has; by what is written here if it does not say."""
+        """Resume at the position that the sink returned, or at that of the journal if it returned none."""
         given = self._given
         if durable is None:
             return
@@ -93,7 +96,7 @@ class SinkJournal:
             self.upto = max(self.upto, durable)
 
     def give(self, upto: int, rows: int, end: bool, reached: Reached | None = None) -> None:
-        """Write down what the sink is given next, and how far the dataflow is with it."""
+        """Write what the sink is given next, and the position of the dataflow with it."""
         last = self._given
         written_upto = last.upto if last.rows and self._taken else last.written_upto
         self._given = GivenRows(
@@ -103,8 +106,8 @@ class SinkJournal:
             rows_before=self.rows,
             written_upto=written_upto,
             end=end,
-            before=self.reached,
-            behind=(upto, ()) if reached is None else reached,
+            reached_before=self.reached,
+            reached_after=(upto, ()) if reached is None else reached,
         )
         self._taken = False
         content = msgpack.packb([_GIVEN, *self._given.to_plain()])
@@ -114,13 +117,13 @@ class SinkJournal:
             self._journal.append(content)
 
     def take(self) -> None:
-        """Write down that the sink has taken it."""
+        """Write that the sink has taken it."""
         self._journal.append(msgpack.packb([_TAKEN]))
         self._taken = True
         self._settle()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._journal.close()
 
     def _read(self, kind: str, *fields: Any) -> None:
@@ -133,5 +136,5 @@ class SinkJournal:
         self.upto = given.upto if self._taken else given.after
         self.rows = given.rows_before + (given.rows if self._taken else 0)
         self.ended = given.end and self._taken
-        position, ahead = given.behind if self._taken else given.before
+        position, ahead = given.reached_after if self._taken else given.reached_before
         self.reached = position, ahead

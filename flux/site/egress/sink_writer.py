@@ -1,10 +1,10 @@
-"""Outlet: one sink at the egress: what it is given, and how far it is.
+"""Sink writer: one sink at the egress, what it is given and its position.
 
-Rows of a `Collect` are held by the program that started the run: they are durable when it says so. Other sinks live in
-the egress; how far each is, is in a journal of its own.
+Rows of a `Collect` are held by the driver: they are durable when it acknowledges them. Other sinks live in the egress,
+and the position of each is in a journal of its own.
 
-An ordered sink is given ranges of sequence numbers. One that takes rows as they come is given whatever there is: its
-positions count what it was given, and where the dataflow stands with it is noted beside them.
+An ordered sink is given ranges of sequence numbers. An unordered one is given rows as they arrive: its positions count
+what it was given, and the position of the dataflow is noted with them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ JOURNAL = "egress.journal"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkWork:
-    """What a sink is to take, in its own positions; and where the dataflow is then."""
+    """What a sink is to take, in its own positions, and the position that the dataflow has `reached` with it."""
 
     after: int
     upto: int
@@ -90,7 +90,7 @@ class SinkWriter:
         return self.report(work)
 
     def work(self, job: Consume, rows: Rows) -> SinkWork:
-        """What the machine wants consumed, as work for the sink."""
+        """Return what the machine wants consumed, as work for the sink."""
         after, upto = (job.after, job.upto) if job.ordered else (self._upto, self._upto + 1)
         end = any(mark.kind == "end" for mark in rows.punctuations)
         self._given = SinkWork(after=after, upto=upto, rows=rows, end=end, reached=(job.upto, job.ahead))
@@ -112,12 +112,12 @@ class SinkWriter:
             self.progress.take()
 
     def _alike(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows under the schema of all that this egress has written; an error if they have another."""
+        """Return the rows in the schema of all that this egress has written; raise if they have another."""
         self._schema = check_alike(self._schema, rows.schema)
         return rows if rows.schema == self._schema else rows.cast(self._schema)
 
     def finish(self, upto: int) -> Consumed | None:
-        """Everything up to `upto` is durable: what the machine is told, if it waits for that."""
+        """Return the message for the machine when all up to `upto` is durable; None if it does not wait for that."""
         work = self._given
         if work is None or work.upto != upto:
             return None
@@ -141,7 +141,7 @@ class SinkWriter:
             end=work.end,
             position=position,
             ahead=ahead,
-            # Of all egresses of the run: it includes what one of them could not report any more.
+            # Of all egresses of the run: it includes what the last one had not reported.
             total=None if self.progress is None else self.progress.rows,
         )
 

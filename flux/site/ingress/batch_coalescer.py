@@ -1,4 +1,4 @@
-"""Gathering: a source's batches, small ones put together while other rows are under way."""
+"""Batch coalescer: a source's batches, small ones concatenated while other rows are in flight."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from .batch_slicer import BatchSlicer
 
 
 class BatchCoalescer:
-    """The batches of a source, as `read` gets them, in pieces of a size that the admission says."""
+    """The batches of a source, read by `read`, in pieces of the admission's size."""
 
     def __init__(self, batches: AsyncIterator[SourceBatch], admission: Admission) -> None:
         self._batches = batches
         self._admission = admission
-        self._give, self._came = trio.open_memory_channel[SourceBatch | Exception](1)
-        self._rest: SourceBatch | Exception | None = None  # What came behind the last piece and did not fit.
+        self._send_channel, self._receive_channel = trio.open_memory_channel[SourceBatch | Exception](1)
+        self._rest: SourceBatch | Exception | None = None  # What was read after the last piece and did not fit.
         self._reading = trio.CancelScope()
 
     async def read(self) -> None:
-        """A task of its own, because a source that is interrupted while it waits cannot go on."""
-        with self._reading, self._give:
+        """Read the source, in a task of its own: a source that is cancelled while it waits cannot go on."""
+        with self._reading, self._send_channel:
             try:
-                async with contextlib.aclosing(BatchSlicer(self._batches)) as taking:
-                    while (batch := await taking.next()) is not None:
-                        await self._give.send(batch)
+                async with contextlib.aclosing(BatchSlicer(self._batches)) as slicer:
+                    while (batch := await slicer.next()) is not None:
+                        await self._send_channel.send(batch)
             except Exception as error:
-                await self._give.send(error)
+                await self._send_channel.send(error)
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> SourceBatch:
-        """The next piece; with rows under way it may wait a little for more rows, without them it does not."""
+        """Return the next piece. With rows in flight it may wait a little for more rows, else it does not."""
         first = await self._next()
         if isinstance(first, Exception):
             raise first
         if first.punctuations:
-            return first  # Rows before and behind a mark are not put together.
-        gathered, rows = [first], first.rows.num_rows
+            return first  # Rows before and after a punctuation are not concatenated.
+        batches, rows = [first], first.rows.num_rows
         wait_until = trio.current_time() + self._admission.linger_s
         while rows < self._admission.piece_rows and not self._admission.is_idle:
             try:
@@ -59,12 +59,12 @@ class BatchCoalescer:
             ):
                 self._rest = more
                 break
-            gathered.append(more)
+            batches.append(more)
             rows += more.rows.num_rows
-        return _together(gathered)
+        return _concat(batches)
 
     async def aclose(self) -> None:
-        """Let go of the source."""
+        """Stop reading the source."""
         self._reading.cancel()
 
     async def _next(self) -> SourceBatch | Exception:
@@ -72,13 +72,13 @@ class BatchCoalescer:
             rest, self._rest = self._rest, None
             return rest
         try:
-            return await self._came.receive()
+            return await self._receive_channel.receive()
         except trio.EndOfChannel:
             raise StopAsyncIteration from None
 
 
-def _together(batches: list[SourceBatch]) -> SourceBatch:
-    """One batch out of several; its offset is that behind the last."""
+def _concat(batches: list[SourceBatch]) -> SourceBatch:
+    """Return one batch of several; its offset is that of the last."""
     if len(batches) == 1:
         return batches[0]
     received = [batch.received for batch in batches if batch.received is not None]

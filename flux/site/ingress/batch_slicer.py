@@ -1,7 +1,7 @@
-"""Taking: a source's rows in the counts the ingress asks for, however the source cuts its batches.
+"""Batch slicer: a source's rows in the counts that the ingress asks for, whatever the sizes of the source's batches.
 
-A source that is read again may cut its batches otherwise than the first time; ranges that were numbered must hold the
-same rows. A batch's `offset` and `received` go with its last row.
+A source that is replayed may give batches of other sizes than the first time, but ranges that were numbered must hold
+the same rows. A batch's `offset` and `received` go with its last row.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ class BatchSlicer:
 
     def __init__(self, batches: AsyncIterator[SourceBatch]) -> None:
         self._batches = batches
-        self._rest: SourceBatch | None = None  # Of a batch that was taken in part.
+        self._rest: SourceBatch | None = None  # Of a batch that was returned in part.
 
     async def next(self, most: int | None = None) -> SourceBatch | None:
-        """The next piece, of at most so many rows; None at the end of the source. It may be empty."""
+        """Return the next piece, of at most so many rows; None at the end of the source. It may be empty."""
         batch = self._rest if self._rest is not None else await anext(self._batches, None)
         self._rest = None
         if batch is None or most is None or batch.rows.num_rows <= most:
@@ -30,11 +30,11 @@ class BatchSlicer:
 
     @property
     def is_within_batch(self) -> bool:
-        """Whether a batch was taken in part: the source has no offset for such a place."""
+        """Whether a batch was returned in part: the source has no offset for such a place."""
         return self._rest is not None
 
     async def take(self, count: int) -> list[SourceBatch]:
-        """The pieces of the next `count` rows; less if the source ends before."""
+        """Return the pieces of the next `count` rows; fewer if the source ends before."""
         pieces = []
         while count and (piece := await self.next(count)) is not None:
             pieces.append(piece)
@@ -42,7 +42,7 @@ class BatchSlicer:
         return pieces
 
     async def aclose(self) -> None:
-        """Leave the source where it stands: a generator is not to be left to the garbage collector."""
+        """Close the source: a generator is not to be left to the garbage collector."""
         close = getattr(self._batches, "aclose", None)
         if close is not None:
             await close()

@@ -77,7 +77,7 @@ class IngressProcess(Role):
         self._steps = Steps(config.plan, 0)
         self._edges = config.plan.output_edges(0)
         self._pulls, self._pulled = trio.open_memory_channel[int](1)
-        self._numbers_one = trio.Lock()  # Held by the source_input whose rows are numbered next.
+        self._numbering_lock = trio.Lock()  # Held by the input whose rows are numbered next.
         self._received: deque[tuple[int, Callable[[], None]]] = deque()
         self._numbered: list[tuple[float, int, int]] = []  # (when, upto, rows), for the report.
         self._reported_at = 0.0
@@ -131,8 +131,8 @@ class IngressProcess(Role):
                     if source_input.number in journal.replay.offsets:
                         source_input.offset = tuple(journal.replay.offsets[source_input.number])
                     with self._locating(source_input):
-                        taking = source_input.take_from(self._coalesced(source_input.batches()))
-                    await open_inputs.enter_async_context(contextlib.aclosing(taking))
+                        slicer = source_input.take_from(self._coalesced(source_input.batches()))
+                    await open_inputs.enter_async_context(contextlib.aclosing(slicer))
                 await self._replay(journal.replay)
                 if not journal.ended:
                     await self._number_all(journal)
@@ -154,14 +154,14 @@ class IngressProcess(Role):
     def _coalesced(self, batches: AsyncIterator[SourceBatch]) -> AsyncIterator[SourceBatch]:
         if self._admission is None:
             return batches
-        gathering = BatchCoalescer(batches, self._admission)
-        self.shell.nursery.start_soon(gathering.read)
-        return gathering
+        coalescer = BatchCoalescer(batches, self._admission)
+        self.shell.nursery.start_soon(coalescer.read)
+        return coalescer
 
-    # What the last ingress numbered.
+    # Replay of what the last ingress numbered.
 
     async def _replay(self, replay: Replay) -> None:
-        """What not every copy is known to have: the same rows, the same numbers."""
+        """Replay what not every copy is known to have: the same rows with the same numbers."""
         for source_input in self._inputs:
             if source_input.source.replays:
                 with self._locating(source_input):
@@ -173,7 +173,7 @@ class IngressProcess(Role):
 
     async def _replay_span(self, span: Span, source_input: SourceInput) -> None:
         if span.shed:
-            # A source that cannot replay does not give again what was shed; from another it is taken, and left out.
+            # A source that replays gives rows that were shed again: they are dropped again.
             if source_input.source.replays:
                 for piece in await source_input.take(span.shed, "rows that were shed"):
                     self._note_received(span.upto, piece)
@@ -190,7 +190,7 @@ class IngressProcess(Role):
         self._enqueue_rows(span.after, span.upto, rows.num_rows, body, span.when)
 
     def _note_received(self, upto: int, batch: SourceBatch) -> None:
-        """Tell the source when the copies have what is up to `upto`; they may have said so already."""
+        """Call the batch's `received` when the copies have what is up to `upto`, which may be at once."""
         assert self._journal is not None
         if batch.received is not None:
             self._received.append((upto, batch.received))
@@ -198,29 +198,29 @@ class IngressProcess(Role):
 
     async def _replayed_rows(self, span: Span, source_input: SourceInput) -> pa.RecordBatch:
         pieces = await source_input.take(span.rows, f"rows {span.after + 1:,} to {span.upto:,}")
-        came, numbers = 0, span.numbers()
+        count, numbers = 0, span.numbers()
         for piece in pieces:
-            came += piece.rows.num_rows
-            self._note_received(int(numbers[came - 1]), piece)
+            count += piece.rows.num_rows
+            self._note_received(int(numbers[count - 1]), piece)
         if not pieces:
-            # Of a range that was received but for the watermark at its end, there are no rows.
+            # If all of a range was received except the watermark at its end, there are no rows.
             return pa.RecordBatch.from_pylist([], source_input.source.schema)
         return pa.concat_batches([piece.rows for piece in pieces])
 
-    # What comes now.
+    # Numbering of new rows.
 
     async def _number_all(self, journal: SequenceJournal) -> None:
-        """Number the rows of all sources as they come; each is read by a task of its own."""
+        """Number the rows of all sources as they arrive; each is read by a task of its own."""
         times = {source_input.number: source_input.source.event_time for source_input in self._inputs}
         timed = {number: event_time for number, event_time in times.items() if event_time is not None}
         self._watermarks = Watermarks(timed, journal.reached)
         async with trio.open_nursery() as nursery:
             for source_input in self._inputs:
-                source_input.stand(journal)
+                source_input.resume(journal)
                 nursery.start_soon(self._number_source, journal, source_input)
         await self._pulled.receive()
         self._report()
-        # Who works on all rows at the end, as Spark's batch mode does, needs a clock that is the same in every copy.
+        # An operator that emits at the end, as Spark's batch mode does, needs a clock that is the same in every copy.
         now_ms = time.time_ns() // 1_000_000
         self._enqueue_punctuation(journal.mark("end", now_ms, when=time.monotonic()), "end", now_ms)
 
@@ -228,13 +228,13 @@ class IngressProcess(Role):
         with self._locating(source_input):
             while (batch := await source_input.next(self._piece_rows)) is not None:
                 number = self._number if batch.rows.num_rows else self._number_punctuations
-                async with self._numbers_one:
+                async with self._numbering_lock:
                     await number(journal, source_input, batch)
-            async with self._numbers_one:
+            async with self._numbering_lock:
                 await self._end_source(journal, source_input)
 
     async def _end_source(self, journal: SequenceJournal, source_input: SourceInput) -> None:
-        """A source that has ended holds up event time no longer: the others may have come further."""
+        """End a source: it holds back the watermark no longer, and the others may have reached more."""
         value = self._watermarks.end(source_input.number)
         if value is not None:
             await self._pulled.receive()
@@ -243,9 +243,9 @@ class IngressProcess(Role):
     async def _number_punctuations(
         self, journal: SequenceJournal, source_input: SourceInput, batch: SourceBatch
     ) -> None:
-        """Give each punctuation of a source its number; of those that have theirs from the last ingress, none."""
-        offset, behind = source_input.offset
-        if behind == 0 and batch.offset is not None and msgpack.packb(batch.offset) == msgpack.packb(offset):
+        """Number the punctuations of a source, except those that the last ingress numbered."""
+        offset, rows_after = source_input.offset
+        if rows_after == 0 and batch.offset is not None and msgpack.packb(batch.offset) == msgpack.packb(offset):
             batch = replace(batch, punctuations=())
         for nth, (kind, value) in enumerate(batch.punctuations, start=1):
             await self._pulled.receive()
@@ -263,7 +263,7 @@ class IngressProcess(Role):
             self._shed(journal, source_input, batch)
             return
         which, count = source_input.number, batch.rows.num_rows
-        punctuations = self._watermarks.behind(which, batch.rows, after)
+        punctuations = self._watermarks.advance(which, batch.rows, after)
         upto = after + count + len(punctuations)
         body, when = self._routed(batch.rows, after, punctuations, source_input), time.monotonic()
         kept, digest, reached = source_input.kept(batch.rows), _digest(body), self._watermarks.reached(which)
@@ -282,11 +282,11 @@ class IngressProcess(Role):
         self._enqueue_rows(after, upto, count, body, when)
 
     async def _room(self) -> int | None:
-        """The number behind which the next rows are numbered, when there is room for them; None: they are shed."""
+        """Return the number after which the next rows are numbered, when there is room; None if they are shed."""
         if not self._sheds:
             return await self._admit()
-        await trio.lowlevel.checkpoint()  # The machine may have something to say to the last rows.
-        # Once there was no room, rows do not wait to see whether there will be: those that come later are newer.
+        await trio.lowlevel.checkpoint()  # The machine may still have to take the last rows.
+        # After an overload, rows do not wait for room: later rows are newer.
         while not (self._overloaded and self._is_full()):
             with trio.move_on_after(_ROOM_TIMEOUT_S):
                 after = await self._admit()
@@ -331,17 +331,16 @@ class IngressProcess(Role):
         self._report_if_due()
         if self._admission is not None:
             self._admission.let_in(upto, time.monotonic())
-        # Rows that a filter has taken out count too: the numbers that are under way are what is bounded.
+        # Rows that a filter has dropped count too: the numbers in flight are bounded.
         self.shell.enqueue(Sourced(after=after, upto=upto, rows=max(count, len(body)), body=body))
 
     def _routed(
         self, batch: pa.RecordBatch, after: int, punctuations: NumberedWatermarks, source_input: SourceInput
     ) -> LaneBody:
-        """What goes on each edge of the rows of a source that have the numbers behind `after`, but for
-        `punctuations`."""
+        """Return what goes on each edge, of a source's rows that are numbered after `after` with `punctuations`."""
         count = batch.num_rows
-        nobody = np.zeros(count, dtype=np.uint16)
-        given = Batch(batch, number_watermarks(after, count, punctuations), None, nobody)
+        partition = np.zeros(count, dtype=np.uint16)
+        given = Batch(batch, number_watermarks(after, count, punctuations), None, partition)
         outputs = self._steps.process(given, place=INPUT - source_input.number) if count else {}
         for report, _ in self._steps.skipped():
             if report is not None:
@@ -350,12 +349,12 @@ class IngressProcess(Role):
         return route_output(self._edges, outputs, among)
 
     def repeat_reports(self) -> None:
-        """Totals that nobody was there to hear."""
+        """Report the totals again, to a driver that may not have them."""
         self._shed_reported = self._rows_reported = 0
         self._report()
 
     async def _report_regularly(self) -> None:
-        """Tell also what came last before a source fell silent; if there is nothing, the next row is told at once."""
+        """Report also the last rows before a source fell silent; without any, the next row is reported at once."""
         while True:
             await trio.sleep(_REPORT_INTERVAL_S)
             if self._numbered or (self._journal is not None and self._journal.shed > self._shed_reported):
@@ -372,13 +371,13 @@ class IngressProcess(Role):
             self.shell.report(RowsShed(total=self._shed_reported))
         rows = 0 if self._journal is None else self._journal.rows
         if self._numbered or rows > self._rows_reported:
-            # Of all ingresses of the run: what one of them could not tell any more is in it.
+            # Of all ingresses of the run: it includes what the last one had not reported.
             self.shell.report(RowsNumbered(log=tuple(self._numbered), total=rows))
             self._numbered, self._rows_reported = [], rows
 
 
 def _digest(body: LaneBody) -> int:
-    """Tells rows from others as far as their partitions differ: those are at hand, so it costs next to nothing."""
+    """Return a checksum of the rows' partitions: those are computed already, so it costs next to nothing."""
     digest = 0
     for rows in rows_of_edges(body):
         if len(rows):

@@ -1,21 +1,21 @@
-"""Numbering: the ingress's journal of which rows got which numbers, so that the same rows get the same numbers again.
+"""Sequence journal: the sequence numbers that the ingress gave to rows, so that a replay gives them the same numbers.
 
-Before rows are sent, their range of sequence numbers is written down with the source's offset behind them, and so is
-each punctuation, by itself or among rows. An ingress that takes another's place opens the journal and gives again, in
-the same ranges, all that not every copy is known to have: from the source, if that can go back to an offset. Of one
-that cannot, the journal keeps the rows themselves until they are released.
+Before rows are sent, their range of sequence numbers is written with the source's offset after them, and so is each
+punctuation, by itself or among rows. An ingress that is restarted opens the journal and replays, in the same ranges,
+all that not every copy is known to have: from the source, if that can go back to an offset. For a source that cannot,
+the journal keeps the rows themselves until they are released.
 
-Departure: a source that cannot replay loses nothing that was numbered. To give such a range empty would be right
-only if no copy had received it, and an ingress that begins cannot know: copies that saw different rows under the same
-numbers would differ for ever. What its process had read and not numbered yet is lost.
+Departure: a source that cannot replay loses nothing that was numbered. To replay such a range empty would be right only
+if no copy had received it, and a restarted ingress cannot know that, because copies that got different rows under the
+same numbers would differ for ever. What the last process had read and not numbered is lost.
 
-Rows that are shed get no number. Where the source stood behind them is written down all the same, and how many they
-were: one that is read again gives them again, and they are left out once more.
+Rows that are shed get no number. The source's offset after them and their count are written all the same: a source that
+replays gives them again, and they are dropped again.
 
-A flow may have several sources, whose rows are numbered as they come: each range says of which source its rows are, so
-that they are taken from the same ones again in the same order.
+A flow may have several sources, whose rows are numbered as they arrive. Each range names its source, so that a replay
+reads the sources in the same order.
 
-What is released is not needed any more; the file is shortened when most of it is that.
+What is released is not needed any more; the file is shortened when most of it is released.
 """
 
 from __future__ import annotations
@@ -46,10 +46,9 @@ _BASE, _ROWS, _MARK, _SHED, _RELEASED = "base", "rows", "mark", "shed", "release
 class Span:
     """What was numbered (after, upto] at once: rows of one `source`, or the punctuation `mark` with its `value`.
 
-    `offset` is where the source stands behind it. `digest` tells rows from others, as far as their partitions differ;
-    None if it is not known. `punctuations` are the watermarks among rows, and `reached` is how far event time has come
-    with them. `kept` holds the rows of a source that cannot replay. A span without numbers says that so many rows were
-    `shed` there.
+    `offset` is the source's position after it. `digest` is a checksum of the rows' partitions; None if it is not known.
+    `punctuations` are the watermarks among rows, and `reached` is the event time that the source has reached with them.
+    `kept` holds the rows of a source that cannot replay. A span without numbers has the count of rows `shed` there.
     """
 
     after: int
@@ -67,27 +66,27 @@ class Span:
 
     @property
     def rows(self) -> int:
-        """How many rows have their numbers here."""
+        """The number of rows in the span."""
         return 0 if self.mark is not None else self.upto - self.after - len(self.punctuations)
 
     @property
     def is_of_its_source(self) -> bool:
-        """Whether it was the source that gave it: a punctuation may be the ingress's own."""
+        """Whether the source gave it: a punctuation may be the ingress's own."""
         return self.mark is None or self.offset is not None
 
     def numbers(self) -> npt.NDArray[np.int64]:
-        """The numbers of the rows."""
+        """Return the sequence numbers of the rows."""
         return number_watermarks(self.after, self.rows, self.punctuations)
 
-    def behind(self, position: int) -> Span:
-        """The part of it behind `position`."""
+    def slice_after(self, position: int) -> Span:
+        """Return the part of it after `position`."""
         if position <= self.after:
             return self
         punctuations = tuple(mark for mark in self.punctuations if mark[0] > position)
         return replace(self, after=position, digest=None, punctuations=punctuations)
 
     def kept_rows(self) -> pa.RecordBatch:
-        """The rows that were kept."""
+        """Return the rows that were kept."""
         assert self.kept is not None
         with pa.ipc.open_stream(pa.py_buffer(self.kept)) as reader:
             rows = reader.read_next_batch()
@@ -96,7 +95,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """What an ingress gives again: from each source's offset on, behind so many rows of it, the `spans` in order."""
+    """What an ingress replays: the `spans` in order, from each source's offset on, after `skip_rows` of its rows."""
 
     offsets: dict[int, Any]
     skip_rows: dict[int, int]
@@ -105,7 +104,7 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class _Live:
-    """A span that is not wholly released: where it ends, and where its record begins in the file."""
+    """A span that is not wholly released, and the position of its record in the file."""
 
     upto: int
     source: int | None  # None for a punctuation of the ingress itself.
@@ -117,47 +116,47 @@ class _Live:
 
 
 class SequenceJournal:
-    """The numbers given so far, up to `upto`; every copy has what is up to `released`. Made by `open`.
+    """The numbers given up to `upto`; every copy has what is up to `released`. Made by `open`.
 
-    `rows` counts those that have numbers, which punctuations have too; `shed` the rows that were left out. `reached` is
-    how far the event time of each source has come.
+    `rows` counts the rows with numbers, which punctuations have too; `shed` those that were shed. `reached` is the event
+    time that each source has reached.
     """
 
     def __init__(self, journal: Journal) -> None:
         self.released = 0
         self.upto = 0
-        self.offsets: dict[int, Any] = {}  # Where each source stands that has given rows.
+        self.offsets: dict[int, Any] = {}  # The position of each source that has given rows.
         self.ended = False
         self.rows = 0
         self.shed = 0
-        self.reached: dict[int, int] = {}  # How far event time has come in each source that tells it.
+        self.reached: dict[int, int] = {}  # Of each source with event time.
         self.replay = Replay(offsets={}, skip_rows={}, spans=())
         self._journal = journal
-        # Behind what is wholly released: position, offsets, rows and rows shed up to there, and how far event time had
-        # come; then the spans behind it.
+        # After what is wholly released: position, offsets, rows and rows shed up to there, and the event times reached;
+        # then the spans after it.
         self._base: tuple[int, dict[int, Any], int, int, dict[int, int]] = (0, {}, 0, 0, {})
         self._live: deque[_Live] = deque()
 
     @classmethod
     def open(cls, path: Path, *, fsync: bool = False) -> SequenceJournal:
-        """Open the journal at `path`, or begin it; `replay` is what is to be given again.
+        """Open the journal at `path`, or begin it; `replay` is what is to be replayed.
 
         It survives the death of the process; of the machine only with `fsync`.
         """
         journal, records = Journal.open(path, fsync=fsync)
-        numbering = cls(journal)
+        opened = cls(journal)
         spans: deque[Span] = deque()
         for record in records:
             kind, *fields = msgpack.unpackb(record.content)
             if kind in (_ROWS, _MARK, _SHED):
                 spans.append(_span(kind, fields))
-                numbering._add(spans[-1], record.position)
+                opened._add(spans[-1], record.position)
             else:
-                numbering._note(kind, fields)
-            while spans and spans[0].upto <= numbering.released:
+                opened._note(kind, fields)
+            while spans and spans[0].upto <= opened.released:
                 spans.popleft()
-        numbering.replay = numbering._replay(spans)
-        return numbering
+        opened.replay = opened._replay(spans)
+        return opened
 
     def number(
         self,
@@ -171,18 +170,18 @@ class SequenceJournal:
         punctuations: NumberedWatermarks = (),
         reached: int | None = None,
     ) -> None:
-        """Write down that the next rows, of `source`, and the watermarks among them, have the numbers up to `upto`.
+        """Write that the next rows, of `source`, and the watermarks among them, have the numbers up to `upto`.
 
-        Do it before they are sent.
+        Call it before they are sent.
         """
         body = None if kept is None else batch_bytes(kept)
         span = Span(after=self.upto, upto=upto, offset=offset, when=when, digest=digest, kept=body, source=source)
         self._write(replace(span, punctuations=punctuations, reached=reached))
 
     def mark(self, kind: str, value: int | None = None, *, when: float, source: int = 0, offset: Any = None) -> int:
-        """Write down a punctuation; it takes one number, which is returned.
+        """Write a punctuation; it takes one number, which is returned.
 
-        `offset` is where `source` stands behind it, if it is the source's own.
+        `offset` is the position of `source` after it, if it is the source's own.
         """
         span = Span(
             after=self.upto, upto=self.upto + 1, offset=offset, when=when, mark=kind, value=value, source=source
@@ -191,13 +190,13 @@ class SequenceJournal:
         return self.upto
 
     def leave_out(self, count: int, offset: Any, *, when: float, source: int = 0) -> None:
-        """Write down that the next `count` rows of the source were shed."""
+        """Write that the next `count` rows of the source were shed."""
         self._write(Span(after=self.upto, upto=self.upto, offset=offset, when=when, shed=count, source=source))
 
     def release(self, upto: int, *, at_once: bool = False) -> None:
         """Note that every copy has what is up to `upto`.
 
-        It is written when a whole span is released by it, or `at_once`: a source that is told so forgets the rows.
+        It is written when a whole span is released by it, or `at_once`, before the source is called and may drop the rows.
         """
         self.released = max(self.released, upto)
         whole = self._forget()
@@ -207,7 +206,7 @@ class SequenceJournal:
             self._shorten()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._journal.close()
 
     def _write(self, span: Span) -> None:
@@ -233,7 +232,7 @@ class SequenceJournal:
             self.reached[span.source] = span.reached
         self._live.append(_Live(span.upto, source, span.offset, span.rows, span.shed, span.reached, position))
         if span.shed:
-            self._forget()  # Nobody releases it: if all before it is released, it is.
+            self._forget()  # It has no numbers: it is released with what is before it.
 
     def _note(self, kind: str, fields: list[Any]) -> None:
         if kind == _BASE:
@@ -241,13 +240,13 @@ class SequenceJournal:
             self.offsets, self.reached = dict(offsets), dict(reached)
             self._base = self.upto, dict(offsets), self.rows, self.shed, dict(reached)
         else:
-            assert kind == _RELEASED, f"a record of kind {kind!r} in the numbering"
-            # What stood before the file was shortened may come behind what was written then.
+            assert kind == _RELEASED, f"a record of kind {kind!r} in the sequence journal"
+            # A record from before the file was shortened may follow what was written then.
             self.released = max(self.released, fields[0])
             self._forget()
 
     def _forget(self) -> bool:
-        """Drop the spans that are wholly released; whether there were any."""
+        """Drop the spans that are wholly released; return whether there were any."""
         forgotten = False
         while self._live and self._live[0].upto <= self.released:
             span = self._live.popleft()
@@ -261,11 +260,11 @@ class SequenceJournal:
         return forgotten
 
     def _replay(self, spans: deque[Span]) -> Replay:
-        behind = tuple(span.behind(self.released) for span in spans)
+        unreleased = tuple(span.slice_after(self.released) for span in spans)
         return Replay(
             offsets=dict(self._base[1]),
-            skip_rows={spans[0].source: spans[0].rows - behind[0].rows} if spans else {},
-            spans=behind,
+            skip_rows={spans[0].source: spans[0].rows - unreleased[0].rows} if spans else {},
+            spans=unreleased,
         )
 
     def _shorten(self) -> None:

@@ -1,4 +1,4 @@
-"""Intake: one source at the ingress: where it stands, and its rows in the counts the ingress asks for."""
+"""Source input: one source at the ingress, its offset, and its rows in the counts that the ingress asks for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .sequence_journal import SequenceJournal, Span
 
 
 class SourceInput:
-    """Source number `number` of a flow, which may write to `directory`; `is_again` if an ingress had it before."""
+    """Source number `number` of a flow, which may write to `directory`; `is_again` if the ingress was restarted."""
 
     def __init__(self, number: int, source: Source, directory: Path, is_again: bool) -> None:
         self.number = number
@@ -24,27 +24,27 @@ class SourceInput:
         self.name = type(source).__name__
         self._directory = directory
         self._is_again = is_again
-        # Where the source stands: an offset that it gave, and a number of rows behind it.
+        # The position: an offset that the source gave, and a number of rows after it.
         self.offset: tuple[Any, int] = (None, 0)
-        self._taking: BatchSlicer | None = None
+        self._slicer: BatchSlicer | None = None
 
     @property
-    def taking(self) -> BatchSlicer:
-        """Its rows, once it is open."""
-        assert self._taking is not None
-        return self._taking
+    def slicer(self) -> BatchSlicer:
+        """The rows of the source, once it is open."""
+        assert self._slicer is not None
+        return self._slicer
 
     def take_from(self, batches: AsyncIterator[SourceBatch]) -> BatchSlicer:
-        """From now on its rows are those of `batches`."""
-        self._taking = BatchSlicer(batches)
-        return self._taking
+        """Read the rows of `batches` from now on."""
+        self._slicer = BatchSlicer(batches)
+        return self._slicer
 
     def batches(self) -> AsyncIterator[SourceBatch]:
-        """The source from where it is to go on."""
+        """Open the source at the position where it resumes."""
         if self._is_again and self.source.replays is None:
             raise FluxError(
-                f"the ingress died, and source {self.name} does not say how another one is to go on: whether `batches` "
-                "can begin behind an offset (replays = True) or gives only what is new (replays = False)"
+                f"the ingress died, and source {self.name} does not say how another one resumes: whether `batches` can "
+                "begin after an offset (replays = True) or gives only what is new (replays = False)"
             )
         self._directory.mkdir(exist_ok=True)
         context = SourceContext(self._directory)
@@ -54,58 +54,58 @@ class SourceInput:
         return self.source.batches(context)
 
     async def next(self, most: int | None) -> SourceBatch | None:
-        """The next rows, at most so many, with the source's place behind them noted; None at its end."""
-        batch = await self.taking.next(most)
+        """Return the next rows, at most so many, and note the position after them; None at the end."""
+        batch = await self.slicer.next(most)
         if batch is None or not batch.rows.num_rows:
             return batch
         check_given(self.source, batch.rows)
-        if self.source.replays and batch.offset is None and not self.taking.is_within_batch:
+        if self.source.replays and batch.offset is None and not self.slicer.is_within_batch:
             raise FluxError(
                 f"source {self.name} says that it replays, and gave a batch without an offset; "
                 "give SourceBatch(rows, offset=...), or say replays = False"
             )
-        offset, behind = self.offset
-        within = self.taking.is_within_batch
-        self.offset = (offset, behind + batch.rows.num_rows) if within else (batch.offset, 0)
+        offset, rows_after = self.offset
+        within = self.slicer.is_within_batch
+        self.offset = (offset, rows_after + batch.rows.num_rows) if within else (batch.offset, 0)
         return batch
 
     # What an ingress numbered before.
 
     async def skip(self, count: int) -> None:
-        """Rows that all copies have."""
-        _, behind = self.offset
-        skipped = await self.taking.take(behind + count)
-        self._expect(skipped, behind + count, "rows that were received")
+        """Skip rows that all copies have."""
+        _, rows_after = self.offset
+        skipped = await self.slicer.take(rows_after + count)
+        self._expect(skipped, rows_after + count, "rows that were received")
         for piece in skipped:
             if piece.received is not None:
                 piece.received()
 
     async def take(self, count: int, which: str) -> list[SourceBatch]:
-        """Rows that were given before: there must be as many."""
-        pieces = await self.taking.take(count)
+        """Return rows that were given before: there must be as many."""
+        pieces = await self.slicer.take(count)
         self._expect(pieces, count, which)
         return pieces
 
-    def stand(self, numbering: SequenceJournal) -> None:
-        """Stand where the last row was numbered."""
-        if self.number in numbering.offsets:
-            self.offset = tuple(numbering.offsets[self.number])
+    def resume(self, journal: SequenceJournal) -> None:
+        """Set the position to that after the last numbered row."""
+        if self.number in journal.offsets:
+            self.offset = tuple(journal.offsets[self.number])
 
     def kept(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
-        """The rows, if the journal is to keep them because the source cannot give them again."""
+        """Return the rows if the journal must keep them because the source cannot replay; else None."""
         return rows if self.source.replays is False else None
 
     def _expect(self, pieces: list[SourceBatch], expected: int, which: str) -> None:
-        came = sum(piece.rows.num_rows for piece in pieces)
-        if came != expected:
+        count = sum(piece.rows.num_rows for piece in pieces)
+        if count != expected:
             raise FluxError(
-                f"the ingress was started again, and source {self.name} gave only {came:,} of the {expected:,} rows "
+                f"the ingress was started again, and source {self.name} gave only {count:,} of the {expected:,} rows "
                 f"that it had given before ({which}). What it reads was cut or replaced meanwhile; it must be the same "
                 "when it is read again. Run the flow anew"
             )
 
     def differs(self, span: Span) -> FluxError:
-        """What to raise when rows that were given before look otherwise now."""
+        """Return the error for rows that differ from those that were given before."""
         return FluxError(
             f"the ingress was started again, and source {self.name} gave other rows than before for the numbers "
             f"{span.after + 1:,} to {span.upto:,}. What it reads was changed meanwhile, or is made anew each time; it "

@@ -1,8 +1,8 @@
-"""Moving: what a copy of a partition is when it goes to another site, and when it has come.
+"""Partition copy: the values of a copy in transfer, and their installation at the receiver.
 
-The donor gives the state of each step, the rows of the partition in its output buffer, and the digest of what it has
+The donor sends the state of each step, the rows of the partition in its output buffer, and the digest of what it has
 emitted, as a stream (`flux.wire.transfer`): first the message of the protocol, then a value for each piece of state.
-Who receives it installs piece by piece, one each turn of its loop, before the operator is given the first rows.
+The receiver installs piece by piece, one each turn of its loop, before the operator is given the first rows.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _COLLECTED_BYTES = 16 << 20
 def copy_values(
     message: State, partition: int, own: Mapping[int, ChannelMask], steps: Iterable[Hosted], digest: list[Any]
 ) -> Iterator[Any]:
-    """The values that are the copy of `partition`, of the instant at which they are asked for.
+    """Yield the values of the copy of `partition`, as it is at the instant of the call.
 
-    `own` are the channels of the partition on each edge out of its stage: its output is what goes there.
+    `own` are the channels of the partition on each edge out of its stage: its output is what is sent there.
     """
     kept = [run for run in message.runs if partition not in run.without]
     bodies = [[run.body.on(edge).select(channels) for edge, channels in own.items()] for run in kept]
@@ -50,19 +50,19 @@ def copy_values(
     ]
     for number, step in enumerate(steps):
         state = step.get_partition_state(partition)
-        # State comes whole, or as a generator of pieces; each is installed by a call of its own.
+        # State is one value, or a generator of pieces; each is installed by a call of its own.
         for piece in state if isinstance(state, GeneratorType) else [state]:
             yield [number, TypedState(message.stage, number, piece, step.words) if step.words else piece]
 
 
 def read_copy(arrival: Arrival, edges: Sequence[Sequence[int]], words: TypesByStep = _NO_WORDS) -> State:
-    """The message of the protocol, with everything that `copy_values` gave in it.
+    """Return the message of the protocol, with everything that `copy_values` gave in it.
 
-    `edges` are those out of each stage, `words` those of each step's operator.
+    `edges` are those out of each stage, `words` the state types of each step's operator.
     """
     if arrival.size_bytes < _COLLECTED_BYTES:
         return _read(arrival.values(words), edges)
-    # To look for garbage among millions of new objects takes seconds, in which no other thread runs. State has none.
+    # To collect garbage among millions of new objects takes seconds, in which no other thread runs. State has none.
     gc.disable()
     try:
         return _read(arrival.values(words), edges)
@@ -107,48 +107,48 @@ def _piece(value: Any) -> tuple[int, Any]:
 
 
 class CopyReceiver:
-    """The copies of which chunks have come, and not all."""
+    """The copies in transfer to this site, of which not all chunks have arrived."""
 
     def __init__(self) -> None:
         self._arrivals: dict[tuple[str, int], Arrival] = {}  # By donor and version.
 
     def take(self, donor: str, version: int, chunk: Any) -> Arrival:
-        """The next chunk, if there is anything in it; the copy as far as it has come."""
+        """Add the next chunk, if it is not empty; return what has arrived of the copy."""
         arrival = self._arrivals.setdefault((donor, version), Arrival())
         if chunk is not None:
             arrival.take(chunk)
         return arrival
 
     def forget(self, donor: str, version: int) -> None:
-        """No more comes of this copy, or nobody wants it."""
+        """Drop what has arrived of this copy: it is complete, or not wanted any more."""
         self._arrivals.pop((donor, version), None)
 
     def forget_all(self, donor: str) -> None:
-        """No more comes from `donor`."""
+        """Drop what has arrived from `donor`: the rest does not arrive."""
         for key in [key for key in self._arrivals if key[0] == donor]:
             del self._arrivals[key]
 
 
 class CopyInstaller:
-    """Copies that are here and whose pieces are not all in their operators yet."""
+    """Copies that have arrived and whose pieces are not all installed yet."""
 
     def __init__(self) -> None:
         self._left: dict[tuple[int, int], _Left] = {}  # By stage and partition.
 
     def begin(self, effect: Install, steps: Sequence[Hosted], done: Callable[[float], None]) -> None:
-        """These pieces are to be installed before anything is done with the partition; `done` is called then."""
+        """Queue the pieces of a copy: they are installed before the partition is used; then `done` is called."""
         place = (effect.stage, effect.partition)
-        assert place not in self._left, f"partition {effect.partition} of stage {effect.stage} comes twice"
+        assert place not in self._left, f"partition {effect.partition} of stage {effect.stage} is installed twice"
         for number, _ in effect.body.states:
             if not 0 <= number < len(steps):
-                raise BadFrame(f"state came for step {number} of stage {effect.stage}, which has {len(steps)}")
+                raise BadFrame(f"got state for step {number} of stage {effect.stage}, which has {len(steps)}")
         for step in steps:
             step.init_trans(effect.partition)
         pieces = deque((steps[number], piece) for number, piece in effect.body.states)
         self._left[place] = _Left(steps, pieces, done)
 
     def install_one(self, job: Consume) -> bool:
-        """Install one piece that `job` has to wait for; False if there is none."""
+        """Install one piece that `job` has to wait for; return False if there is none."""
         place = next((place for place in self._left if place[0] == job.stage and place[1] in job.partitions), None)
         if place is not None:
             self._install(place)

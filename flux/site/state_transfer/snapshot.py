@@ -1,18 +1,18 @@
 """Snapshot: the state of a partition as it is at one instant, read while its operator goes on.
 
-What moves is of one instant (rule 16), and to copy 200 MB or to pack a million Python objects takes a second in which
-the dataflow would stand still. So the process is forked: the child has everything as it was, for the price of a
-page table (2 ms with 200 MB in arrays, 18 ms with a million small objects), and the system copies the pages that
-the parent changes meanwhile. The child packs the state and writes it to a socket, piece by piece, from where it is;
-its parent passes it on as the link has room. Nobody takes memory for the whole.
+What is transferred is of one instant (rule 16), and to copy 200 MB or to pack a million Python objects takes a second
+in which the dataflow would stand still. So the process is forked: the child has everything as it was, for the price of
+a page table (2 ms with 200 MB in arrays, 18 ms with a million small objects), and the system copies the pages that the
+parent changes meanwhile. The child packs the state and writes it to a socket, piece by piece; its parent forwards it
+as the link has room. Neither needs memory for the whole.
 
-The child of a process with threads has only the thread that forked, and what others had locked stays locked. Python's,
-the C library's and Arrow's locks are made whole after a fork; an operator's `get_state` that waits for a lock or a
-thread of its own would wait for ever: a child that gives nothing for `_SILENT_MAX_S` is an error that says so. It
-holds on to no connection of its parent, because others must see when that dies; and it dies with its parent.
+The child of a process with threads has only the thread that forked, and locks of other threads stay locked. Python's,
+the C library's and Arrow's locks are reset after a fork. An operator's `get_state` that waits for a lock or a thread of
+its own would wait for ever: a child that gives nothing for `_SILENT_MAX_S` is an error that says so. It closes the
+connections of its parent, because peers must see when that dies; and it dies with its parent.
 
-A fork has its price too: each page that the parent writes to while the child lives is copied then. Where there is
-little to move, a copy costs less: it is tried first, and given up when it is found to be more (`Snapshotter`).
+A fork has its price too: each page that the parent writes to while the child lives is copied then. A copy of little
+state costs less: it is tried first, and given up when it turns out to be more (`Snapshotter`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from ...wire.transfer import CHUNK_BYTES, StateOwner, items, state_chunks
 
 _SILENT_MAX_S = 60.0
 _LITTLE_BYTES = 8 << 20
-_LITTLE_S = 0.03  # Of this thread's time: how busy others are says nothing of the state.
+_LITTLE_S = 0.03  # Of this thread's time: the load of others says nothing about the state.
 _BUFFER_BYTES = 4 << 20  # Of the kernel, which may grant less: what the child gives while its parent is busy.
 _PARTS_MAX = 64  # Of one call; the system takes 1,024.
 _ERROR_MAX_CHARS = 10_000  # A pipe takes 64 KiB without a reader.
@@ -53,20 +53,20 @@ class Snapshot(Protocol):
     """A stream of one instant."""
 
     async def read(self) -> Any:
-        """The next chunk of the stream, in at most `CHUNK_BYTES`; None at its end."""
+        """Return the next chunk of the stream, of at most `CHUNK_BYTES`; None at its end."""
 
     def close(self) -> None:
-        """Nothing more is wanted."""
+        """Drop the rest."""
 
 
 class Snapshotter:
-    """How the states of one stage's partitions are read."""
+    """Takes snapshots of the states of one stage's partitions."""
 
     def __init__(self) -> None:
         self._is_slow = False  # Whether reading a state takes long, however large it is.
 
     def take(self, values: StateValues, whose: str | StateOwner, may_fork: bool) -> Snapshot:
-        """`values` as they are now; `whose` says in errors what they are."""
+        """Return a snapshot of `values` as they are now; `whose` says in errors what they are."""
         if not may_fork:
             return _Copy(items(values(), whose))
         if not self._is_slow:
@@ -80,7 +80,7 @@ class Snapshotter:
         try:
             return _Fork(items(values(), whose), whose)
         except OSError:
-            return _Copy(items(values(), whose))  # The system has no place for one more process.
+            return _Copy(items(values(), whose))  # The system refuses one more process.
 
 
 class _TooMuch(Exception):
@@ -166,7 +166,7 @@ class _Fork:
             )
 
     def _reap(self) -> None:
-        """The child is through: raise what went wrong there."""
+        """Wait for the child, which has ended; raise what went wrong there."""
         pid, self._pid = self._pid, 0
         _, status = os.waitpid(pid, 0)
         if document := os.read(self._error, 1 << 16):
@@ -187,18 +187,18 @@ class _Fork:
 
 
 def _live(parent: int, stream: Iterable[list[memoryview]], out: socket.socket, error: int) -> NoReturn:
-    """In the child: give the stream and end. Nothing of the parent's may run on the way out."""
+    """In the child: write the stream and exit. No exit handler of the parent may run."""
     code = 0
     try:
         gc.disable()  # It would write to every object, and so copy it.
-        os.nice(_NICER)  # Rows come first: who waits for the state can wait, who waits for rows cannot.
+        os.nice(_NICER)  # Rows have priority over state transfers.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() == parent:
             signal.set_wakeup_fd(-1)
-            _let_go_of_sockets(out.fileno())
+            _close_sockets(out.fileno())
             _write(out, stream)
     except BrokenPipeError:
-        pass  # Nobody wants it any more.
+        pass  # The parent does not want it any more.
     except BaseException as raised:
         code = 1
         known = raised if isinstance(raised, FluxError) else StateError("".join(traceback.format_exception(raised)))
@@ -210,8 +210,8 @@ def _live(parent: int, stream: Iterable[list[memoryview]], out: socket.socket, e
         os._exit(code)
 
 
-def _let_go_of_sockets(ours: int) -> None:
-    """Others see a process die when the last holder of its connections has gone."""
+def _close_sockets(ours: int) -> None:
+    """Close all other sockets: peers see a process die when all holders of its connections have closed them."""
     for text in os.listdir("/proc/self/fd"):
         descriptor = int(text)
         with contextlib.suppress(OSError):  # The descriptor of the directory itself is closed by now.

@@ -96,8 +96,8 @@ def test_watermarks_of_a_live_source_are_those_of_the_rows_that_were_numbered(
 
 def test_a_row_causes_one_mark_at_most_however_far_it_jumps() -> None:
     punctuations = Watermarks({0: EventTime(column="ts", every_ms=10)}, {})
-    assert punctuations.behind(0, table_of([0, 1_000_000, 5]).to_batches()[0], 100) == ((102, 0), (104, 1_000_000))
-    assert punctuations.behind(0, table_of([3, None]).to_batches()[0], 105) == ()
+    assert punctuations.advance(0, table_of([0, 1_000_000, 5]).to_batches()[0], 100) == ((102, 0), (104, 1_000_000))
+    assert punctuations.advance(0, table_of([3, None]).to_batches()[0], 105) == ()
     assert number_watermarks(100, 3, ((102, 0), (104, 1_000_000))).tolist() == [101, 103, 105]
 
 
@@ -106,14 +106,14 @@ def test_the_watermark_of_several_sources_is_the_least_that_they_have_reached() 
     punctuations = Watermarks({0: told, 2: told}, {})
 
     def given(source: int, *instants: int) -> list[int]:
-        return [value for _, value in punctuations.behind(source, table_of(list(instants)).to_batches()[0], 0)]
+        return [value for _, value in punctuations.advance(source, table_of(list(instants)).to_batches()[0], 0)]
 
     assert given(0, 55) == []  # The other has told no time yet.
     assert given(1, 999) == []  # It has no event time.
     assert given(2, 12, 31, 70, 90) == [10, 30, 50]
     assert given(0, 72) == [70]
     again = Watermarks({0: told, 2: told}, {source: punctuations.reached(source) or 0 for source in (0, 2)})
-    assert again.behind(0, table_of([85]).to_batches()[0], 0) == ((2, 80),)
+    assert again.advance(0, table_of([85]).to_batches()[0], 0) == ((2, 80),)
     assert punctuations.end(0) == 90 and punctuations.end(2) is None
 
 
