@@ -58,7 +58,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class SkippedRow:
-    """A row for which an operator raised, and that was left out because of `on_error="skip"`."""
+    """A row for which an operator raised, and that was skipped because of `on_error="skip"`."""
 
     step: str
     partition: int
@@ -129,7 +129,7 @@ def build_timeline(
     interval_s: float = 0.25,
     events: Iterable[tuple[float, str]] = (),
 ) -> list[Interval]:
-    """Return the intervals of a run, from the start to the last entry, with no interval left out.
+    """Return the intervals of a run, from the start to the last entry, without a gap between them.
 
     The latency of output rows is the time at which the sink took them less the time at which the input they
     stem from was numbered. The rows of an entry that stems from several inputs are shared out over them by

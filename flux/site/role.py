@@ -58,5 +58,5 @@ class Role(Protocol):
         raise BadFrame(f"{link.peer} sent state, and {type(self).__name__} holds no partitions")
 
     def forget_chunks(self, peer: str) -> None:
-        """Drop what has arrived of transfers from `peer`: the rest does not come."""
+        """Drop what has arrived of transfers from `peer`: the rest does not arrive."""
         return None

@@ -1,8 +1,8 @@
 """Worker: the process of a site: it runs the operators of its poolers.
 
 A `Consume` covers all partitions of a segment on this site: the frames of its lanes are merged into one batch, the
-operators process it, and their output is partitioned for the next exchange; each is one vectorised step. Punctuations
-cut the batch: rows before it, the punctuation, rows after it.
+operators process it, and their output is partitioned for the next exchange; each is one vectorised step. A punctuation
+splits the batch: rows before it, the punctuation, rows after it.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Worker(Role):
         return ProcessStopped(digests=tuple(self._final_digests()))
 
     def _final_digests(self) -> list[FinalDigests]:
-        """Where each cohort stands and what it has emitted: at the end of a run all copies are at one place."""
+        """Return the position of each cohort and its digests: at the end of a run all copies are at one position."""
         final = []
         for stage, cohort in cohorts(self.shell.node):
             held = tuple(sorted(cohort.partitions))

@@ -197,7 +197,7 @@ def test_an_operator_whose_state_cannot_be_taken_is_told_so_at_its_first_row() -
         def get_state(self) -> Any:
             return object()
 
-    with pytest.raises(StateError, match=r'on_error="skip" puts the state back.* cannot be moved'):
+    with pytest.raises(StateError, match=r'on_error="skip" restores the state.* cannot be moved'):
         fresh(Closed).process(batch([(0, 1)]))
 
 

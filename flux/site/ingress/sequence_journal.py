@@ -118,8 +118,8 @@ class _Live:
 class SequenceJournal:
     """The numbers given up to `upto`; every copy has what is up to `released`. Made by `open`.
 
-    `rows` counts the rows with numbers, which punctuations have too; `shed` those that were shed. `reached` is the event
-    time that each source has reached.
+    `rows` counts the rows with numbers, which punctuations have too; `shed` those that were shed. `reached` is the
+    event time that each source has reached.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -196,7 +196,7 @@ class SequenceJournal:
     def release(self, upto: int, *, at_once: bool = False) -> None:
         """Note that every copy has what is up to `upto`.
 
-        It is written when a whole span is released by it, or `at_once`, before the source is called and may drop the rows.
+        It is written when a whole span is released by it, or `at_once`: before a call that lets the source drop rows.
         """
         self.released = max(self.released, upto)
         whole = self._forget()
