@@ -37,7 +37,7 @@ _BUFFER_ROWS = 65_536  # So many rows are buffered before they are added.
 
 
 @dataclass(frozen=True)
-class _Settings:
+class _SessionSettings:
     """The parameters of `apply(SessionWindow, ...)`."""
 
     time: str
@@ -45,7 +45,7 @@ class _Settings:
     aggregates: tuple[Aggregate, ...]
 
     @classmethod
-    def of(cls, parameters: Mapping[str, Any]) -> _Settings:
+    def of(cls, parameters: Mapping[str, Any]) -> _SessionSettings:
         time, gap = parameters.get("time"), parameters.get("gap_ms")
         if not isinstance(time, str):
             raise ColumnError(f"time is the column of event time, such as time='ts'; got {time!r}")
@@ -109,7 +109,7 @@ class SessionWindow(PooledOperator):
 
     def output_for(self, parameters: Mapping[str, Any], key_columns: tuple[str, ...], rows: Any) -> Any:
         unknown_parameters("SessionWindow", list(parameters), _PARAMETERS)
-        settings = _Settings.of(parameters)
+        settings = _SessionSettings.of(parameters)
         check_time_column(settings.time, rows)
         end = window_type(rows.field(settings.time).type)
         fields = check_keys(key_columns, rows)
@@ -120,7 +120,7 @@ class SessionWindow(PooledOperator):
         self._step, self._key = context.step, context.key_columns
         unknown_parameters(context.step, list(context.parameters), _PARAMETERS)
         try:
-            self._settings = _Settings.of(context.parameters)
+            self._settings = _SessionSettings.of(context.parameters)
         except ColumnError as error:
             raise PlanError(f"step {context.step!r}: {error}") from error
         if not self._key:

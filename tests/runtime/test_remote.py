@@ -214,8 +214,8 @@ def test_a_flow_that_needs_a_program_is_refused(processes: Processes, capsys: py
 def test_a_controller_that_is_not_there_is_said(processes: Processes, capsys: pytest.CaptureFixture[str]) -> None:
     there = ("--controller", processes.controller)
     err = said(capsys, 1, "site", "job:flow", *there, "--patience", "0")
-    assert "nobody answers at" in err and "Is `flux controller` running there" in err
-    assert "nobody answers at" in said(capsys, 1, "status", *there)
+    assert "no process answers at" in err and "Is `flux controller` running there" in err
+    assert "no process answers at" in said(capsys, 1, "status", *there)
 
 
 def test_those_who_do_not_belong_are_refused(

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -17,7 +16,7 @@ import pytest
 import flux
 from flux.driver.processes import DEATHS_MAX, Process
 from flux.driver.report_builder import RATE_WINDOW_S, rate
-from flux.wire.reports import Collected, Command, RowsDurable
+from flux.wire.reports import Collected, Command, DrainSite, RowsDurable
 
 from .fakes import ROWS, FakeController, FakeEgress, FakeIngress, FakeWorker, flow, gated, written
 from .waiting import DEADLINE_S, is_gone, wait_until
@@ -28,7 +27,7 @@ ALL = [{"n": n} for n in range(1, ROWS + 1)]
 class Silent(FakeEgress):
     """An egress without output: the stream does not end before the test has seen what it waits for."""
 
-    def hear(self, header: dict[str, Any]) -> None:
+    def obey(self, command: Command) -> None:
         pass
 
 
@@ -325,10 +324,10 @@ def test_a_drained_site_ends_and_is_no_failure(fake: Callable[..., None]) -> Non
 
 def test_a_controller_that_is_started_again_is_asked_again_to_drain(fake: Callable[..., None]) -> None:
     class Forgetful(FakeController):
-        def hear(self, header: dict[str, Any]) -> None:
+        def obey(self, command: Command) -> None:
             if self.incarnation == 1:
                 os._exit(1)
-            super().hear(header)
+            super().obey(command)
 
     fake(ControllerProcess=Forgetful)
     with flow().start(sites=3) as run:
@@ -338,8 +337,9 @@ def test_a_controller_that_is_started_again_is_asked_again_to_drain(fake: Callab
 
 def test_a_site_that_dies_while_it_is_drained_is_an_error(fake: Callable[..., None]) -> None:
     class Murderous(FakeController):
-        def hear(self, header: dict[str, Any]) -> None:
-            os.kill(int((self.config.directory / header["site"]).read_text()), signal.SIGKILL)
+        def obey(self, command: Command) -> None:
+            assert isinstance(command, DrainSite)
+            os.kill(int((self.config.directory / command.site).read_text()), signal.SIGKILL)
 
     fake(ControllerProcess=Murderous)
     with flow().start(sites=3) as run:
@@ -360,7 +360,7 @@ def test_drain_refuses_what_is_no_site_and_what_leaves_too_few(fake: Callable[..
 
 def test_drain_gives_up_after_its_time(fake: Callable[..., None]) -> None:
     class Deaf(FakeController):
-        def hear(self, header: dict[str, Any]) -> None:
+        def obey(self, command: Command) -> None:
             pass
 
     fake(ControllerProcess=Deaf)

@@ -265,7 +265,7 @@ class Driver:
         """Stop a site that holds no partition any more."""
         self.run_state.draining.discard(site)
         process = self.processes.of_node(site)
-        if process is not None:  # It may have died meanwhile.
+        if process is not None and site in self._links:  # It may have died meanwhile.
             process.drained = True
             self.run_state.changes.append((time.monotonic(), f"{site} is drained"))
             self._links[site].send(reports.command_frame(reports.StopProcess()))
