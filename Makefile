@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: venv demo test coverage lint types format bench matrix soak steady clean fuzz docs
+.PHONY: venv demo test test-all coverage lint types format bench matrix soak steady clean fuzz docs
 
 venv: .venv/ready
 
@@ -15,14 +15,26 @@ venv: .venv/ready
 demo: venv
 	$(BIN)/python -m experiments.demo
 
-# Those of the machines and of what computes on its own need a core; those with real processes wait for each other and
-# leave most of one idle. So both run at once, the first with what the others leave, and are told one behind the other.
+# Tests of the machines, and of what computes on its own, need a core. Those with real processes wait for each other and
+# leave most of one idle. So three run at once: machines with what the others leave, Spark, and the rest. Their output
+# follows one after the other.
 MACHINES := tests/protocols tests/spec tests/thesis tests/test_thesis.py tests/wire tests/testing tests/exchange
+SPARK := tests/spark tests/examples
 test: lint types
 	@nice -n 10 $(BIN)/python -m pytest $(MACHINES) > .machines.log 2>&1 & machines=$$!; \
-	$(BIN)/python -m pytest tests $(MACHINES:%=--ignore=%); processes=$$?; \
-	wait $$machines; machines=$$?; cat .machines.log; \
-	exit $$((processes ? processes : machines))
+	$(BIN)/python -m pytest $(SPARK) > .spark.log 2>&1 & spark=$$!; \
+	$(BIN)/python -m pytest tests $(MACHINES:%=--ignore=%) $(SPARK:%=--ignore=%); processes=$$?; \
+	wait $$machines; machines=$$?; wait $$spark; spark=$$?; cat .spark.log .machines.log; \
+	exit $$((processes ? processes : spark ? spark : machines))
+
+# Every test, also those that show a claim again with more cases, and every long check once: the worlds explored deep,
+# every mutant, every crash point, malformed input, a soak.
+test-all: lint types
+	$(BIN)/python -m pytest -m "gauntlet or not gauntlet" tests
+	$(BIN)/flux spec check --deep
+	$(BIN)/flux spec mutate
+	$(MAKE) coverage fuzz
+	$(MAKE) soak MINUTES=3
 
 # Every way through every machine, by tests that name what they claim: exploring does not count.
 coverage: venv

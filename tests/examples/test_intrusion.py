@@ -66,6 +66,7 @@ COLUMNS = SHAPES | {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shape", COLUMNS)
 def test_the_output_is_that_of_duckdb_though_every_first_copy_dies(shape: str, tmp_path: Path) -> None:
     data = with_columns(PACKETS, COLUMNS[shape])

@@ -64,6 +64,7 @@ COLUMNS = SHAPES | {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shape", COLUMNS)
 def test_the_output_is_that_of_river_to_the_bit_though_every_first_copy_dies(shape: str, tmp_path: Path) -> None:
     data = with_columns(learning.hours(ROWS, seed=7), COLUMNS[shape])

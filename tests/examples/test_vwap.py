@@ -58,6 +58,7 @@ COLUMNS = SHAPES | {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shape", COLUMNS)
 def test_the_output_is_that_of_pandas_though_every_first_copy_dies(shape: str, tmp_path: Path) -> None:
     data = with_columns(TRADES, COLUMNS[shape])

@@ -88,6 +88,7 @@ def test_a_fault_counts_only_if_there_was_something_to_lose(
     assert has_something_to_lose(strikes, rows) is counts
 
 
+@pytest.mark.long
 def test_a_soak_under_load_counts_faults_and_checks_every_row() -> None:
     figures = soak(0.1, 3, 4, 50_000, random.Random(1), None, lambda line: None)
     assert figures["wrong"] is None

@@ -143,6 +143,7 @@ def test_large_state_moves_while_rows_flow() -> None:
     assert report.failures[0].bytes_moved == moved.size_bytes
 
 
+@pytest.mark.long
 def test_rows_pass_state_that_is_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
     with slow_transfer(monkeypatch, standby=1) as (run, relay):
         run.kill("site-2")
@@ -155,6 +156,7 @@ def test_rows_pass_state_that_is_on_its_way(monkeypatch: pytest.MonkeyPatch) -> 
     check(report)
 
 
+@pytest.mark.long
 def test_rows_flow_on_however_long_a_transfer_takes(tmp_path: Path) -> None:
     """Many pools of rows are kept for the copy; then it takes them all, and can stand alone."""
     pool_rows = 1_000
@@ -174,6 +176,7 @@ def test_rows_flow_on_however_long_a_transfer_takes(tmp_path: Path) -> None:
     check(report)
 
 
+@pytest.mark.long
 def test_a_connection_that_breaks_under_a_transfer_goes_on_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     with slow_transfer(monkeypatch, standby=1) as (run, relay):
         run.kill("site-2")

@@ -103,6 +103,7 @@ def test_a_kill_in_the_middle_changes_nothing() -> None:
     assert {failure.site for failure in report.failures} == {"site-1", "ingress"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", RUN_IN_SPARK)
 def test_spark_does_what_was_recorded(spark: Any, queries: Any, name: str) -> None:
     """The clock is never the same, so what Spark does now is compared with what Flux makes of it now."""

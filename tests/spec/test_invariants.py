@@ -46,6 +46,7 @@ def test_the_checker_alone_catches_its_planted_bug(case: Case, monkeypatch: pyte
     assert str(violation).startswith(case.checker.claim)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", [case for case in CASES if case.only], ids=_name)
 def test_no_other_checker_catches_it(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     case.plant(monkeypatch)
@@ -53,6 +54,7 @@ def test_no_other_checker_catches_it(case: Case, monkeypatch: pytest.MonkeyPatch
     assert violation is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES, ids=_name)
 def test_the_path_to_a_violation_replays_in_a_world(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     case.plant(monkeypatch)

@@ -29,6 +29,7 @@ def test_what_is_argued_to_be_equivalent_exists_and_is_argued() -> None:
     assert all(len(reason) > 20 for reason in arguments().values())
 
 
+@pytest.mark.long
 def test_a_row_a_guard_and_a_state_change_that_are_spoilt_are_noticed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -39,6 +39,7 @@ def explored(name: str) -> Explored:
     return explore(SMALL[name])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SMALL)
 def test_every_reachable_state_obeys_the_invariants(name: str) -> None:
     found = explored(name)
