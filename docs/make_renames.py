@@ -30,8 +30,10 @@ class Thing:
     parts: dict[str, Thing] = field(default_factory=dict)
 
 
-def words_of(text: str) -> Counter[str]:
-    return Counter(word.lower() for word in _WORD.findall(text))
+def words_of(text: str, name: str = "") -> Counter[str]:
+    """The words of a thing's text, but for those of its own name."""
+    own = {word.lower() for word in _WORD.findall(name)}
+    return Counter(word for word in map(str.lower, _WORD.findall(text)) if word not in own)
 
 
 def alike(one: Counter[str], other: Counter[str]) -> float:
@@ -57,14 +59,15 @@ def things(node: ast.AST, text: str) -> Iterator[tuple[str, Thing]]:
         source = ast.get_source_segment(text, part) or ""
         if isinstance(part, ast.ClassDef):
             inner = dict(things(part, text)) | dict(attributes(part, text))
-            yield part.name, Thing("class", words_of(source), inner)
+            yield part.name, Thing("class", words_of(source, part.name), inner)
         elif isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
             kind = "method" if isinstance(node, ast.ClassDef) else "function"
-            yield part.name, Thing(kind, words_of(source))
+            yield part.name, Thing(kind, words_of(source, part.name))
         elif isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
-            yield part.target.id, Thing("field" if isinstance(node, ast.ClassDef) else "name", words_of(source))
+            kind = "field" if isinstance(node, ast.ClassDef) else "name"
+            yield part.target.id, Thing(kind, words_of(source, part.target.id))
         elif isinstance(part, ast.Assign) and isinstance(part.targets[0], ast.Name):
-            yield part.targets[0].id, Thing("name", words_of(source))
+            yield part.targets[0].id, Thing("name", words_of(source, part.targets[0].id))
 
 
 def attributes(node: ast.ClassDef, text: str) -> Iterator[tuple[str, Thing]]:
@@ -75,7 +78,8 @@ def attributes(node: ast.ClassDef, text: str) -> Iterator[tuple[str, Thing]]:
                 targets = [each.target] if isinstance(each, ast.AnnAssign) else getattr(each, "targets", [])
                 for target in targets:
                     if isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self":
-                        yield target.attr, Thing("field", words_of(ast.get_source_segment(text, each) or ""))
+                        source = ast.get_source_segment(text, each) or ""
+                        yield target.attr, Thing("field", words_of(source, target.attr))
 
 
 def matched(old: dict[str, Thing], new: dict[str, Thing], least: float) -> dict[str, str | None]:
