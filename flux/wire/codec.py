@@ -11,7 +11,7 @@ stands for each.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import NoneType, UnionType
 from typing import Any, NewType, TypeAlias, get_args, get_origin, get_type_hints
 
@@ -118,6 +118,15 @@ class Codec:
         known = all(self.classes.get(kind.__name__) is kind for kind in kinds)
         assert known, f"the wire cannot carry a field of type {hint}"
         return self._message_reader(frozenset(kind.__name__ for kind in kinds))
+
+
+def subclasses_in(namespace: Mapping[str, Any], base: type[Any]) -> tuple[type[Any], ...]:
+    """Return the classes of a module that derive from `base`.
+
+    `base.__subclasses__()` has each slotted dataclass twice: as it was written, and as the decorator made it.
+    """
+    kinds = [value for value in namespace.values() if isinstance(value, type) and issubclass(value, base)]
+    return tuple(kind for kind in kinds if kind is not base)
 
 
 def read_frame(codec: Codec, kind: str, header: dict[str, Any], classes: tuple[type[Any], ...] = ()) -> Any:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from ..protocols.messages import CopyFailed, CopyReady, Hello, View
-from .codec import PROTOCOL_CLASSES, Codec, Word, read_frame
+from .codec import PROTOCOL_CLASSES, Codec, Word, read_frame, subclasses_in
 
 MEMBERSHIP_KIND = "membership"  # The kind of their frames.
 BEAT = {"kind": "beat"}
@@ -86,7 +86,7 @@ class Dismissed(FromController):
     why: str
 
 
-_CODEC = Codec([*FromNode.__subclasses__(), *FromController.__subclasses__(), *PROTOCOL_CLASSES])
+_CODEC = Codec([*subclasses_in(globals(), FromNode), *subclasses_in(globals(), FromController), *PROTOCOL_CLASSES])
 
 
 def membership_frame(message: FromNode | FromController) -> dict[str, Any]:

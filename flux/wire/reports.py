@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
 from ..protocols.messages import Ahead, Block
-from .codec import Codec, Word, read_frame
+from .codec import Codec, Word, read_frame, subclasses_in
 
 REPORT_KIND, COMMAND_KIND = "report", "command"  # The kinds of their frames.
 
@@ -271,8 +271,8 @@ class DrainSite(Command):
 
 
 _PARTS = (FinalDigests, SkippedContent, Ahead, Block)
-_REPORTS = Codec([*Report.__subclasses__(), *_PARTS])
-_COMMANDS = Codec([*Command.__subclasses__(), *_PARTS])
+_REPORTS = Codec([*subclasses_in(globals(), Report), *_PARTS])
+_COMMANDS = Codec([*subclasses_in(globals(), Command), *_PARTS])
 
 
 def report_frame(report: Report) -> dict[str, Any]:

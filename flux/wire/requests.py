@@ -14,7 +14,7 @@ import trio
 
 from ..types.errors import FluxError, from_dict
 from . import address, frames
-from .codec import Codec, read_frame
+from .codec import Codec, read_frame, subclasses_in
 from .connections import Identity, dial
 from .handshake import ANY_RUN
 from .sockets import Reader, write_all
@@ -132,7 +132,7 @@ class RequestFailed:
     error: dict[str, Any]
 
 
-_REQUESTS = Codec(Request.__subclasses__())
+_REQUESTS = Codec(subclasses_in(globals(), Request))
 _ANSWERS = Codec([Answered, RequestFailed])
 
 

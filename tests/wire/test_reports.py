@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from flux.protocols.messages import Hello
 from flux.wire import frames, membership, reports, requests, transfer
-from flux.wire.codec import Word
+from flux.wire.codec import Word, subclasses_in
 from flux.wire.frames import BadFrame
 
 Frame = dict[str, Any]
@@ -31,15 +31,19 @@ class Conversation:
 
 
 CONVERSATIONS = {
-    "report": Conversation(tuple(reports.Report.__subclasses__()), reports.report_frame, reports.read_report),
-    "command": Conversation(tuple(reports.Command.__subclasses__()), reports.command_frame, reports.read_command),
+    "report": Conversation(subclasses_in(vars(reports), reports.Report), reports.report_frame, reports.read_report),
+    "command": Conversation(subclasses_in(vars(reports), reports.Command), reports.command_frame, reports.read_command),
     "node": Conversation(
-        tuple(membership.FromNode.__subclasses__()), membership.membership_frame, membership.read_from_node
+        subclasses_in(vars(membership), membership.FromNode), membership.membership_frame, membership.read_from_node
     ),
     "controller": Conversation(
-        tuple(membership.FromController.__subclasses__()), membership.membership_frame, membership.read_from_controller
+        subclasses_in(vars(membership), membership.FromController),
+        membership.membership_frame,
+        membership.read_from_controller,
     ),
-    "request": Conversation(tuple(requests.Request.__subclasses__()), requests.request_frame, requests.read_request),
+    "request": Conversation(
+        subclasses_in(vars(requests), requests.Request), requests.request_frame, requests.read_request
+    ),
     "chunk": Conversation((transfer.StateChunk,), transfer.chunk_frame, transfer.read_chunk),
 }
 ALL = [(name, cls) for name, conversation in CONVERSATIONS.items() for cls in conversation.classes]
