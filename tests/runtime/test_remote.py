@@ -293,6 +293,7 @@ one.join(two, on={"v": "w"}, within=10**9, partitions=3).select("v", "k_right").
 """
 
 
+@pytest.mark.long
 def test_a_graph_with_two_sources_and_two_sinks_runs_on_several_machines(processes: Processes, tmp_path: Path) -> None:
     (tmp_path / "graph.py").write_text(GRAPH)
     processes.flow = "graph:flow"

@@ -190,6 +190,7 @@ def test_a_connection_that_breaks_under_a_transfer_goes_on_with_it(monkeypatch: 
     check(report)
 
 
+@pytest.mark.long
 def test_a_receiver_that_dies_half_way_leaves_nothing_at_the_donor(monkeypatch: pytest.MonkeyPatch) -> None:
     with slow_transfer(monkeypatch, standby=2) as (run, relay):
         donor = pid_of(run, "site-1")

@@ -130,6 +130,7 @@ def test_a_frame_that_cannot_be_read_closes_its_connection_and_harms_nothing(
     assert report.failures == []
 
 
+@pytest.mark.long
 def test_a_peer_that_cannot_be_read_at_all_is_as_good_as_cut_off(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

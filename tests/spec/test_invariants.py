@@ -66,6 +66,7 @@ def test_the_path_to_a_violation_replays_in_a_world(case: Case, monkeypatch: pyt
     assert story(scenario, path, [case.checker()]).endswith(f"=> {violation}")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES, ids=_name)
 def test_random_worlds_catch_every_planted_bug(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     case.plant(monkeypatch)

@@ -45,6 +45,7 @@ def test_worlds_that_hypothesis_thinks_of_obey_them_too(seed: int) -> None:
     assert walked.violation is None, str(walked)
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_trace_whatever_the_order_of_hash_tables() -> None:
     program = (
         "from flux.spec.walk import story, walk\n"

@@ -216,6 +216,7 @@ def test_a_drain_for_which_there_are_too_few_sites_says_at_once_what_to_start(pr
     assert processes.running["site-a"].wait(DEADLINE_S) == 0
 
 
+@pytest.mark.long
 def test_a_drain_that_has_nowhere_to_go_any_more_says_so(processes: Processes) -> None:
     call = drain_that_is_held_up(processes)
     processes.kill("site-c")
@@ -226,6 +227,7 @@ def test_a_drain_that_has_nowhere_to_go_any_more_says_so(processes: Processes) -
     processes.advance(100)
 
 
+@pytest.mark.long
 def test_a_site_that_dies_while_it_is_drained_is_said_to_have_died(processes: Processes) -> None:
     call = drain_that_is_held_up(processes)
     processes.kill("site-a")
@@ -233,6 +235,7 @@ def test_a_site_that_dies_while_it_is_drained_is_said_to_have_died(processes: Pr
     assert "site-1 died before all its state was transferred" in (processes.directory / "drain.log").read_text()
 
 
+@pytest.mark.long
 def test_the_death_of_a_site_that_was_stopped_began_when_it_fell_silent(processes: Processes) -> None:
     processes.start("controller")
     start_in_turn(processes, "site-a", "site-b", "site-c")
