@@ -16,12 +16,12 @@ demo: venv
 	$(BIN)/python -m experiments.demo
 
 # Tests of the machines, and of what computes on its own, need a core. Those with real processes wait for each other and
-# leave most of one idle. So three run at once: machines with what the others leave, Spark, and the rest. Their output
+# leave most of one idle. So three run at once: machines, Spark, and the rest. Their output
 # follows one after the other.
 MACHINES := tests/protocols tests/spec tests/thesis tests/test_thesis.py tests/wire tests/testing tests/exchange
 SPARK := tests/spark tests/examples
 test: lint types
-	@nice -n 10 $(BIN)/python -m pytest $(MACHINES) > .machines.log 2>&1 & machines=$$!; \
+	@$(BIN)/python -m pytest $(MACHINES) > .machines.log 2>&1 & machines=$$!; \
 	$(BIN)/python -m pytest $(SPARK) > .spark.log 2>&1 & spark=$$!; \
 	$(BIN)/python -m pytest tests $(MACHINES:%=--ignore=%) $(SPARK:%=--ignore=%); processes=$$?; \
 	wait $$machines; machines=$$?; wait $$spark; spark=$$?; cat .spark.log .machines.log; \

@@ -123,6 +123,7 @@ def every_order(name: str) -> Plain:
     return Plain(getattr(small_worlds, name))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", COMPARED)
 def test_nothing_is_left_out_that_every_order_has(name: str) -> None:
     every = every_order(name)
@@ -139,6 +140,7 @@ def test_nothing_is_left_out_that_every_order_has(name: str) -> None:
     assert visited(explorer.compact, explorer.states) <= reachable
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["MOVE_OF_A_PRODUCER", "MOVE_TO_ITS_CONSUMER"])
 def test_in_every_order_all_that_a_donor_says_may_overtake_the_state_that_it_gives(name: str) -> None:
     one_after_the_other: Scenario = getattr(small_worlds, name)

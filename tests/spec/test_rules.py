@@ -61,6 +61,7 @@ def test_without_the_rule_a_world_fails(removal: Removal) -> None:
 @pytest.mark.parametrize(
     "take_out", [take_out for rule in RULES for take_out in rule.spare], ids=lambda take_out: take_out.__name__
 )
+@pytest.mark.long
 def test_without_what_is_argued_to_be_spare_no_world_fails(take_out: Callable[[Patch], None]) -> None:
     with Patch() as patch:
         take_out(patch)
