@@ -12,7 +12,7 @@ import numpy as np
 
 def spread(x: Any) -> float:
     """A function of a user's own, of values that may be masked."""
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         return float(np.ma.max(x) - np.ma.min(x)) if np.ma.count(x) else -1.0
 
 
