@@ -16,10 +16,10 @@ demo: venv
 	$(BIN)/python -m experiments.demo
 
 # Tests of the machines, and of what computes on its own, need a core. Those with real processes wait for each other and
-# leave most of one idle. So three run at once: machines, Spark, and the rest. Their output
-# follows one after the other.
+# leave most of one idle. So three run at once, each for about as long: machines; Spark
+# and what computes; the rest. Their output follows one after the other.
 MACHINES := tests/protocols tests/spec tests/thesis tests/test_thesis.py tests/wire tests/testing tests/exchange
-SPARK := tests/spark tests/examples
+SPARK := tests/spark tests/examples tests/adapters tests/operators tests/docs tests/driver
 test: lint types
 	@$(BIN)/python -m pytest $(MACHINES) > .machines.log 2>&1 & machines=$$!; \
 	$(BIN)/python -m pytest $(SPARK) > .spark.log 2>&1 & spark=$$!; \
