@@ -36,6 +36,7 @@ def assert_closed(processes: Processes, text: str) -> None:
     """The controller has closed the connection of a command, with one line about it."""
     line = f"closed the connection to command: {text}"
     wait_until(lambda: line in processes.logs(), f"the controller does not say {line!r}: {processes.logs()}")
+    assert processes.logs().count(line) == 1
 
 
 def test_another_secret(
