@@ -3,7 +3,8 @@
     python docs/translate_recording.py docs/renames.rst OLD.recording NEW.recording
 
 A recording is a sequence of messages and effects as plain values: a class is a map with its name under "$". Names of
-classes and fields of `flux.protocols.messages` are replaced as the table has them; the version is that of today.
+classes and fields of `flux.protocols.messages` are replaced as the table has them; the version is that of today. Fields
+that are newer than the recording have the values that they have if nothing was started again.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ import msgpack
 from flux.protocols.messages import VERSION
 
 _ROW = re.compile(r"\* - ``flux\.protocols\.messages\.([\w.]+)``\n\s+- ``([\w.]+)``")
+
+
+_NEWER = {"Hello": {"version": VERSION}, "View": {"follows": None}, "Pull": {"given_upto": 0}}
 
 
 def table(renames: Path) -> tuple[dict[str, str], dict[tuple[str, str], str]]:
@@ -37,7 +41,7 @@ def translated(plain: Any, classes: dict[str, str], fields: dict[tuple[str, str]
         old = plain["$"]
         new = {fields.get((old, name), name): translated(value, classes, fields) for name, value in plain.items()}
         new["$"] = classes.get(old, old)
-        return new | {"version": VERSION} if old == "Hello" else new
+        return new | _NEWER.get(new["$"], {})
     if isinstance(plain, dict):
         return {name: translated(value, classes, fields) for name, value in plain.items()}
     if isinstance(plain, list | tuple):
@@ -50,7 +54,7 @@ def main(renames: str, old: str, new: str) -> None:
     with Path(old).open("rb") as source, Path(new).open("wb") as target:
         for number, record in enumerate(msgpack.Unpacker(source, use_list=False)):
             record = translated(record, *names)
-            target.write(msgpack.packb({"version": VERSION, **record} if number == 0 else record))
+            target.write(msgpack.packb({"version": VERSION, "number_from": 1, **record} if number == 0 else record))
 
 
 if __name__ == "__main__":

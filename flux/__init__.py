@@ -1,7 +1,7 @@
 """Stateful Python dataflows that do not stop."""
 
 import importlib
-import logging
+import importlib.metadata
 from typing import TYPE_CHECKING, Any
 
 from . import operators, sinks, sources
@@ -65,16 +65,22 @@ __all__ = [
     "wrap_bytewax",
 ]
 
-# Nothing is logged unless the program, or the command line, configures logging.
-logging.getLogger("flux").addHandler(logging.NullHandler())
-
-
 find_old_modules()
 _renamed = renamed_attributes("flux", {"Cluster": "flux.async_run.AsyncRun"})
 
 
 def __getattr__(name: str) -> Any:
-    """`flux.spark` is imported when it is first used: PySpark is an extra."""
+    """`flux.spark` is imported when it is first used: PySpark is an extra. So is the version looked up."""
     if name == "spark":
         return importlib.import_module("flux.spark")
+    if name == "__version__":
+        return _version()
     return _renamed(name)
+
+
+def _version() -> str:
+    """Return the version that the package was installed as; it is written in its metadata alone."""
+    try:
+        return importlib.metadata.version("flux-dataflow")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"  # It was imported from an archive or a checkout that is not installed.

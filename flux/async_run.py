@@ -33,6 +33,8 @@ _SLICE_S = 0.1  # The longest delay of a cancellation: a thread cannot be interr
 async def open_cluster(flow: Dataflow, sites: int = 2, standby: int = 0, **settings: Any) -> AsyncIterator[AsyncRun]:
     """Start `flow` as `flow.start(...)` does, with the same settings, and stop it when the block is left.
 
+    Leaving the block of a run that has failed raises its error, as that of `flux.Run` does.
+
     >>> import flux
     >>> class Doubles(flux.KeyedOperator):
     ...     output = {"n": "int64"}
@@ -54,6 +56,7 @@ async def open_cluster(flow: Dataflow, sites: int = 2, standby: int = 0, **setti
     finally:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(run.stop)
+    run._raise_failure(run._raised)
 
 
 class AsyncRun:

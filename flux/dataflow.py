@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from .driver.processes import CRASH_LIMIT
 from .driver.report import Report
 from .model.event_time import DEFAULT_EVERY_MS, EventTime
+from .model.skipped_rows import SKIPPED_SCHEMA
 from .plan import Availability, OnError, OnOverload, Policy
 from .plan.explain import explain_plan
+from .plan.graph import ExchangeNode
 from .plan.logical_flow import POOL_ROWS, LogicalFlow
 from .plan.picture import draw_plan
+from .plan.policy import STUCK_AFTER_S
 from .run import Run
 from .sources import Source
 from .stream import Stream
@@ -21,6 +27,8 @@ from .types.errors import PlanError
 from .types.normalize import ColumnError, describe_columns, normalize_schema
 
 __all__ = ["Dataflow", "Stream"]
+
+_DAY_MS = 86_400_000
 
 
 class Dataflow:
@@ -51,13 +59,22 @@ class Dataflow:
         event_time: str | None = None,
         lateness_ms: int = 0,
         watermark_every_ms: int = DEFAULT_EVERY_MS,
+        idle_after_s: float | None = None,
+        clock_ms: int | None = None,
     ) -> Stream:
         """Add a source and return its stream. A flow may have several: one ingress numbers all rows as they arrive.
 
         `event_time` names a column of timestamps, dates or integers (milliseconds). The ingress then emits watermarks:
         the greatest event time until now, less `lateness_ms`, whenever a row moves it into a further step of
         `watermark_every_ms`. Time windows and timers follow the watermarks; rows that arrive after the watermark has
-        passed their window are late. See `flux.model.event_time`.
+        passed their window are late. See `flux.model.event_time`. If a step makes the column, name it there instead:
+        `Stream.event_time`.
+
+        The watermark is the least that all sources with event time have reached. With `idle_after_s`, a source that has
+        given no rows for so long holds back the others no longer, until its next row.
+
+        With `clock_ms`, the ingress emits a clock punctuation before the first row and then so often, in milliseconds,
+        until the source has ended: operators that depend on the time of day see it there, the same in every copy.
         """
         if not isinstance(source, Source):
             raise PlanError(
@@ -73,8 +90,38 @@ class Dataflow:
         except ColumnError as error:
             raise PlanError(f"{self.name}.source({type(source).__name__}): {error}") from error
         source.event_time = _event_time(source, schema, self.name, event_time, lateness_ms, watermark_every_ms)
+        source.idle_after_s = _check_seconds(f"{self.name}.source({type(source).__name__})", idle_after_s)
+        source.clock_ms = _check_clock(f"{self.name}.source({type(source).__name__})", clock_ms)
         node = self._logical.add_source(source)
         return Stream(_flow=self._logical, _tails=(node,), _schema=schema)
+
+    def skipped(self) -> Stream:
+        """Return the rows that a run with ``on_error="skip"`` skips, each once: `step`, `error` and `row`, as text.
+
+        `row` holds the values of the row that the step refused, as JSON. Rows come from all steps, except those that
+        themselves follow the stream of skipped rows. Without ``on_error="skip"`` there are none.
+
+        >>> import flux
+        >>> flow = flux.Dataflow("inverse")
+        >>> numbers = flow.source(flux.sources.Table([{"n": 1}, {"n": 0}]))
+        >>> numbers.map(lambda row: {"x": 1 / row.n}).sink(flux.sinks.Null())
+        >>> flow.skipped().sink(flux.sinks.Collect())
+        >>> flow.run(on_error="skip").table.to_pylist()
+        [{'step': 'map(<lambda>)', 'error': 'ZeroDivisionError: division by zero', 'row': '{"n": 0}'}]
+        """
+        node = self._logical.add(
+            partial(
+                ExchangeNode,
+                inputs=(),
+                columns=(),
+                partitions=1,
+                availability=None,
+                order="sn",
+                takes_skipped=True,
+            )
+        )
+        rows = Stream(_flow=self._logical, _tails=(node,), _schema=SKIPPED_SCHEMA)
+        return rows.select(*SKIPPED_SCHEMA.names)
 
     def run(self, sites: int = 2, standby: int = 0, **settings: Any) -> Report:
         """Run on `sites` local processes; return the report when the source has ended."""
@@ -91,6 +138,8 @@ class Dataflow:
         on_error: OnError = "stop",
         on_overload: OnOverload = "wait",
         max_latency_ms: float | None = None,
+        crash_limit: int | None = CRASH_LIMIT,
+        stuck_after_s: float = STUCK_AFTER_S,
     ) -> Run:
         """Start on `sites` local processes and return the handle; use it in a `with` block.
 
@@ -101,11 +150,19 @@ class Dataflow:
         the run. With `on_overload="shed"`, rows that arrive while the buffers are full are dropped at the ingress,
         counted and reported; else the source waits. With `max_latency_ms`, only as many rows are in flight as are
         emitted within that time.
+
+        Ingress, egress and controller are started again when they die. One that dies `crash_limit` times within 10 s
+        ends the run; with None, none does. Deaths by `run.kill` and `flux kill` do not count.
+
+        Code of an operator or a sink that has not returned after `stuck_after_s` is named in the log, in
+        `run.status()` and in `flux top`, with its rows and its stack.
         """
-        policy = Policy(on_error=on_error, on_overload=on_overload, max_latency_ms=max_latency_ms)
+        policy = Policy(
+            on_error=on_error, on_overload=on_overload, max_latency_ms=max_latency_ms, stuck_after_s=stuck_after_s
+        )
         logical = self._logical
         plan = logical.plan(sites, standby, availability, pool_rows, policy)
-        return Run(plan, logical.sources, logical.sinks, logical.outputs, record)
+        return Run(plan, logical.sources, logical.sinks, logical.outputs, record, crash_limit)
 
     def explain(
         self,
@@ -130,7 +187,25 @@ class Dataflow:
 
 def _describe_source(source: Source) -> str:
     text, time = f"{type(source).__name__}: {describe_columns(source.schema)}", source.event_time
-    return text if time is None else f"{text}; event time is {time.column}, rows may be {time.lateness_ms:,} ms late"
+    if time is not None:
+        text = f"{text}; event time is {time.column}, rows may be {time.lateness_ms:,} ms late"
+    if source.idle_after_s is not None:
+        text = f"{text}; idle after {source.idle_after_s:g} s without rows"
+    return text if source.clock_ms is None else f"{text}; with a clock every {source.clock_ms:,} ms"
+
+
+def _check_seconds(step: str, idle_after_s: Any) -> float | None:
+    is_number = isinstance(idle_after_s, int | float) and not isinstance(idle_after_s, bool)
+    if idle_after_s is not None and not (is_number and 0 < idle_after_s < math.inf):
+        raise PlanError(f"{step}: idle_after_s is a number of seconds above 0, or None; got {idle_after_s!r}")
+    return None if idle_after_s is None else float(idle_after_s)
+
+
+def _check_clock(step: str, clock_ms: int | None) -> int | None:
+    is_whole = isinstance(clock_ms, int) and not isinstance(clock_ms, bool)
+    if clock_ms is not None and not (is_whole and 1 <= clock_ms <= _DAY_MS):
+        raise PlanError(f"{step}: clock_ms is a whole number of milliseconds from 1 to {_DAY_MS:,}; got {clock_ms!r}")
+    return clock_ms
 
 
 def _event_time(

@@ -22,12 +22,13 @@ from .controller.controller_process import ControllerProcess
 from .driver.launcher import Runnable
 from .driver.local import registry
 from .driver.local.driver import Driver
+from .driver.local.fork_check import check_fork
 from .driver.local.run_requests import RequestHandlers
-from .driver.local.spawner import Spawner
-from .driver.processes import Process
+from .driver.local.spawner import Spawner, check_descriptors
+from .driver.processes import CRASH_LIMIT, Process, check_crash_limit
 from .driver.report import LogEntry, Report
 from .driver.report_builder import make_report, make_status, since_start
-from .driver.run_state import RunState, StateTransfer
+from .driver.run_state import INPUTS_TIMEOUT_S, RunState, StateTransfer
 from .driver.status import Status
 from .plan import Plan
 from .plan.plan import CONTROLLER, EGRESS, INGRESS
@@ -54,7 +55,11 @@ _EXIT_STATUS_TIMEOUT_S = 0.5
 
 
 class Run:
-    """A dataflow in progress; made by `Dataflow.start`. Leaving its `with` block stops it."""
+    """A dataflow in progress; made by `Dataflow.start`.
+
+    Leaving its `with` block stops it. If it has failed, that raises the error, unless it was raised before by `wait()`
+    or another exception leaves the block.
+    """
 
     def __init__(
         self,
@@ -63,18 +68,24 @@ class Run:
         sinks: Sequence[Sink],
         outputs: Sequence[pa.Schema | None],
         record: str | Path | None = None,
+        crash_limit: int | None = CRASH_LIMIT,
     ) -> None:
+        check_crash_limit(crash_limit)
+        self._crash_limit = crash_limit
         self._plan = plan
         self._sources = tuple(sources)
         self._sinks = tuple(sinks)
         self._outputs = tuple(outputs)
         self._report: Report | None = None
         self._stopped = False
+        self._raised: BaseException | None = None  # The failure of the run, once the program has it.
         self._ending = threading.RLock()
         self._collecting: list[Sink] = []
         self._bound: list[Source] = []
         _refuse_inside_trio()
         crash_points.check()  # Else each process would raise it, and die.
+        check_descriptors(len(plan.site_names))
+        check_fork(plan, [*sources, *(sink for sink in sinks if not isinstance(sink, Collect))])
         for warning in plan.warnings():
             log.warning("%s", warning)
         if record is not None:
@@ -107,7 +118,14 @@ class Run:
         ends = (CONTROLLER, INGRESS, EGRESS)
         names = (*ends, *self._plan.site_names)
         return Driver(
-            self._config, self._sinks, listener, spawner, names, frozenset(ends), self._request_handlers().answer
+            self._config,
+            self._sinks,
+            listener,
+            spawner,
+            names,
+            frozenset(ends),
+            self._request_handlers().answer,
+            crash_limit=self._crash_limit,
         )
 
     def _request_handlers(self) -> RequestHandlers:
@@ -117,7 +135,14 @@ class Run:
             kill=self.kill,
             drain=lambda site, timeout_s: self._await_drained(self._begin_drain(site), timeout_s, self._watch),
             add_site=lambda: self._add_site(self._watch),
+            stop=self._stop_by_command,
         )
+
+    def _stop_by_command(self) -> None:
+        """End the run for `flux stop`; the program gets an error, if it waits for the run or leaves its block."""
+        assert self._driver is not None
+        self._driver.fail(FluxError(f"{self._plan.name} was stopped by `flux stop`. Output up to then is right"))
+        self.stop()
 
     def _await_start(self) -> None:
         self._await(lambda run_state: run_state.started_at is not None, _START_TIMEOUT_S, "start")
@@ -127,9 +152,11 @@ class Run:
             if isinstance(sink, Collect):
                 sink.open(self.directory)
                 self._collecting.append(sink)
+        for source in self._sources:
+            source.expect(self._plan.name, self._plan.stateful_steps)
         for number, source in enumerate(self._sources):
             place = place_of(self.directory, "source", number)
-            place.mkdir(exist_ok=True)
+            place.mkdir(mode=0o700, exist_ok=True)
             source.bind(place)
             self._bound.append(source)
         # The spawner keeps it open: the next controller accepts connections made while there is none.
@@ -213,6 +240,7 @@ class Run:
     def status(self) -> Status:
         """Return a snapshot: processes, whether all partitions have their copies, rows, rates and failures."""
         assert self._driver is not None
+        self._driver.wait(lambda run_state: run_state.has_inputs_of_outputs or self._stopped, INPUTS_TIMEOUT_S)
         with self._driver.changed:
             return make_status(self._plan.name, self._run_state, self._driver.processes)
 
@@ -221,8 +249,7 @@ class Run:
         if self._report is None:
             self._await(lambda run_state: run_state.ended, timeout, "the end of the stream")
             self.stop()
-            if self._run_state.diverged is not None:
-                raise self._run_state.diverged
+            self._raise_failure()
             tables = [
                 sink.table(output)
                 for sink, output in zip(self._sinks, self._outputs, strict=True)
@@ -270,16 +297,27 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+        if error is None:
+            self._raise_failure(self._raised)
 
     # How it is done.
+
+    def _raise_failure(self, known: BaseException | None = None) -> None:
+        """Raise why the run has failed, unless that is `known`."""
+        error = self._run_state.failure
+        if error is not None and error is not known:
+            self._raised = error
+            raise error
 
     def _await(self, until: Callable[[RunState], bool], timeout: float | None, what: str) -> None:
         """Wait; if the run has failed, it is stopped."""
         try:
             self._watch(until, timeout, what)
-        except BaseException:
+        except BaseException as error:
             if self._run_state.error is not None:
                 self.stop()
+            if error is self._run_state.error:
+                self._raised = error
             raise
 
     def _watch(self, until: Callable[[RunState], bool], timeout: float | None, what: str) -> None:
@@ -334,7 +372,7 @@ class Run:
 
     def input_log(self) -> list[LogEntry]:
         """Return when the ingress numbered which rows, likewise."""
-        return since_start(self._run_state, self._run_state.history.inputs)
+        return [entry for entry in since_start(self._run_state, self._run_state.history.inputs) if entry[2]]
 
     @property
     def cpu_s(self) -> dict[str, float]:
@@ -345,7 +383,7 @@ class Run:
 
 def _make_directory(record: Path) -> None:
     try:
-        record.mkdir(parents=True, exist_ok=True)
+        record.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise disk_error("the recording", record, error, "Nothing was run") from error
 

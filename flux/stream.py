@@ -9,11 +9,15 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from .exchange.routes import boundaries_of, check_in_order, checked_boundaries
 from .hosting import checked_operator
+from .model.event_time import DEFAULT_EVERY_MS, EventTime
 from .model.operator import OperatorStep, Retained, name_of, output_of
-from .model.stateless import Filter, FlatMap, Map, Select, select_columns
-from .operators.join import Join, JoinSpec
+from .model.stateless import ALL_KEYS, AssignEventTime, Filter, FlatMap, Map, Select, select_columns, zeros
+from .operators.join import Join
+from .operators.join_spec import JoinSpec, lookup_spec
+from .operators.late_rows import late_step
+from .operators.lookup import Lookup, TableLookup
+from .operators.outer_join import OuterJoin
 from .plan import Availability, By, Route
 from .plan.arguments import (
     check_choice,
@@ -24,16 +28,19 @@ from .plan.arguments import (
     declared_schema,
 )
 from .plan.graph import ExchangeNode, FlowNode, Input, Order, SourceNode, StepNode, root_of
-from .plan.lineage import sources_of, trace_columns, why_not_event_time
+from .plan.key_checks import check_key_kept, check_key_unchanged, route_to_check
 from .plan.logical_flow import LogicalFlow
 from .plan.planner import Ending
+from .plan.range_boundaries import range_boundaries
+from .plan.retained_rows import why_kept
 from .sinks import Sink
-from .types.cast import cast_values
+from .sources import Table
 from .types.errors import PlanError
 from .types.hashing import tokens
 from .types.normalize import ColumnError, describe_columns
 
 _SAMPLE_ROWS = 10_000
+_ALL_ROWS = 2**62
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +55,8 @@ class Stream:
     _schema: pa.Schema | None
     # The number of steps before this point that may emit several rows for one.
     _level: int = 0
+    # The operator that made it, and the stream that this took.
+    _applied: tuple[StepNode, Stream] | None = None
 
     # Steps that need no repartitioning.
 
@@ -92,22 +101,67 @@ class Stream:
         if not columns and not computed:
             raise PlanError("select needs the columns to keep, such as select('src', total='bytes')")
         check_names("select", columns)
+        return self._select("select", columns, computed)
+
+    def with_columns(self, **computed: Any) -> Stream:
+        """Keep all columns and add `computed` ones, as with `select`; one that exists is replaced, in its place.
+
+        >>> import flux
+        >>> flow = flux.Dataflow("sizes")
+        >>> sent = flow.source(flux.sources.Table([{"src": "a", "bytes": 1_500}]))
+        >>> sent.with_columns(kb=(lambda batch: batch["bytes"] / 1e3, "float64")).sink(flux.sinks.Collect())
+        >>> flow.run().table.to_pylist()
+        [{'src': 'a', 'bytes': 1500, 'kb': 1.5}]
+        """
+        if not computed:
+            raise PlanError("with_columns needs the columns to add, such as with_columns(total='bytes')")
+        self._check_columns("with_columns", (), needed=True)
+        assert self._schema is not None
+        return self._select("with_columns", (), {name: name for name in self._schema.names} | computed)
+
+    def _select(self, what: str, columns: tuple[str, ...], computed: Mapping[str, Any]) -> Stream:
         for name, source in computed.items():
             made = source[0] if isinstance(source, tuple) and len(source) == 2 else source
             if not isinstance(made, str) and not callable(made):
                 raise PlanError(
-                    f"select({name}=...) takes the name of a column, a function of the batch, or (function, type); got "
+                    f"{what}({name}=...) takes the name of a column, a function of the batch, or (function, type); got "
                     f"{source!r:.200}"
                 )
-        self._check_columns("select", [*columns, *(name for name in computed.values() if isinstance(name, str))])
+        self._check_columns(what, [*columns, *(name for name in computed.values() if isinstance(name, str))])
         twice = sorted({name for name in columns if columns.count(name) > 1 or name in computed})
         if twice:
-            raise PlanError(f"select names {', '.join(map(repr, twice))} twice; columns have different names")
+            raise PlanError(f"{what} names {', '.join(map(repr, twice))} twice; columns have different names")
         try:
             made, schema = select_columns(self._schema, columns, computed)
         except ColumnError as error:
-            raise PlanError(f"select: {error}") from error
+            raise PlanError(f"{what}: {error}") from error
         return self._with_steps(f"select({', '.join(made)})", partial(Select, made), schema)
+
+    def event_time(self, column: str, lateness_ms: int = 0, watermark_every_ms: int = DEFAULT_EVERY_MS) -> Stream:
+        """Name the column that says when a row happened, after a step that made it; rows pass unchanged.
+
+        It is what `event_time` of `flow.source` is for a column of the source. The ingress sets the watermarks, so it
+        comes before the first exchange or join. Each source of a united stream has this event time, and no other.
+
+        >>> import flux
+        >>> flow = flux.Dataflow("parsed")
+        >>> lines = flow.source(flux.sources.Table([{"line": "a 100"}, {"line": "b 2300"}]))
+        >>> columns = {"k": "string", "ts": "int64"}
+        >>> parsed = lines.map(lambda row: dict(zip(columns, (row.line[0], int(row.line[2:])))), columns)
+        >>> windows = parsed.event_time("ts").exchange("k").apply(
+        ...     flux.operators.TimeWindow, time="ts", size_ms=1_000, aggregates={"rows": "count"})
+        >>> windows.sink(flux.sinks.Collect())
+        >>> flow.run().table.select(["k", "window_end", "rows"]).to_pylist()
+        [{'k': 'a', 'window_end': 1000, 'rows': 1}, {'k': 'b', 'window_end': 3000, 'rows': 1}]
+        """
+        if not isinstance(column, str):
+            raise PlanError(f"event_time takes the name of a column, such as event_time('ts'); got {column!r:.200}")
+        name = f"event_time({column!r}, lateness_ms={lateness_ms!r})"
+        time = EventTime(column=column, lateness_ms=lateness_ms, every_ms=watermark_every_ms)
+        check_event_time(name, column, self._schema)
+        for tail in self._tails:
+            self._flow.check_event_time_place(name, tail)
+        return self._with_steps(name, partial(AssignEventTime, time), self._schema)
 
     def _add_step(
         self,
@@ -158,6 +212,9 @@ class Stream:
         `boundaries`, of which there is one less than partitions. They can be chosen from a `sample` of values instead.
         Directly after a `Table`, the sample may be left out: rows from all over the table are used.
 
+        Without columns, and with `partitions=1`, all rows are in one partition and have one key: for windows over all
+        rows. One site does all the work then, so aggregate by some key before, if there are many rows.
+
         `by="any"` distributes rows by their position, whatever they contain: for operators that do not depend on which
         rows meet, such as enrichment. It needs no columns.
 
@@ -168,8 +225,16 @@ class Stream:
         check_choice("order", order, ("sn", "any"))
         check_choice("by", by, ("hash", "range", "any"))
         check_partitions(partitions, availability)
+        if not columns and by == "hash" and partitions == 1 and boundaries is None and sample is None:
+            self._check_columns("exchange", (), needed=True)
+            return self.with_columns(**{ALL_KEYS: (zeros, "int8")}).exchange(
+                ALL_KEYS, partitions=1, availability=availability, order=order
+            )
         if not columns and by != "any":
-            raise PlanError("exchange needs the columns that partition the stream, such as exchange('src', 'dst')")
+            raise PlanError(
+                "exchange needs the columns that partition the stream, such as exchange('src', 'dst'), or partitions=1 "
+                "for all rows in one partition"
+            )
         check_names("exchange", columns)
         twice = sorted({column for column in columns if columns.count(column) > 1})
         if twice:
@@ -178,7 +243,9 @@ class Stream:
         self._check_columns("exchange", columns, needed=True)
         route = Route(partitions=partitions, by=by, columns=columns)
         if by == "range":
-            route = replace(route, boundaries=self._range_boundaries(columns, partitions, boundaries, sample))
+            assert self._schema is not None
+            chosen = range_boundaries(columns, self._schema, partitions, boundaries, sample, self._sample_column)
+            route = replace(route, boundaries=chosen)
         elif boundaries is not None or sample is not None:
             raise PlanError(f'boundaries and sample are for by="range"; this exchange is by={by!r}')
         inputs = tuple(Input(tail=tail, route=route) for tail in self._tails)
@@ -205,26 +272,6 @@ class Stream:
         )
         return replace(self, _tails=(self._flow.add(node),))
 
-    def _range_boundaries(self, columns: tuple[str, ...], partitions: int, given: Any, sample: Any) -> tuple[Any, ...]:
-        if len(columns) != 1:
-            raise PlanError(
-                f'by="range" takes one column, got {", ".join(map(repr, columns))}: exchange by one of them'
-            )
-        if given is not None and sample is not None:
-            raise PlanError('by="range" takes boundaries=[...] or sample=values, not both')
-        assert self._schema is not None
-        kind = self._schema.field(columns[0]).type
-        check_in_order(kind, columns[0])
-        if given is not None:
-            return checked_boundaries(given, kind, columns[0], partitions)
-        if sample is None:
-            sample = self._sample_column(columns[0])
-        try:
-            values = sample if isinstance(sample, pa.Array | pa.ChunkedArray) else list(sample)
-            return boundaries_of(cast_values(values, kind), partitions)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            raise PlanError(f'by="range": the sample must be values of {kind}: {error}') from error
-
     def _sample_column(self, column: str) -> Any:
         [tail] = self._tails if len(self._tails) == 1 else [None]
         source = self._flow.sources[tail.number] if isinstance(tail, SourceNode) else None
@@ -244,14 +291,14 @@ class Stream:
         if len(self._tails) > 1 or not isinstance(root, ExchangeNode):
             raise PlanError(f"{name} needs an exchange in front: write .exchange(columns).apply({name})")
         made = checked_operator(operator, name)
-        self._check_key_unchanged(name, root)
+        check_key_unchanged(name, self._tails[0], root)
         if root.order == "any" and getattr(made, "needs_order", False):
             raise PlanError(
                 f'{name} depends on the order of rows, and {root.title} has order="any": each copy takes rows as '
                 'they arrive, and the copies would differ. Leave order="any" out of this exchange'
             )
         if getattr(made, "is_by_key", False):
-            self._check_key(name, root)
+            check_key_kept(name, self._schema, root)
         step = OperatorStep(
             factory=operator,
             parameters=parameters,
@@ -260,41 +307,42 @@ class Stream:
             partitions=root.partitions,
             level=self._level,
             output=output_of(operator, parameters, root.columns, self._schema),
-            route=self._route_to_check(root) if getattr(made, "is_by_key", False) else None,
+            route=route_to_check(self._tails[0], root) if getattr(made, "is_by_key", False) else None,
         )
         check_event_time(name, getattr(made, "event_time", None), step.output)
-        return self._add_operator(step)
+        added = self._add_operator(step)
+        if root.columns == (ALL_KEYS,) and step.output is not None and ALL_KEYS in step.output.names:
+            return added.select(*(column for column in step.output.names if column != ALL_KEYS))
+        return added
 
     def _add_operator(self, step: OperatorStep) -> Stream:
         node = self._flow.add(partial(StepNode, parent=self._tails[0], step=step))
-        return replace(self, _tails=(node,), _schema=step.output, _level=self._level + 1)
+        applied = (node, self)
+        return replace(self, _tails=(node,), _schema=step.output, _level=self._level + 1, _applied=applied)
 
-    def _check_key_unchanged(self, name: str, root: ExchangeNode) -> None:
-        replaced = [column for column in root.columns if trace_columns(self._tails[0], column)[1] != column]
-        if replaced:
-            raise PlanError(
-                f"{root.title} partitions the rows for {name}, and a select between them makes another column of "
-                f"{', '.join(map(repr, replaced))}: rows that are equal in it are in different partitions. Put the "
-                f"select before the exchange, or after {name}, or give the new column another name"
-            )
+    def late(self) -> Stream:
+        """Return the rows that the operator before it drops because they are late, each once, with all their columns.
 
-    def _route_to_check(self, root: ExchangeNode) -> Route | None:
-        """Return the route to `root` if the plan cannot prove that the steps after it keep the key; the rows must."""
-        is_known = all(trace_columns(self._tails[0], column)[0] is root for column in root.columns)
-        return None if is_known or root.partitions == 1 else root.inputs[0].route
+        The operator is `TimeWindow`, `SessionWindow`, or `TopK` or `Distinct` with `time`, directly before `late()`:
 
-    def _check_key(self, name: str, root: ExchangeNode) -> None:
-        if not root.columns:
+        >>> import flux
+        >>> flow = flux.Dataflow("late")
+        >>> rows = flux.sources.Table([{"k": "a", "ts": ts} for ts in (0, 1_500, 3_000, 20)])
+        >>> keyed = flow.source(rows, event_time="ts").exchange("k")
+        >>> windows = keyed.apply(flux.operators.Distinct, time="ts", size_ms=1_000)
+        >>> windows.sink(flux.sinks.Null())
+        >>> windows.late().sink(flux.sinks.Collect())
+        >>> flow.run().table.to_pylist()
+        [{'k': 'a', 'ts': 20}]
+        """
+        node, before = (None, None) if self._applied is None else self._applied
+        if node is None or before is None or self._tails != (node,):
             raise PlanError(
-                f'{name} keeps its state by key: name its columns in an exchange by="hash" or by="range" before '
-                'it, instead of by="any"'
+                "late() gives the late rows of the operator directly before it, such as windows = stream.exchange(...)"
+                ".apply(flux.operators.TimeWindow, ...) and then windows.late(); there is none here"
             )
-        gone = [column for column in root.columns if self._schema is not None and column not in self._schema.names]
-        if gone:
-            raise PlanError(
-                f"{name} keeps its state by {', '.join(map(repr, root.columns))}, and a step between the exchange and "
-                f"it has left out {', '.join(map(repr, gone))}: keep the column, or put the step after {name}"
-            )
+        late = late_step(node.step, before._schema)
+        return replace(before, _tails=(self._flow.add(partial(StepNode, parent=node.parent, step=late)),))
 
     # Several streams.
 
@@ -333,37 +381,108 @@ class Stream:
         self,
         other: Stream,
         on: str | Sequence[str] | Mapping[str, str],
-        within: int | Mapping[str, Any],
+        within: int | Mapping[str, Any] | None,
         partitions: int = 32,
         availability: Availability | None = None,
         suffix: str = "_right",
+        how: str = "inner",
     ) -> Stream:
         """Emit pairs of rows of two streams that agree in `on` and are close to each other; see `flux.operators.Join`.
 
         `on` names columns that both have; a dict names them as {left: right}. `within` is a number of input rows, or
-        {column: bound} for a column of times or numbers that both have. If it is the event time of both, rows are
-        dropped as watermarks pass. If not, they are kept until the end of the stream, and `flow.explain()` says what to
-        do about it. A pair has the left columns, then the right ones without those of `on`; right columns whose names
-        are taken get the `suffix`.
+        {column: bound} for a column of times or numbers that both have. Input is counted as it arrives: if the streams
+        stem from different sources, which of their rows are that close differs from run to run. If the column is the
+        event time of both, rows are dropped as watermarks pass. If not, they are kept until the end of the stream, and
+        `flow.explain()` says what to do about it. With `within=None` all rows that agree are pairs: all rows are kept,
+        so state grows without bound. A run that takes rows of an endless source logs a warning then.
+
+        A pair has the left columns, then the right ones without those of `on`; right columns whose names are taken get
+        the `suffix`. `how` is "inner", or "left", "right" or "outer" to emit rows of that side, or of both, that are in
+        no pair; see `flux.operators.OuterJoin`.
+
+        >>> import flux
+        >>> flow = flux.Dataflow("paid")
+        >>> orders = flow.source(flux.sources.Table([{"id": 1, "item": "pen"}, {"id": 2, "item": "ink"}]))
+        >>> payments = flow.source(flux.sources.Table([{"id": 2, "cents": 700}]))
+        >>> orders.join(payments, on="id", within=None, how="left").sink(flux.sinks.Collect())
+        >>> sorted(flow.run().table.to_pylist(), key=lambda row: row["id"])
+        [{'id': 1, 'item': 'pen', 'cents': None}, {'id': 2, 'item': 'ink', 'cents': 700}]
         """
         self._check_partner("join", other)
         check_partitions(partitions, availability)
         assert self._schema is not None and other._schema is not None
-        joined = JoinSpec.of(self._schema, other._schema, on, within, suffix)
-        kept = None if joined.column is None else self._find_retention(joined.column, self._tails + other._tails)
+        joined = JoinSpec.of(self._schema, other._schema, on, within, suffix, how)
+        sources = self._flow.sources
+        has_watermarks = any(map(self._flow.emits_watermarks, range(len(sources))))
+        kept = why_kept(joined, self._tails + other._tails, sources, has_watermarks)
         joined = replace(joined, is_event_time=joined.column is not None and kept is None)
+        return self._add_joint(other, OuterJoin if joined.preserved else Join, joined, partitions, availability, kept)
+
+    def lookup(
+        self,
+        table: Any,
+        on: str | Sequence[str] | Mapping[str, str],
+        how: str = "left",
+        partitions: int = 32,
+        availability: Availability | None = None,
+        suffix: str = "_right",
+    ) -> Stream:
+        """Add to each row the columns of the table's row with the same `on`; each key has one row.
+
+        `table` is a pyarrow.Table or a list of dicts, which is given to every site and does not change. Or it is
+        another stream, whose last row of each key counts, from its position on; see `flux.operators.Lookup`. Only then
+        are both streams exchanged by `on`. A row without one has nulls; with ``how="inner"`` it is dropped. `on` and
+        `suffix` are those of `join`.
+
+        >>> import flux
+        >>> flow = flux.Dataflow("places")
+        >>> events = flow.source(flux.sources.Table([{"site": 2, "load": 7}, {"site": 3, "load": 1}]))
+        >>> events.lookup([{"site": 2, "place": "Oslo"}], on="site").sink(flux.sinks.Collect())
+        >>> flow.run().table.to_pylist()
+        [{'site': 2, 'load': 7, 'place': 'Oslo'}, {'site': 3, 'load': 1, 'place': None}]
+        """
+        check_choice("how", how, ("left", "inner"))
+        if isinstance(table, Stream):
+            return self._lookup_stream(table, on, how, partitions, availability, suffix)
+        self._check_columns("lookup", (), needed=True)
+        whole = Table(table).sample(_ALL_ROWS)
+        if whole is None:
+            raise PlanError("lookup takes a pyarrow.Table, a list of dicts or another stream; got an iterator")
+        assert self._schema is not None
+        spec = lookup_spec(self._schema, whole.schema, on, suffix, how)
+        TableLookup.check(spec, whole)
+        return self._with_steps(f"lookup({', '.join(spec.ours)})", partial(TableLookup, spec, whole), spec.output)
+
+    def _lookup_stream(
+        self, table: Stream, on: Any, how: str, partitions: int, availability: Availability | None, suffix: str
+    ) -> Stream:
+        self._check_partner("lookup", table)
+        check_partitions(partitions, availability)
+        assert self._schema is not None and table._schema is not None
+        spec = lookup_spec(self._schema, table._schema, on, suffix, how)
+        return self._add_joint(table, Lookup, spec, partitions, availability)
+
+    def _add_joint(
+        self,
+        other: Stream,
+        factory: type[Any],
+        joined: JoinSpec,
+        partitions: int,
+        availability: Availability | None,
+        kept: Retained | None = None,
+    ) -> Stream:
+        """Repartition both streams by the columns in which they agree, and add an operator of both."""
         inputs = tuple(
             Input(tail=tail, route=Route(partitions=partitions, columns=columns), side=side)
             for side, (stream, columns) in enumerate(((self, joined.ours), (other, joined.theirs)))
             for tail in stream._tails
         )
-        sides = (self._schema, other._schema)
-        stream = self._add_exchange(inputs, joined.ours, partitions, availability, "sn", sides)
+        stream = self._add_exchange(inputs, joined.ours, partitions, availability, "sn", joined.sides)
         level = max(self._level, other._level)
         step = OperatorStep(
-            factory=Join,
+            factory=factory,
             parameters={"joined": joined},
-            name="Join",
+            name=factory.__name__,
             key_columns=joined.ours,
             partitions=partitions,
             level=level,
@@ -371,19 +490,6 @@ class Stream:
             kept=kept,
         )
         return replace(stream, _level=level)._add_operator(step)
-
-    def _find_retention(self, column: str, tails: tuple[FlowNode, ...]) -> Retained | None:
-        """Return why a join within a bound of `column` keeps rows until the end of the stream; None if it does not."""
-        sources = self._flow.sources
-        times = {n: None if each.event_time is None else each.event_time.column for n, each in enumerate(sources)}
-        whys = [why_not_event_time(tail, column, times) for tail in tails]
-        if not any(whys) and not any(each.event_time or each.emits_time is not False for each in sources):
-            whys = ["no source has event time: use flow.source(..., event_time=...)"]
-        if not any(whys):
-            return None
-        why = next(filter(None, whys))
-        endless = [f"{type(sources[n]).__name__}" for n in sorted(sources_of(tails)) if sources[n].is_endless]
-        return Retained(f"the plan does not know that {column!r} is event time: {why}", tuple(dict.fromkeys(endless)))
 
     def _check_partner(self, what: str, other: Stream) -> None:
         if not isinstance(other, Stream):

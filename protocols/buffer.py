@@ -54,9 +54,12 @@ class Buffer(Machine):
         """The highest position of any run, also of partitions that have left."""
         return max([run.upto for run in self.runs], default=0)
 
-    def entitle(self, dest: Dest) -> None:
-        """Require acks of `dest` from now on: nothing that is still here is released without it (rule 2)."""
-        self.floors.setdefault(dest, self.dropped)
+    def entitle(self, dest: Dest, last: Dest | None = None) -> None:
+        """Require acks of `dest` from now on: nothing that is still here is released without it (rule 2).
+
+        If it was started again after `last`, what that one has acknowledged is durable, and counts for it.
+        """
+        self.floors.setdefault(dest, self.dropped if last is None else self.floors.get(last, self.dropped))
 
     def expect(self, in_transfer: frozenset[Dest]) -> None:
         """Set the destinations with a state transfer in flight; those whose transfer has finished are catching up."""

@@ -41,15 +41,21 @@ from .messages import (
     Standby,
     Suspected,
     View,
+    ViewsLost,
 )
 from .view import number_of
 
 
 class Controller(Machine):
-    """Owner of the view: at first the plan (a view with number 0), after a restart the last one in the journal."""
+    """Owner of the view: at first the plan (a view with number 0), after a restart the last one in the journal.
 
-    def __init__(self, view: View, at_once: int = 1) -> None:
+    After a restart, new views are numbered from `number_from`: above every number that was given before, also to views
+    that the journal has lost, so that no number stands for two views (rule 40).
+    """
+
+    def __init__(self, view: View, at_once: int = 1, number_from: int = 1) -> None:
         self.view = view
+        self.number_from = number_from
         self.at_once = at_once  # Copies of one stage that are built at the same time.
         self.present: frozenset[str] = frozenset()  # The nodes that are connected.
 
@@ -73,6 +79,17 @@ class Controller(Machine):
         is_known = message.node in self.view.nodes and message.ends == serves
         is_the_one = all(message.incarnation == self._incarnation(stage) for stage in serves)
         return is_known and is_the_one and has_seen and self._may_join(message)
+
+    def has_seen_a_lost_view(self, message: Hello) -> bool:
+        """It has seen a later view than the last one, or one that listed it, and no view in the journal does."""
+        if self.number_from == 1 or message.version != VERSION or message.view <= 0:
+            return False  # A controller that was not started again has lost no view.
+        is_later = any(
+            message.incarnation > self._incarnation(stage) for stage in message.ends if stage in self._ends()
+        )
+        is_known = message.node in self.view.nodes or self.view.has_forgotten(message.node)
+        is_unlisted = number_of(message.node) > 0 and not is_known
+        return message.view > self.number or (is_later if message.ends else is_unlisted)
 
     def is_a_new_site(self, message: Hello) -> bool:
         # A site without a number, once dead and left out of the view, could not be distinguished from a new one.
@@ -126,6 +143,9 @@ class Controller(Machine):
             yield from self._change(self.view)
         elif message.view < self.number:
             yield Resend(to=message.node, after=message.view)
+
+    def end_the_run(self, message: Hello) -> Iterator[Effect]:
+        yield ViewsLost(node=message.node, seen=message.view, last=self.number)
 
     def take_in(self, message: Hello) -> Iterator[Effect]:
         self.present |= {message.node}
@@ -217,7 +237,8 @@ class Controller(Machine):
             self.view = view  # It is not published: the dataflow stops.
             yield Lost(partitions=lost)
         else:
-            self.view = self._with_recovery(replace(self._forgetting(view), number=view.number + 1))
+            number = max(view.number + 1, self.number_from)
+            self.view = self._with_recovery(replace(self._forgetting(view), number=number, follows=view.number))
             yield Publish(view=self.view, to=tuple(sorted(self.present)))
 
     def _forgetting(self, view: View) -> View:
@@ -306,6 +327,7 @@ def _best_place(view: View, stage: int, partition: int) -> str | None:
 _MUTE = "rules 12, 32: dead nodes are mute, listed or not"
 _NO_MORE = "rule 12: it is not wanted any more"
 Controller.RULES = (
+    Rule(on=Hello, guard=Controller.has_seen_a_lost_view, action=Controller.end_the_run, cites="rule 40"),
     Rule(on=Hello, guard=Controller.is_from_the_dead, action=fence, cites=_MUTE),
     Rule(on=Hello, guard=Controller.is_expected, action=Controller.welcome, cites="3.2.3.1: set up; a restart"),
     Rule(on=Hello, guard=Controller.is_a_new_site, action=Controller.take_in, cites="3.2.4: avail"),

@@ -125,6 +125,12 @@ class FhCons(Machine):
         """The position up to which all cohorts have consumed, without those whose partitions have left."""
         return min((cohort.consumed for cohort in self.cohorts.values() if cohort.partitions), default=self.acked)
 
+    @property
+    def highest(self) -> Position:
+        """The highest position of any row that was received or consumed here (rule 39)."""
+        received = [lane.upto for lane in self.lanes.values()]
+        return max([self.acked, *received, *(cohort.consumed for cohort in self.cohorts.values())])
+
     def reach(self, cohort: int) -> Position:
         """The position up to which the cohort may be consumed now, so that cohorts meet."""
         upto = self._within_a_step(cohort)

@@ -37,6 +37,7 @@ from .messages import (
     Merged,
     OutputRun,
     Position,
+    ReportRefused,
     Send,
     Stop,
     Stopped,
@@ -66,6 +67,7 @@ class FhProd(Machine):
         self.cohorts: dict[int, frozenset[int]] = {}  # The partitions of each cohort.
         self.produced: dict[int, Position] = {}
         self.leaving: frozenset[int] = frozenset()  # Partitions that have left, and that the operator still has.
+        self.ends: frozenset[Dest] = frozenset()  # Consumers that are egresses: what they acknowledge is durable.
         self.since: dict[Dest, int] = {}  # The view in which each consumer site became one.
         self.last_lane_ids: dict[Dest, int] = {}  # The last lane that each consumer site opened.
         self.lanes: dict[LaneName, LaneOut] = {}
@@ -119,7 +121,11 @@ class FhProd(Machine):
 
     def is_kept_and_lane_is_new(self, message: Attach) -> bool:
         is_new = message.lane_id > self.last_lane_ids.get(_dest(message), 0)
-        return is_new and _dest(message) in self.buffer.floors and message.position >= self.buffer.dropped
+        return is_new and _dest(message) in self.buffer.floors and message.position >= self._kept_from(message)
+
+    def asks_for_what_was_acknowledged(self, message: Attach) -> bool:
+        is_end = _dest(message) in self.ends and message.lane_id > self.last_lane_ids.get(_dest(message), 0)
+        return is_end and message.position < self._kept_from(message)
 
     def is_of_an_earlier_time_here(self, message: Ack | Attach | Stop | Merge) -> bool:
         return message.view < self.since.get(_dest(message), self.view)
@@ -181,8 +187,10 @@ class FhProd(Machine):
         self.merged = {lane: into for lane, into in self.merged.items() if lane[:2] in fed}
         self.last_lane_ids = {dest: lane_id for dest, lane_id in self.last_lane_ids.items() if dest in fed}
         self.since = {dest: self.since.get(dest, view.number) for dest in must_ack}
-        for dest in must_ack:
-            self.buffer.entitle(dest)  # The new ones first, so that what is here is kept for them.
+        last_ends = {edge: (edge, node) for edge, node in self.ends}
+        self.ends = frozenset((edge, node) for edge, node in must_ack if view.is_end(edges[edge]))
+        for dest in must_ack:  # The new ones first, so that what is here is kept for them.
+            self.buffer.entitle(dest, last_ends.get(dest[0]))
         for dest in [dest for dest in self.buffer.floors if dest not in must_ack]:
             self.buffer.ack_all(dest)
         building = {(standby.stage, standby.node) for standby in view.standby}
@@ -190,6 +198,19 @@ class FhProd(Machine):
         if self.name not in view.members(self.stage):
             self.buffer.clear()  # Its copies live elsewhere, and no consumer acknowledges to it any more.
         yield from ()
+
+    def refuse_to_repeat(self, message: Attach) -> Iterator[Effect]:
+        yield ReportRefused(
+            text=f"{message.sender} asks for the output after {message.position:,}, and what is up to "
+            f"{self._kept_from(message):,} was reported as written to the sink: the sink's journal has lost its end, "
+            "as it may when a machine loses power. The sink would be given rows twice. Output up to now is right; run "
+            "the flow again"
+        )
+
+    def _kept_from(self, message: Attach) -> Position:
+        """The position up to which a consumer must not ask again: an egress not for what one has acknowledged."""
+        dest = _dest(message)
+        return self.buffer.floors[dest] if dest in self.ends else self.buffer.dropped
 
     def _now(self, message: Stop | Merge) -> LaneName:
         """The lane that a message is about."""
@@ -261,6 +282,7 @@ _ROWS = (
     Rule(on=Stop, guard=FhProd.is_of_an_earlier_time_here, action=ignore, cites=_LEFT),
     Rule(on=Merge, guard=FhProd.is_of_an_earlier_time_here, action=ignore, cites=_LEFT),
     Rule(on=Ack, guard=FhProd.is_from_a_consumer_and_not_older, action=FhProd.release, cites="fig. 3.3 (3)"),
+    Rule(on=Attach, guard=FhProd.asks_for_what_was_acknowledged, action=FhProd.refuse_to_repeat, cites="rule 41"),
     Rule(on=Attach, guard=FhProd.is_kept_and_lane_is_new, action=FhProd.open_lane, cites="fig. 3.13, 3.14; rule 14"),
     Rule(on=Stop, guard=FhProd.lane_is_open, action=FhProd.take_out, cites="3.4.3.2: conn[SEC] := {ACK}; rule 13"),
     Rule(on=Merge, guard=FhProd.both_are_open, action=FhProd.note_merge, cites="lanes, not channels"),

@@ -7,6 +7,10 @@ source may forget the row. The bound of the buffer limits the drift of the two d
 An ingress that is started again, under a name of its own, numbers from what the last one had `released`. The
 shell keeps a journal of the numbering, so the same rows get the same numbers. Consumers attach at the position
 they have received, as after any change of sender; the ingress sends them nothing up to that position (rule 14).
+
+The journal may have lost its end, with the power of the machine. So a restarted ingress numbers nothing beyond it
+before it knows what the others have seen: every live node has sent its highest position in one and the same view, and
+so has an end that was dead (rule 39). By then nothing of the last ingress is in flight that a node could still take.
 """
 
 from __future__ import annotations
@@ -14,22 +18,45 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .fh_prod import FhProd
-from .machine import Machine, Rule, always
-from .messages import Ack, Attach, Consumed, Effect, EndOfSource, Merge, Position, Pull, Released, Sourced, Stop, View
+from .machine import Machine, Rule, always, ignore
+from .messages import (
+    Ack,
+    Attach,
+    Consumed,
+    Effect,
+    EndOfSource,
+    HighestPosition,
+    Merge,
+    Position,
+    Pull,
+    Released,
+    Sourced,
+    Stop,
+    View,
+)
 
 ONLY = 0  # The ingress's one cohort.
 
 
 class Ingress(Machine):
-    """The node `name` in front of stage 1."""
+    """The node `name` in front of stage 1; `numbered` is the end of the journal, if it was started after another."""
 
     def __init__(
-        self, name: str, bound_rows: int, released: Position = 0, transfer_rows_max: int | None = None
+        self,
+        name: str,
+        bound_rows: int,
+        released: Position = 0,
+        transfer_rows_max: int | None = None,
+        numbered: Position | None = None,
     ) -> None:
         self.name = name
         self.pulling = False
         self.ended = False
         self.released = released
+        self.numbered = numbered
+        self.knows_positions = numbered is None  # The first ingress has nothing to ask for.
+        self.awaited: frozenset[str] = frozenset()  # The nodes whose positions in this view are not known yet.
+        self.highest: Position = 0
         self.prod = FhProd(name, 0, bound_rows, transfer_rows_max)
         self.prod.buffer.dropped = released
         self.prod.add_cohort(ONLY, frozenset({0}), released)
@@ -46,6 +73,12 @@ class Ingress(Machine):
     def is_pulling(self, message: EndOfSource) -> bool:
         return self.pulling
 
+    def is_awaited(self, message: HighestPosition) -> bool:
+        return message.sender in self.awaited and message.view == self.prod.view
+
+    def is_not_needed(self, message: HighestPosition) -> bool:
+        return self.knows_positions or message.view < self.prod.view
+
     # Actions.
 
     def number(self, message: Sourced) -> Iterator[Effect]:
@@ -59,6 +92,18 @@ class Ingress(Machine):
         self.ended = True
         yield from ()
 
+    def note_position(self, message: HighestPosition) -> Iterator[Effect]:
+        self.highest = max(self.highest, message.position)
+        self.awaited -= {message.sender}
+        self.knows_positions = not self.awaited
+        yield from self._pull()
+
+    def adopt(self, view: View) -> Iterator[Effect]:
+        if not self.knows_positions:
+            ends = {node for stage, copies in enumerate(view.copies) if view.is_end(stage) for node in copies[0]}
+            self.awaited = frozenset({*filter(view.alive, view.nodes), *ends} - {self.name})
+        yield from self.serve(view)
+
     def serve(self, message: Ack | Attach | Stop | Merge | View) -> Iterator[Effect]:
         yield from self.prod.step(message)
         if self.prod.buffer.dropped > self.released:
@@ -67,10 +112,12 @@ class Ingress(Machine):
         yield from self._pull()
 
     def _pull(self) -> Iterator[Effect]:
-        if self.pulling or self.ended or self.prod.buffer.full():
+        after = self.prod.produced[ONLY]
+        is_journalled = self.numbered is not None and after < self.numbered
+        if self.pulling or self.ended or self.prod.buffer.full() or not (self.knows_positions or is_journalled):
             return
         self.pulling = True
-        yield Pull(after=self.prod.produced[ONLY])
+        yield Pull(after=after, given_upto=self.highest)
 
 
 _ROWS = (
@@ -80,6 +127,8 @@ _ROWS = (
     Rule(on=Attach, guard=always, action=Ingress.serve, cites="3.2.4: csync"),
     Rule(on=Stop, guard=always, action=Ingress.serve, cites="the copy lives elsewhere"),
     Rule(on=Merge, guard=always, action=Ingress.serve, cites="lanes, not channels"),
-    Rule(on=View, guard=always, action=Ingress.serve, cites="fig. 3.5 (1): fail"),
+    Rule(on=View, guard=always, action=Ingress.adopt, cites="fig. 3.5 (1): fail; rule 39"),
+    Rule(on=HighestPosition, guard=Ingress.is_awaited, action=Ingress.note_position, cites="rule 39"),
+    Rule(on=HighestPosition, guard=Ingress.is_not_needed, action=ignore, cites="rule 39: of an earlier view, or known"),
 )
 Ingress.RULES = _ROWS

@@ -25,7 +25,7 @@ from .view import View as View
 Body: TypeAlias = Any
 Position: TypeAlias = int
 
-VERSION = 5  # Of this protocol, on the wire, in journals and recordings; another one is refused.
+VERSION = 6  # Of this protocol, on the wire, in journals and recordings; another one is refused.
 BODY = {"body": True}  # Marks fields that hold a body: recordings and the wire treat them separately.
 
 
@@ -190,7 +190,16 @@ class State:
     body: Body = field(metadata=BODY)
 
 
-PeerMessage: TypeAlias = Data | Ack | Attach | Stop | Stopped | Merge | Merged | RequestState | State
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HighestPosition:
+    """`sender` has seen nothing after `position`. To an ingress that was started again, in each view (rule 39)."""
+
+    sender: str
+    view: int
+    position: Position
+
+
+PeerMessage: TypeAlias = Data | Ack | Attach | Stop | Stopped | Merge | Merged | RequestState | State | HighestPosition
 
 
 # --- between a machine and the shell around it ---------------------------------------------------
@@ -278,7 +287,7 @@ class CopyReady:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyFailed:
-    """The donor of standby `version` died before the state arrived. To the controller only."""
+    """The donor of standby `version` died, or lost the state, before it arrived. To the controller only."""
 
     node: str
     version: int
@@ -336,9 +345,14 @@ class Consume:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pull:
-    """Take the next rows from the source, number them from `after` + 1; answer `Sourced`."""
+    """Take the next rows from the source, number them from `after` + 1; answer `Sourced`.
+
+    Numbers up to `given_upto` have been given before, and nodes have seen them. If the journal has lost what they were
+    given to, they must be given to the same rows again, or the run must end (rule 39).
+    """
 
     after: Position
+    given_upto: Position = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -399,6 +413,15 @@ class Resend:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ViewsLost:
+    """End the run: `node` has seen view `seen`, and the journal of views has nothing after view `last` (rule 40)."""
+
+    node: str
+    seen: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
     """No copy is left of these (stage, partition): the dataflow must stop with `DataLost`."""
 
@@ -406,5 +429,16 @@ class Lost:
 
 
 Effect: TypeAlias = (
-    Send | Consume | Pull | Released | Install | Drop | SendToController | ReportRefused | Publish | Resend | Lost
+    Send
+    | Consume
+    | Pull
+    | Released
+    | Install
+    | Drop
+    | SendToController
+    | ReportRefused
+    | Publish
+    | Resend
+    | ViewsLost
+    | Lost
 )

@@ -1,10 +1,11 @@
 """Node: one process of the dataflow: its machines, the view they share, and the check of each sender.
 
-It takes views strictly in order, beginning with the first it is given. It holds messages sent in a view it has not
-seen yet (rule 11). It refuses messages of a dead node (rules 12, 20), also of one that views do not list any
-more (rule 32), and forwards the rest to the machine of the message's stage. A site's machines are its poolers, one per
-segment; the ingress and the egress are nodes with one machine. A node continues without a controller. To one that
-was started again it sends its name and the last view it has seen, and repeats its reports.
+It takes views strictly in order, each after the one that it follows, beginning with the first it is given. It holds
+messages sent in a view it has not seen yet (rule 11). It refuses messages of a dead node (rules 12, 20), also of one
+that views do not list any more (rule 32), and forwards the rest to the machine of the message's stage. A site's
+machines are its poolers, one per segment; the ingress and the egress are nodes with one machine. A node continues
+without a controller. To one that was started again it sends its name and the last view it has seen, and repeats its
+reports. To an ingress that was started again it sends its highest position (rule 39).
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ from .messages import (
     Effect,
     EndOfSource,
     Hello,
+    HighestPosition,
     Merge,
     Merged,
     PeerMessage,
     ReportRefused,
     RequestState,
+    Send,
     SendToController,
     Sourced,
     State,
@@ -65,8 +68,12 @@ class Node(Machine):
     # Guards.
 
     def follows(self, view: View) -> bool:
-        is_next = view.number > 0 if self.view is None else view.number == self.number + 1
+        is_next = view.number > 0 if self.view is None else view.number > self.number == view.last_number
         return is_next and view.alive(self.name)
+
+    def follows_another(self, view: View) -> bool:
+        is_restarted = view.follows is not None  # Only then are numbers left out.
+        return self.view is not None and is_restarted and view.number > self.number != view.last_number
 
     def is_of_a_later_view(self, message: PeerMessage) -> bool:
         return message.view > self.number and len(self.held) < HELD_MAX
@@ -97,6 +104,14 @@ class Node(Machine):
         for message in held:
             if message.sender not in view.dead:
                 yield from self._step_held(message)
+        yield from self._report_position(view)
+
+    def refuse_the_view(self, view: View) -> Iterator[Effect]:
+        yield ReportRefused(
+            text=f"{self.name} has seen view {self.number}, and view {view.number} of the controller follows view "
+            f"{view.last_number}: the controller's journal has lost views, as it may when a machine loses power. The "
+            "run cannot go on. Output up to now is right; run the flow again"
+        )
 
     def greet(self, message: Connected) -> Iterator[Effect]:
         ends = tuple(stage for stage, machine in self.machines.items() if not isinstance(machine, Pooler))
@@ -127,9 +142,20 @@ class Node(Machine):
         except Refused as refused:
             yield ReportRefused(text=str(refused))
 
+    def _report_position(self, view: View) -> Iterator[Effect]:
+        """Send an ingress that was started again what was seen here of the numbers before it (rule 39)."""
+        [ingress] = view.copies[0][0]
+        was_restarted = dict(view.incarnations).get(0, 1) > 1
+        if was_restarted and view.alive(ingress) and ingress != self.name:
+            machines = [machine for machine in self.machines.values() if not isinstance(machine, Ingress)]
+            highest = max((machine.cons.highest for machine in machines), default=0)
+            yield Send(to=ingress, message=HighestPosition(sender=self.name, view=view.number, position=highest))
+
     def _stage(self, message: PeerMessage) -> int | None:
         """The stage of a message: the consumer of its edge if it travels with the data, else the producer."""
         assert self.view is not None
+        if isinstance(message, HighestPosition):
+            return 0
         if isinstance(message, (RequestState, State)):
             return message.stage
         edges = self.view.edges
@@ -149,13 +175,16 @@ def _peer_rows(kind: type[Any]) -> tuple[Rule[Node, Any], ...]:
 
 
 _ROWS = (
-    Rule(on=View, guard=Node.follows, action=Node.adopt, cites="3.2.3.1: views in one order"),
+    Rule(on=View, guard=Node.follows, action=Node.adopt, cites="3.2.3.1: views in one order; rule 40"),
+    Rule(on=View, guard=Node.follows_another, action=Node.refuse_the_view, cites="rule 40: one meaning of a number"),
     Rule(on=Connected, guard=always, action=Node.greet, cites="3.2.4: avail; the controller was started again"),
     Rule(on=Consumed, guard=Node.is_for_a_machine_here, action=Node.hand_back, cites="2.1.1"),
     Rule(on=Sourced, guard=Node.has_the_ingress, action=Node.source, cites="3.2.1.2"),
     Rule(on=EndOfSource, guard=Node.has_the_ingress, action=Node.source, cites="3.2.1.2"),
 )
 _PEER_ROWS = tuple(
-    row for kind in (Data, Ack, Attach, Stop, Stopped, Merge, Merged, RequestState, State) for row in _peer_rows(kind)
+    row
+    for kind in (Data, Ack, Attach, Stop, Stopped, Merge, Merged, RequestState, State, HighestPosition)
+    for row in _peer_rows(kind)
 )
 Node.RULES = (*_ROWS, *_PEER_ROWS)

@@ -49,6 +49,8 @@ class View:
 
     `edges[e]` are the producing and the consuming stage of exchange e, a producer before its consumers: any
     DAG. Left out, the stages are a chain. Stage 0 is the ingress; stages without consumers are egresses.
+    It `follows` the view with that number; left out, the one before it. Only a restarted controller leaves numbers
+    out (rule 40).
     The `unordered` stages consume what has arrived at once, and do not wait for the merge; the set never changes.
     """
 
@@ -62,10 +64,18 @@ class View:
     incarnations: tuple[tuple[int, int], ...] = ()
     unordered: frozenset[int] = frozenset()
     forgotten: int = 0
+    follows: int | None = None
 
     def __post_init__(self) -> None:
         if not self.edges:
             object.__setattr__(self, "edges", tuple((e, e + 1) for e in range(len(self.copies) - 1)))
+        if self.follows == self.number - 1:
+            object.__setattr__(self, "follows", None)
+
+    @property
+    def last_number(self) -> int:
+        """The number of the view that this one follows."""
+        return self.number - 1 if self.follows is None else self.follows
 
     def inputs(self, stage: int) -> tuple[int, ...]:
         """The edges into `stage`."""

@@ -21,8 +21,7 @@ class ViewRetention(Machine):
 
     def publish(self, view: View) -> None:
         """Record that `view` is the last one from now on."""
-        before = view.number - 1
-        self.upto = {node: self.upto.get(node, before) for node in view.nodes if view.alive(node)}
+        self.upto = {node: self.upto.get(node, view.last_number) for node in view.nodes if view.alive(node)}
 
     def take(self, node: str, number: int) -> None:
         """Record that `node` has seen the views up to `number`, or will have before it sends anything else."""

@@ -69,7 +69,8 @@ class Scenario:
     `slow_start` events may also happen before the first view. With `chunks`, state is sent in pieces between other
     messages, which may overtake it. `transfer_rows_max` bounds what is kept for a site with a state transfer in
     flight, if that is not `bound_rows`; `step` bounds how far one step takes an operator. Each of the `sinks` is a
-    stage of its own after all others, and the egress serves them all.
+    stage of its own after all others, and the egress serves them all. With `lost_tails`, an ingress that is started
+    again finds nothing in its journal that was not released, and a controller not the last view.
     """
 
     sites: int
@@ -90,6 +91,7 @@ class Scenario:
     transfer_rows_max: int | None = None
     step: int | None = None
     sinks: int = 1
+    lost_tails: bool = False
 
     # Whether equal states are the same in every respect, so that what follows from one is known of the other.
     knows_states: ClassVar[bool] = True

@@ -14,7 +14,7 @@ and a world treats both like a violated invariant.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
 from ..protocols.buffer import Buffer
@@ -153,6 +153,19 @@ class ReplicasIdentical(Checker):
                     raise self.violated(f"{process.name} and {other.name} differ in what {place} has seen")
 
 
+class OneMeaning(Checker):
+    """A number that a node or a sink has seen is given to other rows by no later ingress (rule 39)."""
+
+    claim = "a number has one meaning"
+
+    def numbering(self, seen: Mapping[str, int], process: SimulatedProcess, pull: Pull) -> None:
+        if pull.after < max(process.numbered, pull.given_upto):
+            return  # It is in the journal, or the ingress knows that it must give the same rows again.
+        for name, highest in seen.items():
+            if highest > pull.after:
+                raise self.violated(f"{process.name} numbers rows after {pull.after}, and {name} has seen {highest}")
+
+
 class BuffersDrain(Checker):
     """Rules 1, 2, 4: in the end every run is released from every buffer, and nothing waits."""
 
@@ -258,6 +271,8 @@ class NoPause(Checker):
         scenario, view, ingress = process.scenario, process.node.view, process.node.machines.get(0)
         if not isinstance(ingress, Ingress) or ingress.pulling or ingress.ended or view is None:
             return
+        if not ingress.knows_positions and ingress.prod.produced[0] >= process.numbered:
+            return  # It waits for the positions of others (rule 39); that this ends, the end of the stream shows.
         in_transfer = {(standby.stage, standby.node) for standby in view.standby}
         more = scenario.bound_rows if scenario.transfer_rows_max is None else scenario.transfer_rows_max
         for (edge, node), floor in ingress.prod.buffer.floors.items():
@@ -465,6 +480,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     DupFree,
     InOrder,
     ReplicasIdentical,
+    OneMeaning,
     BuffersDrain,
     NoDeadlock,
     NoPause,

@@ -8,14 +8,15 @@ A process depends on nothing but itself: its next state is a function of its sta
 The exhaustive exploration rests on that, and so does the independence of events at different nodes.
 
 The journal of an ingress survives its process: the numbering, which the scenario fixes, and what was
-released. The sink of an egress survives its process, with how far it is ahead of its position.
+released. Its end may be lost with the power. The sink of an egress survives its process, with how far it is ahead of
+its position.
 A process that is started again begins with these.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -89,6 +90,9 @@ class Checker:
     def given(self, process: SimulatedProcess, work: Consume | Pull) -> None:
         """`process` has been given a piece of work."""
 
+    def numbering(self, seen: Mapping[str, int], process: SimulatedProcess, pull: Pull) -> None:
+        """An ingress is about to number rows; `seen` has the highest number at each live node and in each sink."""
+
     def accepted(self, process: SimulatedProcess, message: PeerMessage) -> None:
         """`process` has taken a message of another node and has not refused it."""
 
@@ -135,7 +139,7 @@ class Watch:
             return [getattr(c, moment) for c in every if getattr(type(c), moment) is not getattr(Checker, moment)]
 
         self.attached, self.stopped = methods("attached"), methods("stopped")
-        self.delivered, self.given = methods("delivered"), methods("given")
+        self.delivered, self.given, self.numbering = methods("delivered"), methods("given"), methods("numbering")
         self.answered, self.acknowledging = methods("answered"), methods("acknowledging")
         self.accepted, self.consumed, self.installed = methods("accepted"), methods("consumed"), methods("installed")
         self.consumed_as_plain = [
@@ -155,6 +159,8 @@ class SimulatedProcess:
         self.name = name
         self.watch = checkers if isinstance(checkers, Watch) else Watch(checkers)
         self.released: int = last.released if last is not None else 0
+        # The end of an ingress's journal.
+        self.numbered: int = 0 if last is None else last.released if scenario.lost_tails else last.numbered
         self.states: dict[CopyPlace, OperatorState] = {
             (stage, partition): scenario.first_state()
             for stage in range(1, len(scenario.partitions))
@@ -167,6 +173,7 @@ class SimulatedProcess:
         if last is not None:
             self.states, self.through, self.history = dict(last.states), dict(last.through), dict(last.history)
             self.ahead = dict(last.ahead)
+        self.is_first = last is None
         self.node: Node = Node(name, list(self._machines()), last.node.incarnation + 1 if last is not None else 1)
         self.work: dict[PendingWork, Consume | Pull] = {}  # One piece of work at a time each.
         self.ended = False
@@ -242,6 +249,7 @@ class SimulatedProcess:
             self.node.key(),
             tuple(sorted(self.work.items(), key=_first)),
             self.released,
+            self.numbered,
             tuple(sorted(self.states.items())),
             tuple(sorted(self.through.items())),
             tuple(sorted((place, len(rows)) for place, rows in self.history.items())),
@@ -255,11 +263,19 @@ class SimulatedProcess:
         rows = self.history[place]
         return rows[bisect_right(rows, self.through[place], key=_number) :]
 
+    @property
+    def highest(self) -> int:
+        """The highest number of any row that was received here, or that a state or a sink here depends on."""
+        consumers = [machine.cons for machine in self.node.machines.values() if not isinstance(machine, Ingress)]
+        received = [lane.upto for cons in consumers for lane in cons.lanes.values()]
+        return max([*received, *self.through.values()], default=0)
+
     def _machines(self) -> Iterable[Ingress | Pooler | Egress]:
         """The machines of a node: a site has a pooler for each stage, whether it holds partitions of it or not."""
         scenario = self.scenario
         if self.role == INGRESS:
-            yield Ingress(self.name, scenario.bound_rows, self.released, scenario.transfer_rows_max)
+            numbered = None if self.is_first else self.numbered
+            yield Ingress(self.name, scenario.bound_rows, self.released, scenario.transfer_rows_max, numbered)
         elif self.role == EGRESS:
             for stage in range(scenario.stages + 1, len(scenario.partitions)):
                 yield Egress(self.name, stage, self.through.get((stage, 0), 0), self.ahead.get(stage, ()))
@@ -276,6 +292,7 @@ class SimulatedProcess:
             self.ended = True
             return self._carry_out(self.node.step(EndOfSource()))
         body = tuple(row for row in source[place] if row.sn > pull.after)
+        self.numbered = max(self.numbered, body[-1].sn)
         sourced = Sourced(after=pull.after, upto=body[-1].sn, rows=len(body), body=body)
         return self._carry_out(self.node.step(sourced))
 

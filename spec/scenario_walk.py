@@ -61,6 +61,10 @@ WORLDS: dict[str, Scenario] = {
     "two restarts": replace(_PAIR, batches=((1,),), restarts=2, bound_rows=10),
     "restarts and a spare": replace(_SPARE, restarts=1, crashes=1, bound_rows=10),
     "two restarts and a spare": replace(_SPARE, restarts=2, crashes=1, bound_rows=10),
+    # The journals of an ingress and of a controller have lost their ends.
+    "lost tails": replace(_PAIR, restarts=1, bound_rows=10, lost_tails=True),
+    "lost tails, restarts and a crash": replace(_PAIRS, restarts=2, crashes=1, lost_tails=True),
+    "lost tails, two restarts": replace(_PAIR, batches=((1,),), restarts=2, crashes=1, bound_rows=10, lost_tails=True),
     "restarts and a move": replace(_SPARE, moves=(_move(1, 0, 0, 3),), restarts=1, crashes=1),
     "a suspicion of the last copy": replace(_PAIR, crashes=1, suspicions=1),
     "a suspicion of a last copy in transfer": replace(_PAIR, sites=4, crashes=2, suspicions=1),

@@ -13,6 +13,7 @@ from ..protocols.messages import (
     CopyReady,
     Data,
     Hello,
+    HighestPosition,
     Merge,
     Merged,
     Move,
@@ -39,6 +40,7 @@ LINES = {
     "heal": "{name} and {detail} reach each other again",
     "move": "a move is requested: {what}",
     "arrive": "{name} appears",
+    "ends": "the run ends with an error: {detail}",
     "lost": "controller: no copy is left of {what}",
 }
 
@@ -63,6 +65,8 @@ def show(what: Any) -> str:
         return f"data e{what.edge}#{what.lane_id} ({what.after}..{what.upto}] {rows}".rstrip()
     if isinstance(what, Ack):
         return f"ack e{what.edge} {what.position}"
+    if isinstance(what, HighestPosition):
+        return f"highest position {what.position}"
     if isinstance(what, Attach):
         channels = " ".join(map(_block, what.channels))
         return f"attach e{what.edge}#{what.lane_id} at {what.position} {channels}"

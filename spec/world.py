@@ -47,17 +47,19 @@ from ..protocols.messages import (
     State,
     Suspected,
     View,
+    ViewsLost,
 )
 from ..protocols.view_retention import ViewRetention
 from .dataflow import EGRESS, INGRESS, Scenario, site
 from .invariants import all_checkers
-from .process import CONTROLLER, Checker, Outgoing, PendingWork, SimulatedProcess, Violated, Watch, role_of
+from .process import CONTROLLER, PULL, Checker, Outgoing, PendingWork, SimulatedProcess, Violated, Watch, role_of
 from .story import describe
 
 Choice = tuple[str, str, str | int | PendingWork]
 NO_DETAIL = ""
 FAULTS = ("crash", "suspect", "cut")
 CHUNKS = " in chunks"
+VIEWS_MAX = 10_000  # Of one controller.
 STEPS_MAX = 200_000  # A hundred times what a large world takes.
 
 
@@ -74,6 +76,8 @@ class World:
         self.cut: set[frozenset[str]] = set()
         self.used = {"crash": 0, "restart": 0, "suspect": 0, "cut": 0}
         self.lost: tuple[tuple[int, int], ...] = ()
+        self.views_lost = False  # The journal of views has lost its end: a run that notices it
+        self.ended_early = False  # has ended with an error.
         self.steps = 0
         self.trace: list[str] | None = [] if record else None
         self.links: dict[tuple[str, str], deque[Any]] = {}
@@ -115,6 +119,9 @@ class World:
         try:
             self._doing[kind](name, detail)
         except Refused as error:
+            if self.views_lost:
+                self._end(str(error))
+                return
             raise Violated(f"no refusal between correct nodes: {error}") from error
         except (AssertionError, LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise Violated(f"no assertion fails: {error!r}") from error
@@ -127,7 +134,7 @@ class World:
 
     def faults(self) -> list[Choice]:
         """The faults that may happen next."""
-        if self.lost:
+        if self.lost or self.ended_early:
             return []
         scenario, used = self.scenario, self.used
         sites = [p.name for p in self.live() if p.role not in (INGRESS, EGRESS)]
@@ -153,7 +160,7 @@ class World:
     def at_rest(self) -> None:
         """Check what must hold when nothing is left to happen."""
         assert not self.choices, f"{len(self.choices)} choices are left"
-        if not self.lost:
+        if not (self.lost or self.ended_early):
             for check in self.watch.at_rest:
                 check(self.scenario, self.live(), self.controller.view)
 
@@ -189,6 +196,13 @@ class World:
         self._disable(("answer", name, work))
         if self.trace is not None:
             self._note("answer", name, work, process.work[work])
+        if work == PULL and self.scenario.lost_tails:
+            # Of an egress that has crashed, what it gave to its sinks is left.
+            sinks = [self.processes[egress] for egress in self.crashed if role_of(egress) == EGRESS]
+            seen = {egress.name: max(egress.through.values()) for egress in sinks}
+            seen |= {other.name: other.highest for other in self.live()}
+            for check in self.watch.numbering:
+                check(seen, process, process.work[work])
         out = process.answer(work)
         if process.work:
             self._enable_work(process)
@@ -249,8 +263,11 @@ class World:
             for check in self.watch.alone:
                 check(self.scenario, self.live())
         self.crashed.discard(CONTROLLER)
+        if self.scenario.lost_tails and self.journal:
+            self.views_lost = True
+            self.journal.pop()
         last = self.journal[-1] if self.journal else self.scenario.plan
-        self.controller = Controller(last, self.scenario.at_once)
+        self.controller = Controller(last, self.scenario.at_once, self._number_from(last))
         self.seen = ViewRetention(self.journal[-1] if self.journal else None)
         self.fenced = {node for node in self.fenced if not last.alive(node)}  # The journal alone survives.
         self.dismissed.clear()  # They do not know why they were cut off, and connect to the next controller.
@@ -262,6 +279,10 @@ class World:
         for a, b in sorted(map(sorted, self.cut)):
             if self._both_go_on(a, b) and ("heal", a, b) not in self._places:
                 self._enable(("report", a, b))
+
+    def _number_from(self, last: View) -> int:
+        """Return a number above all that any controller may have given; a real one takes the time of day."""
+        return last.number + 1 if not self.scenario.lost_tails else VIEWS_MAX * (1 + self.used["restart"])
 
     def _connect(self, name: str, _: Any) -> None:
         self._disable(("connect", name, NO_DETAIL))
@@ -362,11 +383,16 @@ class World:
                 self._post(CONTROLLER, [(node, effect.view) for node in effect.to])
             elif isinstance(effect, Resend):
                 views = [v for v in self.journal if v.number > effect.after and effect.to in v.nodes]
-                first = effect.after + 1 if effect.after else self._listed[effect.to]
-                if views[0].number != first:
+                is_next = (
+                    views[0].last_number == effect.after if effect.after else views[0].number == self._listed[effect.to]
+                )
+                if not is_next and not self.views_lost:
                     there = [view.number for view in views]
-                    raise Violated(f"views have no gaps: {effect.to} needs {first}, and the journal has {there}")
+                    raise Violated(f"views have no gaps: {effect.to} has {effect.after}, and the journal has {there}")
                 self._post(CONTROLLER, [(effect.to, view) for view in views])
+            elif isinstance(effect, ViewsLost):
+                assert self.views_lost, f"no view was lost: {effect}"
+                self._end(f"{effect.node} has seen view {effect.seen}, and the journal ends with {effect.last}")
             else:
                 assert isinstance(effect, Lost), f"the controller cannot emit {effect}"
                 self.lost = effect.partitions
@@ -374,8 +400,17 @@ class World:
                     check(self.live(), self.journal[-1] if self.journal else self.scenario.plan, self.lost)
                 self._must_stop()
                 self._note("lost", CONTROLLER, NO_DETAIL, self.lost)
-                self.choices.clear()
-                self._places.clear()
+                self._clear()
+
+    def _end(self, why: str) -> None:
+        """End the run with an error, as it must if a journal that it depends on was cut."""
+        self._note("ends", CONTROLLER, why)
+        self.ended_early = True
+        self._clear()
+
+    def _clear(self) -> None:
+        self.choices.clear()
+        self._places.clear()
 
     def _write(self, view: View) -> None:
         """Write to the journal, which keeps the last view and those that a live node may not have seen (rule 33)."""

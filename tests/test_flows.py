@@ -364,3 +364,30 @@ def test_a_factory_that_raises_is_a_plan_error() -> None:
 
     with pytest.raises(flux.PlanError, match=r"operator broken: .* raised ValueError: no such model"):
         flow_of(ROWS, broken)
+
+
+NAMED = {"unit price": "float64", "class": "int64"}
+
+
+class Priced(flux.KeyedOperator):
+    output = NAMED
+
+    def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
+        return state, [{"unit price": row["unit price"] + 1, "class": row.get("class")}]
+
+
+class Doubled(flux.Operator):
+    output = {"unit price": "float64"}
+
+    def process(self, batch: Any) -> Any:
+        return batch.emit({"unit price": [2 * row["unit price"] for row in batch.rows()]})
+
+
+def test_columns_whose_names_are_not_identifiers_are_there_in_every_form() -> None:
+    flow = flux.Dataflow("names")
+    rows = flow.source(flux.sources.Table([{"unit price": float(n), "class": n % 3} for n in range(10)]))
+    kept = rows.filter(lambda row: row["unit price"] > 4).map(lambda row: row._asdict(), output=NAMED)
+    twice = kept.flat_map(lambda row: [row._asdict()] * (row["class"] == 0), output=NAMED)
+    priced = twice.exchange("class", partitions=2).apply(Priced)
+    priced.exchange("class", partitions=2).apply(Doubled).sink(flux.sinks.Collect())
+    assert flow.run().table.to_pylist() == [{"unit price": 14.0}, {"unit price": 20.0}]

@@ -45,7 +45,7 @@ class Watch:
             journal.seek(self._read_bytes)
             new = MAGIC + journal.read()
         for record in _records(path, new):
-            self._view, _ = _decode(path, record.content)
+            self._view, _ = _decode(path, record)
             self._read_bytes += len(_frame(record.content))
             held = {node for stage in self._view.copies for copies in stage for node in copies}
             self._held.update({node: node in held for node in self._view.nodes if self._view.alive(node)})

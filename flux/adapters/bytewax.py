@@ -8,15 +8,18 @@ What is nondeterministic in bytewax must be deterministic here, because both cop
 - A `StatefulBatchLogic` gets one row at a time, so that the output does not depend on where batches are cut.
 - Time is that of the stream, `flux.stream_time()`: the value of the last clock punctuation, 1970 before the first.
   `on_notify` is called when it has passed `notify_at`: at a clock punctuation, or after the row that asked for it, once
-  each time. Logics that are due at the same time are called in the order of their keys. With ``time="watermark"``,
-  watermarks set the time instead: of the sources that Flux has, only streams from Spark emit the clock.
-- A logic that reads bytewax's own system clock is refused when the plan is made. `EventClock` takes a `now_getter`:
-  give it `flux.stream_time`, or a function that always returns the same. `collect` takes none: this module sets it.
+  each time. Logics that are due at the same time are called in the order of their keys.
+  ``flow.source(..., clock_ms=100)`` emits the clock. With ``time="watermark"``, watermarks set the time instead.
+- Where bytewax would read the system's clock (`collect`, `SystemClock`, and `EventClock` by default) it gets the time
+  of the stream. A `now_getter` of the user's own stays; it must return the same in every copy.
 - `on_eof` is called at the end of the stream, key by key, in the order in which the keys first appeared.
+
+docs/bytewax.rst has all differences.
 """
 
 from __future__ import annotations
 
+import dis
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -53,7 +56,10 @@ _SNAPSHOTS = {
     ),
 }
 
-_COLLECT, _WINDOWS = "_CollectLogic", "_WindowLogic"
+_WINDOWS = "_WindowLogic"
+_BY_CLOCK = ("_CollectLogic", "_SystemClockLogic")  # Parts of logics that do nothing while no clock comes.
+_RETURN_NONE = {("RESUME", 0), ("LOAD_CONST", None), ("RETURN_VALUE", None), ("RETURN_CONST", None)}
+_BEFORE_TIME = datetime.min.replace(tzinfo=UTC)
 _GIVE = (
     "Give the function that bytewax's `stateful` or `stateful_batch` takes as builder, or a Dataflow of bytewax's with "
     "one stateful operator in it"
@@ -92,14 +98,16 @@ def wrap_bytewax(
     dict is added to the columns of the key, and any other value too, as the column `value`. Snapshots may hold what the
     state of any operator may (see `flux.model.operator`); the types of bytewax's own logics need not be listed.
 
-    `time` selects what triggers `on_notify`. "clock": clock punctuations, which streams from Spark emit and a source of
-    your own may. "watermark": watermarks, which ``flow.source(..., event_time="column")`` emits. None: nothing does. A
-    logic that defines `notify_at`, in a flow where no source emits such time, is refused when the plan is made.
+    `time` selects what triggers `on_notify`. "clock": clock punctuations, which ``flow.source(..., clock_ms=100)`` and
+    streams from Spark emit. "watermark": watermarks, which ``flow.source(..., event_time="column")`` emits. None:
+    nothing does. A logic that may ask for notifications, in a flow where no source emits such time, is refused when the
+    plan is made.
     """
     name = getattr(builder, "__qualname__", type(builder).__name__).replace(".<locals>", "")
     if hasattr(builder, "substeps"):
         builder, name = _builder_in(builder)
     logic = _probe(builder, name)
+    clocks = set_stream_time(logic, is_new=True)
     if emit is None and type(logic).__name__ == _WINDOWS and _is_bytewaxs(logic):
         raise PlanError(
             f"wrap_bytewax({name}): a logic of windows emits (window, kind, value), where kind is 'E' for what is "
@@ -119,7 +127,7 @@ def wrap_bytewax(
         "_emit_row": None if emit is None else staticmethod(emit),
         "_method": "on_item" if hasattr(logic, "on_item") else "on_batch",
         "_time": time,
-        "notified_by": time if _may_ask(logic) or _set_time_getter(logic) else None,
+        "notified_by": time if _may_ask(logic) or any(type(p).__name__ in _BY_CLOCK for p in clocks) else None,
         "output": output,
         "state_types": (*state_types, *sorted(known - set(state_types), key=lambda kind: kind.__qualname__)),
     }
@@ -165,14 +173,6 @@ def _probe(builder: Callable[[Any], Any], name: str) -> Any:
             f"wrap_bytewax({name}): builder(None) returned {type(logic).__name__}, which has no "
             f"{' and no '.join(missing)}. {_GIVE}"
         )
-    _set_time_getter(logic)
-    where = _system_clock(logic, _SEARCH_DEPTH)
-    if where is not None:
-        raise PlanError(
-            f"wrap_bytewax({name}): {where} reads the system's clock, and two copies would read different times. Use "
-            "EventClock(..., now_getter=flux.stream_time), or give the logic this now_getter: it returns the time of "
-            "the stream, the same in every copy"
-        )
     return logic
 
 
@@ -185,35 +185,46 @@ def _may_ask(logic: Any) -> bool:
     if notify_at is None:
         return False
     if not _is_bytewaxs(notify_at):
-        return True
+        return not _returns_none(notify_at)
     return any(_may_ask(part) for part in getattr(logic, "__dict__", {}).values() if part is not logic)
 
 
-def _system_clock(value: Any, deep: int) -> str | None:
-    """Return the name of the bytewax part of a logic that has bytewax's own `now_getter`, if any."""
-    getter = getattr(value, "now_getter", None)
-    if getter is not None and _is_bytewaxs(getter):
-        return type(value).__name__
-    if not deep or not hasattr(value, "__dict__"):
-        return None
-    parts = [part for part in vars(value).values() if _is_bytewaxs(type(part))]
-    return next((found for part in parts if (found := _system_clock(part, deep - 1)) is not None), None)
+def _returns_none(function: Any) -> bool:
+    """Return whether a function does nothing but return None."""
+    if not hasattr(function, "__code__"):
+        return False
+    return {(each.opname, each.argval) for each in dis.get_instructions(function)} <= _RETURN_NONE
 
 
 def _is_bytewaxs(what: Any) -> bool:
     return str(getattr(what, "__module__", "")).partition(".")[0] == "bytewax"
 
 
-def _set_time_getter(logic: Any) -> bool:
-    """Let bytewax's `collect` read the time of the stream; return whether the logic is that of `collect`.
+def set_stream_time(logic: Any, is_new: bool) -> list[Any]:
+    """Let the parts of a logic that would read the system's clock read the time of the stream; return these parts.
 
-    Its user cannot pass a clock, and it reads the system clock when it is called, not when it is made.
+    They have read the clock already when they were made, so they begin anew with the time of the stream.
     """
-    inner = getattr(logic, "logic", logic)
-    if type(inner).__name__ != _COLLECT or not _is_bytewaxs(inner):
-        return False
-    inner.now_getter = stream_time
-    return True
+    clocks = list(_system_clocks(logic, _SEARCH_DEPTH))
+    for clock in clocks:
+        clock.now_getter = stream_time
+        if is_new and hasattr(getattr(clock, "state", None), "system_time_of_max_event"):
+            clock.state.system_time_of_max_event = _BEFORE_TIME
+        begin = getattr(clock, "__post_init__", None)
+        if begin is not None:
+            begin()
+    return clocks
+
+
+def _system_clocks(value: Any, deep: int) -> Iterator[Any]:
+    """Yield the parts of a logic whose `now_getter` is bytewax's own, or has been replaced."""
+    getter = getattr(value, "now_getter", None)
+    if getter is stream_time or (getter is not None and _is_bytewaxs(getter)):
+        yield value
+    if deep and hasattr(value, "__dict__"):
+        for part in vars(value).values():
+            if _is_bytewaxs(type(part)):
+                yield from _system_clocks(part, deep - 1)
 
 
 class _Logics(RowWise):
@@ -263,8 +274,11 @@ class _Logics(RowWise):
     def on_punctuation(self, p: Punctuation) -> Mapping[str, Any] | None:
         outputs: list[Any] = []
         if p.kind == self._time and p.value is not None:
+            is_first = self._now == _EPOCH
             self._now = max(self._now, _EPOCH + timedelta(milliseconds=p.value))
             self._set_time()
+            if is_first:
+                self._begin_time()
             # Logics are called by time, then by key: the order is the same in every copy.
             due = [(when, key_order(key), key) for key, when in self._due.items() if when <= self._now]
             for _, _, key in sorted(due):
@@ -277,6 +291,13 @@ class _Logics(RowWise):
             return None
         function = locate(self._emit_row or self._last)
         return columns_of(outputs, None, lambda i: {"row": p.sn}, function)
+
+    def _begin_time(self) -> None:
+        """Take rows before the first clock as if they had come with it: an `EventClock` adds the time since a row."""
+        for logic in self._logics.values():
+            for clock in _system_clocks(logic, _SEARCH_DEPTH):
+                if getattr(getattr(clock, "state", None), "system_time_of_max_event", None) == _EPOCH:
+                    clock.state.system_time_of_max_event = self._now
 
     def _set_time(self) -> None:
         global _now
@@ -320,7 +341,7 @@ class _Logics(RowWise):
     def _build(self, snapshot: Any) -> Any:
         self._last = self._builder
         logic = self._builder(snapshot)
-        _set_time_getter(logic)
+        set_stream_time(logic, is_new=snapshot is None)
         return logic
 
     def _note_due(self, key: Key, logic: Any) -> None:

@@ -1,26 +1,32 @@
 """The adapter for classes that know nothing of Flux.
 
 `wrap` makes an `Operator` of any class that takes a row at a time and can return and install its state: one instance
-for each partition. What bytewax's logics need besides that is in `flux.adapters.bytewax`.
+for each key, or for each partition. What bytewax's logics need besides that is in `flux.adapters.bytewax`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import wraps
 from types import FunctionType
-from typing import Any
+from typing import Any, Literal
 
+from ..hosting import NAN, keys_within
 from ..model.batch import Batch
 from ..model.error_location import locate
 from ..model.operator import Context, Operator
 from ..model.output_rows import keep_rows
 from ..model.punctuation import Punctuation
+from ..model.zoned_keys import rewrap_zoned, wrap_zoned
+from ..types.array_types import Key
 from ..types.errors import OperatorError, PlanError
 
 __all__ = ["RowWise", "columns_of", "wrap"]
 
+_PIECE_KEYS = 4_096  # In one piece of state.
 _PROCESS = ("update", "process", "process_row", "on_row", "handle", "__call__")
 _GET_STATE = ("getState", "get_state", "state", "snapshot", "__getstate__")
 _INSTALL_STATE = ("installState", "install_state", "setState", "set_state", "restore", "load_state", "__setstate__")
@@ -94,7 +100,7 @@ def _as_dict(row: Any) -> Any:
     if type(row) is dict:
         return row
     if isinstance(row, tuple) and hasattr(row, "_fields"):
-        return dict(zip(row._fields, row, strict=True))
+        return dict(row._asdict())  # type: ignore[attr-defined]
     if dataclasses.is_dataclass(row) and not isinstance(row, type):
         return {field.name: getattr(row, field.name) for field in dataclasses.fields(row)}
     return row
@@ -107,6 +113,7 @@ def wrap(
     install_state: Method = None,
     *,
     at_end: Method = None,
+    per: Literal["key", "partition"] | None = None,
     output: Any = None,
     state_types: tuple[type[Any], ...] = (),
     encode_state: Callable[[Any], Any] | None = None,
@@ -117,8 +124,11 @@ def wrap(
     `process` gets a row as a dict and returns None, a dict or an iterable of dicts; named tuples and dataclasses are
     accepted too. `get_state` returns the state of an instance, and `install_state` installs it in another. Each is the
     name of a method, or a function whose first argument is the instance; left out, the usual names are tried. `at_end`,
-    if given, is called without arguments at the end of the stream and returns what `process` may return. There is one
-    instance for each partition, made with the parameters of `apply`. For the rest see `flux.model.operator`.
+    if given, is called without arguments at the end of the stream and returns what `process` may return.
+
+    With ``per="key"`` there is one instance for each key of the exchange before it; with ``per="partition"``, one for
+    each partition, which all its keys share. That is also the default, and then a run whose exchange has key columns
+    warns of it. Instances are made with the parameters of `apply`. For the rest see `flux.model.operator`.
 
     >>> class Average:
     ...     def __init__(self):
@@ -134,6 +144,8 @@ def wrap(
     'Average'
     """
     name = getattr(existing, "__name__", repr(existing))
+    if per not in ("key", "partition", None):
+        raise PlanError(f"wrap({name}): per is 'key' or 'partition', got {per!r}")
     if not callable(existing):
         raise PlanError(f"wrap takes a class, or a function that makes its instances; got {existing!r:.100}")
     of = existing if isinstance(existing, type) else _make_instance(existing, name)
@@ -149,7 +161,13 @@ def wrap(
     attributes |= {"state_types": state_types, "__module__": getattr(existing, "__module__", __name__)}
     hooks = {"encode_state": encode_state, "decode_state": decode_state}
     attributes |= {name: staticmethod(hook) for name, hook in hooks.items() if hook is not None}
-    return type(name, (_Wrapped,), {**attributes, "__doc__": f"{name}, run by Flux."})
+    if per is None:
+        attributes["shares_state"] = (
+            f"has one {name} for each partition, and its keys share it. For one of each key say flux.wrap({name}, "
+            f'per="key"); flux.wrap({name}, per="partition") says that they are to share it'
+        )
+    base = _WrappedByKey if per == "key" else _Wrapped
+    return type(name, (base,), {**attributes, "__doc__": f"{name}, run by Flux."})
 
 
 class _Wrapped(RowWise):
@@ -176,20 +194,29 @@ class _Wrapped(RowWise):
         self._wrapped = self._existing(**context.parameters)
 
     def process(self, batch: Batch) -> Batch | None:
-        update, wrapped, names = self._user_method("_process"), self._wrapped, batch.arrow.schema.names
+        return self._process(batch, itertools.repeat(self._wrapped, len(batch)))
+
+    def _process(self, batch: Batch, instances: Iterable[Any]) -> Batch | None:
+        """Give each row to its instance."""
+        update, names = self._user_method("_process"), batch.arrow.schema.names
         kept = keep_rows(batch.output)
         outputs: list[Any] = []
         origin: list[int] = []
-        for place, row in enumerate(batch.rows()):
+        for place, (row, wrapped) in enumerate(zip(batch.rows(), instances, strict=True)):
             before = len(outputs)
             outputs.extend(map(kept, as_dicts(update(wrapped, dict(zip(names, row, strict=True))))))
             origin.extend([place] * (len(outputs) - before))
         return self._emit(batch, outputs, origin)
 
     def on_punctuation(self, p: Punctuation) -> Mapping[str, Any] | None:
+        return self._end(p, [self._wrapped])
+
+    def _end(self, p: Punctuation, instances: Iterable[Any]) -> Mapping[str, Any] | None:
+        """Return what the instances emit at the end of the stream."""
         if p.kind != "end" or self._calls["_at_end"] is None:
             return None
-        outputs = list(map(keep_rows(None), as_dicts(self._user_method("_at_end")(self._wrapped))))
+        at_end = self._user_method("_at_end")
+        outputs = [row for each in instances for row in map(keep_rows(None), as_dicts(at_end(each)))]
         return columns_of(outputs, None, lambda i: {"row": p.sn}, locate(self._last)) if outputs else None
 
     def get_state(self) -> Any:
@@ -203,6 +230,44 @@ class _Wrapped(RowWise):
         assert called is not None
         self._last = called
         return called
+
+
+class _WrappedByKey(_Wrapped):
+    """An instance of a user's class for each key of a partition."""
+
+    is_by_key = True
+
+    def open(self, context: Context) -> None:
+        self._last = self._existing
+        self._parameters, self._columns = context.parameters, context.key_columns
+        self._instances: dict[Key, Any] = {}
+
+    def process(self, batch: Batch) -> Batch | None:
+        columns = [batch.column(name) for name in self._columns]
+        return self._process(batch, map(self._instance, wrap_zoned(keys_within(batch, columns), columns)))
+
+    def _instance(self, key: Key) -> Any:
+        found = self._instances.get(key)
+        if found is None:
+            called, self._last = self._last, self._existing
+            found = self._instances[key] = self._existing(**self._parameters)
+            self._last = called
+        return found
+
+    def on_punctuation(self, p: Punctuation) -> Mapping[str, Any] | None:
+        return self._end(p, self._instances.values())
+
+    def get_state(self) -> Iterator[Any]:
+        get_state = self._user_method("_get_state")
+        entries = iter(self._instances.items())
+        while some := [[list(key), get_state(each)] for key, each in itertools.islice(entries, _PIECE_KEYS)]:
+            yield some
+
+    def install_state(self, state: Any) -> None:
+        install = self._user_method("_install_state")
+        for cells, kept in state:
+            key = rewrap_zoned(tuple(NAN if cell != cell else cell for cell in cells))
+            install(self._instance(key), kept)
 
 
 def _method(of: Any, name: str, what: str, given: Method, usual: tuple[str, ...]) -> Callable[..., Any]:
@@ -258,7 +323,12 @@ def _caller_of(name: str, defined: Any) -> Callable[..., Any]:
     # A plain function of the class is called directly, so that errors name it; anything else as Python would.
     if isinstance(defined, FunctionType):
         return defined
-    return lambda instance, *values: getattr(instance, name)(*values)
+
+    @wraps(defined, updated=())
+    def call(instance: Any, *values: Any) -> Any:
+        return getattr(instance, name)(*values)
+
+    return call
 
 
 _EXAMPLES = {

@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 from ..site.crash_points import crash_points
+from .subcommand import print_result
 
 if TYPE_CHECKING:
     from .subcommand import Commands
@@ -22,8 +23,8 @@ def add(commands: Commands) -> None:
 def _crash_points(options: argparse.Namespace) -> int:
     points = crash_points()
     if options.json:
-        print(json.dumps(points))
+        print_result(json.dumps(points))
     else:
         for kind, of_kind in points.items():
-            print("\n".join([f"{kind}:", *(f"  {point}" for point in of_kind)]))
+            print_result("\n".join([f"{kind}:", *(f"  {point}" for point in of_kind)]))
     return 0

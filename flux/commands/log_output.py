@@ -1,6 +1,7 @@
 """The output of the `flux` logger on standard error: as text, or as one JSON document per line for programs.
 
-As a library Flux logs nothing by itself: a program that uses it configures logging as for everything else.
+As a library Flux adds no handler: Python prints warnings on standard error, unless the program configures logging. The
+commands add one, which leaves records to the handlers of the root logger if one of those prints them already.
 """
 
 from __future__ import annotations
@@ -39,8 +40,14 @@ class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
     """A handler for the `sys.stderr` of the moment, which a program may replace."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.stream = sys.stderr
-        super().emit(record)
+        if not any(_prints(handler) for handler in logging.getLogger().handlers):
+            self.stream = sys.stderr
+            super().emit(record)
+
+
+def _prints(handler: logging.Handler) -> bool:
+    """Return whether a handler writes to the terminal; a module that a command loads may have configured one."""
+    return isinstance(handler, logging.StreamHandler) and handler.stream in (sys.stderr, sys.stdout)
 
 
 class _Text(logging.Formatter):

@@ -1,10 +1,11 @@
-"""The command-line options for the policy of a run: rows that an operator rejects, and overload."""
+"""The command-line options for the policy of a run: rows that an operator rejects, overload, and code that is stuck."""
 
 from __future__ import annotations
 
 import argparse
 
 from ..plan import Policy
+from ..plan.policy import STUCK_AFTER_S
 
 
 def add_policy(parser: argparse.ArgumentParser) -> None:
@@ -27,8 +28,20 @@ def add_policy(parser: argparse.ArgumentParser) -> None:
         metavar="MS",
         help="let in only as many rows as are emitted within this time (default: as many as there is room for)",
     )
+    parser.add_argument(
+        "--stuck-after-s",
+        type=float,
+        default=STUCK_AFTER_S,
+        metavar="SECONDS",
+        help=f"report code of an operator that has not returned after this time (default {STUCK_AFTER_S:g})",
+    )
 
 
 def policy_of(options: argparse.Namespace) -> Policy:
     """Return the chosen policy; `PlanError` if it is invalid."""
-    return Policy(on_error=options.on_error, on_overload=options.on_overload, max_latency_ms=options.max_latency_ms)
+    return Policy(
+        on_error=options.on_error,
+        on_overload=options.on_overload,
+        max_latency_ms=options.max_latency_ms,
+        stuck_after_s=options.stuck_after_s,
+    )

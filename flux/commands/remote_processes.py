@@ -23,6 +23,7 @@ from ..plan.logical_flow import LogicalFlow
 from ..plan.plan import EGRESS, INGRESS
 from ..protocols.view import number_of
 from ..site.config import LEASE_S
+from ..storage.private import JOURNAL_ADVICE, private_directory
 from ..types.errors import FluxError
 from ..wire import address
 from . import credentials
@@ -82,10 +83,10 @@ def add(commands: Commands) -> None:
 
 def tcp(text: str) -> str:
     """Return HOST:PORT as an address."""
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65_535:
-        raise WrongCall(f"an address is HOST:PORT, such as 10.0.0.5:7000, got {text!r}")
-    return f"tcp:{text}"
+    try:
+        return address.tcp_address(*address.host_and_port(text))
+    except ValueError as error:
+        raise WrongCall(str(error)) from error
 
 
 def _site_name(text: str | None) -> str | None:
@@ -118,7 +119,7 @@ def _controller(options: argparse.Namespace) -> int:
         log.warning("%s", warning)
     directory = Path(options.journal)
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        private_directory(directory, JOURNAL_ADVICE)
     except OSError as error:
         raise FluxError(f"the controller's journal cannot be kept in {directory}: {error.strerror}") from error
     settings = {"sites": options.sites, "standby": options.standby, "availability": options.availability}

@@ -1,18 +1,22 @@
-"""`flux status`, `top`, `kill`, `drain` and `add-site`: commands for a run that is in progress."""
+"""`flux status`, `top`, `kill`, `drain`, `add-site` and `stop`: commands for a run that is in progress."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import math
+import sys
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..driver.local import registry
+from ..types.errors import FluxError
 from ..wire import requests
 from ..wire.connections import Identity
 from . import credentials
 from .remote_processes import tcp
+from .subcommand import print_result
 from .top import screen, watch
 
 if TYPE_CHECKING:
@@ -22,11 +26,13 @@ _STATUS_TIMEOUT_S = 10.0
 _KILL_TIMEOUT_S = 30.0
 _ADD_TIMEOUT_S = 90.0
 _DRAIN_TIMEOUT_S = 600.0
+_STOP_TIMEOUT_S = 60.0
+_LOOK_EVERY_S = 0.1
 _EVERY_MAX_S = 86_400.0
 
 
 def add(commands: Commands) -> None:
-    """Add the five commands to the parser."""
+    """Add the six commands to the parser."""
     status = commands.add_parser("status", help="print what a run is doing")
     _add_target(status)
     _add_json(status)
@@ -36,6 +42,12 @@ def add(commands: Commands) -> None:
     top.add_argument("--once", action="store_true", help="print once and end; also if the output is not a terminal")
     top.add_argument("--json", action="store_true", help="print one JSON document and end")
     top.add_argument("--every", type=_seconds, default=1.0, metavar="SECONDS", help="how often to look (default 1)")
+    top.add_argument(
+        "--wait",
+        type=_seconds,
+        metavar="SECONDS",
+        help="how long to wait for a run that is not there yet (default: until Ctrl-C, or with --once and --json not)",
+    )
     top.set_defaults(command=_top)
     kill = commands.add_parser("kill", help="SIGKILL a process of a run, to see what happens")
     _add_target(kill)
@@ -51,6 +63,10 @@ def add(commands: Commands) -> None:
     _add_target(add_site)
     _add_json(add_site)
     add_site.set_defaults(command=_add_site)
+    stop = commands.add_parser("stop", help="end a run now; its output up to then is right")
+    _add_target(stop)
+    _add_json(stop)
+    stop.set_defaults(command=_stop)
 
 
 def _add_target(parser: argparse.ArgumentParser) -> None:
@@ -114,11 +130,30 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _top(options: argparse.Namespace) -> int:
-    target = Target.of(options)
+    target = _await_run(options)
     outcome = None if options.controller is None else target.outcome
     if options.json or options.once or not watch(target.status, options.every, outcome):
         _print_status(target.status(), options.json)
     return 0
+
+
+def _await_run(options: argparse.Namespace) -> Target:
+    """Return the run when it answers: it may not have started yet."""
+    prints_once = options.json or options.once or not sys.stdout.isatty()
+    wait_s = options.wait or (0.0 if prints_once else math.inf)
+    deadline, is_said = time.monotonic() + wait_s, False
+    while True:
+        try:
+            target = Target.of(options)
+            target.status()
+            return target
+        except (registry.NoRun, requests.Unanswered) as error:
+            if time.monotonic() >= deadline:
+                raise
+            if not is_said:
+                print(f"flux: {error}. Waiting for it", file=sys.stderr, flush=True)
+            is_said = True
+        time.sleep(_LOOK_EVERY_S)
 
 
 def _kill(options: argparse.Namespace) -> int:
@@ -139,10 +174,28 @@ def _add_site(options: argparse.Namespace) -> int:
     return 0
 
 
+def _stop(options: argparse.Namespace) -> int:
+    target = Target.of(options)
+    name = target.status()["name"]
+    try:
+        target.ask(requests.StopRequest(), _STOP_TIMEOUT_S)
+    except requests.RequestTimeout:
+        raise
+    except requests.Unanswered:
+        pass  # What answers commands ends with the run.
+    deadline = time.monotonic() + _STOP_TIMEOUT_S
+    while requests.listens(target.address):
+        if time.monotonic() > deadline:
+            raise FluxError(f"{name} did not end within {_STOP_TIMEOUT_S:g} s; it is stopping")
+        time.sleep(_LOOK_EVERY_S)
+    _report(options, f"{name} is stopped", stopped=name)
+    return 0
+
+
 def _report(options: argparse.Namespace, text: str, **document: str) -> None:
     """Print what was done, as text or as JSON."""
-    print(json.dumps(document) if options.json else text)
+    print_result(json.dumps(document) if options.json else text)
 
 
 def _print_status(status: dict[str, Any], as_json: bool) -> None:
-    print(json.dumps(status) if as_json else "\n".join(screen(status)))
+    print_result(json.dumps(status) if as_json else "\n".join(screen(status)))

@@ -13,12 +13,14 @@ from dataclasses import asdict
 from types import FrameType
 from typing import TYPE_CHECKING, TextIO
 
+from ..driver.processes import CRASH_LIMIT, CRASH_WINDOW_S
 from ..driver.report import Report
 from ..driver.status import Status
 from ..run import Run
 from ..types.errors import FluxError
 from .flow_loader import find_flow
 from .policy_options import add_policy, policy_of
+from .subcommand import discard, print_result
 
 if TYPE_CHECKING:
     from .subcommand import Commands
@@ -42,10 +44,26 @@ def add(commands: Commands) -> None:
         help="pairs: every partition lives on two sites (the default); none: on one, which is faster",
     )
     add_policy(run)
+    run.add_argument(
+        "--crash-limit",
+        type=_crash_limit,
+        default=CRASH_LIMIT,
+        metavar="N",
+        help=f"deaths of ingress, egress or controller within {CRASH_WINDOW_S:g} s that end the run, or 'never' "
+        f"(default {CRASH_LIMIT})",
+    )
     run.add_argument("--record", metavar="DIR", help="record every process's messages and effects there")
     run.add_argument("--plot", metavar="FILE", help="draw rates, latency, failures and recoveries to FILE")
     run.add_argument("--json", action="store_true", help="print the report as one JSON document, and no progress")
     run.set_defaults(command=_run)
+
+
+def _crash_limit(text: str) -> int | None:
+    if text == "never":
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a number of deaths from 1, or never, got {text!r}")
+    return int(text)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -54,14 +72,14 @@ def _run(options: argparse.Namespace) -> int:
     with _sigterm_as_interrupt():
         try:
             settings = {"availability": options.availability, "record": options.record}
-            chosen = asdict(policy_of(options))
+            chosen = {**asdict(policy_of(options)), "crash_limit": options.crash_limit}
             with flow.start(options.sites, options.standby, **settings, **chosen) as run:
                 report = _wait_with_progress(run, progress)
         except OSError as error:
             raise FluxError(str(error)) from error
         finally:
             progress.end()
-    print(json.dumps(report.to_dict()) if options.json else summary(report))
+    print_result(json.dumps(report.to_dict()) if options.json else summary(report))
     if options.plot:
         _plot(report, options.plot)
     return 0
@@ -117,16 +135,22 @@ class ProgressLine:
             return
         self._shown_at, self._failures = now, len(status.failures)
         # The cursor stays at the start of the line, so that other output overwrites it.
-        self._to.write(f"{_ERASE}{progress_line(status)}\r" if self._is_terminal else f"{progress_line(status)}\n")
-        self._to.flush()
+        self._write(f"{_ERASE}{progress_line(status)}\r" if self._is_terminal else f"{progress_line(status)}\n")
         self._open = self._is_terminal
 
     def end(self) -> None:
         """Clear the line in a terminal."""
         if self._open:
-            self._to.write(_ERASE)
-            self._to.flush()
+            self._write(_ERASE)
             self._open = False
+
+    def _write(self, text: str) -> None:
+        try:
+            self._to.write(text)
+            self._to.flush()
+        except BrokenPipeError:  # The reader has gone; the run goes on.
+            self._quiet = True
+            discard(self._to)
 
 
 def progress_line(status: Status) -> str:

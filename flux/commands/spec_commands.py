@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..types.errors import FluxError
-from .subcommand import WrongCall
+from .subcommand import WrongCall, print_result
 
 if TYPE_CHECKING:
     from .subcommand import Commands
@@ -55,9 +55,9 @@ def _check(options: argparse.Namespace) -> int:
 
     checked = check(options.deep, options.seed, _progress(options.json))
     if options.json:
-        print(json.dumps(dataclasses.asdict(checked)))
+        print_result(json.dumps(dataclasses.asdict(checked)))
     else:
-        print(
+        print_result(
             f"{checked.worlds:,} worlds ({checked.large:,} of them large), {checked.states:,} states, "
             f"{checked.transitions:,} transitions, "
             f"{checked.events:,} random events, {checked.faults:,} faults, {checked.probes:,} worlds with bad input, "
@@ -65,7 +65,7 @@ def _check(options: argparse.Namespace) -> int:
             f"{len(checked.violations)} violations"
         )
         for violation in checked.violations:
-            print("\n".join(violation.values()))
+            print_result("\n".join(violation.values()))
     return 1 if checked.violations else 0
 
 
@@ -74,7 +74,7 @@ def _show(options: argparse.Namespace) -> int:
 
     if options.machine not in MACHINES:
         raise WrongCall(f"no machine is called {options.machine!r}; there are {', '.join(MACHINES)}")
-    print(show(options.machine))
+    print_result(show(options.machine))
     return 0
 
 
@@ -94,9 +94,9 @@ def _rules(options: argparse.Namespace) -> int:
         raise WrongCall(f"no rule has the number {min(unknown)}; there are 1 to {RULES[-1].number}")
     reports = report(options.numbers, lambda line: print(line, file=sys.stderr, flush=True))
     if options.json:
-        print(json.dumps([dataclasses.asdict(rule) for rule in reports]))
+        print_result(json.dumps([dataclasses.asdict(rule) for rule in reports]))
     else:
-        print("\n\n\n".join(map(str, reports)))
+        print_result("\n\n\n".join(map(str, reports)))
     return 0 if all(rule.is_settled for rule in reports) else 1
 
 
@@ -113,9 +113,9 @@ def _mutate(options: argparse.Namespace) -> int:
     except NothingToCompareWith as error:
         raise FluxError(str(error)) from error
     if options.json:
-        print(json.dumps(dataclasses.asdict(mutated)))
+        print_result(json.dumps(dataclasses.asdict(mutated)))
     else:
-        print(f"{mutated.mutants} mutants, {mutated.noticed} noticed, {len(mutated.survivors)} survivors")
+        print_result(f"{mutated.mutants} mutants, {mutated.noticed} noticed, {len(mutated.survivors)} survivors")
     return 0
 
 

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from ..driver.processes import CRASH_WINDOW_S
 from ..types.errors import FluxError
 from ..wire.requests import RequestTimeout, Unanswered
 
@@ -81,7 +82,7 @@ class _WatchedRun:
             self.note = f"{late}; asking again"
         except Unanswered as gone:
             if self._request is None or self._status["ended"]:
-                self._end(None)
+                self._end(self._status["error"])
             else:
                 self.note = f"the controller does not answer ({gone}); asking again"
 
@@ -131,7 +132,7 @@ def _draw(lines: list[str]) -> None:
 def screen(status: Document, before: Document | None = None) -> list[str]:
     """Return the lines; with an earlier status, also how busy each process was since then."""
     lines = [
-        f"{status['name']}, {status['t_s']:.1f} s: {_health(status)}",
+        f"{status['name']}, {status['t_s']:.1f} s: {status['health']}",
         f"  in   {status['inputs']:>15,} rows {status['input_rate']:>12,.0f} /s",
         f"  out  {status['outputs']:>15,} rows {status['output_rate']:>12,.0f} /s   {_latency(status)}",
         "",
@@ -143,17 +144,16 @@ def screen(status: Document, before: Document | None = None) -> list[str]:
         lines.append(
             f"  {process['name']:<12} {process['state']:<9} {pid:>8} {process['incarnation']:>6} "
             f"{process['cpu_s']:>8.1f} {busy.get(process['name'], ''):>6} {process['copies']:>7,} "
-            f"{process['buffered_rows']:>7,} rows"
+            f"{process['buffered_rows']:>7,} rows{_crashes(process)}"
         )
-    return lines + _failures(status["failures"])
+    stuck = [f"  {process['name']}: {process['stuck']}" for process in status["processes"] if process["stuck"]]
+    return lines + stuck + _failures(status["failures"])
 
 
-def _health(status: Document) -> str:
-    if status["ended"]:
-        return "the source has ended, and all output is durable"
-    if status["building"]:
-        return f"{status['building']} copies are being built"
-    return "every partition has all its copies" if status["whole"] else "copies are missing"
+def _crashes(process: Document) -> str:
+    if not process["crashes"] or process["crash_limit"] is None:
+        return ""
+    return f"  {process['crashes']} of {process['crash_limit']} crashes within {CRASH_WINDOW_S:g} s that end the run"
 
 
 def _latency(status: Document) -> str:

@@ -1,7 +1,9 @@
 """The controller process: it passes the messages of every node to its machine, and carries out the effects.
 
 Every view is in the journal before it is sent to any node. A restarted controller begins with the last view, waits for
-the nodes in it to reconnect, and sends each the views it has not seen. Nodes carry on while there is no controller.
+the nodes in it to reconnect, and sends each the views it has not seen. It numbers new views from the time of day in
+milliseconds. That is above what any earlier controller has given, because they make far fewer than a thousand views in
+a second. Nodes carry on while there is no controller.
 
 A node is gone when its connection closes; it is suspected when its heartbeats stop; two nodes are cut off from each
 other when both keep reporting so. The machine decides what follows from that. A node that is declared dead and still
@@ -13,6 +15,7 @@ from __future__ import annotations
 import logging
 import socket
 import time
+from pathlib import Path
 from typing import Any
 
 import trio
@@ -32,6 +35,7 @@ from ..protocols.messages import (
     Suspected,
     ToController,
     View,
+    ViewsLost,
 )
 from ..site import crash_points
 from ..site.config import ProcessConfig
@@ -40,10 +44,11 @@ from ..site.report_link import ReportLink
 from ..site.shell import leave
 from ..types.errors import DataLost, FluxError
 from ..wire import frames, membership, reports
-from ..wire.connections import keep_dialling, let_in
+from ..wire.connections import let_in
 from ..wire.link import Link, accept_loop
 from .divergence import Divergence
 from .drain import is_empty, moves_off
+from .driver_access import DriverAccess, DriverInProgram
 from .failure_detector import LOOK_EVERY_S, FailureDetector
 from .link_suspicions import LinkSuspicions
 from .os_process import pid_of
@@ -56,11 +61,19 @@ RETURN_S, GONE_S = 5.0, 30.0
 
 
 class ControllerProcess:
-    """The process that owns the view; the `incarnation`-th of its run."""
+    """The process that owns the view; the `incarnation`-th of its run. By default it opens the journal itself."""
 
-    def __init__(self, config: ProcessConfig, listener: socket.socket, incarnation: int = 1) -> None:
+    def __init__(
+        self,
+        config: ProcessConfig,
+        listener: socket.socket,
+        incarnation: int = 1,
+        views: ViewJournal | None = None,
+        driver: DriverAccess | None = None,
+    ) -> None:
         self.config = config
         self.reports = ReportLink()
+        self._driver = driver or DriverInProgram(config)
         self._listener = listener
         self._incarnation = incarnation
         self._links: dict[str, Link] = {}
@@ -71,12 +84,14 @@ class ControllerProcess:
         self._crashes = crash_points.watch(CONTROLLER, self._flush)
         self._unusable: FluxError | None = None
         try:
-            self._views = ViewJournal(config.directory / JOURNAL)
+            self._views = views or ViewJournal(config.directory / JOURNAL)
         except FluxError as error:
             self._unusable = error  # Reported when there is a connection to the driver.
             return
         plan = config.plan
-        self.machine = Controller(self._views.last or plan.view(), plan.rebuild_at_once)
+        was_restarted = self._views.last is not None or incarnation > 1
+        number_from = time.time_ns() // 1_000_000 if was_restarted else 1
+        self.machine = Controller(self._views.last or plan.view(), plan.rebuild_at_once, number_from)
         self._recorder: Recorder | None = None
         if config.record is not None:
             name = CONTROLLER if incarnation == 1 else f"{CONTROLLER}.{incarnation}"
@@ -86,7 +101,7 @@ class ControllerProcess:
         """Serve until the driver commands a stop."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            self.reports.connect(await self._find_driver())
+            self.reports.connect(await self._driver.connect(self._note))
             nursery.start_soon(self.reports.write)
             nursery.start_soon(self._read_driver)
             if self._unusable is not None:
@@ -98,9 +113,23 @@ class ControllerProcess:
                 self._report_view(self.machine.view)
                 nursery.start_soon(self._time_out_missing_nodes)
 
-    async def _find_driver(self) -> socket.socket:
-        where, own = self.config.address("program"), self.config.identity(CONTROLLER)
-        return await keep_dialling(where, own, self.config.leader, self._note)
+    @property
+    def connected(self) -> list[str]:
+        """The nodes that are connected."""
+        return sorted(self._links)
+
+    def drain(self, site: str) -> None:
+        """Transfer the partitions of a site to others; the driver gets a report when it holds none."""
+        self._draining.add(site)
+        self._drain()
+
+    def stop_draining(self, site: str) -> None:
+        """Transfer no more partitions off a site."""
+        self._draining.discard(site)
+
+    def sites_without(self, site: str) -> list[str]:
+        """Return the live sites besides `site` that are not drained."""
+        return [other for other in self._sites() if other != site and other not in self._draining]
 
     # Messages in.
 
@@ -115,7 +144,8 @@ class ControllerProcess:
         link = Link(*guest)
         self._nursery.start_soon(link.write)
         try:
-            if (frame := await link.receive()) is not None:
+            frame = await link.receive()
+            if frame is not None and not await self._driver.serve(link, frame[0]):
                 await self._attend(link, frame[0], pid)
         except (frames.BadFrame, Refused) as error:
             self._note(logging.WARNING, f"closed the connection to {link.peer}: {error}")
@@ -133,11 +163,13 @@ class ControllerProcess:
         return f"it was declared dead, as view {view.number} says" if is_dead else None
 
     async def _attend(self, link: Link, first: dict[str, Any], pid: int | None) -> None:
-        """Serve one connection; its first frame says whether it carries only heartbeats."""
+        """Serve a node; its first frame says whether it carries only heartbeats."""
         frame: tuple[dict[str, Any], Any] | None = (first, None)
         if first["kind"] == membership.BEAT["kind"]:
             while frame is not None:
                 self._detector.beat(link.peer, time.monotonic(), pid)
+                if frame[0]["kind"] == membership.MEMBERSHIP_KIND:
+                    self._take(link, membership.read_from_node(frame[0]))
                 frame = await link.receive()
             return
         if link.peer in self._links:
@@ -158,6 +190,8 @@ class ControllerProcess:
                 self._views.record_seen(link.peer, number)
             case membership.EmittedDigests():
                 self._compare(link.peer, message)
+            case membership.CodeStuck(text=text):
+                self._report(reports.ProcessStuck(node=link.peer, text=text))
             case membership.PeerUnreachable(peer=peer):
                 self._suspect_link(link.peer, peer)
             case membership.FromMachine(message=of_machine):
@@ -236,6 +270,9 @@ class ControllerProcess:
             elif isinstance(effect, Resend):
                 for view in self._views.views_after(effect.after, effect.to):
                     self._send_view(effect.to, view)
+            elif isinstance(effect, ViewsLost):
+                self._give_up(_views_lost(self._views.path, effect))
+                return
             else:
                 assert isinstance(effect, Lost), f"the controller cannot {effect}"
                 self._report_lost(effect)
@@ -334,7 +371,7 @@ class ControllerProcess:
                 refused = error
             self.reports.close()
             self.reports = ReportLink(again=True)
-            self.reports.connect(await self._find_driver())
+            self.reports.connect(await self._driver.connect(self._note))
             self._nursery.start_soon(self.reports.write)
             self._note(logging.WARNING, f"closed the last connection to the driver: {refused}")
 
@@ -345,8 +382,7 @@ class ControllerProcess:
                     if node in self._missing():
                         self._step(Closed(node=node))
                 case reports.DrainSite(site=site):
-                    self._draining.add(site)
-                    self._drain()
+                    self.drain(site)
                 case reports.StopProcess(status=status):
                     self._report(reports.ProcessStopped())
                     await self.reports.drain()
@@ -369,6 +405,14 @@ async def _close_when_sent(link: Link) -> None:
     with trio.move_on_after(1.0):
         await link.drain()
     link.close()
+
+
+def _views_lost(path: Path, lost: ViewsLost) -> FluxError:
+    return FluxError(
+        f"the controller's journal {path} has lost its end, as it may when a machine loses power: {lost.node} has seen "
+        f"view {lost.seen}, and the journal ends with view {lost.last}. Where copies live is not known any more, so "
+        "the run cannot go on. Output up to now is right; run the flow again"
+    )
 
 
 def _name(config: ProcessConfig, stage: int, partition: int) -> list[Any]:

@@ -5,8 +5,7 @@ death of the process; that of the machine only with `fsync`, which costs millise
 
 A view that every live node has seen is not requested again (rule 33). When the file has grown past `SHORTEN_BYTES`, and
 half of it is such views, a new file with the remaining records replaces it. It reads like any other journal, and begins
-later. Views are numbered without gaps. But for the last one they are kept as they are in the journal, and decoded when
-a node has not seen them.
+later. But for the last one, views are kept as they are in the journal, and decoded when a node has not seen them.
 """
 
 from __future__ import annotations
@@ -19,10 +18,8 @@ import msgpack
 
 from ..protocols.messages import View
 from ..protocols.view_retention import ViewRetention
-from ..storage.journal import Journal
-from ..types.errors import FluxError
+from ..storage.journal import Journal, Record, reading
 from ..wire.codec import from_plain, to_plain
-from ..wire.frames import BadFrame
 
 SHORTEN_BYTES = 256 << 10
 
@@ -39,21 +36,21 @@ class ViewJournal:
     """The views that are still needed, in order; kept at `path`."""
 
     def __init__(self, path: Path, *, fsync: bool = False) -> None:
-        self._path = path
+        self.path = path
         self._journal, records = Journal.open(path, fsync=fsync)
         self.last: View | None = None
         self.addresses: dict[str, str] = {}  # Of live nodes.
         self._kept: deque[_Kept] = deque()
         if records:
-            self.last, self.addresses = _decode(path, records[-1].content)
-            first = self.last.number - len(records) + 1
-            self._kept.extend(_Kept(first + n, record.position, record.content) for n, record in enumerate(records))
+            self.last, self.addresses = _decode(path, records[-1])
+            for record in records:
+                self._kept.append(_Kept(_unpack(path, record)[0], record.position, record.content))
         self._seen = ViewRetention(self.last)
 
     def append(self, view: View) -> None:
         """Append `view`; on return it and the addresses are in the file."""
         self.addresses = {node: where for node, where in self.addresses.items() if node not in view.dead}
-        content = msgpack.packb([to_plain(view, _no_body), self.addresses])
+        content = msgpack.packb([view.number, to_plain(view, _no_body), self.addresses])
         self._kept.append(_Kept(view.number, self._journal.append(content), content))
         self.last = view
         self._seen.publish(view)
@@ -65,7 +62,8 @@ class ViewJournal:
 
     def views_after(self, number: int, node: str) -> list[View]:
         """Return the views with a higher number that list `node`, in order."""
-        later = [_decode(self._path, kept.content)[0] for kept in self._kept if kept.number > number]
+        kept = [Record(each.position, each.content) for each in self._kept if each.number > number]
+        later = [_decode(self.path, record)[0] for record in kept]
         return [view for view in later if node in view.nodes]
 
     def _forget(self) -> None:
@@ -77,17 +75,18 @@ class ViewJournal:
             self._kept = deque(kept._replace(position=kept.position - forward) for kept in self._kept)
 
 
-def _decode(path: Path, content: bytes) -> tuple[View, dict[str, str]]:
-    plain, addresses = msgpack.unpackb(content, use_list=False)
-    try:
+def _unpack(path: Path, record: Record) -> tuple[int, Any, dict[str, str]]:
+    with reading(path, record):
+        number, plain, addresses = msgpack.unpackb(record.content, use_list=False)
+        return int(number), plain, dict(addresses)
+
+
+def _decode(path: Path, record: Record) -> tuple[View, dict[str, str]]:
+    _, plain, addresses = _unpack(path, record)
+    with reading(path, record):
         view = from_plain(plain, _no_body)
-    except BadFrame as error:
-        raise FluxError(
-            f"{path} is the journal of a controller of another release of Flux: {error}. Go on with that one, or "
-            "remove the journal and run anew"
-        ) from error
-    if not isinstance(view, View):
-        raise FluxError(f"{path} is the journal of a controller, and holds {view!r:.200}. Remove it and run anew")
+        if not isinstance(view, View):
+            raise ValueError(f"expected a view, got {view!r:.200}")
     return view, addresses
 
 

@@ -55,7 +55,7 @@ class DroppedRows:
             return []
         return [
             f"rows arrive at step {report.step!r} when the watermark has passed their time: the report counts them. "
-            "To wait for them, give flow.source(...) a greater lateness_ms"
+            "To wait for them, give event_time a greater lateness_ms; to have them, take late() of the step's stream"
         ]
 
     def _apply_skipped(self, report: RowsSkipped) -> list[str]:

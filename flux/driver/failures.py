@@ -8,10 +8,23 @@ silent it is its last heartbeat: the time until the controller declares it dead 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from ..types.array_types import Float64s
 from .history import RECENT_S, Gap
 from .processes import Process
-from .report import GAP_WINDOW_S, Failure
+from .report import (
+    CLOSE_UP_AFTER_S,
+    CLOSE_UP_BEFORE_S,
+    CLOSE_UP_INTERVAL_S,
+    CLOSE_UPS_MAX,
+    GAP_WINDOW_S,
+    Failure,
+    Interval,
+    LogEntry,
+    build_timeline,
+)
 from .run_state import RunState
 
 
@@ -24,11 +37,25 @@ def failures_of(run_state: RunState, now: float | None = None) -> list[Failure]:
     return sorted(failures, key=lambda failure: failure.when_s)
 
 
+def close_ups_of(run_state: RunState) -> list[list[Interval]]:
+    """Return the time around each of the last failures in short intervals, in the order of the failures."""
+    return [_close_up(process, run_state) for process in _last_dead(run_state)]
+
+
+def settle_if_due(run_state: RunState, now: float) -> None:
+    """Settle the failures and the history from time to time, so that neither grows with the run."""
+    if run_state.started_at is not None and run_state.history.is_due(run_state.started_at, now):
+        settle_failures(run_state, now)
+        run_state.history.settle(run_state.started_at, now)
+
+
 def settle_failures(run_state: RunState, now: float) -> None:
     """Compute what needs the history before that is truncated; drop what only settled failures needed."""
-    row_times = run_state.history.row_times()
+    row_times, last = run_state.history.row_times(), _last_dead(run_state)
     for process in _dead(run_state):
         process.gap = _gap(process, run_state, row_times)
+        if _died_at(process, run_state) < now - RECENT_S + CLOSE_UP_BEFORE_S:
+            process.close_up = _close_up(process, run_state) if process in last else []
         if process.is_site and process.recovered_at is None:
             recovered_at, bytes_moved = _recovery(process, run_state)
             if recovered_at is not None and recovered_at < now - RECENT_S:  # All transfers are reported by now.
@@ -43,6 +70,11 @@ def settle_failures(run_state: RunState, now: float) -> None:
 def _dead(run_state: RunState) -> list[Process]:
     """Return the dead, also those whose process is still there: stopped or partitioned off."""
     return list({id(process): process for process in (*run_state.deaths, *run_state.declared)}.values())
+
+
+def _last_dead(run_state: RunState) -> list[Process]:
+    """Return those of which a report has close-ups, in the order of their deaths."""
+    return sorted(_dead(run_state), key=lambda process: _died_at(process, run_state))[-CLOSE_UPS_MAX:]
 
 
 def _noticed_at(process: Process, run_state: RunState) -> float:
@@ -78,6 +110,23 @@ def _recovery(process: Process, run_state: RunState) -> tuple[float | None, int]
 
 def _gap(process: Process, run_state: RunState, row_times: Float64s) -> Gap:
     return (process.gap or Gap(_died_at(process, run_state))).then(row_times, _gaps_until(process, run_state))
+
+
+def _close_up(process: Process, run_state: RunState) -> list[Interval]:
+    if process.close_up is not None:
+        return process.close_up
+    begin = _died_at(process, run_state) - CLOSE_UP_BEFORE_S
+    length_s = CLOSE_UP_BEFORE_S + CLOSE_UP_AFTER_S
+    # Rows that were numbered before give a latency, and are not counted.
+    inputs = [(at, upto, rows if at >= begin else 0) for at, upto, rows in run_state.history.inputs]
+    outputs = [entry for entry in run_state.history.outputs if begin <= entry[0]]
+    intervals = build_timeline(_since(begin, length_s, inputs), _since(begin, length_s, outputs), CLOSE_UP_INTERVAL_S)
+    begin_s = begin - (run_state.started_at or 0.0)
+    return [replace(interval, t_s=round(begin_s + interval.t_s, 9)) for interval in intervals]
+
+
+def _since(begin: float, length_s: float, log: Sequence[LogEntry]) -> list[LogEntry]:
+    return [(at - begin, upto, rows) for at, upto, rows in log if at < begin + length_s]
 
 
 def _gaps_until(process: Process, run_state: RunState) -> float:

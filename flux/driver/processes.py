@@ -22,14 +22,15 @@ import trio
 
 from ..controller.failure_detector import StandstillClock
 from ..plan.plan import CONTROLLER
-from ..types.errors import FluxError
+from ..types.errors import FluxError, PlanError
 from .history import Gap
 from .local.spawner import ProcessExited, ProcessStarted, SpawnerReport
 from .local.stderr_tail import StderrTail
+from .report import Interval
 
-# A process that dies this often in this time, and was not killed by the driver, is not started again.
-DEATHS_MAX = 5
-DEATHS_WINDOW_S = 10.0
+# A process that dies this often in this time, and was not killed by the run itself, is not started again.
+CRASH_LIMIT = 5
+CRASH_WINDOW_S = 10.0
 
 ProcessState = Literal["starting", "up", "dead", "drained"]
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -56,6 +57,7 @@ class Process:
     gone_at: float | None = None
     back_at: float | None = None  # When the next incarnation was up.
     gap: Gap | None = None  # In the output after its death, up to where the history is settled.
+    close_up: list[Interval] | None = None  # The time around its death, once settled.
     recovered_at: float | None = None  # Of a site, once settled: when all copies were there again,
     bytes_moved: int = 0  # and the bytes transferred until then.
     exited: int | None = None  # The exit status; None if it runs, or if the status is not known.
@@ -148,9 +150,10 @@ class Process:
 class Processes:
     """All processes of a run by name, each in its present incarnation."""
 
-    def __init__(self) -> None:
+    def __init__(self, crash_limit: int | None = CRASH_LIMIT) -> None:
+        self.crash_limit = crash_limit
         self._present: dict[str, Process] = {}
-        self._deaths: dict[str, list[float]] = {}
+        self._crashes: dict[str, list[float]] = {}
         self._cpu_s: dict[str, float] = {}
 
     def __iter__(self) -> Iterator[Process]:
@@ -207,14 +210,31 @@ class Processes:
 
     def check_restart(self, process: Process) -> FluxError | None:
         """Return why a dead process is not to be started again; None if it is."""
-        if process.killed_at is not None:
-            return None
-        now = time.monotonic()
-        deaths = [at for at in self._deaths.get(process.name, []) if at > now - DEATHS_WINDOW_S] + [now]
-        self._deaths[process.name] = deaths
-        if len(deaths) < DEATHS_MAX:
+        if process.killed_at is not None or process.stopped_at is not None:
+            return None  # The run has killed it: that is not a crash.
+        self._crashes.setdefault(process.name, []).append(time.monotonic())
+        count = self.crashes(process.name)
+        if self.crash_limit is None or count < self.crash_limit:
             return None
         return FluxError(
-            f"the {process.name} process died {len(deaths)} times within {DEATHS_WINDOW_S:g} s and is not started "
-            f"again: the run ends here. Output up to now is right. Last it ended with {process.how_it_ended()}"
+            f"the {process.name} process died {count} times within {CRASH_WINDOW_S:g} s and is not started again: the "
+            f"run ends here. Output up to now is right. If kills from outside are meant to be that many, give the run "
+            f"a higher crash_limit. Last it ended with {process.how_it_ended()}"
         )
+
+    def crashes(self, name: str) -> int:
+        """Return how many crashes of a process count against the limit now."""
+        since = time.monotonic() - CRASH_WINDOW_S
+        self._crashes[name] = [at for at in self._crashes.get(name, []) if at > since]
+        return len(self._crashes[name])
+
+
+def check_crash_limit(limit: int | None) -> None:
+    """Raise `PlanError` if it is not a limit.
+
+    >>> check_crash_limit(0)
+    Traceback (most recent call last):
+    flux.types.errors.PlanError: crash_limit is a number of deaths from 1, or None for no limit; got 0
+    """
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        raise PlanError(f"crash_limit is a number of deaths from 1, or None for no limit; got {limit!r}")

@@ -24,6 +24,9 @@ __all__ = ["Failure", "Interval", "Report", "SkippedRow", "build_timeline", "out
 # (t_s, upto_sn, rows): at t_s, everything up to upto_sn was numbered or taken, with this many rows.
 LogEntry = tuple[float, int, int]
 
+CLOSE_UPS_MAX = 3  # A report has so many; more would not fit into its picture.
+# A close-up of a failure begins this long before it, and ends this long after it.
+CLOSE_UP_BEFORE_S, CLOSE_UP_AFTER_S, CLOSE_UP_INTERVAL_S = 0.25, 0.75, 0.01
 GAP_WINDOW_S = 2.0  # A gap counts for a death if it begins within this time after it.
 
 
@@ -58,11 +61,11 @@ class Interval:
 
 @dataclass(frozen=True)
 class SkippedRow:
-    """A row for which an operator raised, and that was skipped because of `on_error="skip"`."""
+    """A row for which an operator raised, or that a source could not read, skipped because of `on_error="skip"`."""
 
     step: str
     partition: int
-    # Its sequence number.
+    # Its sequence number; of a source, the place of it, such as the number of a line.
     row: int
     # Its columns, and what was raised, as text.
     values: str
@@ -85,7 +88,7 @@ class Report:
     name: str = ""
     inputs: int = 0
     duration_s: float = 0.0
-    # Rows that operators refused, with `on_error="skip"`: how many, and the first of them.
+    # Rows that operators refused or sources could not read, with `on_error="skip"`: how many, and the first of them.
     skipped: int = 0
     skipped_rows: list[SkippedRow] = field(default_factory=list)
     # Rows of the source that were dropped at the ingress, with `on_overload="shed"`.
@@ -94,6 +97,8 @@ class Report:
     tables: list[pa.Table] = field(default_factory=list)
     # Rows that arrived when the watermark had passed their time: most operators drop them, a join does not.
     late: int = 0
+    # The time around each of the last three failures, in intervals of 10 ms, in which a short gap shows.
+    close_ups: list[list[Interval]] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON types. Of the table it has only the number of rows.
@@ -113,7 +118,8 @@ class Report:
             "table_rows": None if self.table is None else self.table.num_rows,
             "failures": [asdict(failure) for failure in self.failures],
             "moves": [dict(move) for move in self.moves],
-            "timeline": [asdict(interval) | {"events": list(interval.events)} for interval in self.timeline],
+            "timeline": _plain_intervals(self.timeline),
+            "close_ups": [_plain_intervals(intervals) for intervals in self.close_ups],
         }
 
     def plot(self, path: str | Path) -> None:
@@ -121,6 +127,10 @@ class Report:
         figure = _new_figure()
         _draw(figure, self)
         figure.savefig(Path(path), dpi=150)
+
+
+def _plain_intervals(intervals: list[Interval]) -> list[dict[str, Any]]:
+    return [asdict(interval) | {"events": list(interval.events)} for interval in intervals]
 
 
 def build_timeline(
@@ -279,7 +289,12 @@ def _new_figure() -> Any:
 def _draw(figure: Any, report: Report) -> None:
     from matplotlib.ticker import EngFormatter
 
-    rates, latency = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [2, 1]})
+    close_ups = [intervals for intervals in report.close_ups if intervals]
+    whole = figure
+    if close_ups:
+        whole, below = figure.subfigures(2, 1, height_ratios=[3, 1.2])
+        _draw_close_ups(below, report, close_ups)
+    rates, latency = whole.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [2, 1]})
     timeline = _from_the_first_row(report.timeline)
     _draw_rates(rates, timeline)
     _draw_latency(latency, timeline)
@@ -299,6 +314,23 @@ def _draw(figure: Any, report: Report) -> None:
             # Above the picture, where no curve can run through it.
             axes.legend(loc="lower right", bbox_to_anchor=(1, 0.98), frameon=False, ncols=4, fontsize="small")
     rates.set_title(_title(report), loc="left", fontweight="bold")
+
+
+def _draw_close_ups(figure: Any, report: Report, close_ups: list[list[Interval]]) -> None:
+    """Draw the rates around each of the last failures: there a gap of milliseconds shows."""
+    from matplotlib.ticker import EngFormatter
+
+    failures = sorted(report.failures, key=lambda failure: failure.when_s)[-len(close_ups) :]
+    panels = figure.subplots(1, len(close_ups), squeeze=False)[0]
+    for axes, failure, intervals in zip(panels, failures, close_ups, strict=True):
+        _draw_rates(axes, intervals)
+        axes.axvline(failure.when_s, color=_FAILURE_COLOUR, linewidth=1.2, linestyle="--")
+        axes.set_title(f"{failure.site}, in intervals of 10 ms", fontsize="small", loc="left")
+        axes.yaxis.set_major_formatter(EngFormatter(sep=""))
+        axes.set_ylim(bottom=0)
+        axes.set_xlim(failure.when_s - CLOSE_UP_BEFORE_S, failure.when_s + CLOSE_UP_AFTER_S)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.tick_params(labelsize="small")
 
 
 def _from_the_first_row(timeline: list[Interval]) -> list[Interval]:

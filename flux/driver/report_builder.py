@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from .failures import failures_of
+from .failures import close_ups_of, failures_of
 from .history import INTERVAL_S
 from .processes import Process, Processes
 from .report import Failure, LogEntry, Report, build_timeline
@@ -27,6 +27,7 @@ def make_report(name: str, run_state: RunState, tables: list[pa.Table]) -> Repor
         table=tables[0] if len(tables) == 1 else None,
         tables=tables,
         failures=failures,
+        close_ups=close_ups_of(run_state),
         moves=moves,
         timeline=run_state.history.timeline(run_state.started_at or 0.0, _events(run_state, failures, moves)),
         name=name,
@@ -70,19 +71,20 @@ def make_status(name: str, run_state: RunState, processes: Processes) -> Status:
     """Return the status of a local run now."""
     # The controller may not have detected yet that a site is gone, and count its copies as live.
     unnoticed = any(process.is_site and process.gone and process.node in run_state.copies for process in processes)
-    statuses = [_process_status(process, run_state) for process in processes]
+    statuses = [_process_status(process, run_state, processes) for process in processes]
     return status_of(name, run_state, statuses, run_state.whole and not unnoticed, time.monotonic())
 
 
 def status_of(name: str, run_state: RunState, processes: list[ProcessStatus], whole: bool, now: float) -> Status:
     """Return the status of a run at `now`, with that of its processes."""
     started_at = run_state.started_at or now
+    error = run_state.failure
     p50_ms, p99_ms = latency_ms(run_state.history.inputs, run_state.history.outputs, started_at, now)
     return Status(
         name=name,
         t_s=now - started_at,
         processes=processes,
-        whole=whole,
+        whole=whole and error is None,
         inputs=run_state.history.input_rows,
         outputs=run_state.outputs,
         input_rate=rate(run_state.history.inputs, started_at, now),
@@ -95,10 +97,11 @@ def status_of(name: str, run_state: RunState, processes: list[ProcessStatus], wh
         skipped=run_state.dropped_rows.skipped,
         shed=run_state.dropped_rows.shed,
         late=run_state.dropped_rows.late,
+        error=None if error is None else str(error) or repr(error),
     )
 
 
-def _process_status(process: Process, run_state: RunState) -> ProcessStatus:
+def _process_status(process: Process, run_state: RunState, processes: Processes) -> ProcessStatus:
     # A process that is declared dead may still be there, stopped or partitioned off.
     is_declared_dead = process.node in run_state.closed_at and not process.drained
     is_there = not process.gone and not is_declared_dead
@@ -110,6 +113,9 @@ def _process_status(process: Process, run_state: RunState) -> ProcessStatus:
         cpu_s=process.cpu_s,
         copies=run_state.copies.get(process.node, 0) if is_there else 0,
         buffered_rows=run_state.buffered_rows.get(process.node, 0) if is_there else 0,
+        crashes=processes.crashes(process.name),
+        crash_limit=None if process.is_site else processes.crash_limit,
+        stuck=run_state.stuck.get(process.node, "") if is_there else "",
     )
 
 

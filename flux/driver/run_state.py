@@ -22,6 +22,7 @@ from .dropped_rows import DroppedRows
 from .history import History
 from .processes import Process
 
+INPUTS_TIMEOUT_S = 0.5  # A status waits this long for `has_inputs_of_outputs`: the ingress may just be restarted.
 TRANSFERS_MAX = 10_000  # A report has the last transfers, up to this number.
 
 
@@ -64,6 +65,7 @@ _ROLES: dict[type[reports.Report], str] = {
     reports.RowsShed: INGRESS,
     reports.ViewPublished: CONTROLLER,
     reports.Placement: CONTROLLER,
+    reports.ProcessStuck: CONTROLLER,
     reports.NodeDead: CONTROLLER,
     reports.SiteDrained: CONTROLLER,
 }
@@ -87,6 +89,7 @@ class RunState:
     whole: bool = False  # Whether every partition has all its copies now.
     copies: dict[str, int] = field(default_factory=dict)  # How many copies of partitions each node holds.
     building: int = 0  # Copies in transfer.
+    stuck: dict[str, str] = field(default_factory=dict)  # Where code of the user on a node does not return.
     buffered_rows: dict[str, int] = field(default_factory=dict)  # What each node buffers until it is acknowledged.
     draining: set[str] = field(default_factory=set)  # Sites that the controller is to empty.
     recent_transfers: list[StateTransfer] = field(default_factory=list)  # Those that a failure may yet need.
@@ -120,6 +123,10 @@ class RunState:
                 self.copies, self.building = report.copies, report.building
             case reports.Load():
                 self.buffered_rows[node] = report.buffered_rows
+            case reports.ProcessStuck():
+                self.stuck[report.node] = report.text
+                text = report.text or "the code that had not returned has: it goes on"
+                return [actions.WriteLog(logging.WARNING, report.node, f"{report.node}: {text}")]
             case reports.StateSent():
                 self._apply_sent(report, node, now)
             case reports.StateInstalled():
@@ -205,6 +212,23 @@ class RunState:
                 raise BadFrame(f"expected a digest for each partition of a stage, got {each!r:.200}")
             place = each.stage, each.position, each.partitions, each.digests
             self.diverged = self._divergence.compare(node, *place) or self.diverged
+
+    @property
+    def has_inputs_of_outputs(self) -> bool:
+        """Whether the ingress has reported all input that the output stems from: it reports less often than the egress.
+
+        Until then a status would have more rows out than in.
+        """
+        return (
+            self.ended
+            or self.error is not None
+            or max(sink.reached[0] for sink in self.sinks) <= self.history.input_upto
+        )
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why the run has failed. That copies differ may only be known when all have ended."""
+        return self.error or (self.diverged if self.ended else None)
 
     def safe(self, error: BaseException) -> BaseException:
         """Return the error with what is known to be safe."""

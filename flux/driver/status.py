@@ -25,6 +25,11 @@ class ProcessStatus:
     # Copies of partitions that it holds, and rows that it keeps until others have acknowledged them.
     copies: int = 0
     buffered_rows: int = 0
+    # Deaths of the last seconds that the run did not cause, and how many end the run; None: any number, or of a site.
+    crashes: int = 0
+    crash_limit: int | None = None
+    # Where code of the user does not return, after `stuck_after_s`; else empty.
+    stuck: str = ""
 
 
 @dataclass(eq=False)
@@ -39,7 +44,7 @@ class Status(dict[str, Any]):
     # Seconds since the start.
     t_s: float
     processes: list[ProcessStatus]
-    # Whether every partition has all its copies.
+    # Whether every partition has all its copies, and the run has not failed.
     whole: bool
     inputs: int
     outputs: int
@@ -58,6 +63,23 @@ class Status(dict[str, Any]):
     skipped: int = 0
     shed: int = 0
     late: int = 0
+    # Why the run has failed; None if it has not.
+    error: str | None = None
+
+    @property
+    def health(self) -> str:
+        """How the run is, in a few words.
+
+        >>> Status("words", 1.5, [], True, 20, 10, 5.0, 2.5, [], False).health
+        'every partition has all its copies'
+        """
+        if self.error is not None:
+            return f"failed: {self.error}"
+        if self.ended:
+            return "the source has ended, and all output is durable"
+        if self.building:
+            return f"{self.building} copies are being built"
+        return "every partition has all its copies" if self.whole else "copies are missing"
 
     def __post_init__(self) -> None:
         self.update(self.to_dict())
@@ -81,4 +103,6 @@ class Status(dict[str, Any]):
             "skipped": self.skipped,
             "shed": self.shed,
             "late": self.late,
+            "error": self.error,
+            "health": self.health,
         }

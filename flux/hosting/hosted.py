@@ -159,8 +159,6 @@ class Hosted:
     def _operator_error(
         self, error: BaseException, function: Callable[..., Any], partition: int | None, rows: Batch | None
     ) -> OperatorError:
-        # A wrapper names the class that it wraps: the error reports the file and line of that class.
-        function = getattr(getattr(function, "__self__", None), "user_code", function)
         text = f"{locate(function, error)} raised {type(error).__name__}: {error}{columns_hint(error)}"
         if rows is None or not len(rows):
             return OperatorError(text, self.step.name, partition)

@@ -110,8 +110,9 @@ class Batch:
         return self.arrow.column(place)
 
     def rows(self) -> Iterator[Any]:
-        """Yield each row as a named tuple of Python values (null is None).
+        """Yield each row as a named tuple of Python values (null is None); see `row_type`.
 
+        A column is `row.src`, or `row["unit price"]` if its name is not an identifier.
         A timestamp in nanoseconds is a `datetime` if no digits are lost, and else a `pandas.Timestamp`, a subclass.
         """
         # `_reached` lets an error name the current row.
@@ -122,7 +123,6 @@ class Batch:
 
     def iter_rows(self) -> Iterator[Any]:
         """Yield the same as `rows`, for callers that track the current row themselves."""
-        # rename=True: a column called "class" or "my col" becomes _1 rather than an error.
         make = functools.partial(tuple.__new__, row_type(tuple(self.arrow.schema.names)))
         try:
             return map(make, zip(*map(to_python, self.arrow.columns), strict=True))
@@ -231,6 +231,10 @@ class Batch:
     def for_step(self, level: int, output: Any, step: str) -> Batch:
         """Return the same rows as the input of a step."""
         return Batch(self.arrow, self.sn, self.sub, self.partition, level, output, step)
+
+    def numbered(self, sn: Int64s) -> Batch:
+        """Return the same rows with other numbers, in the same order."""
+        return Batch(self.arrow, sn, self.sub, self.partition, self.level, self.output, self.step, self.origin)
 
     def slice(self, start: int, stop: int) -> Batch:
         """Return rows `start` to `stop`, without a copy."""
@@ -357,5 +361,40 @@ def _index_among_equals(values: Any) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def row_type(names: tuple[str, ...]) -> Any:
-    """Return the named tuple class for these columns; creating one takes longer than filling hundreds."""
-    return namedtuple("Row", names, rename=True, module=ROW_MODULE)
+    """Return the class of rows with these columns; creating one takes longer than filling hundreds.
+
+    It is a named tuple that takes names of columns as well: `row["unit price"]` and `row.get("unit price")` are for
+    names that are not identifiers, which as attributes are `_0`, `_1` and so on.
+
+    >>> row = row_type(("n", "unit price"))._make([1, 9.5])
+    >>> row.n, row["unit price"], row.get("discount", 0), row[1], row._asdict()
+    (1, 9.5, 0, 9.5, {'n': 1, 'unit price': 9.5})
+    """
+    places = {name: place for place, name in enumerate(names)}
+    item = tuple.__getitem__
+
+    def __getitem__(row: Any, key: Any) -> Any:
+        if type(key) is int:
+            return item(row, key)
+        if not isinstance(key, str):
+            return item(row, key)  # A slice; what is neither raises as a tuple does.
+        if key not in places:
+            raise KeyError(f"this row has no column {key!r}; its columns are {', '.join(places)}")
+        return item(row, places[key])
+
+    def get(row: Any, name: str, default: Any = None) -> Any:
+        """Return the value of a column; `default` if there is no such column."""
+        return item(row, places[name]) if name in places else default
+
+    def _asdict(row: Any) -> dict[str, Any]:
+        """Return the values by the names of their columns."""
+        return dict(zip(names, row, strict=True))
+
+    attributes = {"__getitem__": __getitem__, "_asdict": _asdict, "_columns": names}
+    if "get" not in places:  # A column of that name comes first.
+        attributes["get"] = get
+    # Set on the class itself: one derived from it would have another class to search for each attribute.
+    made = namedtuple("Row", names, rename=True, module=ROW_MODULE)  # type: ignore[misc]
+    for name, value in attributes.items():
+        setattr(made, name, value)
+    return made

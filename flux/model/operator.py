@@ -46,6 +46,7 @@ __all__ = [
     "name_of",
     "operator_class",
     "output_of",
+    "waits_for_watermarks",
 ]
 
 
@@ -157,8 +158,8 @@ class KeyedOperator:
         """Return the same as `on_tuple`; called when a watermark has reached a timer of the key.
 
         Timers fire in order of time, then of key. `time` is in milliseconds. Operators that set timers define this
-        method, and the source names its event time column: ``flow.source(..., event_time="ts")``. At the end of the
-        stream all remaining timers fire; timers set then do not.
+        method, and the source names its event time column: ``flow.source(..., event_time="ts")``, or a stream after it:
+        ``stream.event_time("ts")``. At the end of the stream all remaining timers fire; timers set then do not.
         """
         raise NotImplementedError(f"{type(self).__name__} must define on_timer(self, key, time, state)")
 
@@ -239,6 +240,11 @@ class PooledOperator:
         """Return the late-row counts that changed since the last call, as {partition: rows up to now}."""
         return {}
 
+    @classmethod
+    def waits_for_watermarks(cls, parameters: Mapping[str, Any]) -> bool:
+        """Return whether it emits, or drops from its state, only what watermarks have passed, with these parameters."""
+        return False
+
     def partition_info(self) -> Mapping[int, Any]:
         """Return the size of each partition where it is known, as {partition: number of keys or bytes}."""
         return {}
@@ -302,6 +308,15 @@ def output_of(factory: Any, parameters: Mapping[str, Any], key_columns: tuple[st
 def operator_class(factory: Any, name: str) -> Any:
     """Return the object that declares an operator before it runs: its class, or what another callable returns."""
     return factory if isinstance(factory, type) else _instance_of(factory, name)
+
+
+def waits_for_watermarks(step: OperatorStep) -> bool:
+    """Return whether a step keeps something back until watermarks come: windows, timers, rows for a join."""
+    declaring = operator_class(step.factory, step.name)
+    kind = declaring if isinstance(declaring, type) else type(declaring)
+    if issubclass(kind, KeyedOperator):
+        return kind.on_timer is not KeyedOperator.on_timer
+    return issubclass(kind, PooledOperator) and kind.waits_for_watermarks(step.parameters)
 
 
 def name_of(factory: Any) -> str:

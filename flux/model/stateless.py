@@ -1,4 +1,4 @@
-"""Steps without state: `map`, `filter`, `flat_map` and `select` of a stream.
+"""Steps without state: `map`, `filter`, `flat_map`, `select` and `event_time` of a stream.
 
 They are operators like any other and run in their segment; before the first exchange that is the ingress. Without state
 there is nothing to move, and a restarted ingress emits the same rows for the same input. A function gets one row at a
@@ -17,21 +17,22 @@ import pyarrow as pa
 from ..types.arrays import schema_of
 from ..types.errors import OperatorError
 from .batch import Batch
+from .event_time import EXPECTED, EventTime, is_event_time
 from .operator import PooledOperator
 from .output_rows import keep_rows
 
-__all__ = ["Filter", "FlatMap", "Map", "Select"]
+__all__ = ["STATELESS", "AssignEventTime", "Filter", "FlatMap", "Map", "Select", "assigned_time", "select_columns"]
 
 
 class _Stateless(PooledOperator):
-    """The common base. `blamed` is the user's function: errors name it."""
+    """The common base. `user_code` is the user's function: errors name it."""
 
     # Whether one row may become several, so that their order needs a level of `sub`.
     is_one_to_many = False
 
     def __init__(self, fn: Callable[..., Any], batch: bool, event_time: str | None = None) -> None:
         self.event_time = event_time
-        self.blamed = fn
+        self.user_code = fn
         self._fn = fn
         self._by_batch = batch
 
@@ -107,13 +108,13 @@ class Select(PooledOperator):
 
     def __init__(self, columns: Mapping[str, str | Callable[[Batch], Any]]) -> None:
         self._columns = columns
-        self.blamed = next((made for made in columns.values() if callable(made)), None)
+        self.user_code = next((made for made in columns.values() if callable(made)), None)
 
     def process(self, batch: Batch) -> Batch | None:
         made = {}
         for name, source in self._columns.items():
             if callable(source):
-                self.blamed = source
+                self.user_code = source
                 made[name] = source(batch)
             else:
                 made[name] = batch.column(source)
@@ -124,6 +125,48 @@ class Select(PooledOperator):
 
     def drop_partition(self, pid: int) -> None:
         pass
+
+
+class AssignEventTime(PooledOperator):
+    """Forwards rows unchanged; the ingress sets watermarks by their column `assigned.column`."""
+
+    def __init__(self, assigned: EventTime) -> None:
+        self.assigned = assigned
+        self.event_time = assigned.column
+
+    def process(self, batch: Batch) -> Batch | None:
+        column = self.assigned.column
+        if column not in batch.arrow.schema.names:
+            raise OperatorError(
+                f"event time is the column {column!r}; the rows have {', '.join(batch.arrow.schema.names)}",
+                batch.step or None,
+            )
+        kind = batch.column(column).type
+        if not is_event_time(kind):
+            raise OperatorError(f"event time {column!r} is {kind}; {EXPECTED}", batch.step or None)
+        return batch
+
+    def get_partition_state(self, pid: int) -> None:
+        return None
+
+    def drop_partition(self, pid: int) -> None:
+        pass
+
+
+STATELESS = (Map, FlatMap, Filter, Select, AssignEventTime)
+
+
+def assigned_time(factory: Any) -> EventTime | None:
+    """Return the event time that a step assigns; None if it is another step."""
+    return factory.args[0] if getattr(factory, "func", None) is AssignEventTime else None
+
+
+ALL_KEYS = "all keys"  # The key column of an exchange without columns: it is 0 in all rows.
+
+
+def zeros(batch: Batch) -> npt.NDArray[np.int8]:
+    """Return the column `ALL_KEYS`."""
+    return np.zeros(len(batch), np.int8)
 
 
 def select_columns(

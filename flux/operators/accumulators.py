@@ -20,7 +20,7 @@ import numpy.typing as npt
 from ..types.array_types import Bools, Float64s, Int64s, Slots
 from .running_values import Stretches
 
-__all__ = ["Accumulator", "Counts", "Extremes", "IntSums", "Moments", "Sums", "exact_floats"]
+__all__ = ["Accumulator", "Counts", "DecimalSums", "Extremes", "IntSums", "Moments", "Sums", "exact_floats"]
 
 ValueColumns = Mapping[str, npt.NDArray[Any]]
 Running = dict[str, npt.NDArray[Any]]
@@ -176,6 +176,58 @@ class IntSums(Accumulator):
             high[:], low[:] = carried(high, low)
             self._farthest = 1 << _LOW_BITS
         self._farthest += more
+
+
+class DecimalSums(Accumulator):
+    """Sums of decimals of 128 bits, exact, as four parts of 32 bits; a value is a row of four."""
+
+    _PARTS = ("part0", "part1", "part2", "part3")  # The least significant first; the last has the sign.
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, dict.fromkeys(self._PARTS, np.int64))
+
+    def add(self, values: ValueColumns, slots: Slots, x: npt.NDArray[Any]) -> None:
+        for i, part in enumerate(self._PARTS):
+            np.add.at(self.of(values, part), slots, x[:, i])
+
+    def running(self, values: ValueColumns, stretches: Stretches, x: npt.NDArray[Any], valid: Bools | None) -> Running:
+        x = x if valid is None else np.where(valid[:, None], x, 0)
+        running = {
+            part: stretches.cumulative_sums(x[:, i], self._before(values, stretches, part))
+            for i, part in enumerate(self._PARTS)
+        }
+        return self._store(values, stretches, running)
+
+    def make_canonical(self, values: ValueColumns) -> None:
+        for part, array in zip(self._PARTS, self._carried(values), strict=True):
+            self.of(values, part)[:] = array
+
+    def _carried(self, values: ValueColumns) -> list[Int64s]:
+        """Return the parts, of which all but the last are from 0 to 2**32 - 1."""
+        parts = [self.of(values, part) for part in self._PARTS]
+        for i in range(3):
+            carry, low = carried(parts[i + 1], parts[i])
+            parts[i : i + 2] = low, carry
+        return parts
+
+    def words(self, values: ValueColumns) -> tuple[Int64s, npt.NDArray[np.uint64], Bools]:
+        """Return the sums as high * 2**64 + low, and which are beyond the 38 digits of a decimal."""
+        parts = self._carried(values)
+        high = (parts[3] << _LOW_BITS) + parts[2]
+        low = (parts[1].view(np.uint64) << np.uint64(_LOW_BITS)) + parts[0].view(np.uint64)
+        most_high, most_low = divmod(10**38, 2**64)
+        beyond = (parts[3] != parts[3].astype(np.int32)) | (high > most_high) | (high < -most_high - 1)
+        beyond |= (high == most_high) & (low >= np.uint64(most_low))
+        beyond |= (high == -most_high - 1) & (low <= np.uint64(2**64 - most_low))
+        return high, low, beyond
+
+    def floats(self, values: ValueColumns) -> Float64s:
+        """Return the sums as floats; those that fit in 64 bits are rounded once."""
+        parts = self._carried(values)
+        low = (parts[1] << _LOW_BITS) + parts[0]
+        sign = low >> 63
+        fits = (parts[3] == sign) & (parts[2] == sign & _LOW_MASK)
+        return np.where(fits, low, sum(part * 2.0 ** (i * _LOW_BITS) for i, part in enumerate(parts)))
 
 
 class Extremes(Accumulator):

@@ -1,9 +1,18 @@
 """Aggregates: the user's specification, the state it needs, and the result.
 
 They are specified in a dict from the columns of the output: ``"count"``, or ``("sum", "amount")``, and likewise
-`count`, `min`, `max`, `avg` and `variance` of a column; ``("quantile", "amount", 0.99)``; and ``(function, "amount",
-"float64")`` or ``(function, ("price", "volume"), "float64")`` for a user's function. The function gets numpy arrays,
-such as `batch["amount"]`, of the rows in arrival order. Its result must depend on them alone.
+`count`, `count_distinct`, `first`, `last`, `min`, `max`, `avg` and `variance` of a column; ``("quantile", "amount",
+0.99)``; and ``(function, "amount", "float64")`` or ``(function, ("price", "volume"), "float64")`` for a user's
+function. The function gets numpy arrays, such as `batch["amount"]`, of the rows in arrival order. Its result must
+depend on them alone.
+
+`first` and `last` are those of any type by event time in windows of event time, and by row order elsewhere; of rows
+with one time, by row order. `min` and `max` are of numbers, dates, times, decimals, text (by its bytes in UTF-8) or
+bytes. `sum` of decimals is an exact decimal of 38 digits, and `avg` of decimals is a float.
+
+What they cost: `quantile`, a function, and `count_distinct` in a window keep the values of all rows until their windows
+close. A function is called once for each result, with all values. In a `GroupBy` they are kept for ever, and
+`count_distinct` keeps each distinct value. All others keep a few numbers, or one value, for each key.
 
 Nulls are left out, as in SQL; without a value that is not null, `count` is 0 and all others are null. A user's function
 sees nulls. NaN is a value; it makes every aggregate but `count` NaN. Infinities are values too, and a float that
@@ -23,20 +32,33 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ..types.arrays import ColumnError, schema_of
 from ..types.errors import OperatorError
 from ..types.to_python import UNREPRESENTABLE, format_value, to_python
-from .accumulators import Accumulator, Counts, Extremes, IntSums, Moments, Sums, ValueColumns, carried, exact_floats
+from .accumulators import (
+    Accumulator,
+    Counts,
+    DecimalSums,
+    Extremes,
+    IntSums,
+    Moments,
+    Sums,
+    ValueColumns,
+    carried,
+    exact_floats,
+)
+from .held_values import HeldValues
 from .row_groups import Groups
 from .running_values import Stretches
 
 __all__ = ["Aggregate", "KeptValues", "entry_name", "numbers_of", "parse_aggregates"]
 
-_SIMPLE = ("count", "sum", "min", "max", "avg", "variance")
+_SIMPLE = ("count", "sum", "min", "max", "avg", "variance", "first", "last", "count_distinct")
 _FORMS = (
-    '"count", ("sum", "column") and likewise count, min, max, avg, variance, ("quantile", "column", 0.5), or '
-    '(function, "column", "float64")'
+    f'"count", ("sum", "column") and likewise {", ".join(name for name in _SIMPLE if name != "sum")}, '
+    '("quantile", "column", 0.5), or (function, "column", "float64")'
 )
 # Maps an entry to its name in errors (its key, and its window if any), its partition, and its row, if it has one.
 AggregateOwner = Callable[[int], tuple[str, int, int | None]]
@@ -56,7 +78,7 @@ class Aggregate:
     @property
     def needs_values(self) -> bool:
         """Whether all values have to be kept, not only accumulators."""
-        return self.what == "quantile" or callable(self.what)
+        return self.what in ("quantile", "count_distinct") or callable(self.what)
 
     def type_for(self, rows: Any) -> Any:
         """Return the type of its column in the output, for input of this schema."""
@@ -65,34 +87,51 @@ class Aggregate:
                 raise ColumnError(f"aggregate {self.name!r}: no column {column!r}; there are {', '.join(rows.names)}")
         if callable(self.what):
             return self.detail
-        kinds = [rows.field(column).type for column in self.columns]
-        for column, kind in zip(self.columns, kinds, strict=True):
-            is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-            is_ordered = is_number or (pa.types.is_temporal(kind) and not pa.types.is_interval(kind))
-            fits = {"count": True, "min": is_ordered, "max": is_ordered}.get(self.what, is_number)
-            if not fits:
-                needed = "numbers, dates or times" if self.what in ("min", "max") else "numbers"
-                raise ColumnError(
-                    f"aggregate {self.name!r}: no {self.what} of {column!r}, which is {kind}; expected {needed}. Cast "
-                    f'it in the source, or by select(..., {column}=(function, "float64")) before the exchange'
-                )
-        if self.what == "count" or (self.what == "sum" and not pa.types.is_floating(kinds[0])):
+        if not self.columns:
             return pa.int64()
-        return kinds[0] if self.what in ("min", "max") else pa.float64()
+        kind = rows.field(self.columns[0]).type
+        needed = _expected(self.what, kind)
+        if needed is not None:
+            raise ColumnError(
+                f"aggregate {self.name!r}: no {self.what} of {self.columns[0]!r}, which is {kind}; expected {needed}. "
+                f'Cast it in the source, or by select(..., {self.columns[0]}=(function, "float64")) before the exchange'
+            )
+        if self.what in ("first", "last", "min", "max"):
+            return kind
+        if self.what in ("count", "count_distinct"):
+            return pa.int64()
+        if self.what == "sum" and not pa.types.is_floating(kind):
+            return pa.decimal128(38, kind.scale) if pa.types.is_decimal(kind) else pa.int64()
+        return pa.float64()
 
 
-def parse_aggregates(given: Any, *, values_kept: bool) -> tuple[Aggregate, ...]:
-    """Return the aggregates that a user specified; raise if one needs values and they are not kept."""
+def _expected(what: str, kind: Any) -> str | None:
+    """Return what an aggregate expects instead of a column of this type; None if it takes it."""
+    types = pa.types
+    is_number = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+    is_timed = types.is_temporal(kind) and not types.is_interval(kind)
+    if what in ("count", "first", "last"):
+        return None
+    if what in ("min", "max", "count_distinct"):
+        fits = is_number or is_timed or _is_held(kind)
+        return None if fits else "numbers, decimals of 128 bits, text, bytes, dates or times"
+    if what in ("sum", "avg"):
+        return None if is_number or types.is_decimal128(kind) else "numbers, or decimals of 128 bits"
+    return None if is_number else "numbers"
+
+
+def _is_held(kind: Any) -> bool:
+    """Whether values have an order and are no numbers."""
+    types = pa.types
+    is_text = types.is_string(kind) or types.is_large_string(kind)
+    return bool(is_text or types.is_binary(kind) or types.is_large_binary(kind) or types.is_decimal128(kind))
+
+
+def parse_aggregates(given: Any) -> tuple[Aggregate, ...]:
+    """Return the aggregates that a user specified."""
     if not isinstance(given, Mapping) or not given:
         raise ColumnError(f'aggregates is a dict such as {{"total": ("sum", "amount")}}; got {given!r:.100}')
-    found = tuple(_parse_one(name, value) for name, value in given.items())
-    for aggregate in found:
-        if aggregate.needs_values and not values_kept:
-            raise ColumnError(
-                f"aggregate {aggregate.name!r} needs all values of a key, which are not kept here. Use a TimeWindow, "
-                "or a flux.KeyedOperator"
-            )
-    return found
+    return tuple(_parse_one(name, value) for name, value in given.items())
 
 
 def _parse_one(name: Any, value: Any) -> Aggregate:
@@ -129,21 +168,43 @@ def numbers_of(column: Any) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] | N
         column = column.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
     elif pa.types.is_boolean(kind):
         column = column.cast(pa.uint8())
+    elif pa.types.is_decimal128(kind):
+        return _decimal_parts(column), valid
     return column.to_numpy(zero_copy_only=False), valid
 
 
-class KeptValues:
-    """The accumulators that aggregates need for rows of a schema; aggregates may share them."""
+def _decimal_parts(column: Any) -> npt.NDArray[np.int64]:
+    """Return decimals without nulls as rows of four parts of 32 bits, the least significant first."""
+    if not len(column):
+        return np.zeros((0, 4), np.int64)
+    words = np.frombuffer(column.buffers()[1], np.int32).reshape(-1, 4)[column.offset : column.offset + len(column)]
+    parts = words.astype(np.int64)
+    parts[:, :3] &= 2**32 - 1
+    return parts
 
-    def __init__(self, aggregates: Iterable[Aggregate], rows: Any, step: str) -> None:
+
+class KeptValues:
+    """The accumulators that aggregates need for rows of a schema; aggregates may share them.
+
+    With `counts_distinct`, `count_distinct` counts the rows that `add` and `running` get as `fresh`. Without it, that
+    aggregate is computed from all values, and not here.
+    """
+
+    def __init__(self, aggregates: Iterable[Aggregate], rows: Any, step: str, counts_distinct: bool = False) -> None:
         self._step = step
         self._kinds = {name: rows.field(name).type for aggregate in aggregates for name in aggregate.columns}
         self._rows: Counts | None = None
         self._of: dict[tuple[str, str], Accumulator] = {}
+        self._held: dict[tuple[str, str], HeldValues] = {}
+        self._distinct: dict[str, Counts] = {}
         for aggregate in aggregates:
             if not aggregate.needs_values:
                 self._add_accumulators(aggregate)
+            elif aggregate.what == "count_distinct" and counts_distinct:
+                [column] = aggregate.columns
+                self._distinct[column] = Counts(f"distinct {column}")
         self.all: list[Accumulator] = [*([self._rows] if self._rows is not None else []), *self._of.values()]
+        self.all += [*self._held.values(), *self._distinct.values()]
         self.fields = {name: dtype for accumulator in self.all for name, dtype in accumulator.fields.items()}
 
     def _add_accumulators(self, aggregate: Aggregate) -> None:
@@ -152,37 +213,55 @@ class KeptValues:
             return
         [column] = aggregate.columns
         kind, what = self._kinds[column], str(aggregate.what)
+        if what in ("first", "last") or (what in ("min", "max") and _is_held(kind)):
+            self._held.setdefault((what, column), HeldValues(f"{what} {column}", kind, what))
+            return
         if what == "variance":
             dtype = numbers_of(pa.array([], kind))[0].dtype
             self._of.setdefault(("moments", column), Moments(f"moments {column}", dtype))
             return
         self._of.setdefault(("count", column), Counts(f"count {column}"))
         if what in ("sum", "avg"):
-            made: Accumulator = Sums(f"sum {column}") if pa.types.is_floating(kind) else IntSums(f"sum {column}")
-            self._of.setdefault(("sum", column), made)
+            is_float, is_decimal = pa.types.is_floating(kind), pa.types.is_decimal(kind)
+            made = Sums if is_float else DecimalSums if is_decimal else IntSums
+            self._of.setdefault(("sum", column), made(f"sum {column}"))
         elif what in ("min", "max"):
             dtype = numbers_of(pa.array([], kind))[0].dtype
             self._of.setdefault((what, column), Extremes(f"{what} {column}", dtype, what == "max"))
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns that are read."""
-        return tuple(dict.fromkeys(column for _, column in self._of))
 
     def begin(self, values: ValueColumns, slots: npt.NDArray[np.int64]) -> None:
         """Initialise the slots of new keys."""
         for accumulator in self.all:
             accumulator.begin(values, slots)
 
-    def add(self, values: ValueColumns, slots: npt.NDArray[np.int64], columns: Mapping[str, Any]) -> None:
-        """Add rows; `columns` are, by name, numpy numbers and which rows have one."""
+    def add(
+        self,
+        values: ValueColumns,
+        slots: npt.NDArray[np.int64],
+        rows: pa.RecordBatch,
+        time: npt.NDArray[np.int64] | None = None,
+        fresh: Mapping[str, npt.NDArray[np.bool_]] | None = None,
+    ) -> None:
+        """Add rows, with their event times if these decide what is first and last."""
         if self._rows is not None:
             self._rows.add(values, slots, slots)
+        numbers = _Numbers(rows)
         for (_, column), accumulator in self._of.items():
-            x, valid = columns[column]
+            x, valid = numbers[column]
             accumulator.add(values, slots if valid is None else slots.compress(valid), x)
+        for (_, column), held in self._held.items():
+            x, at, when = rows.column(column), slots, time
+            if x.null_count:
+                valid = x.is_valid().to_numpy(zero_copy_only=False)
+                x, at, when = x.drop_null(), slots.compress(valid), None if time is None else time.compress(valid)
+            held.add(values, at, x, when)
+        for column, counts in self._distinct.items():
+            assert fresh is not None
+            counts.add(values, slots.compress(fresh[column]), slots)
 
-    def running(self, values: ValueColumns, groups: Groups, columns: Mapping[str, Any]) -> ValueColumns:
+    def running(
+        self, values: ValueColumns, groups: Groups, rows: pa.RecordBatch, fresh: Mapping[str, npt.NDArray[np.bool_]]
+    ) -> ValueColumns:
         """Add rows as `add` does; return the state of each row's key after that row, in row order."""
         stretches = Stretches(groups)
         back = np.empty(len(groups.row), np.int64)
@@ -190,11 +269,16 @@ class KeptValues:
         after: dict[str, npt.NDArray[Any]] = {}
         if self._rows is not None:
             after |= self._rows.running(values, stretches, groups.slot, None)
+        numbers = _Numbers(rows)
         for (_, column), accumulator in self._of.items():
-            x, valid = columns[column]
+            x, valid = numbers[column]
             if valid is not None:
                 x, valid = _scatter(x, valid), valid.take(groups.row)
-            after |= accumulator.running(values, stretches, x.take(groups.row), valid)
+            after |= accumulator.running(values, stretches, x.take(groups.row, axis=0), valid)
+        for (_, column), held in self._held.items():
+            after |= held.running(values, stretches, rows.column(column).take(pa.array(groups.row)), None)
+        for column, counts in self._distinct.items():
+            after |= counts.running(values, stretches, groups.slot, fresh[column].take(groups.row))
         return {name: array.take(back) for name, array in after.items()}
 
     def merge(
@@ -204,15 +288,22 @@ class KeptValues:
         for accumulator in self.all:
             accumulator.merge(into, at, later, slots)
 
-    def make_canonical(self, values: ValueColumns) -> None:
-        """Make the state of the same rows the same bytes, however the rows were batched."""
+    def pack(self, piece: dict[str, Any]) -> dict[str, Any]:
+        """Return a piece of state in the form that is sent: the same bytes for the same rows, however batched."""
+        held = {held.name: held.result(piece["values"]) for held in self._held.values()}
         for accumulator in self.all:
-            accumulator.make_canonical(values)
+            accumulator.make_canonical(piece["values"])
+        return {**piece, "held": pa.table(held)} if held else piece
 
-    def installed(self, values: ValueColumns, slots: npt.NDArray[np.int64]) -> None:
-        """Account for slots that were installed from another site's state."""
+    def installed(
+        self, values: ValueColumns, slots: npt.NDArray[np.int64], piece: Mapping[str, Any] | None = None
+    ) -> None:
+        """Account for slots whose values were replaced, by a piece of another site's state or by merged ones."""
         for accumulator in self.all:
             accumulator.installed(values, slots)
+        if piece is not None:
+            for held in self._held.values():
+                held.install(values, slots, piece["held"].column(held.name).combine_chunks())
 
     def result(self, aggregate: Aggregate, values: ValueColumns, owner: AggregateOwner) -> Any:
         """Return an aggregate of all entries of `values`, as an Arrow array; errors name the entry by `owner`."""
@@ -220,6 +311,10 @@ class KeptValues:
             assert self._rows is not None
             return pa.array(self._rows.of(values, "n"))
         [column] = aggregate.columns
+        if aggregate.what == "count_distinct":
+            return pa.array(self._distinct[column].of(values, "n"))
+        if (str(aggregate.what), column) in self._held:
+            return self._held[str(aggregate.what), column].result(values)
         if aggregate.what == "variance":
             return _variance(self._of["moments", column], values)
         n = self._of["count", column].of(values, "n")
@@ -238,20 +333,47 @@ class KeptValues:
             if isinstance(sums, Sums):
                 total = sums.of(values, "sum")
                 return pa.array(_one_nan(total / n if aggregate.what == "avg" else total), mask=n == 0)
+            if isinstance(sums, DecimalSums):
+                if aggregate.what == "avg":
+                    return pa.array(sums.floats(values) / n / 10.0 ** self._kinds[column].scale, mask=n == 0)
+                high, words, beyond = sums.words(values)
+                self._check_fits(aggregate, beyond & (n > 0), "38 digits", owner)
+                return _decimals(high, words, n == 0, self._kinds[column].scale)
             high, low = carried(sums.of(values, "high"), sums.of(values, "low"))
             if aggregate.what == "avg":
                 return pa.array(exact_floats(high, low) / n, mask=n == 0)
-        beyond = (high < -(2**31)) | (high >= 2**31)
+        self._check_fits(aggregate, (high < -(2**31)) | (high >= 2**31), "64 bits", owner)
+        return pa.array((high << 32) + low, mask=n == 0)
+
+    def _check_fits(
+        self, aggregate: Aggregate, beyond: npt.NDArray[np.bool_], width: str, owner: AggregateOwner
+    ) -> None:
         if beyond.any():
             entry, partition, row = owner(int(beyond.argmax()))
             raise OperatorError(
-                f"aggregate {aggregate.name!r}: the sum of {column!r} does not fit in 64 bits for {entry}. Cast the "
-                "column to floats before the step, or use avg, which is not limited to 64 bits",
+                f"aggregate {aggregate.name!r}: the sum of {aggregate.columns[0]!r} does not fit in {width} for "
+                f"{entry}. Cast the column to floats before the step, or use avg, which is not limited to {width}",
                 self._step,
                 partition,
                 row,
             )
-        return pa.array((high << 32) + low, mask=n == 0)
+
+
+class _Numbers(dict[str, Any]):
+    """The columns of rows as numpy numbers, each converted once."""
+
+    def __init__(self, rows: pa.RecordBatch) -> None:
+        self._rows = rows
+
+    def __missing__(self, name: str) -> Any:
+        self[name] = numbers_of(self._rows.column(name))
+        return self[name]
+
+
+def _decimals(high: Any, low: Any, is_null: Any, scale: int) -> Any:
+    words = np.stack([low.view(np.int64), high], axis=1)
+    whole = pa.Array.from_buffers(pa.decimal128(38, scale), len(words), [None, pa.py_buffer(words.tobytes())])
+    return pc.if_else(pa.array(is_null), pa.scalar(None, whole.type), whole)
 
 
 def entry_name(columns: Mapping[str, Any], names: Iterable[str], at: int) -> str:
@@ -267,7 +389,7 @@ def _show(one: Any) -> str:
 
 
 def _scatter(x: npt.NDArray[Any], valid: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
-    whole = np.zeros(len(valid), x.dtype)
+    whole = np.zeros((len(valid), *x.shape[1:]), x.dtype)
     whole[valid] = x
     return whole
 

@@ -1,7 +1,8 @@
 """Windows over the last rows of each key.
 
 `CountWindow` keeps the last `history` values of a key, in a ring beside the key, and emits their maximum and mean every
-`slide` rows. It is the second operator of the thesis's example (Thesis 2.2).
+`slide` rows. It is the second operator of the thesis's example (Thesis 2.2). For other aggregates the ring has the
+numbers of rows in a `ValueStore`.
 
 Whatever the batch boundaries, each window is summed by itself, from its oldest value to its newest. Sums of integers
 are exact, also beyond 64 bits. Floats are always added in this order, because their sum depends on it.
@@ -22,25 +23,37 @@ from ..model.operator import Context
 from ..types.array_types import Bools, Int64s
 from ..types.arrays import ColumnError
 from ..types.errors import OperatorError, PlanError
+from .aggregates import Aggregate, KeptValues, entry_name, parse_aggregates
+from .held_values import ValueStore
 from .keys import KeyTable, KeyTableOperator, check_keys
 from .row_groups import Groups, column_of, emitted_schema, group_by_slot, in_row_order, unknown_parameters
+from .value_log import Grouped
 
 __all__ = ["CountWindow"]
 
 _WRAPS_FROM = 2**63
 # A key keeps `history` values, and each window reads all of them; counts of rows have 64 bits.
 _MOST = {"history": 1 << 20, "slide": 1 << 62}
-_PARAMETERS = ("history", "slide", "value")
+_PARAMETERS = ("history", "slide", "value", "aggregates")
 
 AnyNumbers = npt.NDArray[Any]
 
 
 class CountWindow(KeyTableOperator):
-    """For each key, maximum and mean of the last `history` rows, emitted every `slide` rows.
+    """For each key, aggregates of the last `history` rows, emitted every `slide` rows.
+
+    >>> import flux
+    >>> flow = flux.Dataflow("loads")
+    >>> loads = flow.source(flux.sources.Table([{"host": "a", "load": load} for load in (3, 1, 4, 1)]))
+    >>> aggregates = {"oldest": ("first", "load"), "total": ("sum", "load")}
+    >>> loads.exchange("host").apply(CountWindow, history=3, aggregates=aggregates).sink(flux.sinks.Collect())
+    >>> flow.run(sites=2).table.to_pylist()
+    [{'host': 'a', 'oldest': 3, 'total': 8}, {'host': 'a', 'oldest': 1, 'total': 6}]
 
     The key is that of the exchange before it; nulls are a key like any other, and all NaN are one. Emits the key
-    columns, `max_<value>` and `avg_<value>`. A key's first window is emitted with its row number `history`; a window
-    that is not full emits nothing.
+    columns and `aggregates`, see `flux.operators.aggregates`; without them, `max_<value>` and `avg_<value>` of the
+    column `value`. A key's first window is emitted with its row number `history`; a window that is not full emits
+    nothing. Each window reads all its rows.
 
     A row whose value is null counts as a row, but its value is left out of maximum and mean, as in SQL. Both are null
     if no row of the window has a value. A NaN makes maximum and mean of its windows NaN.
@@ -56,6 +69,8 @@ class CountWindow(KeyTableOperator):
         # Errors in parameters are raised with the plan, not in the run. This instance never runs.
         self.open(Context(dict(parameters), step="CountWindow", key_columns=key_columns))
         value, fields = self._value, check_keys(key_columns, rows)
+        if self._aggregates:
+            return emitted_schema([*fields, *(pa.field(each.name, each.type_for(rows)) for each in self._aggregates)])
         if value not in rows.names:
             raise ColumnError(
                 f"value={value!r} must be a column of numbers; got {', '.join(rows.names)}. Set value='...'"
@@ -80,14 +95,26 @@ class CountWindow(KeyTableOperator):
                 raise PlanError(
                     f"step {self._step!r}: {name} is a number of rows, from 1 to {_MOST[name]:,}; got {given!r}"
                 )
+        self._aggregates: tuple[Aggregate, ...] = ()
+        self._rows: ValueStore | None = None
+        if "aggregates" in context.parameters:
+            self._parse_aggregates(context.parameters)
         if not isinstance(self._value, str):
             raise PlanError(f"step {self._step!r}: value is the name of a column; got {self._value!r}")
         if not self._key:
             raise PlanError(f"step {self._step!r}: CountWindow groups by its exchange's columns. Put one before it")
 
+    def _parse_aggregates(self, parameters: Mapping[str, Any]) -> None:
+        if "value" in parameters:
+            raise PlanError(f"step {self._step!r}: aggregates name their columns; leave value out")
+        try:
+            self._aggregates = parse_aggregates(parameters["aggregates"])
+        except ColumnError as error:
+            raise PlanError(f"step {self._step!r}: {error}") from error
+        self._columns = list(dict.fromkeys(column for each in self._aggregates for column in each.columns))
+
     def process(self, batch: Batch) -> Batch | None:
-        value, is_null = self._numbers(batch)
-        self._track_farthest(value)
+        value, is_null = self._keep_rows(batch) if self._aggregates else self._numbers(batch)
         keys = [batch.column(name) for name in self._key]
         if self._table is None:
             self._table = self._new_table(
@@ -103,6 +130,13 @@ class CountWindow(KeyTableOperator):
             grouped["is_null"] = is_null.take(groups.row)
         rank, count = self._count_rows(groups)
         due = np.flatnonzero(self._is_due(count))
+        if self._aggregates:
+            origin, order = in_row_order(groups.row.take(due), len(batch))
+            due = due.take(order)
+            ends = _Ends(due, groups.slot.take(due), rank.take(due), count.take(due))
+            made = self._aggregates_of(ends, grouped, batch, origin) if len(due) else None
+            self._update_ring(groups, grouped, count)
+            return None if made is None else batch.emit(made, origin)
         results = self._aggregate(_Ends(due, groups.slot.take(due), rank.take(due), count.take(due)), grouped)
         self._update_ring(groups, grouped, count)
         return self._emit(batch, groups.row.take(due), *results)
@@ -132,7 +166,54 @@ class CountWindow(KeyTableOperator):
         self._has_nulls |= isinstance(value, np.ma.MaskedArray)
         is_null = np.ma.getmaskarray(value) if self._has_nulls else None
         value = np.ma.getdata(value)
-        return value.astype(np.float64 if value.dtype.kind == "f" else np.int64, copy=False), is_null
+        value = value.astype(np.float64 if value.dtype.kind == "f" else np.int64, copy=False)
+        self._track_farthest(value)
+        return value, is_null
+
+    # Aggregates.
+
+    def _keep_rows(self, batch: Batch) -> tuple[Int64s, None]:
+        """Store the rows; return their numbers."""
+        if self._rows is None:
+            try:
+                for each in self._aggregates:
+                    each.type_for(batch.arrow.schema)
+            except ColumnError as error:
+                raise OperatorError(str(error), self._step) from error
+            self._rows = self._new_rows(batch.arrow.schema)
+        if self._table is not None:
+            self._rows.compact(self._table.values["ring"])
+        # A column of its own, so that rows have numbers even if no aggregate reads a column.
+        mark = pa.array(np.ones(len(batch), np.bool_))
+        return self._rows.add([mark, *map(batch.column, self._columns)]), None
+
+    def _new_rows(self, schema: pa.Schema) -> ValueStore:
+        self._schema = pa.schema([schema.field(name) for name in self._columns])
+        return ValueStore({"": pa.bool_(), **{field.name: field.type for field in self._schema}})
+
+    def _aggregates_of(self, ends: _Ends, grouped: Mapping[str, Any], batch: Batch, origin: Int64s) -> dict[str, Any]:
+        """Return the key columns and the aggregates of the windows with these ends."""
+        assert self._rows is not None
+        numbers = np.stack([self._before(ends, back, "ring", grouped) for back in range(self._history - 1, -1, -1)], 1)
+        rows = pa.record_batch(self._rows.take(numbers.reshape(-1)), names=["", *self._columns])
+        window = np.repeat(np.arange(len(ends.at)), self._history)
+        kept = KeptValues(self._aggregates, self._schema, self._step)
+        values = {name: np.zeros(len(ends.at), dtype) for name, dtype in kept.fields.items()}
+        kept.begin(values, np.arange(len(ends.at)))
+        kept.add(values, window, rows)
+        columns: dict[str, Any] = {name: batch.column(name).take(pa.array(origin)) for name in self._key}
+
+        def owner(at: int) -> tuple[str, int, int]:
+            row = origin[at]
+            return entry_name(columns, self._key, at), int(batch.partition[row]), int(batch.sn[row])
+
+        by_window = {name: rows.column(name) for name in self._columns}
+        logged = Grouped(by_window, window, np.arange(0, len(window) + 1, self._history))
+        for each in self._aggregates:
+            columns[each.name] = (
+                logged.result(each, columns, self._key) if each.needs_values else kept.result(each, values, owner)
+            )
+        return columns
 
     def _track_farthest(self, value: AnyNumbers) -> None:
         if value.dtype.kind == "i" and len(value):
@@ -218,13 +299,24 @@ class CountWindow(KeyTableOperator):
             unneeded = age >= np.minimum(count, self._history - 1)[:, None]
             for name in ("ring", "is_null"):
                 piece["values"][name][unneeded] = 0
+            if self._rows is not None:
+                # The numbers of rows differ from site to site: the rows are sent.
+                ring = piece["values"]["ring"]
+                piece["held"] = pa.table(self._rows.take(ring.reshape(-1)), names=["", *self._columns])
+                ring[:] = 0
             yield piece
 
     def install_partition_state(self, pid: int, state: Any) -> None:
         ring = state["values"]["ring"]
         if self._table is None:
             self._table = self._new_table(state["keys"].schema, ring.dtype)
-        self._track_farthest(ring.reshape(-1))
+        if "held" in state:
+            if self._rows is None:
+                self._rows = self._new_rows(state["held"].schema)
+            held = [column.combine_chunks() for column in state["held"].columns]
+            state["values"]["ring"] = self._rows.add(held).reshape(ring.shape)
+        else:
+            self._track_farthest(ring.reshape(-1))
         self._has_nulls |= bool(state["values"]["is_null"].any())
         self._table.install(pid, state)
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 from ..model.batch import Batch
 from ..model.operator import Context, PooledOperator
 from ..model.punctuation import Punctuation
+from ..types.array_types import Int64s
 from ..types.arrays import ColumnError
 from ..types.errors import PlanError
 from ..types.normalize import repeated
@@ -87,6 +88,16 @@ class Distinct(PooledOperator):
             closed = self._windowed.closed.take(self._table.partition.take(live))
             done = live.compress(self._table.values["window"].take(live) <= closed)
             self._table.delete(done, for_good=True)
+
+    @classmethod
+    def waits_for_watermarks(cls, parameters: Mapping[str, Any]) -> bool:
+        """Return whether keys are forgotten with their windows."""
+        return parameters.get("time") is not None
+
+    @classmethod
+    def in_time_from(cls, parameters: Mapping[str, Any], watermark: Int64s) -> Int64s | None:
+        """Return for each watermark the first instant that is not late; None without windows."""
+        return Windowed.in_time_from(parameters, watermark)
 
     def take_late(self) -> dict[int, int]:
         """Return the late-row counts that changed since the last call."""

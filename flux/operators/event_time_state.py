@@ -73,10 +73,11 @@ class EventClock:
         self.watermark[pid], self._late[pid] = BEFORE_TIME, 0
 
 
-def check_ms(name: str, value: Any) -> None:
-    """Raise unless a parameter is a valid length of a window: the ends of windows must fit in 64 bits."""
+def check_ms(name: str, value: Any) -> int:
+    """Return a length of a window; raise if it is invalid: the ends of windows must fit in 64 bits."""
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _LONGEST_MS:
         raise ColumnError(f"{name} is a whole number of milliseconds, from 1 to {_LONGEST_MS:,}; got {value!r}")
+    return value
 
 
 def check_time_column(name: str, rows: Any) -> None:
@@ -120,8 +121,7 @@ class Windowed:
                 "time, the column of event time, and size_ms, a whole number of milliseconds, are given both "
                 f"or neither; got time={time!r}, size_ms={size!r}"
             )
-        check_ms("size_ms", size)
-        return time, size
+        return time, check_ms("size_ms", size)
 
     @classmethod
     def check(cls, parameters: Mapping[str, Any], rows: Any) -> None:
@@ -129,6 +129,12 @@ class Windowed:
         time, _ = cls._settings(parameters)
         if time is not None:
             check_time_column(time, rows)
+
+    @classmethod
+    def in_time_from(cls, parameters: Mapping[str, Any], watermark: Int64s) -> Int64s | None:
+        """Return for each watermark the first instant that is not late; None without windows."""
+        time, size_ms = cls._settings(parameters)
+        return None if time is None else watermark // size_ms * size_ms
 
     def rows_in_time(self, batch: Batch) -> tuple[Int64s | None, Int64s]:
         """Return the rows that are not late, None for all, and the window of each; late ones are counted."""

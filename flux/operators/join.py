@@ -8,7 +8,7 @@ merged about as often as the state has doubled since the row arrived.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -56,7 +56,10 @@ class Join(PooledOperator):
     late row, itself below W, is still matched with all kept rows, and is counted (`report.late`). With any other column
     rows are kept until the end of the stream, because later rows may still be near them. The plan knows event time by
     ``event_time`` of sources, of `map` and `flat_map`, and of operators. It follows the column through `filter`,
-    `select` and `Distinct`, and knows the ``window_end`` of a `TimeWindow` or `SessionWindow`.
+    `select` and `Distinct`, and knows the ``window_end`` of a `TimeWindow` or `SessionWindow`. With `within=None` every
+    row is kept.
+
+    `OuterJoin` also emits rows that are in no pair, for ``how="left"``, ``"right"`` and ``"outer"``.
     """
 
     def __init__(self) -> None:
@@ -86,7 +89,7 @@ class Join(PooledOperator):
         new = self._run_of(rows, keyed.when, keyed.partition)
         self._add(new)
         floors = self._horizon.advance(arrived, punctuations)
-        probes = _NewRows(new, keyed.place, None if floors is None else floors[has_key], self._runs[-1])
+        probes = NewRows(new, keyed.place, None if floors is None else floors[has_key], self._runs[-1])
         found = [self._find_pairs(probes, run) for run in self._runs]
         self._forget()
         return self._emit(batch, probes, [some for some in found if len(some.new)])
@@ -161,7 +164,7 @@ class Join(PooledOperator):
 
     # Lookup.
 
-    def _find_pairs(self, new: _NewRows, run: SortedRun) -> _FoundPairs:
+    def _find_pairs(self, new: NewRows, run: SortedRun) -> FoundPairs:
         """Return the pairs of new rows with rows of a run that arrived before them; new rows may be in the run."""
         assert self._ticks is not None
         new_rows, kept_rows = run.candidates(new.run.word, self._ticks.reach)
@@ -173,24 +176,33 @@ class Join(PooledOperator):
         if run is new.within:
             near &= kept_rows < new.first_later.take(new_rows)
         fits = np.flatnonzero(near)
-        return _FoundPairs(run, new_rows.take(fits), kept_rows.take(fits))
+        return FoundPairs(run, new_rows.take(fits), kept_rows.take(fits))
 
-    def _emit(self, batch: Batch, new: _NewRows, found: list[_FoundPairs]) -> Batch | None:
+    def _emit(self, batch: Batch, new: NewRows, found: list[FoundPairs]) -> Batch | None:
         if not found:
             return None
+        left, right, place = self._pairs(new, found)
+        return batch.emit(self._columns(left, right), place)
+
+    def _columns(self, left: pa.RecordBatch, right: pa.RecordBatch) -> dict[str, Any]:
+        """Return the columns of pairs."""
         spec = self._spec
+        columns = [left.column(name) for name in spec.sides[0].names]
+        columns += [right.column(name) for name in spec.taken]
+        return dict(zip(spec.output.names, columns, strict=True))
+
+    def _pairs(self, new: NewRows, found: list[FoundPairs]) -> tuple[pa.RecordBatch, pa.RecordBatch, Int64s]:
+        """Return the rows of both sides, and where each pair is emitted, in the order of emission."""
         place = new.place.take(np.concatenate([some.new for some in found]))
         # Older runs come first, and in each run the rows of a side are in arrival order.
         before = [0, *np.cumsum([len(some.run) for some in found]).tolist()]
         order = in_order([place, np.concatenate([some.kept + far for some, far in zip(found, before, strict=False)])])
         left, right = (_rows_of(side, new, found, order) for side in (0, 1))
         place = place.take(order)
-        columns = [left.column(name) for name in spec.sides[0].names]
-        columns += [right.column(name) for name in spec.taken]
-        agree = _agree(spec, left, right)
+        agree = _agree(self._spec, left, right)
         if not agree.all():
-            columns, place = [column.filter(pa.array(agree)) for column in columns], place[agree]
-        return batch.emit(dict(zip(spec.output.names, columns, strict=True)), place)
+            left, right, place = left.filter(pa.array(agree)), right.filter(pa.array(agree)), place[agree]
+        return left, right, place
 
     # State.
 
@@ -205,22 +217,39 @@ class Join(PooledOperator):
             rows = pa.concat_batches([run.rows[side] for run in own])
             when = np.concatenate([run.when[run.left :] if side else run.when[: run.left] for run in own])
             for start in range(0, len(rows), _PIECE_ROWS):
-                piece = {"side": side, "rows": pa.Table.from_batches([rows.slice(start, _PIECE_ROWS)])}
+                piece = {"side": side, **self._piece_of(rows.slice(start, _PIECE_ROWS))}
                 if self._spec.column is None:
                     piece["sn"] = when[start : start + _PIECE_ROWS]
                 yield piece
+
+    def _piece_of(self, rows: pa.RecordBatch) -> dict[str, Any]:
+        """Return rows in the form that is sent to another site."""
+        return {"rows": pa.Table.from_batches([rows])}
+
+    def _installed_rows(self, state: Any) -> pa.RecordBatch:
+        """Return the rows of what `_piece_of` returned on another site."""
+        return state["rows"].combine_chunks().to_batches()[0]
+
+    def _no_rows(self, side: int) -> pa.RecordBatch:
+        schema = self._spec.sides[side]
+        return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], names=schema.names)
 
     def install_partition_state(self, pid: int, state: Any) -> None:
         if "horizon" in state:
             self._horizon.install(pid, state["horizon"])
             return
         side = state["side"]
-        rows = [_no_rows(schema) for schema in self._spec.sides]
-        [rows[side]] = state["rows"].combine_chunks().to_batches()
+        rows = [self._no_rows(0), self._no_rows(1)]
+        rows[side] = self._installed_rows(state)
         count = len(rows[side])
         column = self._spec.column
         when = np.asarray(state["sn"]) if column is None else times_of(rows[side].column(column))
         self._add(self._run_of((rows[0], rows[1]), when, np.full(count, pid, np.uint16)))
+
+    @classmethod
+    def waits_for_watermarks(cls, parameters: Mapping[str, Any]) -> bool:
+        """Return whether rows are kept until watermarks have passed their bound."""
+        return parameters["joined"].column is not None
 
     def take_late(self) -> dict[int, int]:
         return self._horizon.take_late()
@@ -238,7 +267,7 @@ class Join(PooledOperator):
 
 
 @dataclass(frozen=True)
-class _NewRows:
+class NewRows:
     """New rows: those of `run`, their places in the batch, and the floors in force when they arrived.
 
     They are the last ones of each side in the run `within`.
@@ -271,7 +300,7 @@ class _NewRows:
 
 
 @dataclass(frozen=True, slots=True)
-class _FoundPairs:
+class FoundPairs:
     """Pairs of new rows with rows of a run; the pairs of new rows of side 0 come first."""
 
     run: SortedRun
@@ -304,11 +333,7 @@ def _all_valid(rows: pa.RecordBatch, names: Sequence[str]) -> npt.NDArray[np.boo
     return valid
 
 
-def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], names=schema.names)
-
-
-def _rows_of(side: int, new: _NewRows, found: Sequence[_FoundPairs], order: Int64s) -> pa.RecordBatch:
+def _rows_of(side: int, new: NewRows, found: Sequence[FoundPairs], order: Int64s) -> pa.RecordBatch:
     """Return the rows of a side in the found pairs, new rows and those of runs, in this order."""
     parts: list[tuple[SortedRun, Int64s]] = []
     for some in found:

@@ -12,13 +12,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from ..types.arrays import ColumnError
 from ..types.errors import PlanError
 from ..types.hashing import tokens
 from ..types.normalize import describe_columns, repeated
+from .keys import check_keys
 
 _FARTHEST_ROWS = 2**62  # No two rows are further apart.
 _FARTHEST = 2**64 - 1  # Nor are two numbers of 64 bits.
 _LEAST = np.int64(-(2**63))
+_PRESERVED: dict[str, tuple[int, ...]] = {"inner": (), "left": (0,), "right": (1,), "outer": (0, 1)}
 _UNIT_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 
@@ -39,21 +42,34 @@ class JoinSpec:
     output: pa.Schema
     # Whether `column` is the event time of both sides: only then do watermarks apply to it.
     is_event_time: bool = False
+    # The sides whose rows are emitted also if they are in no pair.
+    preserved: tuple[int, ...] = ()
 
     @staticmethod
-    def of(left: pa.Schema, right: pa.Schema, on: Any, within: Any, suffix: str) -> JoinSpec:
-        """Return the join that a user specified; raise `PlanError` if it is invalid."""
-        ours, theirs = _keys(left, right, on)
+    def of(
+        left: pa.Schema,
+        right: pa.Schema,
+        on: Any,
+        within: Any,
+        suffix: str,
+        how: Any = "inner",
+        what: str = "join",
+    ) -> JoinSpec:
+        """Return the join, or `what` it is called, that a user specified; raise `PlanError` if it is invalid."""
+        ours, theirs = _keys(left, right, on, what)
         column, bound = _within(left, right, within)
+        preserved = _preserved(how, left, right, dict(zip(ours, theirs, strict=True)))
         taken = tuple(name for name in right.names if name not in theirs)
         fields = [field.remove_metadata() for field in left]
         for name in taken:
             called = f"{name}{suffix}" if name in left.names else name
             fields.append(right.field(name).with_name(called).remove_metadata())
+        if preserved:
+            fields = [field.with_nullable(True) for field in fields]
         twice = repeated([field.name for field in fields])
         if twice:
             raise PlanError(
-                f"join: a pair would have the columns {', '.join(map(repr, twice))} twice, because both sides have "
+                f"{what}: a pair would have the columns {', '.join(map(repr, twice))} twice, because both sides have "
                 "them. Give another suffix=, or rename them with select(new='old') before"
             )
         return JoinSpec(
@@ -64,7 +80,13 @@ class JoinSpec:
             bound=bound,
             taken=taken,
             output=pa.schema(fields),
+            preserved=preserved,
         )
+
+    @property
+    def is_unbounded(self) -> bool:
+        """Whether all rows that agree are pairs."""
+        return self.column is None and self.bound == _FARTHEST_ROWS
 
     def keys(self, side: int) -> tuple[str, ...]:
         """Return the columns of a side in which a pair agrees."""
@@ -78,6 +100,22 @@ class JoinSpec:
         # The distance of two signed numbers of 64 bits may need an unsigned one.
         later, earlier = np.maximum(a, b), np.minimum(a, b)
         return later.view(np.uint64) - earlier.view(np.uint64)
+
+
+def lookup_spec(left: pa.Schema, right: pa.Schema, on: Any, suffix: str, how: str) -> JoinSpec:
+    """Return the specification of a lookup; raise `PlanError` if it is invalid."""
+    spec = JoinSpec.of(left, right, on, None, suffix, how, what="lookup")
+    try:
+        check_keys(spec.ours, left)
+    except ColumnError as error:
+        raise PlanError(f"lookup: {error}") from error
+    for ours, theirs in zip(spec.ours, spec.theirs, strict=True):
+        kinds = left.field(ours).type, right.field(theirs).type
+        if kinds[0] != kinds[1]:
+            raise PlanError(
+                f"lookup(on=...): {ours!r} is {kinds[0]} here and {theirs!r} is {kinds[1]} there; make them alike"
+            )
+    return spec
 
 
 def times_of(column: Any) -> npt.NDArray[Any]:
@@ -98,39 +136,55 @@ def _as_list(on: Any) -> list[Any]:
     return list(on) if isinstance(on, Iterable) and not isinstance(on, Set) else [on]
 
 
-def _keys(left: pa.Schema, right: pa.Schema, on: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _keys(left: pa.Schema, right: pa.Schema, on: Any, what: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if isinstance(on, str):
         on = [on]
     named = list(on.items()) if isinstance(on, Mapping) else [(name, name) for name in _as_list(on)]
     if not named or not all(isinstance(name, str) for pair in named for name in pair):
         raise PlanError(
-            'join needs the columns in which rows agree, such as on="user", on=["user", "day"] or on={"user": "id"}; '
-            f"got on={on!r:.200}"
+            f'{what} needs the columns in which rows agree, such as on="user", on=["user", "day"] or '
+            f'on={{"user": "id"}}; got on={on!r:.200}'
         )
     pairs = dict(named)
     for ours, theirs in pairs.items():
         for which, schema, name in (("this", left, ours), ("the other", right, theirs)):
             if name not in schema.names:
                 raise PlanError(
-                    f"join(on=...): {which} stream has no column {name!r}; it has {describe_columns(schema)}"
+                    f"{what}(on=...): {which} stream has no column {name!r}; it has {describe_columns(schema)}"
                 )
         kinds = left.field(ours).type, right.field(theirs).type
         if kinds[0] != kinds[1] and not all(pa.types.is_integer(kind) for kind in kinds):
             raise PlanError(
-                f"join(on=...): {ours!r} is {kinds[0]} here and {theirs!r} is {kinds[1]} there; rows agree in columns "
-                "of the same type. Make them alike with select(...)"
+                f"{what}(on=...): {ours!r} is {kinds[0]} here and {theirs!r} is {kinds[1]} there; rows agree in "
+                "columns of the same type. Make them alike with select(...)"
             )
         tokens(pa.array([], kinds[0]))  # Raises if the type has no hash.
     return tuple(pairs), tuple(pairs.values())
 
 
+def _preserved(how: Any, left: pa.Schema, right: pa.Schema, on: Mapping[str, str]) -> tuple[int, ...]:
+    """Return the sides whose rows are emitted also without a pair."""
+    if not isinstance(how, str) or how not in _PRESERVED:
+        raise PlanError(f"join(how=...) is {', '.join(map(repr, _PRESERVED))}; got {how!r:.200}")
+    for ours, theirs in on.items():
+        kinds = left.field(ours).type, right.field(theirs).type
+        if 1 in _PRESERVED[how] and kinds[0] != kinds[1]:
+            raise PlanError(
+                f"join(how={how!r}): {ours!r} is {kinds[0]} here and {theirs!r} is {kinds[1]} there; a row of "
+                "the other stream without a pair has its own key. Make them alike with select(...)"
+            )
+    return _PRESERVED[how]
+
+
 def _within(left: pa.Schema, right: pa.Schema, within: Any) -> tuple[str | None, Any]:
+    if within is None:
+        return None, _FARTHEST_ROWS
     if isinstance(within, int) and not isinstance(within, bool) and within >= 0:
         return None, min(within, _FARTHEST_ROWS)
     if not isinstance(within, Mapping) or len(within) != 1:
         raise PlanError(
-            "join(within=...) is a number of input rows, or {column: bound} for a column of both streams, such as "
-            f'within={{"ts": timedelta(minutes=1)}}; got {within!r:.200}'
+            "join(within=...) is a number of input rows, None for all rows, or {column: bound} for a column of both "
+            f'streams, such as within={{"ts": timedelta(minutes=1)}}; got {within!r:.200}'
         )
     [(column, bound)] = within.items()
     for which, schema in (("this", left), ("the other", right)):

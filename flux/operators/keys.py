@@ -85,6 +85,12 @@ class KeyTable:
         self._compact_if_worthwhile()
         return self._table.find_or_insert(self._encode_columns(columns, further), partition)
 
+    def find(self, columns: Sequence[Any], partition: npt.NDArray[np.uint16]) -> Slots:
+        """Return the slot of each row's key, 0 where the table does not hold it."""
+        assert not self._further
+        self._compact_if_worthwhile()
+        return self._table.find(self._encode_columns(columns, ()), partition)
+
     def find_shifted(self, slots: Slots, by: int) -> Slots:
         """Return the slots of the same keys with the one further column increased by `by`; 0 where there is none."""
         assert self._further == 1

@@ -20,7 +20,7 @@ that are kept, for quantiles and a user's functions, are scanned at each waterma
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -32,30 +32,16 @@ import pyarrow as pa
 from ..model.batch import turn_order
 from ..types.array_types import Int64s, Pids, Slots
 from .agenda import Agenda
-from .aggregates import Aggregate, KeptValues, numbers_of
+from .aggregates import Aggregate
 from .key_order import in_order, order_numbers
-from .keys import KeyTable
-from .value_log import Grouped, ValueLog
+from .window_panes import ClosedWindows, WindowPanes
 
-__all__ = ["ClosedSessions", "SessionPanes"]
+__all__ = ["SessionPanes"]
 
 # Fields of each pane: the times of its earliest and its latest row, including those of panes that were merged into it;
 # whether no pane is known to follow it; and whether it follows the pane before it.
 _FIELDS = {"earliest": np.int64, "latest": np.int64, "is_last": np.bool_, "follows": np.bool_}
 _HORIZONS_PER_GAP = 8  # All panes are scanned so many times while event time advances by a gap.
-
-
-@dataclass(frozen=True)
-class ClosedSessions:
-    """Sessions that are over, in output order."""
-
-    keys: list[Any]
-    partition: Pids
-    earliest: Int64s
-    latest: Int64s
-    # The values of the accumulators for each session, and its rows, if they are kept.
-    values: Mapping[str, npt.NDArray[Any]]
-    logged: Grouped
 
 
 @dataclass(frozen=True)
@@ -67,18 +53,14 @@ class _PaneRuns:
     rank: Int64s
 
 
-class SessionPanes:
-    """The panes of all keys at a site."""
+class SessionPanes(WindowPanes):
+    """The panes of sessions."""
 
     def __init__(
-        self, step: str, key: Sequence[str], gap_ms: int, aggregates: Sequence[Aggregate], rows: pa.Schema
+        self, step: str, key: Sequence[str], aggregates: Sequence[Aggregate], rows: pa.Schema, gap_ms: int
     ) -> None:
-        self._key, self._gap_ms = tuple(key), gap_ms
-        self.kept = KeptValues(aggregates, rows, step)
-        kinds = {name: rows.field(name).type for name in key}
-        self._table = KeyTable(step, kinds, _FIELDS | self.kept.fields, further=1)
-        self._logged = list(dict.fromkeys(name for each in aggregates if each.needs_values for name in each.columns))
-        self._log = ValueLog(self._logged)
+        super().__init__(step, key, aggregates, rows, _FIELDS)
+        self._gap_ms = gap_ms
         # The slot of the pane that each pane follows, or 0 while none is known at this site.
         self._previous: Slots = np.zeros(0, np.int64)
         # The last panes by their latest rows.
@@ -87,29 +69,24 @@ class SessionPanes:
     # Rows.
 
     def add(self, rows: pa.RecordBatch, partition: Pids, instants: Int64s) -> None:
-        """Add rows, none of which is late, with their partitions and event times."""
-        columns = [rows.column(name) for name in self._key]
-        slots, new = self._table.find_or_insert(columns, partition, instants // self._gap_ms)
+        slots, new = self._find(rows, partition, instants // self._gap_ms)
         values = self._table.values
         if new.any():
             fresh, at = slots.compress(new), instants.compress(new)
             values["earliest"][fresh] = values["latest"][fresh] = at
             values["is_last"][fresh], values["follows"][fresh] = True, False
-            self.kept.begin(values, fresh)
             self._clear_previous(fresh)
             self._agenda.add(fresh, at)
         np.minimum.at(values["earliest"], slots, instants)
         np.maximum.at(values["latest"], slots, instants)
-        self.kept.add(values, slots, {name: numbers_of(rows.column(name)) for name in self.kept.columns})
-        self._log.add(slots, {name: rows.column(name) for name in self._logged})
+        self._accumulate(rows, slots, instants)
 
     # Time.
 
     def has_due(self, floor: int) -> bool:
-        """Return whether a pane may have its latest row at or before `floor`."""
         return self._agenda.earliest <= floor
 
-    def close(self, floor: Int64s) -> ClosedSessions | None:
+    def close(self, before: Int64s, floor: Int64s) -> ClosedWindows | None:
         """Delete and return the sessions whose latest row is at or before the floor of their partition."""
         latest, is_last = self._table.values["latest"], self._table.values["is_last"]
         due = self._agenda.take_due(int(floor.max()), latest, is_last)
@@ -120,7 +97,7 @@ class SessionPanes:
             due = due.compress(~waits)
         return self._close_due(due) if len(due) else None
 
-    def _close_due(self, due: Slots) -> ClosedSessions | None:
+    def _close_due(self, due: Slots) -> ClosedWindows | None:
         values = self._table.values
         after = self._table.find_shifted(due, 1)
         continues = after != 0
@@ -142,14 +119,14 @@ class SessionPanes:
         newest = newest.take(in_order([self._table.values["latest"].take(newest), *numbers]))
         return newest.take(turn_order(self._table.partition.take(newest)))
 
-    def _take_sessions(self, newest: Slots) -> ClosedSessions:
+    def _take_sessions(self, newest: Slots) -> ClosedWindows:
         runs = self._runs_of(newest)
         values = self._table.values
-        closed = ClosedSessions(
+        closed = ClosedWindows(
             self._table.keys_of(newest),
             self._table.partition.take(newest),
             values["earliest"].take(runs.slots[: len(newest)]),
-            values["latest"].take(newest),
+            values["latest"].take(newest) + self._gap_ms,
             self._merge_runs(runs),
             self._log.grouped(runs.slots, runs.session, len(newest)),
         )
@@ -198,14 +175,7 @@ class SessionPanes:
 
     def _delete(self, slots: Slots) -> None:
         self._table.values["is_last"][slots] = False
-        self._table.delete(slots, for_good=True)
-        self._delete_rows(slots)
-
-    def _delete_rows(self, slots: Slots) -> None:
-        if self._logged:
-            is_kept = np.ones(len(self._table.partition), np.bool_)
-            is_kept[slots] = False
-            self._log.keep(is_kept)
+        super()._delete(slots)
 
     def _clear_previous(self, slots: Slots) -> None:
         more = len(self._table.partition) - len(self._previous)
@@ -215,37 +185,15 @@ class SessionPanes:
 
     # State by partition.
 
-    def pieces(self, pid: int) -> Iterator[dict[str, Any]]:
-        """Yield the state of a partition, a piece at a time."""
-        for piece in self._table.pieces(pid):
-            self.kept.make_canonical(piece["values"])
-            yield piece
-        for logged, table in self._log.pieces(self._table.slots_of(pid)):
-            yield {**self._table.rows_piece(logged), "logged": table}
-
-    def install(self, pid: int, piece: Mapping[str, Any]) -> None:
-        """Install what `pieces` yielded on another site."""
-        if "logged" in piece:
-            slots, table = self._table.install_keys(pid, piece), piece["logged"]
-            columns = {name: table.column(name).combine_chunks() for name in table.schema.names}
-            self._log.add(slots.take(piece["at"]), columns)
-            return
-        slots = self._table.install(pid, piece)
-        self.kept.installed(self._table.values, slots)
+    def _installed(self, slots: Slots, values: Mapping[str, npt.NDArray[Any]]) -> None:
         self._clear_previous(slots)
-        following = slots.compress(piece["values"]["follows"])
+        following = slots.compress(values["follows"])
         # Pieces are in the order of keys and panes: the pane that is followed is in this piece or in an earlier one.
         self._previous[following] = self._table.find_shifted(following, -1)
-        is_last = piece["values"]["is_last"]
-        self._agenda.add(slots.compress(is_last), piece["values"]["latest"].compress(is_last))
+        self._agenda.add(slots.compress(values["is_last"]), values["latest"].compress(values["is_last"]))
 
-    def drop(self, pid: int) -> None:
-        """Forget a partition that has moved to another site."""
-        dropped = self._table.drop(pid)
+    def drop(self, pid: int) -> Slots:
+        dropped = super().drop(pid)
         self._table.values["is_last"][dropped] = False
         self._agenda.clear()
-        self._delete_rows(dropped)
-
-    def sizes(self) -> dict[int, int]:
-        """Return how many panes each partition has."""
-        return self._table.sizes()
+        return dropped

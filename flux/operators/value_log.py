@@ -1,6 +1,6 @@
 """Value log: rows that are kept whole, in arrival order, each with the slot of its key.
 
-It serves the aggregates that need all values: quantiles, and a user's functions.
+It serves the aggregates that need all values: quantiles, distinct values, and a user's functions.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from ..types.array_types import Int64s
 from ..types.arrays import ColumnError, to_arrow_array, to_numpy
 from ..types.errors import FluxError, OperatorError
 from .aggregates import Aggregate, entry_name, numbers_of
-from .key_order import in_order
+from .key_order import begins_of, in_order, order_numbers
 from .keys import piece_slices
 
-__all__ = ["Grouped", "ValueLog", "made_by_user"]
+__all__ = ["Grouped", "ValueLog"]
 
 
 _LARGE_GROUP = 24  # With a mean of so many values, sorting each group by itself is faster than sorting all together.
@@ -62,10 +62,12 @@ class ValueLog:
         begins = np.concatenate([[0], np.cumsum(np.bincount(group, minlength=count))])
         return Grouped({name: column.take(places) for name, column in columns.items()}, group.take(order), begins)
 
-    def keep(self, is_kept: npt.NDArray[np.bool_]) -> None:
-        """Forget the rows of all slots for which `is_kept` does not hold."""
+    def forget(self, slots: Int64s, capacity: int) -> None:
+        """Forget the rows of these slots, all of which are below `capacity`."""
         if not self._slots:
             return
+        is_kept = np.ones(capacity, np.bool_)
+        is_kept[slots] = False
         logged, columns = self._whole()
         chosen = is_kept.take(logged)
         if not chosen.all():
@@ -84,6 +86,12 @@ class ValueLog:
             places = chosen[some]
             taken = {name: column.take(pa.array(places)) for name, column in columns.items()}
             yield logged.take(places), pa.table(taken)
+
+    def install(self, slots: Int64s, piece: Mapping[str, Any]) -> None:
+        """Keep the rows that `pieces` yielded on another site; `slots` are those of the keys of the piece."""
+        table = piece["logged"]
+        columns = {name: table.column(name).combine_chunks() for name in table.schema.names}
+        self.add(slots.take(piece["at"]), columns)
 
 
 def _sorted_within(
@@ -128,6 +136,26 @@ class Grouped:
             made = function(*(to_numpy(column.slice(start, stop - start)) for column in columns))
             yield None if made is np.ma.masked else made
 
+    def result(self, aggregate: Aggregate, columns: Mapping[str, Any], key: Sequence[str]) -> Any:
+        """Return an aggregate of each group; `key` are the columns of `columns` that identify a group in errors."""
+        if callable(aggregate.what):
+            return _made_by_user(aggregate, self, columns, key)
+        if aggregate.what == "quantile":
+            return self.quantile(aggregate.columns[0], aggregate.detail)
+        return self.count_distinct(aggregate.columns[0])
+
+    def count_distinct(self, name: str) -> Any:
+        """Return how many distinct values a column has in each group."""
+        column, group = self._columns[name], self._group
+        if column.null_count:
+            group = group.compress(column.is_valid().to_numpy(zero_copy_only=False))
+            column = column.drop_null()
+        number = order_numbers(column)[0]
+        order = in_order([group, number])
+        group = group.take(order)
+        first = begins_of([group, number.take(order)])
+        return pa.array(np.bincount(group.take(first), minlength=len(self._begins) - 1))
+
     @np.errstate(invalid="ignore", over="ignore")
     def quantile(self, name: str, fraction: float) -> Any:
         """Return the quantile of a column in each group, interpolated linearly; null without values."""
@@ -158,7 +186,7 @@ class Grouped:
         return pa.array(quantiles, mask=sizes == 0)
 
 
-def made_by_user(aggregate: Aggregate, logged: Grouped, columns: Mapping[str, Any], key: Sequence[str]) -> Any:
+def _made_by_user(aggregate: Aggregate, logged: Grouped, columns: Mapping[str, Any], key: Sequence[str]) -> Any:
     """Return the results of the user's function for all groups; errors name the function and the group.
 
     `key` are the columns of `columns` that identify a group.

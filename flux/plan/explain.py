@@ -37,6 +37,7 @@ def _lines(plan: Plan, sources: Sequence[str], sinks: Sequence[str]) -> Iterator
     yield from ("", f"stage 0, {INGRESS}")
     yield from (f"  source {number + 1}: {name}" for number, name in enumerate(sources))
     yield from _steps(plan.first, is_ingress=True)
+    yield from _ingress_advice(plan.first)
     yield from _edges(plan, 0)
     view = plan.view()
     for stage, segment in enumerate(plan.segments, 1):
@@ -47,6 +48,8 @@ def _lines(plan: Plan, sources: Sequence[str], sinks: Sequence[str]) -> Iterator
     for number, (stage, name) in enumerate(zip(plan.sink_stages, sinks, strict=True)):
         order = "as rows arrive" if number in plan.unordered_sinks else "in order"
         yield from ("", f"stage {stage}, {EGRESS}: sink {name}, {order}")
+    for note in plan.notes:
+        yield from ("", f"warning: {note}")
 
 
 def describe_sites(plan: Plan) -> str:
@@ -93,6 +96,13 @@ def _steps(segment: Segment, is_ingress: bool = False) -> Iterator[str]:
         yield f"  {place_name(segment, parent, is_ingress)} -> {place_name(segment, number, is_ingress)}: {emits}"
         if step.kept is not None:
             yield f"    keeps its rows until the end of the stream: {step.kept.why}"
+
+
+def _ingress_advice(first: Segment) -> Iterator[str]:
+    if first.steps:
+        names = ", ".join(place_name(first, number, is_ingress=True) for number in range(len(first.steps)))
+        yield f"  all rows pass {names} in the one ingress process; to spread that over the sites, put"
+        yield '  exchange(by="any") before it'
 
 
 def _edges(plan: Plan, stage: int) -> Iterator[str]:

@@ -52,7 +52,10 @@ class Input:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ExchangeNode:
-    """A new segment begins. If its inputs have different columns, `sides` are their schemas."""
+    """A new segment begins. If its inputs have different columns, `sides` are their schemas.
+
+    If it `takes_skipped`, its input is the rows that were skipped in all segments that do not follow such an exchange.
+    """
 
     number: int
     inputs: tuple[Input, ...]
@@ -61,10 +64,13 @@ class ExchangeNode:
     availability: Availability | None
     order: Order
     sides: tuple[pa.Schema, ...] = ()
+    takes_skipped: bool = False
 
     @property
     def title(self) -> str:
         """Its name in messages, much as the user wrote it."""
+        if self.takes_skipped:
+            return "skipped()"
         route = self.inputs[0].route
         arguments = [*map(repr, self.columns), *([] if route.by == "hash" else [f"by={route.by!r}"])]
         return f"{'join' if self.sides else 'exchange'}({', '.join(arguments)})"

@@ -20,7 +20,8 @@ import pyarrow as pa
 
 from ..exchange.routes import Route
 from ..exchange.stage_output import OutputEdge
-from ..model.operator import OperatorStep
+from ..model.operator import OperatorStep, operator_class
+from ..model.stateless import STATELESS
 from ..protocols.messages import View
 from ..types.errors import PlanError
 from .policy import Policy
@@ -94,6 +95,7 @@ class Plan:
     edges: tuple[Edge, ...] = ()
     sinks: int = 1
     unordered_sinks: frozenset[int] = frozenset()
+    notes: tuple[str, ...] = ()  # Warnings about the whole.
 
     def __post_init__(self) -> None:
         for name in ("sites", "standby", "pool_rows", "rebuild_at_once"):
@@ -140,6 +142,12 @@ class Plan:
         """site-1 to site-N; standbys continue the numbering."""
         return tuple(f"site-{i + 1}" for i in range(self.sites + self.standby))
 
+    @property
+    def stateful_steps(self) -> tuple[str, ...]:
+        """The names of the steps that may hold state: all but those of `map`, `flat_map`, `filter` and `select`."""
+        steps = [step for segment in (self.first, *self.segments) for step in segment.steps]
+        return tuple(step.name for step in steps if not isinstance(operator_class(step.factory, step.name), STATELESS))
+
     def segment(self, stage: int) -> Segment:
         """Return the segment of a stage; that of the ingress is `first`."""
         return self.first if stage == 0 else self.segments[stage - 1]
@@ -150,10 +158,14 @@ class Plan:
 
     def warnings(self) -> Iterator[str]:
         """Yield the warnings that a run logs at its start."""
+        yield from self.notes
         for stage in self.stages:
             for step in self.segment(stage).steps:
                 if step.kept is not None and step.kept.warning:
                     yield f"dataflow {self.name!r}, stage {stage}, {step.name}: it {step.kept.warning}"
+                shared = getattr(step.factory, "shares_state", None)
+                if shared is not None and step.key_columns:
+                    yield f"dataflow {self.name!r}, stage {stage}, {step.name}: it {shared}"
 
     def outputs(self, stage: int) -> tuple[int, ...]:
         """Return the edges out of a stage."""

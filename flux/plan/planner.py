@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..exchange.routes import Route
+from ..model.operator import OperatorStep
+from ..model.skipped_rows import SKIPPED_SCHEMA, SkippedRows
 from ..types.errors import PlanError
 from .graph import ExchangeNode, FlowNode, Input, Order, SourceNode, StepNode, root_of, upstream_of
 from .plan import INPUT, Availability, Edge, Plan, Segment
+
+_SKIPPED = OperatorStep(SkippedRows, {}, "skipped", key_columns=(), partitions=1, level=0, output=SKIPPED_SCHEMA)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +39,7 @@ class Logical:
         reached = _reached_nodes(self.endings)
         self._check_all_reached(reached)
         layout = _Layout(reached)
-        edges = [layout.edge(each, stage) for stage, node in layout.exchanges for each in node.inputs]
+        edges = [edge for stage, node in layout.exchanges for edge in layout.edges(stage, node)]
         last = len(layout.exchanges) + 1
         for sink, ending in enumerate(self.endings):
             edges += [layout.edge(Input(tail=tail, route=Route()), last + sink) for tail in ending.tails]
@@ -78,6 +82,10 @@ class _Layout:
                 steps = self._steps.setdefault(self.stage(node), [])
                 self._place[node] = len(steps)
                 steps.append(node)
+        after = _after_skipped(reached)
+        # The stages whose skipped rows are a stream: each gets a step for them.
+        stages = [0, *(stage for stage, node in self.exchanges if node not in after)] if after else []
+        self._skipping = [stage for stage in stages if stage in self._steps] or stages[:1]
 
     def stage(self, node: FlowNode) -> int:
         """Return the stage of a node; sources are in the ingress."""
@@ -92,10 +100,12 @@ class _Layout:
     def tree(self, stage: int) -> dict[str, Any]:
         """Return the steps of a segment, and the place from which each takes its rows."""
         nodes = self._steps.get(stage, [])
-        return {
-            "steps": tuple(node.step for node in nodes),
-            "parents": tuple(self.place(node.parent) for node in nodes),
-        }
+        steps, parents = [node.step for node in nodes], [self.place(node.parent) for node in nodes]
+        if stage in self._skipping:
+            partitions = 1 if stage == 0 else dict(self.exchanges)[stage].partitions
+            steps.append(replace(_SKIPPED, partitions=partitions))
+            parents.append(INPUT)
+        return {"steps": tuple(steps), "parents": tuple(parents)}
 
     def segment(self, stage: int, node: ExchangeNode, availability: Availability) -> Segment:
         """Return the segment after an exchange."""
@@ -108,6 +118,13 @@ class _Layout:
             **self.tree(stage),
         )
 
+    def edges(self, stage: int, node: ExchangeNode) -> list[Edge]:
+        """Return the edges into the stage of an exchange."""
+        if not node.takes_skipped:
+            return [self.edge(each, stage) for each in node.inputs]
+        taps = ((producer, len(self._steps.get(producer, []))) for producer in self._skipping)
+        return [Edge(producer=producer, tap=tap, consumer=stage, route=Route()) for producer, tap in taps]
+
     def edge(self, taken: Input, consumer: int) -> Edge:
         """Return the edge by which a stage gets the rows of an input."""
         producer = self.stage(taken.tail)
@@ -118,5 +135,18 @@ class _Layout:
 def _reached_nodes(endings: Iterable[Ending]) -> list[FlowNode]:
     """Return every node that a sink gets rows from, in the order of creation: upstream nodes first."""
     found = upstream_of(tail for ending in endings for tail in ending.tails)
-    # Sources are numbered on their own, and are first.
-    return sorted(found, key=lambda node: (not isinstance(node, SourceNode), node.number))
+    # Sources are numbered on their own, and are first. What takes skipped rows takes them of all others, and is last.
+    in_order = sorted(found, key=lambda node: (not isinstance(node, SourceNode), node.number))
+    after = _after_skipped(in_order)
+    return [node for node in in_order if node not in after] + [node for node in in_order if node in after]
+
+
+def _after_skipped(in_order: Sequence[FlowNode]) -> set[FlowNode]:
+    """Return the nodes that get skipped rows, directly or not."""
+    found = set[FlowNode]()
+    for node in in_order:
+        inputs = [each.tail for each in node.inputs] if isinstance(node, ExchangeNode) else []
+        inputs += [node.parent] if isinstance(node, StepNode) else []
+        if any(each in found for each in inputs) or (isinstance(node, ExchangeNode) and node.takes_skipped):
+            found.add(node)
+    return found

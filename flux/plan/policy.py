@@ -1,4 +1,4 @@
-"""The policy of a run for rows that an operator rejects, and for overload."""
+"""The policy of a run for rows that an operator rejects, for overload, and for code that is stuck."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from ..types.errors import PlanError
 OnError = Literal["stop", "skip"]
 OnOverload = Literal["wait", "shed"]
 
+STUCK_AFTER_S = 30.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
@@ -18,7 +20,8 @@ class Policy:
 
     `on_error`: a row for which an operator raises stops the run, or is skipped and counted. `on_overload`: when rows
     arrive faster than they are processed the source waits, or rows are shed at the ingress and counted. With
-    `max_latency_ms` only as many rows are in flight as pass through the dataflow in that time.
+    `max_latency_ms` only as many rows are in flight as pass through the dataflow in that time. Code of the user that
+    has not returned after `stuck_after_s` is reported.
 
     >>> Policy(on_error="ignore")
     Traceback (most recent call last):
@@ -28,11 +31,15 @@ class Policy:
     on_error: OnError = "stop"
     on_overload: OnOverload = "wait"
     max_latency_ms: float | None = None
+    stuck_after_s: float = STUCK_AFTER_S
 
     def __post_init__(self) -> None:
         for name, choices in (("on_error", ("stop", "skip")), ("on_overload", ("wait", "shed"))):
             if getattr(self, name) not in choices:
                 raise PlanError(f"{name} is {' or '.join(map(repr, choices))}, got {getattr(self, name)!r}")
+        after_s = self.stuck_after_s
+        if isinstance(after_s, bool) or not isinstance(after_s, int | float) or not after_s > 0:
+            raise PlanError(f"stuck_after_s is a number of seconds above 0, got {after_s!r}")
         limit = self.max_latency_ms
         if limit is None:
             return

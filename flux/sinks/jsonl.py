@@ -1,7 +1,8 @@
 """The sink `Jsonl`: the output as lines of JSON, appended to a file.
 
-A small note file beside it says how many of its bytes are valid, and up to which position they go. The note is replaced
-when the lines are on the disk; the next egress cuts off lines that are not in the note.
+A small note file beside it says which run owns the file, how many of its bytes are valid, and up to which position they
+go. The note is replaced when the lines are on the disk; the next egress cuts off lines that are not in the note. The
+file is locked while an egress has it open.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..storage.disk import append, disk_error, replace_file, sync_directory
-from ..types.errors import FluxError, PlanError
+from ..types.errors import FluxError, PlanError, SinkError
 from ..types.to_python import format_value
-from .claim import foreign_output, run_token
+from .claim import Claim, changed_output, foreign_output, in_use, lock, taken_over
 from .sink import Sink
 
 _NAME = "flux.sinks.Jsonl"
@@ -33,8 +34,9 @@ class Jsonl(Sink):
     form in JSON: bytes are base64, times ISO 8601, decimals and others text; NaN and infinities are null. A time
     outside the years 1 to 9999 is an error.
 
-    A file that another run has written is an error unless `overwrite` is set. The position of the output is kept beside
-    it, in ``.NAME.flux``.
+    A file that another run has written is an error unless `overwrite` is set. One to which another run writes is an
+    error in any case, and so is one that is removed, renamed or changed during the run. Its owner and the position of
+    the output are kept beside it, in ``.NAME.flux``, which is removed at the end of the stream.
     """
 
     blocks = True
@@ -46,58 +48,108 @@ class Jsonl(Sink):
         self._fd = -1
         self._size = 0
         self._upto = 0
-        self._run = ""
+        self._claim: Claim | None = None
 
     def open(self, directory: Path) -> int | None:
         try:
-            self._run = run_token(directory)
+            self._claim = Claim(directory)
+            if (ended_upto := self._claim.ended_upto) is not None:
+                return ended_upto
+            if self._path.is_dir():
+                raise PlanError(f"{_NAME}: {self._path} is a directory; give the path of a file")
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            note = json.loads(self._note.read_bytes()) if self._note.exists() else {}
-            if note.get("run") == self._run:
-                self._size, self._upto = note["bytes"], note["upto"]
-            else:
-                self._claim()
             self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            size = os.fstat(self._fd).st_size
-            if size < self._size:
-                raise FluxError(
-                    f"{_NAME}: {self._path} has {size:,} bytes, but {self._size:,} were written and acknowledged: "
-                    "it was cut or replaced during the run, and that output is gone. Run the flow again"
-                )
-            os.ftruncate(self._fd, self._size)
-            sync_directory(self._path.parent)  # Lines are durable only if the file's name is.
-            self._write_note()
+            try:
+                self._take_possession(self._claim)
+            except BaseException:
+                os.close(self._fd)
+                self._fd = -1
+                raise
         except OSError as error:
             raise disk_error(_NAME, self._path, error, _KEPT) from error
         return self._upto
 
+    def _take_possession(self, claim: Claim) -> None:
+        note = self._read_note()
+        if not lock(self._fd):
+            raise in_use(_NAME, self._path, note.get("owner"))
+        size = os.fstat(self._fd).st_size
+        if note.get("run") == claim.run:
+            self._size, self._upto = note["bytes"], note["upto"]
+        elif claim.is_made:
+            raise taken_over(_NAME, self._path, note.get("owner")) if note else self._changed("was removed")
+        elif size and not self._overwrite:
+            whose = f", of a run that did not end ({note['owner']})" if "owner" in note else ""
+            raise foreign_output(_NAME, self._path, f"is there already and not empty{whose}")
+        if size < self._size:
+            raise self._changed(f"has {size:,} bytes, but {self._size:,} were written and acknowledged: it was cut")
+        os.ftruncate(self._fd, self._size)
+        sync_directory(self._path.parent)  # Lines are durable only if the file's name is.
+        self._write_note(claim)
+        claim.make()
+
     def write(self, rows: pa.RecordBatch, after: int, upto: int) -> None:
         lines = _lines(_readable(rows), f"the output of the input {after + 1:,} to {upto:,}")
+        assert self._claim is not None
         try:
+            self._check_owner(self._claim)
             append(self._fd, lines, self._size)
             os.fsync(self._fd)
+            self._check_name()  # Lines of a file without a name are not durable, and not acknowledged.
             self._size += len(lines)
             self._upto = upto
-            self._write_note()
+            self._write_note(self._claim)
         except OSError as error:
             raise disk_error(_NAME, self._path, error, _KEPT) from error
 
     def close(self) -> None:
-        if self._fd >= 0:
+        if self._fd < 0:
+            return
+        assert self._claim is not None
+        try:
+            self._check_owner(self._claim)
+            self._claim.end(self._upto)
+            self._note.unlink(missing_ok=True)
+        except OSError as error:
+            raise disk_error(_NAME, self._path, error, _KEPT) from error
+        finally:
             os.close(self._fd)
             self._fd = -1
 
-    def _claim(self) -> None:
-        if self._path.is_dir():
-            raise PlanError(f"{_NAME}: {self._path} is a directory; give the path of a file")
-        if self._path.exists() and self._path.stat().st_size:
-            if not self._overwrite:
-                raise foreign_output(_NAME, self._path, "is there already and not empty")
-            os.truncate(self._path, 0)
+    # Whose file it is.
 
-    def _write_note(self) -> None:
+    def _check_owner(self, claim: Claim) -> None:
+        """Raise if the file is not as this run left it."""
+        self._check_name()
+        note = self._read_note()
+        if note.get("run") != claim.run:
+            raise taken_over(_NAME, self._path, note.get("owner")) if note else self._changed("has lost its note")
+        size = os.fstat(self._fd).st_size
+        if size != self._size:
+            raise self._changed(f"has {size:,} bytes, but {self._size:,} were written: it was changed")
+
+    def _check_name(self) -> None:
+        try:
+            named = self._path.stat()
+        except FileNotFoundError:
+            raise self._changed("was removed or renamed") from None
+        opened = os.fstat(self._fd)
+        if (named.st_dev, named.st_ino) != (opened.st_dev, opened.st_ino):
+            raise self._changed("was replaced by another file")
+
+    def _changed(self, what: str) -> SinkError:
+        return changed_output(_NAME, self._path, what)
+
+    def _read_note(self) -> dict[str, Any]:
+        try:
+            note: dict[str, Any] = json.loads(self._note.read_bytes())
+        except FileNotFoundError:
+            return {}
+        return note
+
+    def _write_note(self, claim: Claim) -> None:
         # Not forced to the disk: only the next egress of this run reads it, and a loss of power ends the run.
-        note = {"run": self._run, "bytes": self._size, "upto": self._upto}
+        note = {"run": claim.run, "owner": claim.owner, "bytes": self._size, "upto": self._upto}
         replace_file(self._note, json.dumps(note).encode(), fsync=False)
 
 

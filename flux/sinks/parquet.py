@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
+from typing import Any
 
 import msgpack
 import pyarrow as pa
@@ -19,9 +20,9 @@ import pyarrow.parquet as pq
 
 from ..storage.disk import disk_error, sync_directory
 from ..storage.journal import Journal, Record
-from ..types.errors import FluxError, PlanError
+from ..types.errors import FluxError, PlanError, SinkError
 from ..wire.batches import batch_bytes
-from .claim import foreign_output, run_token
+from .claim import Claim, changed_output, foreign_output, taken_over
 from .sink import Sink, check_alike
 
 _NAME = "flux.sinks.Parquet"
@@ -38,11 +39,12 @@ class Parquet(Sink):
 
     The order of names is the order of rows. A file has at most `file_rows` rows, and rows become readable within about
     `flush_every_s` seconds; they are on the disk (fsync) before they are acknowledged. If the whole run is killed, rows
-    that were not readable yet are left in ``.flux-open``.
+    that were not readable yet are left in ``.flux-open``, which says whose they are; the end of the stream removes it.
 
     The step before it must declare its `output`.
 
-    A directory that holds anything else is an error; with `overwrite`, the files of another run are removed.
+    A directory that holds anything else is an error; with `overwrite`, the files of another run are removed. One to
+    which another run writes is an error in any case, and so are files that are removed before the stream has ended.
     """
 
     blocks = True
@@ -62,8 +64,10 @@ class Parquet(Sink):
         self._directory = Path(directory)
         self._file_rows = file_rows
         self._overwrite = overwrite
-        self._run = ""
+        self._claim: Claim | None = None
         self._journal: Journal | None = None
+        self._journal_inode = (0, 0)
+        self._parts = 0
         self._upto = 0
         self._flushed_upto = 0
         self._buffered: list[pa.RecordBatch] = []
@@ -79,9 +83,11 @@ class Parquet(Sink):
 
     def open(self, directory: Path) -> int | None:
         try:
-            self._run = run_token(directory)
+            self._claim = Claim(directory)
+            if (ended_upto := self._claim.ended_upto) is not None:
+                return ended_upto
             self._directory.mkdir(parents=True, exist_ok=True)
-            self._open_directory()
+            self._open_directory(self._claim)
         except OSError as error:
             raise disk_error(_NAME, self._directory, error, _KEPT) from error
         self.flush()
@@ -92,6 +98,7 @@ class Parquet(Sink):
             check_alike(self._schema, rows.schema)
         self._schema = rows.schema
         assert self._journal is not None
+        self._check_owner()
         try:
             self._journal.append(msgpack.packb([upto, batch_bytes(rows)]))
         except FluxError as error:
@@ -104,33 +111,58 @@ class Parquet(Sink):
         """Write the buffered rows to files."""
         if not self._buffered:
             return
-        self._write_parts(pa.Table.from_batches(self._buffered))
-        assert self._journal is not None
-        self._journal.shorten([self._base(self._upto)], self._journal.size)
+        self._check_owner()
+        self._parts += self._write_parts(pa.Table.from_batches(self._buffered))
+        self._write_base(self._upto)
         self._flushed_upto = self._upto
         self._buffered, self._buffered_rows = [], 0
 
     def close(self) -> None:
+        if self._journal is None:
+            return
+        assert self._claim is not None
         self.flush()
-        if self._journal is not None:
-            self._journal.close()
-            self._journal = None
+        self._check_owner()
+        parts = len([*self._directory.glob("part-*.parquet")])
+        if parts != self._parts:
+            raise self._changed(
+                f"has {parts:,} part files, but {self._parts:,} were written: some were removed or added"
+            )
+        try:
+            self._claim.end(self._upto)
+            (self._directory / _JOURNAL).unlink()
+        except OSError as error:
+            raise disk_error(_NAME, self._directory, error, _KEPT) from error
+        self._journal.close()
+        self._journal = None
 
     # The state of the directory when an egress starts.
 
-    def _open_directory(self) -> None:
+    def _open_directory(self, claim: Claim) -> None:
         found = [path for path in self._directory.iterdir() if not path.name.startswith(_JOURNAL)]
         journal_path = self._directory / _JOURNAL
-        if found and not journal_path.exists() and not self._overwrite:
-            raise foreign_output(_NAME, self._directory, f"holds {found[0].name!r} already")
+        if not journal_path.exists():
+            if claim.is_made:
+                raise self._changed("was removed, or its .flux-open was,")
+            if found and not self._overwrite:
+                raise foreign_output(_NAME, self._directory, f"holds {found[0].name!r} already")
         self._journal, records = Journal.open(journal_path, fsync=True)
-        run, position = msgpack.unpackb(records[0].content) if records else ("", 0)
-        if run == self._run:
-            self._resume(position, records[1:])
-        else:
-            self._claim(found, rows_left=len(records) > 1)
+        noted: list[Any] = msgpack.unpackb(records[0].content) if records else ["", 0, 0, None]
+        run, position, self._parts, owner = noted
+        try:
+            if run == claim.run:
+                self._resume(position, records[1:])
+            elif claim.is_made:
+                raise taken_over(_NAME, self._directory, owner)
+            else:
+                self._replace(found, len(records) > 1, owner)
+        except BaseException:
+            self._journal.close()
+            raise
         for path in self._directory.glob(".part-*"):
             path.unlink()  # Half written.
+        self._note_inode()
+        claim.make()
 
     def _resume(self, position: int, records: list[Record]) -> None:
         self._upto = self._flushed_upto = position
@@ -138,12 +170,11 @@ class Parquet(Sink):
             upto, encoded = msgpack.unpackb(record.content)
             self._buffer(_decode(encoded), upto)
 
-    def _claim(self, found: list[Path], rows_left: bool) -> None:
-        assert self._journal is not None
+    def _replace(self, found: list[Path], rows_left: bool, owner: str | None) -> None:
+        """Remove the output of another run, if there is some and it may be removed."""
         if (found or rows_left) and not self._overwrite:
-            self._journal.close()
-            what = f"holds {found[0].name!r} of another run" if found else "holds rows of another run that was killed"
-            raise foreign_output(_NAME, self._directory, what)
+            what = f"{found[0].name!r} of another run" if found else "rows of another run that was killed"
+            raise foreign_output(_NAME, self._directory, f"holds {what}{'' if owner is None else f' ({owner})'}")
         for path in found:
             if not path.name.startswith(("part-", ".part-")):
                 raise PlanError(
@@ -152,7 +183,29 @@ class Parquet(Sink):
                 )
         for path in found:
             path.unlink()
-        self._journal.shorten([self._base(0)], self._journal.size)
+        self._parts = 0
+        self._write_base(0)
+
+    # Whose directory it is.
+
+    def _check_owner(self) -> None:
+        """Raise if the directory is not this run's any more."""
+        try:
+            inode = self._inode()
+        except FileNotFoundError:
+            raise self._changed("was removed, or its .flux-open was,") from None
+        if inode != self._journal_inode:
+            raise taken_over(_NAME, self._directory, None)
+
+    def _inode(self) -> tuple[int, int]:
+        stat = (self._directory / _JOURNAL).stat()
+        return stat.st_dev, stat.st_ino
+
+    def _note_inode(self) -> None:
+        self._journal_inode = self._inode()
+
+    def _changed(self, what: str) -> SinkError:
+        return changed_output(_NAME, self._directory, what)
 
     # Rows and files.
 
@@ -161,11 +214,15 @@ class Parquet(Sink):
         self._buffered_rows += rows.num_rows
         self._upto = upto
 
-    def _base(self, position: int) -> bytes:
-        packed: bytes = msgpack.packb([self._run, position])
-        return packed
+    def _write_base(self, position: int) -> None:
+        """Replace the rows in the journal by the owner and the position after which the next ones come."""
+        assert self._journal is not None and self._claim is not None
+        base = msgpack.packb([self._claim.run, position, self._parts, self._claim.owner])
+        self._journal.shorten([base], self._journal.size)
+        self._note_inode()
 
-    def _write_parts(self, table: pa.Table) -> None:
+    def _write_parts(self, table: pa.Table) -> int:
+        """Write the rows to files; return how many."""
         name = f"part-{self._flushed_upto + 1:0{_DIGITS}}-{self._upto:0{_DIGITS}}"
         starts = range(0, table.num_rows, self._file_rows)
         width = len(str(len(starts)))
@@ -176,6 +233,7 @@ class Parquet(Sink):
             sync_directory(self._directory)
         except OSError as error:
             raise disk_error(_NAME, self._directory, error, _KEPT) from error
+        return len(starts)
 
     def _write_part(self, path: Path, table: pa.Table) -> None:
         fresh = path.with_name(f".{path.name}")

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..storage.disk import disk_error
+from ..storage.private import private_opener
 from ..wire.requests import PlainJob
 
 _HEAD = struct.Struct("<qqqq")  # Whether the operator is busy, the stage, after, upto.
@@ -51,7 +52,7 @@ class Job:
 def note_in(path: Path) -> mmap.mmap:
     """Return a note in a file."""
     try:
-        with path.open("w+b") as file:
+        with open(path, "w+b", opener=private_opener) as file:
             # Room is taken now: a page for which the disk has none would kill the process when it is written.
             os.posix_fallocate(file.fileno(), 0, _NOTE_BYTES)
             return mmap.mmap(file.fileno(), 0)

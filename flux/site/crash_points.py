@@ -44,8 +44,8 @@ SITE = "site"
 _STEPS: dict[str, type[Machine]] = {INGRESS: Ingress, SITE: Pooler, EGRESS: Egress, CONTROLLER: Controller}
 _TAKERS: dict[str, tuple[type[Machine], ...]] = {
     INGRESS: (FhCons,),
-    SITE: (FhCons, FhProd, StateMover),
-    EGRESS: (FhProd,),
+    SITE: (FhCons, FhProd, StateMover, Ingress),
+    EGRESS: (FhProd, Ingress),
     CONTROLLER: (),
 }
 _MODULES: dict[str, tuple[ModuleType, ...]] = {

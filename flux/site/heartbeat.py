@@ -13,7 +13,8 @@ import time
 from ..types.errors import FluxError
 from ..wire import frames
 from ..wire.connections import Identity, dial_in_thread
-from ..wire.membership import BEAT
+from ..wire.membership import BEAT, CodeStuck, membership_frame
+from .stuck_watch import StuckWatch
 
 BEAT_EVERY_S = 0.1
 _SEND_TIMEOUT_S = 5.0
@@ -22,10 +23,11 @@ _BEAT = frames.encode(BEAT)
 
 
 class Heartbeat:
-    """Sends heartbeats to the address `where`, as the process `own`."""
+    """Sends heartbeats to the address `where`, as the process `own`; and what `watch` has noticed."""
 
-    def __init__(self, where: str, own: Identity) -> None:
+    def __init__(self, where: str, own: Identity, watch: StuckWatch) -> None:
         self._where = where
+        self._watch = watch
         self._own = own
 
     def start(self) -> None:
@@ -46,4 +48,6 @@ class Heartbeat:
     def _beat_on(self, sock: socket.socket) -> None:
         while True:
             sock.sendall(_BEAT)
+            if (text := self._watch.news()) is not None:
+                sock.sendall(frames.encode(membership_frame(CodeStuck(text=text))))
             time.sleep(BEAT_EVERY_S)

@@ -7,6 +7,7 @@ the process around a machine decides nothing. A body is recorded as a number.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,6 +21,7 @@ from ..protocols.messages import VERSION
 from ..protocols.node import Node
 from ..protocols.pooler import Pooler
 from ..storage.disk import append, disk_error
+from ..storage.private import private_opener
 from ..types.errors import FluxError
 from ..wire.codec import from_plain, to_plain
 
@@ -34,7 +36,8 @@ class Recorder:
         self._path = path
         self._size = 0
         try:
-            self._file: BinaryIO = path.open("wb", buffering=0)  # Unbuffered: a killed process has written every step.
+            # Without a buffer: a killed process has written every step.
+            self._file: BinaryIO = FileIO(path, "wb", opener=private_opener)
         except OSError as error:
             raise disk_error("a recording", path, error, _KEPT) from error
         self._write({"version": VERSION, **_describe(machine)})
@@ -96,7 +99,8 @@ def _records(path: Path) -> Iterator[Any]:
 
 def _describe(machine: Machine) -> Any:
     if isinstance(machine, Controller):
-        return {"controller": to_plain(machine.view, _token), "at_once": machine.at_once}
+        numbers = {"at_once": machine.at_once, "number_from": machine.number_from}
+        return {"controller": to_plain(machine.view, _token), **numbers}
     assert isinstance(machine, Node)
     parts = [[type(part).__name__, *_parameters(stage, part)] for stage, part in machine.machines.items()]
     return {"node": machine.name, "incarnation": machine.incarnation, "machines": parts}
@@ -108,13 +112,14 @@ def _parameters(stage: int, part: Ingress | Pooler | Egress) -> tuple[Any, ...]:
         return stage, part.cons.acked, [to_plain(taken, _token) for taken in part.ahead]
     buffer = part.prod.buffer
     if isinstance(part, Ingress):
-        return buffer.bound_rows, part.released, buffer.transfer_rows_max
+        return buffer.bound_rows, part.released, buffer.transfer_rows_max, part.numbered
     return stage, buffer.bound_rows, buffer.transfer_rows_max, part.cons.step_most
 
 
 def _build(described: Any) -> Machine:
     if "controller" in described:
-        return Controller(from_plain(described["controller"], _itself), described["at_once"])
+        view = from_plain(described["controller"], _itself)
+        return Controller(view, described["at_once"], described["number_from"])
     name = described["node"]
     makers: dict[str, Any] = {"Ingress": Ingress, "Pooler": Pooler, "Egress": _egress}
     machines = [makers[kind](name, *parameters) for kind, *parameters in described["machines"]]

@@ -25,6 +25,7 @@ import numpy as np
 from ..hosting import ROW_WAS, Hosted
 from ..model.batch import Batch
 from ..model.punctuation import Punctuation
+from ..model.skipped_rows import skipped_row
 from ..types.errors import OperatorError, StateError
 from ..types.to_python import format_row
 from ..wire.state_codec import decode, encode
@@ -32,7 +33,7 @@ from ..wire.state_codec import decode, encode
 KEPT_MIN_BYTES = 4 << 20  # At least so much input is kept before the state is saved again.
 _MARK_BYTES = 100  # About what a punctuation takes.
 SHOWN_MAX = 100  # Rows that a process reports with their content; the others are counted.
-_VALUES_MAX_CHARS = 500
+VALUES_MAX_CHARS = 500
 _ERROR_MAX_CHARS = 2_000
 
 
@@ -55,9 +56,12 @@ class _Saved:
 
 
 class RowSkipper(Hosted):
-    """The operator that `inner` drives; `take_skipped` returns the rows for which it raised."""
+    """The operator that `inner` drives; `take_skipped` returns the rows for which it raised.
 
-    def __init__(self, inner: Hosted) -> None:
+    With `keeps_rows`, `take_rows` returns them as rows to emit.
+    """
+
+    def __init__(self, inner: Hosted, keeps_rows: bool = False) -> None:
         super().__init__(inner.step, inner.state_in_memory)
         self._inner = inner
         self.words = inner.words
@@ -69,6 +73,7 @@ class RowSkipper(Hosted):
         self._shown = 0
         self._skipped: list[SkippedInput] = []
         self._arrived: set[int] = set()
+        self._rows: list[Batch] | None = [] if keeps_rows else None
 
     def open(self, partitions_held: Iterable[int]) -> None:
         held = list(partitions_held)
@@ -119,6 +124,13 @@ class RowSkipper(Hosted):
         changed = {row.partition for row in skipped} | self._arrived
         self._arrived = set()
         return {pid: self._counts[pid] for pid in sorted(changed) if pid in self._counts}, skipped
+
+    def take_rows(self) -> list[Batch]:
+        """Return the rows skipped since the last call, each as a batch of one row of `SKIPPED_SCHEMA`."""
+        if not self._rows:
+            return []
+        rows, self._rows = self._rows, []
+        return rows
 
     # State transfer: the count of skipped rows is the first piece.
 
@@ -173,10 +185,12 @@ class RowSkipper(Hosted):
 
     def _skip(self, pid: int, row: Batch, error: OperatorError) -> None:
         self._counts[pid] += 1
+        if self._rows is not None:
+            self._rows.append(skipped_row(row, self.step.name, error))
         shown = None
         if self._shown < SHOWN_MAX:
             self._shown += 1
-            values = format_row(row.arrow, 0)[:_VALUES_MAX_CHARS]
+            values = format_row(row.arrow, 0)[:VALUES_MAX_CHARS]
             raised, _, _ = str(error.args[0]).partition(ROW_WAS)
             shown = (values, raised[:_ERROR_MAX_CHARS])
         self._skipped.append(SkippedInput(partition=pid, nth=self._counts[pid], sn=int(row.sn[0]), shown=shown))

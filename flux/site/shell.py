@@ -62,8 +62,10 @@ from .recording import SUFFIX, Recorder
 from .report_link import ReportLink
 from .role import Role
 from .spill import Spill
+from .stuck_watch import StuckWatch
 
 FENCED = 3  # The exit status of a process that was declared dead.
+OUT_OF_MEMORY = 4
 _ERROR_MAX_CHARS = 100_000
 _TRACEBACK_MAX_CHARS = 20_000
 _LOAD_INTERVAL_S = 0.5
@@ -90,6 +92,7 @@ class Shell:
         )
         self._working = trio.CancelScope()
         self._wake = trio.Event()
+        self._watch = StuckWatch(plan, plan.policy.stuck_after_s)
         self._recorder: Recorder | None = None
         self._crashes = crash_points.watch(self.name, self._flush)
         self._failed: ProcessFailed | None = None
@@ -180,7 +183,9 @@ class Shell:
     def _perform(self, job: Consume) -> None:
         if self._crashes is not None:
             self._crashes.before(job)
+        self._watch.begin(job)
         self.role.perform(job)
+        self._watch.end()
         if self._crashes is not None:
             self._crashes.after(job)
 
@@ -249,11 +254,19 @@ class Shell:
         sys.stderr.write(f"flux: {self.name} ends: {why}\n")
         leave(FENCED)
 
+    def end_without_memory(self, error: BaseException) -> NoReturn:
+        """End: other sites hold all that this one has, and may have the memory it lacks.
+
+        The crash note says at which rows. If another site ends there too, the rows are to blame, and the run ends.
+        """
+        sys.stderr.write(f"flux: {self.name} ends for want of memory, and its partners go on: {error}\n")
+        leave(OUT_OF_MEMORY)
+
     # The controller. Without one a node carries on.
 
     async def _keep_controller(self, here: str) -> None:
         """Stay connected to the controller, or to the next one that is started in its place."""
-        Heartbeat(self.config.address(CONTROLLER), self.config.identity(self.name)).start()
+        Heartbeat(self.config.address(CONTROLLER), self.config.identity(self.name), self._watch).start()
         while True:
             link = Link(CONTROLLER, await self._find(CONTROLLER, CONTROLLER))
             self.peers.controller = link
@@ -336,6 +349,11 @@ def leave(code: int) -> NoReturn:
         with contextlib.suppress(Exception):
             stream.flush()  # What an operator printed; all that was the parent's went out before the fork.
     os._exit(code)
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Return whether an error, or what caused it, is that the system gives no more memory."""
+    return error is not None and (isinstance(error, MemoryError) or is_out_of_memory(error.__cause__))
 
 
 def _document(error: BaseException) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ..hosting import Hosted, host
 from ..model.batch import Batch
 from ..model.punctuation import Punctuation
+from ..model.skipped_rows import SkippedRows
 from ..plan import Plan
 from ..plan.plan import INPUT
 from ..wire.reports import RowsSkipped, SkippedContent
@@ -20,16 +21,20 @@ StepOutputs = dict[int, Batch]  # What was emitted, by place.
 
 
 class Steps:
-    """The steps of stage `stage`."""
+    """The steps of stage `stage`; what is emitted at `further_taps` is returned too."""
 
-    def __init__(self, plan: Plan, stage: int) -> None:
+    def __init__(self, plan: Plan, stage: int, further_taps: Iterable[int] = ()) -> None:
         segment = plan.segment(stage)
         self._stage = stage
         self._parents = segment.parents
-        self._taps = frozenset(plan.edges[edge].tap for edge in plan.outputs(stage))
+        self._taps = frozenset(plan.edges[edge].tap for edge in plan.outputs(stage)).union(further_taps)
         self.hosted: list[Hosted] = [host(step) for step in segment.steps]
+        # The place of the rows that are skipped, if they are a stream: the last step.
+        has_skipped = bool(segment.steps) and segment.steps[-1].factory is SkippedRows
+        self._skipped_place = len(segment.steps) - 1 if has_skipped else None
         if plan.policy.on_error == "skip":
-            self.hosted = [RowSkipper(step) for step in self.hosted]
+            own = self.hosted[: self._skipped_place]
+            self.hosted[: self._skipped_place] = [RowSkipper(step, keeps_rows=has_skipped) for step in own]
 
     def __iter__(self) -> Iterator[Hosted]:
         return iter(self.hosted)
@@ -50,7 +55,12 @@ class Steps:
             made = step.work(found.get(parent), punctuations)
             if made is not None:
                 found[number] = made
+        if self._skipped_place is not None and (skipped := self._skipped_rows()):
+            found[self._skipped_place] = Batch.concat(skipped).ordered()
         return {place: made for place, made in found.items() if place in self._taps}
+
+    def _skipped_rows(self) -> list[Batch]:
+        return [row for step in self.hosted if isinstance(step, RowSkipper) for row in step.take_rows()]
 
     def skipped(self) -> Iterator[tuple[RowsSkipped | None, list[tuple[int, int]]]]:
         """Yield for each step a report of skipped rows, if counts changed; and partition and number of the new ones."""

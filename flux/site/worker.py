@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import trio
@@ -31,10 +32,11 @@ from .config import ProcessConfig
 from .crash_note import SUFFIX, CrashNote, Job, note_in
 from .digests import Digests, Skips
 from .role import Role
-from .shell import Shell
+from .shell import Shell, is_out_of_memory
 from .spill import TRANSFER_POOLS_MAX
 from .state_transfer.copy_transfer import CopyTransfer
 from .state_transfer.partition_copy import CopyInstaller
+from .state_transfer.state_check import StateCheck
 from .steps import Steps
 
 _STEP_MIN = 4_096  # Positions that an operator takes in one step, however small the pools are.
@@ -54,6 +56,7 @@ class Worker(Role):
         self._outputs = {stage: plan.output_edges(stage) for stage in stages}
         self._digests = {stage: Digests(plan.partitions(stage)) for stage in stages}
         self._crash_note = CrashNote(note or note_in(config.directory / f"{name}{SUFFIX}"))
+        self._checks: dict[int, StateCheck] = {}
         self._installer = CopyInstaller()
         self._transfer = CopyTransfer(self.shell, self._segments, self._digests, self._types)
 
@@ -68,8 +71,14 @@ class Worker(Role):
             self._segments[stage] = Steps(self._plan, stage)
             self._segments[stage].open(held)
             self._types |= {(stage, number): step.words for number, step in enumerate(self._segments[stage])}
+            if self._plan.segment(stage).copies > 1:
+                place_of = partial(self._transfer.place_of, stage)
+                self._checks[stage] = StateCheck(stage, self._segments[stage].hosted, held, place_of)
+                nursery.start_soon(self._checks[stage].run, self.shell.fail)
 
     def stop(self) -> ProcessStopped:
+        for check in self._checks.values():
+            check.stop()
         for steps in self._segments.values():
             for step in steps:
                 try:
@@ -91,6 +100,15 @@ class Worker(Role):
         return not self._installer.install_one(job)
 
     def perform(self, job: Consume) -> None:
+        try:
+            self._perform(job)
+        except Exception as error:
+            view = self.shell.node.view
+            if is_out_of_memory(error) and view is not None and not view.needs(self.shell.name):
+                self.shell.end_without_memory(error)
+            raise
+
+    def _perform(self, job: Consume) -> None:
         whole = self._inputs[job.stage].merged(job)
         first, last = _span(job, whole)
         self._crash_note.begin(Job(stage=job.stage, after=first, upto=last, partitions=job.partitions))
@@ -133,6 +151,8 @@ class Worker(Role):
             keeper.forget(upto)
 
     def carry_out(self, effect: Effect) -> None:
+        if isinstance(effect, (Install, Drop)) and effect.stage in self._checks:
+            self._checks[effect.stage].forget(effect.partition)
         if isinstance(effect, Install):
             self._digests[effect.stage].put(effect.partition, effect.body.digest, effect.body.beyond)
             self._installer.begin(effect, self._segments[effect.stage].hosted, self._on_installed(effect))

@@ -1,9 +1,8 @@
 """The source `Files`: rows of files, one after the other, and of what is appended to them.
 
-Files that are followed may grow in any order, so a journal keeps the order in which they were read. A *segment* is a
-piece of one file; a new one begins when another file is read. An offset is a segment, a place in its file and a number
-of rows after that place. A restarted ingress replays the same segments, and resumes. Segments whose rows every copy has
-are never read again: of them only the place up to which each file was read is kept.
+Files that are followed may grow in any order, so a journal keeps the order in which they were read: their segments. An
+offset is a segment, a place in its file, a number of rows after that place, and a check of what is before it. A
+restarted ingress replays the same segments of the same files, and resumes.
 """
 
 from __future__ import annotations
@@ -11,44 +10,52 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
-import time
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-import msgpack
 import pyarrow as pa
 import trio
 
-from ..storage.journal import Journal
 from ..types.errors import FluxError, PlanError
-from .formats import FORMATS, Placed
+from .codecs import plain_name
+from .file_tracker import FileTracker, TrackedFile
+from .formats import FORMATS, LINE, Malformed, ParquetFormat, Placed, errors_from
 from .pieces import DEFAULT_BATCH_ROWS, checked_schema
+from .segments import FileSegment, Segments
 from .source import Source, SourceBatch, SourceContext
+from .text_file import FileChanged, Prefix
 
 JOURNAL = "files.journal"
 POLL_EVERY_S = 0.2
-SHORTEN_AT_BYTES = 1 << 20  # Below this the journal of segments is left alone.
-
-# A followed file that cannot be read is retried until its last change is this old: it may still be being written.
-WRITE_GRACE_S = 2.0
 
 T = TypeVar("T")
+Skip = Callable[[int, int, str, str], None]  # See `SourceContext`.
 
 
 class Files(Source):
     """The rows of a file, of the files in a directory, or of those that a pattern such as ``logs/*.csv`` names.
 
     They are read in the order of their names. In a directory, files are read whose names have the suffix of `format`
-    (.parquet, .csv; .jsonl, .ndjson or .json) and do not begin with a dot or an underscore. With `follow`, the stream
-    does not end: new files are read as they appear, and lines as they are appended to CSV and JSON files. A line is
-    read when its end is written. A Parquet file should be written elsewhere and renamed.
+    (.parquet, .csv, .txt or .log; .jsonl, .ndjson or .json) and do not begin with a dot or an underscore. With
+    `follow`, the stream does not end: new files are read as they appear, and lines as they are appended to texts. A
+    line is read when its end is written. A Parquet file should be written elsewhere and renamed.
+
+    A followed file is known by its inode and its content, not by its name. One that is renamed or removed is read to
+    its end, also what is written to it later, and the file that takes its name is read from the start. One that is
+    truncated is read on in the copy beside it, as logrotate's ``copytruncate`` leaves it, compressed or not; what was
+    written between copy and truncation is lost, as logrotate says itself. One that is truncated without a copy is an
+    error. A restarted ingress finds files again in the same directory; if one of them is gone, that is an error.
 
     The columns are those of the first file, unless `schema` declares them. A file with other columns ends the run, and
-    so does one that cannot be read or has become shorter. CSV files begin with a line of names.
+    so does one that cannot be read; in Parquet files, columns may be in any order. A line that cannot be read ends the
+    run too; with ``flow.run(on_error="skip")`` it is skipped, and the report has its file and number.
+
+    ``format="text"`` gives each line as it is, in the column `line`. CSV files begin with a line of names, unless
+    `column_names` are given; `delimiter`, `quote_char` and `convert_options` are those of ``pyarrow.csv``. A text whose
+    name ends in .gz, .bz2, .xz or .zst is decompressed; it does not grow, and should be renamed when it is whole.
     """
 
     replays = True
@@ -57,33 +64,48 @@ class Files(Source):
     def __init__(
         self,
         path: str | os.PathLike[str],
-        format: Literal["parquet", "csv", "jsonl"] = "parquet",
+        format: Literal["parquet", "csv", "jsonl", "text"] = "parquet",
         follow: bool = False,
         *,
         schema: pa.Schema | None = None,
+        **csv_options: Any,
     ) -> None:
         if format not in FORMATS:
             raise PlanError(f"Files: format is {' or '.join(map(repr, FORMATS))}, got {format!r}")
+        if csv_options and format != "csv":
+            raise PlanError(f"Files: {', '.join(csv_options)} is for format='csv', and the format is {format!r}")
         self.path = Path(path)
         self.follow = self.is_endless = follow
-        self._format = FORMATS[format]
+        try:
+            self._format = FORMATS[format](**csv_options)
+        except (TypeError, ValueError) as error:
+            raise PlanError(
+                f"Files: {error}. Options of CSV are delimiter, quote_char, column_names and convert_options"
+            ) from error
+        if format == "text" and schema is not None and schema != LINE:
+            raise PlanError(f"Files: with format='text' the only column is line, a string; schema has {schema.names}")
         self._name = format
         self._first: Path | None = None  # The file whose columns the plan was made with.
+        if format == "text":
+            schema = LINE
         self.schema = checked_schema("Files", self._first_schema() if schema is None else schema)
 
     async def batches(self, context: SourceContext, after: Any = None) -> AsyncIterator[SourceBatch]:
         """Yield the rows after the offset `after`."""
-        with contextlib.closing(_Segments(context.directory / JOURNAL)) as segments:
-            places: dict[str, int] = {}
+        with (
+            contextlib.closing(Segments(context.directory / JOURNAL)) as segments,
+            contextlib.closing(FileTracker(self._format, self.follow, segments)) as tracker,
+        ):
+            reader = _SegmentReader(self, segments, tracker, context.skip)
             if after is None:
                 await _in_thread(self._check_exists)
-            async with contextlib.aclosing(self._replay(segments, places, after)) as replayed:
+            async with contextlib.aclosing(reader.replay(after)) as replayed:
                 async for batch in replayed:
                     yield batch
             while True:
                 is_idle = True
-                for path in await _in_thread(self._list_files):
-                    async with contextlib.aclosing(self._read_new(segments, places, path)) as batches:
+                for tracked in await _in_thread(self._poll, tracker):
+                    async with contextlib.aclosing(reader.read_new(tracked)) as batches:
                         async for batch in batches:
                             is_idle = False
                             yield batch
@@ -92,67 +114,17 @@ class Files(Source):
                 if is_idle:
                     await trio.sleep(POLL_EVERY_S)
 
-    async def _replay(
-        self, segments: _Segments, places: dict[str, int], after: Any
-    ) -> AsyncGenerator[SourceBatch, None]:
-        """Yield what was read before, after the offset; then `places` holds the place reached in each file."""
-        number, place, skip = after or (0, None, 0)
-        places.update(segments.places_before(number))
-        for segment in segments.from_number(number):
-            begin = segment.start if place is None else place
-            upto = await _in_thread(self._end, Path(segment.path)) if segment.end is None else segment.end
-            last = segment.end is not None or not self.follow
-            places[segment.path] = begin
-            async with contextlib.aclosing(self._read(segments, segment, begin, upto, last, skip)) as pieces:
-                async for batch, places[segment.path] in pieces:
-                    yield batch
-            place, skip = None, 0
+    def _poll(self, tracker: FileTracker) -> list[TrackedFile]:
+        with errors_from(self.path):
+            paths = self._list_files()
+        return tracker.poll(paths)
 
-    async def _read_new(
-        self, segments: _Segments, places: dict[str, int], path: Path
-    ) -> AsyncGenerator[SourceBatch, None]:
-        """Yield what a file holds and was not read yet."""
-        if str(path) in places and not (self.follow and self._format.grows):
-            return
-        end = await _in_thread(self._readable_end, path)
-        begin = places.get(str(path), 0)
-        if end is None or end == begin:
-            return
-        segment = segments.current
-        if segment is None or segment.path != str(path):
-            segment = _FileSegment(segments.next_number, str(path), begin, None)
-        async with contextlib.aclosing(self._read(segments, segment, begin, end, not self.follow, 0)) as pieces:
-            async for batch, place in pieces:
-                if segments.current is not segment:
-                    segments.begin(segment, None if segments.current is None else places[segments.current.path])
-                places[segment.path] = place
-                yield batch
-        if not self._format.grows:
-            places[str(path)] = end
-
-    async def _read(
-        self, segments: _Segments, segment: _FileSegment, begin: int, upto: int, last: bool, skip: int
-    ) -> AsyncGenerator[tuple[SourceBatch, int], None]:
-        """Yield the rows of a piece of a file, without the first `skip`; with each batch, the place after it."""
-        path = Path(segment.path)
-        if begin > upto:
-            raise FluxError(
-                f"Files: {path} was read up to {begin:,} and now ends at {upto:,}: it was cut or replaced. Files may "
-                "grow or be added while they are read, but not change"
-            )
-        received = partial(segments.release, segment.number) if self.follow else None
-        reader = self._format.read(path, self.schema, begin, upto, last)
-        before = begin
-        while (placed := await _in_thread(_next, reader, path)) is not None:
-            rows, place = placed
-            skipped = min(skip, rows.num_rows)
-            skip -= skipped
-            for start in range(skipped, rows.num_rows, DEFAULT_BATCH_ROWS):
-                piece = rows.slice(start, DEFAULT_BATCH_ROWS)
-                stop = start + piece.num_rows
-                at = (place, 0) if stop == rows.num_rows else (before, stop)
-                yield SourceBatch(piece, received, offset=[segment.number, *at]), at[0]
-            before = place
+    def rows_of(self, tracked: TrackedFile, upto: int | None, is_last: bool, skips: bool) -> Iterator[Placed]:
+        """Return the rows of a file that were not read, up to `upto`, or to its end."""
+        if isinstance(self._format, ParquetFormat):
+            return self._format.read(tracked.path, self.schema, tracked.state.read.place, upto)
+        assert tracked.file is not None
+        return self._format.read(tracked.file, self.schema, upto, is_last, skips)
 
     def _check_exists(self) -> None:
         """Raise if the files are gone: a run that reads nothing would look like a success."""
@@ -166,20 +138,6 @@ class Files(Source):
                 f"Files: there are no files at {self.path}. Give the path of some, or follow=True to wait for them"
             )
 
-    def _end(self, path: Path) -> int:
-        """Return where a file ends now."""
-        with _errors_from(path):
-            return self._format.end(path)
-
-    def _readable_end(self, path: Path) -> int | None:
-        """Return where a file ends; None if it is followed and may still be being written."""
-        try:
-            return self._end(path)
-        except FluxError:
-            if self.follow and path.exists() and time.time() - path.stat().st_mtime < WRITE_GRACE_S:
-                return None
-            raise
-
     def _list_files(self) -> list[Path]:
         """Return the files that exist, in the order of their names."""
         if self.path.is_dir():
@@ -189,7 +147,8 @@ class Files(Source):
         return sorted(path for path in map(Path, glob.glob(str(self.path), recursive=True)) if path.is_file())
 
     def _is_included(self, path: Path) -> bool:
-        return path.suffix in self._format.suffixes and not path.name.startswith((".", "_")) and path.is_file()
+        plain = plain_name(path) if self._format.grows else path
+        return plain.suffix in self._format.suffixes and not path.name.startswith((".", "_")) and path.is_file()
 
     def _first_schema(self) -> pa.Schema:
         paths = self._list_files()
@@ -209,97 +168,93 @@ class Files(Source):
             ) from error
 
 
-@dataclass(frozen=True, slots=True)
-class _FileSegment:
-    """A piece of a file that was read without another file in between; `end` is unknown for the last segment."""
+class _SegmentReader:
+    """Reads pieces of files as segments, for one ingress."""
 
-    number: int
-    path: str
-    start: int
-    end: int | None
+    def __init__(self, source: Files, segments: Segments, tracker: FileTracker, skip: Skip | None) -> None:
+        self._source = source
+        self._segments = segments
+        self._tracker = tracker
+        self._skip = skip
+        self._skipped = 0  # Records of the run that cannot be read.
+
+    async def replay(self, after: Any) -> AsyncGenerator[SourceBatch, None]:
+        """Yield what was read before, after the offset; then the tracker knows the place reached in each file."""
+        number, place, skip, check, self._skipped = after or (0, None, 0, 0, 0)
+        files = self._segments.files_before(number)
+        for segment in self._segments.from_number(number):
+            begin = segment.file.read if place is None else Prefix(place, check)
+            place = None
+            files[segment.key] = segment.file if segment.end is None else replace(segment.file, read=segment.end)
+            if begin == segment.end:
+                continue
+            tracked = await _in_thread(self._tracker.reopen, segment, begin)
+            upto = self._tracker.end(tracked) if segment.end is None else segment.end.place
+            is_last = segment.end is not None or not self._source.follow
+            async with contextlib.aclosing(self._read(tracked, segment, upto, is_last, skip)) as batches:
+                async for batch in batches:
+                    yield batch
+            skip = 0
+        await _in_thread(self._tracker.adopt, files)
+
+    async def read_new(self, tracked: TrackedFile) -> AsyncGenerator[SourceBatch, None]:
+        """Yield what a file holds and was not read yet."""
+        is_last = tracked.is_final or not self._source.follow
+        upto = self._tracker.end(tracked)
+        try:
+            async with contextlib.aclosing(self._read(tracked, None, upto, is_last, 0)) as batches:
+                async for batch in batches:
+                    yield batch
+        except FileChanged:
+            return  # The tracker finds where it is now.
+        if is_last:
+            await _in_thread(self._tracker.note_done, tracked)
+
+    async def _read(
+        self, tracked: TrackedFile, segment: FileSegment | None, upto: int | None, is_last: bool, skip: int
+    ) -> AsyncGenerator[SourceBatch, None]:
+        """Yield the rows of a piece of a file, without the first `skip`; without a segment, journal one."""
+        rows_of = self._source.rows_of(tracked, upto, is_last, self._skip is not None)
+        before = tracked.state.read
+        while (placed := await _in_thread(_next, rows_of, tracked.path)) is not None:
+            rows, read, malformed = placed
+            segment = segment or self._segment_of(tracked)
+            self._tracker.note_read(tracked, read)
+            received = partial(self._segments.release, segment.number) if self._source.follow else None
+            skipped_before = self._skipped
+            self._report(malformed)
+            first = min(skip, rows.num_rows)
+            skip -= first
+            for start in range(first, rows.num_rows, DEFAULT_BATCH_ROWS):
+                piece = rows.slice(start, DEFAULT_BATCH_ROWS)
+                stop = start + piece.num_rows
+                at = (*read, 0, self._skipped) if stop == rows.num_rows else (*before, stop, skipped_before)
+                place, check, rows_after, skipped = at
+                yield SourceBatch(piece, received, offset=[segment.number, place, rows_after, check, skipped])
+            before = read
+
+    def _report(self, malformed: list[Malformed]) -> None:
+        """Report records that cannot be read; an ingress that is restarted numbers them as this one does."""
+        for record in malformed:
+            assert self._skip is not None
+            self._skipped += 1
+            content = f"{record.path}, line {record.line:,}: {record.text}"
+            self._skip(self._skipped, record.line, content, record.error)
+
+    def _segment_of(self, tracked: TrackedFile) -> FileSegment:
+        """Return the segment that is being read if it is of this file, else begin one."""
+        current = self._segments.current
+        if current is not None and (current.key, current.file.identity) == (tracked.key, tracked.identity):
+            return current
+        ended = None if current is None else self._tracker.read_of(current.key)
+        segment = self._segments.begin(tracked.key, tracked.state, ended)
+        tracked.key = segment.key
+        return segment
 
 
-class _Segments:
-    """The segments that were read, in a journal in the run's directory; of released ones only the ends are kept."""
-
-    def __init__(self, path: Path) -> None:
-        self._journal, records = Journal.open(path)
-        self._known: deque[_FileSegment] = deque()
-        self._ends: dict[str, int] = {}  # Up to where files were read in segments that are no longer known.
-        self._shorten_at = SHORTEN_AT_BYTES
-        self._released = 0  # Segments before this one are never read again.
-        self.next_number = 0
-        for record in records:
-            content = msgpack.unpackb(record.content)
-            if isinstance(content[0], dict):
-                self._ends, self.next_number = content
-            else:
-                ended_at, name, start = content
-                self._add(ended_at, _FileSegment(self.next_number, name, start, None))
-
-    @property
-    def current(self) -> _FileSegment | None:
-        """The segment that is being read."""
-        return self._known[-1] if self._known else None
-
-    def from_number(self, number: int) -> list[_FileSegment]:
-        """Return the segments from `number` on."""
-        return [segment for segment in self._known if segment.number >= number]
-
-    def places_before(self, number: int) -> dict[str, int]:
-        """Return up to where each file was read before segment `number` began."""
-        places = dict(self._ends)
-        for segment in self._known:
-            if segment.number < number:
-                assert segment.end is not None
-                places[segment.path] = segment.end
-        return places
-
-    def release(self, number: int) -> None:
-        """Note that the segments before `number` are never replayed: every copy has rows of segment `number`."""
-        self._released = max(self._released, number)
-        if self._journal.size > self._shorten_at and self._known[0].number < self._released:
-            self._shorten()
-
-    def _shorten(self) -> None:
-        self._ends = self.places_before(self._released)
-        self._known = deque(self.from_number(self._released))
-        last_end: int | None = None
-        records = [msgpack.packb([self._ends, self._released])]
-        for segment in self._known:
-            records.append(msgpack.packb([last_end, segment.path, segment.start]))
-            last_end = segment.end
-        self._journal.shorten(records, self._journal.size)
-        self._shorten_at = max(SHORTEN_AT_BYTES, 2 * self._journal.size)
-
-    def begin(self, segment: _FileSegment, ended_at: int | None) -> None:
-        """Journal, before its rows are emitted, that another file is read, and the place reached in the last one."""
-        self._journal.append(msgpack.packb([ended_at, segment.path, segment.start]))
-        self._add(ended_at, segment)
-
-    def close(self) -> None:
-        """Close the journal."""
-        self._journal.close()
-
-    def _add(self, ended_at: int | None, segment: _FileSegment) -> None:
-        if self._known:
-            last = self._known[-1]
-            self._known[-1] = _FileSegment(last.number, last.path, last.start, ended_at)
-        self._known.append(segment)
-        self.next_number = segment.number + 1
-
-
-def _next(reader: Iterator[Placed], path: Path) -> Placed | None:
-    with _errors_from(path):
-        return next(reader, None)
-
-
-@contextlib.contextmanager
-def _errors_from(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        raise FluxError(f"Files: {path} cannot be read: {error}. Fix or remove it, and run the flow again") from error
+def _next(rows: Iterator[Placed], path: Path) -> Placed | None:
+    with errors_from(path):
+        return next(rows, None)
 
 
 async def _in_thread(function: Callable[..., T], *arguments: Any) -> T:

@@ -1,4 +1,4 @@
-"""File formats, read as record batches from any place: Parquet by rows, CSV and lines of JSON by bytes.
+"""File formats, read as record batches from any place: Parquet by rows, CSV, lines of JSON and text by bytes.
 
 A *place* in a file is a number: of rows in a Parquet file, of bytes in a text. Readers yield batches with the place
 after each. A text is read in chunks that end with a record, so every place but the last is the start of a record.
@@ -6,103 +6,172 @@ after each. A text is read in chunks that end with a record, so every place but 
 
 from __future__ import annotations
 
+import contextlib
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
 
 from ..types.errors import FluxError
 from ..types.normalize import describe_columns, normalize_batch, normalize_schema
+from .codecs import DAMAGED, open_plain, read_to_the_end
+from .text_file import CHUNK_BYTES, Prefix, TextFile
 
-CHUNK_BYTES = 1 << 20
+LINE = pa.schema({"line": pa.string()})
 RECORD_MAX_BYTES = 64 << 20
 PARQUET_BATCH_ROWS = 32 * 1024
 
-Placed = tuple[pa.RecordBatch, int]
+_CONVERT_OPTIONS = (
+    "check_utf8",
+    "null_values",
+    "true_values",
+    "false_values",
+    "decimal_point",
+    "strings_can_be_null",
+    "quoted_strings_can_be_null",
+    "timestamp_parsers",
+)
 
 
-class Format(Protocol):
-    """A file format, and how it is read."""
+class Malformed(NamedTuple):
+    """A record that cannot be read: where it is, its text and what is wrong with it."""
 
-    suffixes: tuple[str, ...]
-    grows: bool  # Whether records may be appended to a file.
+    path: Path
+    line: int
+    text: str
+    error: str
 
-    def schema(self, path: Path) -> pa.Schema:
-        """Return the columns of a file."""
 
-    def end(self, path: Path) -> int:
-        """Return the place after all that the file holds now."""
+class Placed(NamedTuple):
+    """Rows, what was read with them, and the records among them that cannot be read."""
 
-    def read(self, path: Path, schema: pa.Schema, place: int, upto: int, last: bool) -> Iterator[Placed]:
-        """Yield the records in [place, upto); a last line without an end is a record only if `last` is set."""
+    rows: pa.RecordBatch
+    read: Prefix
+    malformed: list[Malformed] = []  # noqa: RUF012  # It is not changed.
 
 
 class ParquetFormat:
     """Parquet files, which do not grow."""
 
     suffixes: tuple[str, ...] = (".parquet", ".pq")
-    grows = False
+    grows = False  # Whether records may be appended to a file.
 
     def schema(self, path: Path) -> pa.Schema:
+        """Return the columns of a file."""
         return pq.read_schema(path)
 
-    def end(self, path: Path) -> int:
-        return int(pq.read_metadata(path).num_rows)
+    def check_whole(self, path: Path) -> None:
+        """Raise if a file is not whole."""
+        pq.read_metadata(path)
 
-    def read(self, path: Path, schema: pa.Schema, place: int, upto: int, last: bool) -> Iterator[Placed]:
+    def read(self, path: Path, schema: pa.Schema, place: int, upto: int | None) -> Iterator[Placed]:
+        """Yield the rows in [place, upto), or all from `place` on; with each batch, the place after it."""
         with pq.ParquetFile(path) as file:
             found = normalize_schema(file.schema_arrow)
-            if not found.equals(schema):
+            # The columns may stand in another order: their names say which they are.
+            if set(found.names) != set(schema.names) or not _ordered(found, schema).equals(schema):
                 raise other_columns(path, found, schema)
+            end = file.metadata.num_rows if upto is None else upto
             groups, position = _groups_from(file.metadata, place)
             for batch in file.iter_batches(PARQUET_BATCH_ROWS, groups):
-                start, stop = max(0, place - position), min(batch.num_rows, upto - position)
+                start, stop = max(0, place - position), min(batch.num_rows, end - position)
                 position += batch.num_rows
                 if start < stop:
-                    yield _under(schema, normalize_batch(batch.slice(start, stop - start))), min(position, upto)
-            if position < upto:
-                raise _shorter(path)
+                    rows = normalize_batch(batch.slice(start, stop - start)).select(schema.names)
+                    yield Placed(_under(schema, rows), Prefix(min(position, end), 0))
 
 
 class TextFormat:
     """What CSV and lines of JSON have in common: records that end with a line."""
 
     title: str
+    suffixes: tuple[str, ...]
     grows = True
 
-    def end(self, path: Path) -> int:
-        return path.stat().st_size
+    def schema(self, path: Path) -> pa.Schema:
+        """Return the columns of a file."""
+        return self.table(self.first_chunk(path), None).schema
 
-    def read(self, path: Path, schema: pa.Schema, place: int, upto: int, last: bool) -> Iterator[Placed]:
-        with path.open("rb") as file:
-            if place == 0:
-                begin = self.begin(path, file, schema, last)
-                if begin is None:
-                    return
-                place = begin
-            file.seek(place)
-            rest = b""
-            while place + len(rest) < upto:
-                more = file.read(min(CHUNK_BYTES, upto - place - len(rest)))
-                if not more:
-                    raise _shorter(path)
-                chunk = rest + more
-                whole = len(chunk) if last and place + len(chunk) == upto else self.whole(chunk)
-                rest = chunk[whole:]
-                _check_record(path, place, rest)
-                if whole:
-                    rows = self.parse(path, chunk[:whole], schema, place)
-                    place += whole
-                    if rows is not None:
-                        yield rows, place
+    def check_whole(self, path: Path) -> None:
+        """Raise if a compressed file is not whole."""
+        read_to_the_end(path)
 
-    def begin(self, path: Path, file: io.BufferedReader, schema: pa.Schema, last: bool) -> int | None:
+    def read(self, file: TextFile, schema: pa.Schema, upto: int | None, last: bool, skips: bool) -> Iterator[Placed]:
+        """Yield the records from the file's place up to `upto`, or to its end.
+
+        A last line without an end is a record only if `last` is set. A record that cannot be read is an error, unless
+        `skips` is set.
+        """
+        file.rewind()
+        is_more = file.more(upto)
+        if file.place == 0:
+            begin = self.begin(file, schema, upto, last)
+            if begin is None:
+                return
+            file.take(begin)
+        while is_more or (last and file.left):
+            whole = self.whole(file.left) if is_more else len(file.left)
+            _check_record(file.path, file.place, file.left[whole:])
+            rows, malformed = self._records(file, file.left[:whole], schema, skips)
+            file.take(whole)
+            if rows or malformed:
+                yield Placed(pa.concat_batches(rows) if rows else _empty(schema), file.prefix, malformed)
+            is_more = file.more(upto)
+
+    def _records(
+        self, file: TextFile, chunk: bytes, schema: pa.Schema, skips: bool
+    ) -> tuple[list[pa.RecordBatch], list[Malformed]]:
+        """Return the rows of whole records, and those records that cannot be read."""
+        if not self.has_records(chunk):
+            return [], []
+        try:
+            table = self.table(chunk, schema)
+        except pa.ArrowException as error:
+            if not skips:
+                raise FluxError(
+                    f"Files: {file.path} cannot be read as {self.title} with the columns {describe_columns(schema)}, "
+                    f"between bytes {file.place:,} and {file.place + len(chunk):,}: {error}. Correct the file, give "
+                    'schema=..., or let on_error="skip" leave out and count such lines'
+                ) from error
+            return self._bisect(file, chunk, schema)
+        return [_under(schema, batch) for batch in table.combine_chunks().to_batches()], []
+
+    def _bisect(self, file: TextFile, chunk: bytes, schema: pa.Schema) -> tuple[list[pa.RecordBatch], list[Malformed]]:
+        """Return the rows of records some of which cannot be read: halves of halves, until those are alone."""
+        bounds = sorted({0, *self.ends(chunk).tolist(), len(chunk)})
+        rows, malformed, halves = [], [], [(0, len(bounds) - 1)]
+        while halves:
+            first, last = halves.pop()
+            part = chunk[bounds[first] : bounds[last]]
+            try:
+                if self.has_records(part):
+                    rows += [_under(schema, batch) for batch in self.table(part, schema).combine_chunks().to_batches()]
+            except pa.ArrowException as error:
+                if last - first > 1:
+                    middle = (first + last) // 2
+                    halves += [(middle, last), (first, middle)]
+                else:
+                    line = file.line_at(file.place + bounds[first])
+                    malformed.append(Malformed(file.path, line, part.decode("utf-8", "replace").rstrip(), str(error)))
+        return rows, malformed
+
+    def has_records(self, chunk: bytes) -> bool:
+        """Return whether there is more than empty lines, which are not records."""
+        return bool(chunk.strip())
+
+    def ends(self, chunk: bytes) -> npt.NDArray[np.int64]:
+        """Return where the records of a chunk end."""
+        return np.flatnonzero(np.frombuffer(chunk, dtype=np.uint8) == ord("\n")) + 1
+
+    def begin(self, file: TextFile, schema: pa.Schema, upto: int | None, last: bool) -> int | None:
         """Check the start of a file; return the place of its first record, None if the header is not complete yet."""
         return 0
 
@@ -110,74 +179,81 @@ class TextFormat:
         """Return how many bytes of a chunk that begins with a record are whole records."""
         return chunk.rfind(b"\n") + 1
 
-    def parse(self, path: Path, chunk: bytes, schema: pa.Schema, place: int) -> pa.RecordBatch | None:
-        """Return the rows of whole records; None if there are none."""
-        if not chunk.strip():
-            return None
-        try:
-            table = self.table(chunk, schema)
-        except pa.ArrowException as error:
-            raise FluxError(
-                f"Files: {path} cannot be read as {self.title} with the columns {describe_columns(schema)}, between "
-                f"bytes {place:,} and {place + len(chunk):,}: {error}. Correct the file, or give schema=..."
-            ) from error
-        batches = table.combine_chunks().to_batches()
-        return _under(schema, batches[0]) if batches else None
-
     def table(self, chunk: bytes, schema: pa.Schema | None) -> pa.Table:
         """Return the records of a chunk, with the schema or with inferred types."""
         raise NotImplementedError
 
     def first_chunk(self, path: Path) -> bytes:
         """Return records from the start of a file, to infer its columns."""
-        with path.open("rb") as file:
+        with open_plain(path) as file:
             chunk = file.read(CHUNK_BYTES)
             return chunk if len(chunk) < CHUNK_BYTES else chunk[: self.whole(chunk)]
 
 
 class CsvFormat(TextFormat):
-    """Comma-separated values with a line of names; a quoted value may hold line breaks."""
+    """Values with a delimiter, after a line of names unless those are given; quoted values may hold line breaks."""
 
     title = "csv"
     suffixes: tuple[str, ...] = (".csv",)
 
-    def schema(self, path: Path) -> pa.Schema:
-        return self.table(self.first_chunk(path), None).schema
+    def __init__(
+        self,
+        delimiter: str = ",",
+        quote_char: str | Literal[False] = '"',
+        column_names: Sequence[str] | None = None,
+        convert_options: pyarrow.csv.ConvertOptions | None = None,
+    ) -> None:
+        self._names = None if column_names is None else list(column_names)
+        self._quote = ord(quote_char) if quote_char else None
+        self._parse = pyarrow.csv.ParseOptions(
+            delimiter=delimiter, quote_char=quote_char, newlines_in_values=bool(quote_char)
+        )
+        given = convert_options or pyarrow.csv.ConvertOptions()
+        if given.include_columns or given.column_types:
+            raise ValueError("convert_options may not choose columns or their types; use select, or schema=...")
+        self._convert = {name: getattr(given, name) for name in _CONVERT_OPTIONS}
 
     def whole(self, chunk: bytes) -> int:
-        if b'"' not in chunk:
+        if self._quote is None or self._quote not in chunk:
             return super().whole(chunk)
-        # A line break ends a record only outside quotes: after an even number of them.
-        octets = np.frombuffer(chunk, dtype=np.uint8)
-        outside = np.cumsum(octets == ord('"')) % 2 == 0
-        ends = np.flatnonzero((octets == ord("\n")) & outside)
-        return int(ends[-1]) + 1 if len(ends) else 0
+        ends = self.ends(chunk)
+        return int(ends[-1]) if len(ends) else 0
 
-    def begin(self, path: Path, file: io.BufferedReader, schema: pa.Schema, last: bool) -> int | None:
-        header = b""
-        while not self.whole(header) and (line := file.readline(RECORD_MAX_BYTES)):
-            header += line
-            _check_record(path, 0, header)
-        if not self.whole(header) and not (last and header):
+    def ends(self, chunk: bytes) -> npt.NDArray[np.int64]:
+        if self._quote is None:
+            return super().ends(chunk)
+        octets = np.frombuffer(chunk, dtype=np.uint8)
+        # A line break ends a record only outside quotes: after an even number of them.
+        outside = np.cumsum(octets == self._quote) % 2 == 0
+        return np.flatnonzero((octets == ord("\n")) & outside) + 1
+
+    def begin(self, file: TextFile, schema: pa.Schema, upto: int | None, last: bool) -> int | None:
+        if self._names is not None:
+            return 0
+        while not self.whole(file.left) and file.more(upto):
+            _check_record(file.path, 0, file.left)
+        ends = self.ends(file.left)
+        if not len(ends) and not (last and file.left):
             return None
+        header = file.left[: ends[0]] if len(ends) else file.left
         try:
             names = self.table(header.rstrip(b"\r\n") + b"\n", None).column_names
         except pa.ArrowException as error:
-            raise FluxError(f"Files: the line of names of {path} cannot be read: {error}") from error
+            raise FluxError(f"Files: the line of names of {file.path} cannot be read: {error}") from error
         if names != schema.names:
             raise FluxError(
-                f"Files: {path} has the columns {', '.join(names)}; the first file had {', '.join(schema.names)}. "
+                f"Files: {file.path} has the columns {', '.join(names)}; the first file had {', '.join(schema.names)}. "
                 "Files that are read together have the same columns in the same order"
             )
         return len(header)
 
     def table(self, chunk: bytes, schema: pa.Schema | None) -> pa.Table:
-        names = None if schema is None else schema.names
+        names = self._names if schema is None else schema.names
         return pyarrow.csv.read_csv(
             io.BytesIO(chunk),
             pyarrow.csv.ReadOptions(use_threads=False, block_size=len(chunk) + 1, column_names=names),
-            pyarrow.csv.ParseOptions(newlines_in_values=True),
-            pyarrow.csv.ConvertOptions(column_types=schema),
+            self._parse,
+            pyarrow.csv.ConvertOptions(column_types=schema, **self._convert),
         )
 
 
@@ -186,9 +262,6 @@ class JsonlFormat(TextFormat):
 
     title = "jsonl"
     suffixes: tuple[str, ...] = (".jsonl", ".ndjson", ".json")
-
-    def schema(self, path: Path) -> pa.Schema:
-        return self.table(self.first_chunk(path), None).schema
 
     def table(self, chunk: bytes, schema: pa.Schema | None) -> pa.Table:
         behaviour = "infer" if schema is None else "error"
@@ -199,7 +272,34 @@ class JsonlFormat(TextFormat):
         )
 
 
-FORMATS: dict[str, Format] = {"parquet": ParquetFormat(), "csv": CsvFormat(), "jsonl": JsonlFormat()}
+class LineFormat(TextFormat):
+    """Text as it is: each line, also an empty one, is a row with one column."""
+
+    title = "text"
+    suffixes: tuple[str, ...] = (".txt", ".log")
+
+    def schema(self, path: Path) -> pa.Schema:
+        return LINE
+
+    def has_records(self, chunk: bytes) -> bool:
+        return bool(chunk)
+
+    def table(self, chunk: bytes, schema: pa.Schema | None) -> pa.Table:
+        text = pa.array([chunk.removesuffix(b"\n")], pa.large_binary()).cast(pa.large_string())
+        lines = pc.split_pattern(text, pattern="\n").flatten()
+        if b"\r" in chunk:
+            lines = pc.replace_substring_regex(lines, pattern="\r$", replacement="")
+        return pa.table([lines.cast(pa.string())], schema=LINE)
+
+
+Format = ParquetFormat | TextFormat
+
+FORMATS: dict[str, Callable[..., Format]] = {
+    "parquet": ParquetFormat,
+    "csv": CsvFormat,
+    "jsonl": JsonlFormat,
+    "text": LineFormat,
+}
 
 
 def other_columns(path: Path, found: pa.Schema, expected: pa.Schema) -> FluxError:
@@ -208,6 +308,15 @@ def other_columns(path: Path, found: pa.Schema, expected: pa.Schema) -> FluxErro
         f"Files: {path} has the columns {describe_columns(found)}; the first file had {describe_columns(expected)}. "
         "Files that are read together have the same columns"
     )
+
+
+@contextlib.contextmanager
+def errors_from(path: Path) -> Iterator[None]:
+    """Name the file of an error that is raised when it is read."""
+    try:
+        yield
+    except (*DAMAGED, UnicodeDecodeError) as error:
+        raise FluxError(f"Files: {path} cannot be read: {error}. Fix or remove it, and run the flow again") from error
 
 
 def _groups_from(metadata: pq.FileMetaData, place: int) -> tuple[list[int], int]:
@@ -221,19 +330,20 @@ def _groups_from(metadata: pq.FileMetaData, place: int) -> tuple[list[int], int]
     return [], position
 
 
-def _shorter(path: Path) -> FluxError:
-    return FluxError(
-        f"Files: {path} is shorter than what was read of it before: it was cut or replaced, and its rows cannot be "
-        "read again. Files may grow or be added while they are read, but not change"
-    )
-
-
 def _check_record(path: Path, place: int, rest: bytes) -> None:
     if len(rest) > RECORD_MAX_BYTES:
         raise FluxError(
             f"Files: {path} has a record of more than {RECORD_MAX_BYTES:,} bytes at byte {place:,}. Is there a quote "
             "that is not closed, or no end of line?"
         )
+
+
+def _ordered(found: pa.Schema, schema: pa.Schema) -> pa.Schema:
+    return pa.schema([found.field(name) for name in schema.names])
+
+
+def _empty(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([], schema)
 
 
 def _under(schema: pa.Schema, batch: pa.RecordBatch) -> pa.RecordBatch:

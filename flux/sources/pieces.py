@@ -191,12 +191,25 @@ def column_of(values: list[Any]) -> Any:
     return cast_values(values, infer_type(values), exact=True)
 
 
+def arrow_table(data: Any) -> pa.Table | pa.RecordBatch | None:
+    """Return data that is a table as one of Arrow, without a copy where it can be; None if it is not a table.
+
+    A `RecordBatchReader` is an iterator of tables: it can be read only once.
+    """
+    if isinstance(data, pa.Table | pa.RecordBatch):
+        return data
+    if isinstance(data, type | pa.RecordBatchReader) or not hasattr(data, "__arrow_c_stream__"):
+        return None
+    return pa.table(data)
+
+
 def checked_batches(source: str, pieces: Iterable[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield the record batches of all pieces, none of them empty; raise if their columns differ."""
-    for index, piece in enumerate(_iterate_data(source, pieces)):
-        if not isinstance(piece, pa.Table | pa.RecordBatch):
+    for index, item in enumerate(_iterate_data(source, pieces)):
+        piece = arrow_table(item)
+        if piece is None:
             raise PlanError(
-                f"{source}: item {index} of data is {type_name(piece)}; a pyarrow.Table or RecordBatch was expected"
+                f"{source}: item {index} of data is {type_name(item)}; a pyarrow.Table or RecordBatch was expected"
             )
         if not checked_schema(source, piece.schema).equals(schema):
             raise PlanError(

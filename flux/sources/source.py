@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import InitVar, dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from ..model.event_time import EventTime
+from ..model.punctuation import PUNCTUATIONS
 from ..types.deprecated import warn_renamed
 from ..types.errors import FluxError
 from ..types.normalize import ColumnError, normalize_batch
@@ -22,9 +23,9 @@ class SourceBatch:
 
     `offset` is the source's position after these rows, as a small value of msgpack types.
 
-    A batch without rows may have `punctuations`, as (kind, value), which belong in the stream at its place. It has an
-    offset of its own: an ingress that dies after the rows before it emits them when it is restarted. All but the last
-    of them may be emitted twice.
+    `punctuations`, as (kind, value), belong in the stream after the rows of the batch, if it has any. The offset is
+    that after them: an ingress that dies after the rows emits them when it is restarted. All but the last of them may
+    be emitted twice.
     """
 
     rows: pa.RecordBatch
@@ -38,16 +39,22 @@ class SourceBatch:
             warn_renamed("SourceBatch(marks=...)", "SourceBatch(punctuations=...)")
             object.__setattr__(self, "punctuations", marks)
         object.__setattr__(self, "rows", normalize_batch(self.rows))
-        assert not (self.punctuations and self.rows.num_rows), (
-            "punctuations come in a batch of their own, after the rows"
-        )
+        for kind, _ in self.punctuations:
+            if kind not in PUNCTUATIONS:
+                raise FluxError(f"a punctuation of a source is {' or '.join(map(repr, PUNCTUATIONS))}; got {kind!r}")
 
 
 @dataclass(frozen=True)
 class SourceContext:
-    """What a source may use in the ingress process: a directory of its own, kept for the whole run."""
+    """What a source may use in the ingress process: a directory of its own, kept for the whole run.
+
+    With `on_error="skip"`, `skip(nth, place, content, error)` counts and reports a record that the source cannot read:
+    the nth of the run, which is counted once also if a restarted ingress reports it again. `place` is a number above
+    0, such as that of a line. Without `on_error="skip"` it is None, and such a record is an error.
+    """
 
     directory: Path
+    skip: Callable[[int, int, str, str], None] | None = None
 
 
 class Source:
@@ -69,6 +76,10 @@ class Source:
     is_endless: bool = True
     # The column of event times; `flow.source(..., event_time=...)` sets it.
     event_time: EventTime | None = None
+    # After so long without rows it holds back the watermark no longer; `flow.source(..., idle_after_s=...)` sets it.
+    idle_after_s: float | None = None
+    # So often the ingress emits a clock while it runs; `flow.source(..., clock_ms=...)` sets it.
+    clock_ms: int | None = None
 
     def __init_subclass__(cls) -> None:
         if "tells_time" in cls.__dict__:
@@ -81,6 +92,12 @@ class Source:
         Every process that builds the same flow must get the same rows: a plan may depend on them.
         """
         return None
+
+    def expect(self, flow: str, stateful_steps: Sequence[str]) -> None:
+        """Refuse, in the user's program, a flow that this source cannot feed; called before anything is started.
+
+        `flow` is its name, `stateful_steps` names its steps that may hold state.
+        """
 
     def bind(self, directory: Path) -> None:
         """Prepare, in the user's program, before any process is forked; sockets opened here are shared."""

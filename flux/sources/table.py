@@ -14,6 +14,7 @@ import pyarrow as pa
 from ..types.errors import PlanError
 from .pieces import (
     Pace,
+    arrow_table,
     batch_size,
     checked_batches,
     checked_rate,
@@ -26,13 +27,17 @@ from .pieces import (
 )
 from .source import Source, SourceBatch, SourceContext
 
-EXPECTED = "a pyarrow.Table, a pyarrow.RecordBatch, an iterable of either, or a list of dicts"
+EXPECTED = "a table (of pyarrow, pandas, Polars and others), an iterable of tables, or a list of dicts"
 
 _NOTHING = object()
 
 
 class Table(Source):
-    """Rows the program holds or can make: a Table, a RecordBatch, an iterable of either, or a list of dicts.
+    """Rows the program holds or can make: a table, an iterable of tables, or a list of dicts.
+
+    A table is a Table or RecordBatch of pyarrow, or what gives one by Arrow's ``__arrow_c_stream__``, such as frames of
+    pandas and Polars. The index of a pandas frame is a column, as ``pyarrow.Table.from_pandas`` makes it;
+    ``reset_index(drop=True)`` leaves it out. ``polars.from_arrow(report.table)`` is the way back.
 
     `rate` paces the rows, in rows per second. `batch_rows` is the size batches are cut to; consecutive
     batches much smaller than it are combined. An iterable that is not a list or tuple is pulled in a thread of the
@@ -95,8 +100,8 @@ class Table(Source):
 
 def _pieces_of(data: Any) -> tuple[pa.Schema, Iterable[Any]]:
     """Return the schema of the data and an iterable of its Tables and RecordBatches."""
-    if isinstance(data, pa.Table | pa.RecordBatch):
-        return checked_schema("Table", data.schema), [data]
+    if (table := arrow_table(data)) is not None:
+        return checked_schema("Table", table.schema), [table]
     if isinstance(data, list) and data and isinstance(data[0], dict):
         table = table_of_dicts("Table", data)
         return checked_schema("Table", table.schema), [table]
@@ -106,19 +111,17 @@ def _pieces_of(data: Any) -> tuple[pa.Schema, Iterable[Any]]:
     first = next(iterator, _NOTHING)
     if first is _NOTHING:
         raise PlanError("Table: data is empty, so its columns are unknown; give a pyarrow.Table with a schema")
-    if not isinstance(first, pa.Table | pa.RecordBatch):
+    if (table := arrow_table(first)) is None:
         found = f"{type_name(data)} that holds {type_name(first)}"
         raise PlanError(f"Table: data must be {EXPECTED}; it is {found}.{_hint(data)}")
     # The first item of an iterator is gone once read, so it is put back in front.
     pieces = data if isinstance(data, list | tuple) else itertools.chain([first], iterator)
-    return checked_schema("Table", first.schema), pieces
+    return checked_schema("Table", table.schema), pieces
 
 
 def _hint(data: Any) -> str:
     if hasattr(data, "writeStream"):
         return " For a Spark DataFrame use flux.spark.Stream(df)"
-    if hasattr(data, "iloc"):
-        return " For a pandas DataFrame use pyarrow.Table.from_pandas(df)"
     if isinstance(data, dict):
         return " For a dict of columns use pyarrow.table(data)"
     return ""

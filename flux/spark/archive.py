@@ -17,6 +17,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from ..storage.private import private_directory
 from ..types.errors import FluxError
 
 PACKAGE = Path(__file__).parent.parent
@@ -46,9 +47,8 @@ def archive() -> str:
     state = repr([(str(path), path.stat().st_mtime_ns) for path in _sources()]) + importlib.util.MAGIC_NUMBER.hex()
     name = f"flux-{hashlib.sha256(state.encode()).hexdigest()[:16]}.zip"
     folder = Path(tempfile.gettempdir()) / f"flux-archives-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.stat().st_uid != os.getuid():
-        raise FluxError(f"{folder} belongs to another user; set TMPDIR to another directory for temporary files")
+    # Code that another user puts there would run on every executor.
+    private_directory(folder, "Remove it, or set TMPDIR to another directory for temporary files")
     path = folder / name
     if not path.exists():
         fresh = folder / f"{name}.{os.getpid()}"

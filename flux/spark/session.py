@@ -5,9 +5,23 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from ..types.errors import PlanError
 from .archive import archive, is_archived
 
 _ARCHIVE_ATTRIBUTE = "_flux_archive"
+
+
+def check_classic(spark: Any, owner: str) -> None:
+    """Raise `PlanError` for a session of Spark Connect, and for what is not a session."""
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise PlanError(
+            f"{owner}: this is a session of Spark Connect, whose driver is on another host, and Flux runs beside the "
+            "driver. Make a classic session in a program that is submitted to the cluster: "
+            "SparkSession.builder.master(...), not remote(...). With Spark Connect, flux.spark.Frame, to_dataframe, "
+            "stateful_processor and pandas_with_state work"
+        )
+    if not hasattr(spark, "sparkContext"):
+        raise PlanError(f"{owner}: a SparkSession was expected, got a {type(spark).__name__}")
 
 
 def register(spark: Any) -> None:
@@ -19,6 +33,7 @@ def register(spark: Any) -> None:
 
     from .source import staging_protocol, writer
 
+    check_classic(spark, "flux.spark.register")
     context = spark.sparkContext
     if context.master.startswith("local") and context.pythonExec == "python3":
         # That Python is Spark's default, not a choice of the user's. It may differ from ours and lack pyarrow.

@@ -5,11 +5,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import sys
+import time
 from pathlib import Path
 
 from ..types.errors import FluxError
 
-__all__ = ["append", "disk_error", "replace_file", "sync_directory"]
+__all__ = ["append", "append_when_room", "disk_error", "replace_file", "sync_directory"]
+
+_TRY_AGAIN_S = 0.1
+_SAY_AGAIN_S = 30.0
 
 
 def append(fd: int, data: bytes | memoryview, length: int) -> None:
@@ -26,10 +31,35 @@ def append(fd: int, data: bytes | memoryview, length: int) -> None:
         raise
 
 
-def replace_file(path: Path, data: bytes, *, fsync: bool) -> None:
-    """Replace the content of `path` with `data`: a reader gets the old or the new content, never a mixture."""
+def append_when_room(fd: int, data: bytes | memoryview, length: int, path: Path) -> None:
+    """Append as `append` does; while the disk is full, wait for room, and say so on standard error.
+
+    Nothing else is done meanwhile: what depends on the write may not happen before it. State stays in memory.
+    """
+    said_at_s = -_SAY_AGAIN_S
+    while True:
+        try:
+            append(fd, data, length)
+            return
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            if time.monotonic() - said_at_s >= _SAY_AGAIN_S:
+                said_at_s = time.monotonic()
+                sys.stderr.write(
+                    f"flux: {path}: {error.strerror}. The run waits for room there, and goes on by itself; make some\n"
+                )
+                sys.stderr.flush()
+        time.sleep(_TRY_AGAIN_S)
+
+
+def replace_file(path: Path, data: bytes, *, fsync: bool, mode: int = 0o600) -> None:
+    """Replace the content of `path` with `data`: a reader gets the old or the new content, never a mixture.
+
+    By default only this user may read it: notes of a run are for the run.
+    """
     fresh = path.with_name(f"{path.name}.new")
-    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
         append(fd, data, 0)
         if fsync:

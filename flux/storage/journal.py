@@ -11,6 +11,7 @@ process has it open.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import struct
@@ -21,9 +22,9 @@ from pathlib import Path
 
 from ..protocols.messages import VERSION
 from ..types.errors import FluxError
-from .disk import append, disk_error, sync_directory
+from .disk import append, append_when_room, disk_error, sync_directory
 
-__all__ = ["InUse", "Journal", "Record"]
+__all__ = ["InUse", "Journal", "Record", "reading"]
 
 _BEGIN = b"flux journal "
 MAGIC = _BEGIN + b"%d\n" % VERSION  # What is in records changes with the protocol.
@@ -67,6 +68,14 @@ class Journal:
             raise disk_error("the journal", path, error, _KEPT) from error
 
     @classmethod
+    def reopen(cls, path: Path, size: int) -> Journal:
+        """Open a journal of this size again, to append to it; its records are not read."""
+        try:
+            return cls(path, _open_locked(path), size, False)
+        except OSError as error:
+            raise disk_error("the journal", path, error, _KEPT) from error
+
+    @classmethod
     def _read(cls, path: Path, fd: int, fsync: bool) -> tuple[Journal, list[Record]]:
         data = path.read_bytes()
         if len(data) < len(MAGIC) and MAGIC.startswith(data):
@@ -84,7 +93,7 @@ class Journal:
     def append(self, content: bytes, *, fsync: bool | None = None) -> int:
         """Write one record and return its position; from then on the record outlives this process."""
         try:
-            append(self._fd, _frame(content), self.size)
+            append_when_room(self._fd, _frame(content), self.size, self.path)
             if self._fsync if fsync is None else fsync:
                 os.fsync(self._fd)
         except OSError as error:
@@ -129,8 +138,26 @@ class Journal:
         os.close(self._fd)
 
 
+@contextlib.contextmanager
+def reading(path: Path, record: Record) -> Iterator[None]:
+    """Raise a `FluxError` that names the journal if what `record` holds is not what its reader expects.
+
+    Its checksum is right: it is the record of another journal, or of a development version with the same number.
+    """
+    try:
+        yield
+    except FluxError:
+        raise
+    except Exception as error:
+        raise FluxError(
+            f"the journal {path} has a record of another shape at byte {record.position}: {type(error).__name__}: "
+            f"{error}. Nothing was changed. It is the journal of another part of Flux, or of another release: give "
+            "each its own place, or run the flow again from an empty directory"
+        ) from error
+
+
 def _open_locked(path: Path) -> int:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -137,7 +137,7 @@ def _limit_partitions(plan: Plan, partitions: int) -> Plan:
 
 def _scenario(plan: Plan, prefixes: Sequence[SourcePrefix], faults: Mapping[str, int], seed: int) -> FlowScenario:
     rng = random.Random(f"scenario {seed}")
-    numbered = pulls(prefixes, rng)
+    numbered = pulls(prefixes, rng, plan)
     view = plan.view()
     return FlowScenario(
         sites=len(plan.site_names),

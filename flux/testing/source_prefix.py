@@ -14,12 +14,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import trio
 
+from ..model.batch import Batch
 from ..model.punctuation import Punctuation
-from ..site.ingress.watermarks import Watermarks, number_watermarks
+from ..plan import Plan
+from ..plan.plan import INPUT
+from ..site.ingress.watermarks import Watermarks, find_time_places, number_watermarks
+from ..site.steps import StepOutputs, Steps
 from ..sources.source import Source, SourceContext, check_given
 from ..types.errors import PlanError
 from ..types.normalize import normalize_schema
@@ -116,16 +121,15 @@ def _timeout_error(source: Source, row_count: int, count: int) -> PlanError:
 # --- numbers of rows -----------------------------------------------------------------------------------------
 
 
-def pulls(prefixes: Sequence[SourcePrefix], rng: random.Random) -> tuple[PrefixPull, ...]:
+def pulls(prefixes: Sequence[SourcePrefix], rng: random.Random, plan: Plan) -> tuple[PrefixPull, ...]:
     """Return all rows and punctuations of all sources, in one of the orders in which an ingress may number them."""
-    columns = {n: each.source.event_time for n, each in enumerate(prefixes) if each.source.event_time is not None}
-    watermarks = Watermarks(columns, {})
+    marking = _Marking(prefixes, plan)
     waiting = [deque(_pieces(prefix, rng)) for prefix in prefixes]
     numbered: list[PrefixPull] = []
     upto = 0
     while any(waiting):
         number = rng.choice([n for n, pieces in enumerate(waiting) if pieces])
-        pull = _pull(number, waiting[number].popleft(), upto, watermarks)
+        pull = _pull(number, waiting[number].popleft(), upto, marking)
         if pull.upto > upto:
             numbered.append(pull)
             upto = pull.upto
@@ -155,14 +159,33 @@ def _pieces(prefix: SourcePrefix, rng: random.Random) -> Iterator[_Piece]:
     yield _Piece(nothing, is_end=True)
 
 
-def _pull(number: int, piece: _Piece, after: int, watermarks: Watermarks) -> PrefixPull:
+class _Marking:
+    """The watermarks of a simulated ingress, which runs the steps before the first exchange to find event times."""
+
+    def __init__(self, prefixes: Sequence[SourcePrefix], plan: Plan) -> None:
+        times = find_time_places(plan.first, {n: each.source.event_time for n, each in enumerate(prefixes)})
+        self.watermarks = Watermarks(times, {})
+        self._steps: Steps | None = None
+        if any(place > INPUT for time in times.values() for place in time.places):
+            self._steps = Steps(plan, 0, (place for time in times.values() for place in time.places))
+            self._steps.open([0])
+
+    def advance(self, number: int, rows: pa.RecordBatch, after: int) -> tuple[tuple[int, int], ...]:
+        """Return the watermarks among the next rows of a source."""
+        numbers = np.arange(after + 1, after + 1 + len(rows), dtype=np.int64)
+        batch, place = Batch(rows, numbers, None, np.zeros(len(rows), np.uint16)), INPUT - number
+        outputs: StepOutputs = {place: batch} if self._steps is None else self._steps.process(batch, place=place)
+        return self.watermarks.advance(number, outputs, after)
+
+
+def _pull(number: int, piece: _Piece, after: int, marking: _Marking) -> PrefixPull:
     """Number a piece, starting after `after`, as the ingress does."""
     count = len(piece.rows)
-    punctuations: tuple[tuple[int, int], ...] = watermarks.advance(number, piece.rows, after) if count else ()
+    punctuations = marking.advance(number, piece.rows, after) if count else ()
     among = tuple(Punctuation(sn, "watermark", value) for sn, value in punctuations)
     if piece.mark is not None:
         among = (Punctuation(after + 1, *piece.mark),)
-    elif piece.is_end and (value := watermarks.end(number)) is not None:
+    elif piece.is_end and (value := marking.watermarks.end(number)) is not None:
         among = (Punctuation(after + 1, "watermark", value),)
     return PrefixPull(
         number, piece.rows, number_watermarks(after, count, punctuations), among, after + count + len(among)

@@ -171,9 +171,14 @@ def _why_not(column: Any) -> str | None:
 
 def format_row(rows: Any, place: int) -> str:
     """Return a row of a record batch as text, also if Python cannot represent it."""
+    return repr(row_values(rows, place))
+
+
+def row_values(rows: Any, place: int) -> dict[str, Any]:
+    """Return a row of a record batch as Python values; what Python cannot represent as text."""
     row = rows.slice(place, 1)
     values = [format_value(value) if _why_not(value) is not None else to_python(value)[0] for value in row.columns]
-    return repr(dict(zip(row.schema.names, values, strict=True)))
+    return dict(zip(row.schema.names, values, strict=True))
 
 
 def format_value(one: Any) -> str:

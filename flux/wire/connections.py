@@ -31,10 +31,13 @@ import trio
 from ..types.errors import AuthError, FluxError
 from . import address, handshake
 from .frames import MAGIC, BadFrame
+from .strangers import await_authentication
 from .tls import HANDSHAKE, TLS_OPTIONS, Tls, secure
 
 _RETRY_PAUSE_S = 0.01  # Before the first retry; twice as long before each further one.
 _RETRY_PAUSE_MAX_S = 0.1
+# The first byte, TLS and the handshake have a deadline each, with an error of its own.
+_STRANGER_TIMEOUT_S = 4 * handshake.DEADLINE_S
 
 Log = Callable[[int, str], None]  # A level of `logging`, and one line.
 
@@ -100,22 +103,24 @@ async def let_in(
 
     None if it is closed: the peer is not a process of the run, or `refuse` gave a reason. The log has one line about
     it, and nothing else has changed. A peer that leaves without a byte is a port probe, of which there may be many: it
-    gets no line.
+    gets no line. Nor does one of too many that have not authenticated.
     """
     where = _origin(sock)
     try:
-        if not (first := await _first_byte(sock)):
-            sock.close()
-            return None
-        await _refuse_other_transport(sock, first, own.tls)
-        if own.tls is not None:
-            sock = await secure(sock, own.tls, listening=True)
-        peer = await handshake.answer_handshake(sock, name=own.name, secret=own.secret, run=own.run, refuse=refuse)
+        with await_authentication(_STRANGER_TIMEOUT_S):
+            if not (first := await _first_byte(sock)):
+                sock.close()
+                return None
+            await _refuse_other_transport(sock, first, own.tls)
+            if own.tls is not None:
+                sock = await secure(sock, own.tls, listening=True)
+            peer = await handshake.answer_handshake(sock, name=own.name, secret=own.secret, run=own.run, refuse=refuse)
+            return peer, sock
+        sock.close()
     except (FluxError, BadFrame, OSError) as error:
         broke = isinstance(error, OSError) and not isinstance(error, TimeoutError)
         log(logging.INFO if broke else logging.WARNING, f"closed a connection from {where}: {error}")
-        return None
-    return peer, sock
+    return None
 
 
 async def _first_byte(sock: socket.socket) -> bytes:

@@ -55,6 +55,13 @@ class EmittedDigests(FromNode):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CodeStuck(FromNode):
+    """Code of the user on the node does not return, on the connection of its heartbeats; empty: it has returned."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PeerUnreachable(FromNode):
     """The connection to a peer broke and could not be made again."""
 

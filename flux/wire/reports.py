@@ -81,6 +81,14 @@ class Load(Report):
     buffered_rows: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessStuck(Report):
+    """Code of the user in the process `node` does not return; `text` is empty when it has."""
+
+    node: str
+    text: str
+
+
 # What the ingress reports.
 
 

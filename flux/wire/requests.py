@@ -68,6 +68,11 @@ class AddSiteRequest(Request):
     """Start a further site."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRequest(Request):
+    """End the run now. The connection may close without an answer, because what answers ends too."""
+
+
 # What a process requests that wants to join a run, or that saw one end.
 
 

@@ -152,7 +152,7 @@ class StateTypes:
         if kind is defaultdict:
             return _DEFAULTS, [self._factory(value), dict(value)]
         if kind.__module__ == ROW_MODULE and isinstance(value, tuple):
-            return _ROW, [list(kind._fields), list(value)]
+            return _ROW, [list(kind._columns), list(value)]
         if self._encode is not None:
             plain = self._encoded(value, self._encode)
             if plain is not NotImplemented:

@@ -35,10 +35,14 @@ _BUFFERS_MAX = 1 << 20  # Of one value; each has at least 64 KiB, or 8,192 entri
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateChunk:
-    """A chunk of the copy `version`; the bytes are the body of its frame. The `last` one has none."""
+    """A chunk of the copy `version`; the bytes are the body of its frame. The `last` one has none.
+
+    With `failed` the donor has lost the snapshot: what was sent of it is void, and no more follows.
+    """
 
     version: int
     last: bool
+    failed: bool = False
 
 
 _CODEC = Codec([StateChunk])

@@ -19,6 +19,7 @@ from ..walk import Walked
 from . import copies as copies
 from . import early as early
 from . import feeding as feeding
+from . import lost_tails as lost_tails
 from . import views as views
 from .patch import Patch
 from .stories import FailureStory, make_story
@@ -424,5 +425,38 @@ RULES: tuple[ProtocolRule, ...] = (
             Removal(views.keep_the_last_view_only, "restarts and a spare", 34),
             Removal(views.take_silence_for_having_all_views, "two restarts and a spare", 20),
         ),
+    ),
+    # Rules 34 to 38 are those of balance, to come.
+    ProtocolRule(
+        39,
+        "A sequence number has one meaning",
+        "The journal of an ingress may have lost its end with the power of its machine. A restarted ingress "
+        "numbers nothing beyond its journal before every live node, and every end, has reported the highest position "
+        "it has seen, all in one view. Numbers up to the highest of them go to the same rows again, or the run ends.",
+        (
+            Removal(lost_tails.number_without_asking, "lost tails", 7),
+            Removal(lost_tails.ask_live_nodes_only, "lost tails, two restarts", 15_977),
+            Removal(lost_tails.count_positions_of_earlier_views, "lost tails, two restarts", 106),
+            Removal(lost_tails.report_what_was_consumed, "lost tails", 37),
+        ),
+    ),
+    ProtocolRule(
+        40,
+        "A view number has one meaning",
+        "The journal of views may have lost its end as well. A restarted controller numbers views from above all that "
+        "were ever given, and each view names the one that it follows. A node that has seen another view refuses it, "
+        "and a controller that a node with a later view connects to ends the run.",
+        (
+            Removal(lost_tails.number_views_on, "lost tails, restarts and a crash", 101),
+            Removal(lost_tails.accept_a_view_that_follows_another, "lost tails, restarts and a crash", 181),
+        ),
+    ),
+    ProtocolRule(
+        41,
+        "A sink is not given what it is known to have",
+        "What an egress acknowledges is durable at its sink, and producers keep that position for the process that is "
+        "started after it. If that one asks for less, the journal of its sink has lost its end, and the run ends.",
+        argument="No simulated sink has a journal that loses its end: what is in a sink is its position. Real ones "
+        "do, in tests/runtime/test_lost_tails.py.",
     ),
 )

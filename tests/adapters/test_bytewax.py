@@ -156,7 +156,9 @@ def asking(time: Any, **source: Any) -> flux.Dataflow:
 
 @pytest.mark.parametrize(("time", "source"), [("clock", {}), ("clock", {"event_time": "at"}), ("watermark", {})])
 def test_asking_for_a_time_that_nobody_tells_is_a_plan_error(time: str, source: dict[str, str]) -> None:
-    with pytest.raises(PlanError, match=f'notified by the {time}, and no source .* Table. Use .*time="watermark"'):
+    with pytest.raises(
+        PlanError, match=f"may ask to be notified by the {time}, and no source .* Table. Use flow.source"
+    ):
         asking(time, **source).explain()
 
 
@@ -182,19 +184,79 @@ def test_windows_close_when_the_stream_says_that_time_has_passed() -> None:
     assert (kept, closed) == ([], ["E", "M"])
 
 
-@pytest.mark.parametrize(
-    ("build", "who"),
-    [
-        (lambda up: win.collect_window("c", up, win.SystemClock(), _tumbling()), "_SystemClockLogic"),
-        (
-            lambda up: win.collect_window("c", up, win.EventClock(lambda r: START, timedelta()), _tumbling()),
-            "_EventClockLogic",
-        ),
-    ],
-)
-def test_a_logic_that_reads_the_systems_clock_is_refused(build: Any, who: str) -> None:
-    with pytest.raises(PlanError, match=f"{who} reads the system's clock.*now_getter=flux.stream_time"):
-        wrapped(Case(build, lambda key, value: None, {}))
+def of_kind(clock: Any) -> Case:
+    """What windows emit, and when the windows closed."""
+    return Case(
+        lambda up: win.collect_window("c", up, clock, _tumbling()),
+        lambda key, event: {"kind": event[1], "n": len(event[2]) if event[1] == "E" else 0},
+        {"kind": "string", "n": "int64"},
+    )
+
+
+SECONDS = int((START - EPOCH).total_seconds())
+
+
+def seconds_after_start(*what: Any) -> list[Any]:
+    return [SECONDS + each if isinstance(each, int) else each for each in what]
+
+
+@pytest.mark.parametrize("moves", [[], [1, 3]])
+def test_an_event_clock_without_now_getter_has_the_time_of_the_stream(moves: list[int]) -> None:
+    case = of_kind(win.EventClock(lambda row: START, timedelta(seconds=5)))
+    given = events(*seconds_after_start(0, "a", 14, "b", 15, 16))
+    got = [row["kind"] for row in emitted(wrapped(case), given, key=("k",), moves=moves, ends=False)]
+    assert got == ["E", "M"], "the window of a has closed after 15 s, that of b is open"
+    assert emitted(wrapped(case), given[:3], key=("k",), moves=moves, ends=False) == []
+
+
+def test_rows_before_the_first_clock_are_as_if_they_had_come_with_it() -> None:
+    case = of_kind(win.EventClock(lambda row: START, timedelta(seconds=5)))
+    given = events(*seconds_after_start("a", 0, "a", 14))
+    assert emitted(wrapped(case), given, key=("k",), ends=False) == []
+    [closed, _] = emitted(wrapped(case), [*given, *events(SECONDS + 15)], key=("k",), ends=False)
+    assert closed["n"] == 2, "from 1970 to the first clock no time has passed"
+
+
+def test_without_a_clock_an_event_clock_is_moved_by_rows_alone() -> None:
+    case = of_kind(win.EventClock(lambda row: START + timedelta(seconds=row["ts"]), timedelta(seconds=5)))
+    given = [{"k": "a", "ts": ts} for ts in (0, 14, 16)]
+    assert [row["n"] for row in emitted(wrapped(case), given, key=("k",), ends=False) if row["kind"] == "E"] == [1]
+
+
+@pytest.mark.parametrize("moves", [[], [0, 2]])
+def test_a_system_clock_is_the_clock_of_the_stream(moves: list[int]) -> None:
+    given = events(*seconds_after_start(1, "a", 9, "a", 10, "a", 19, 20))
+    got = emitted(wrapped(of_kind(win.SystemClock())), given, key=("k",), moves=moves, ends=False)
+    assert [row["n"] for row in got if row["kind"] == "E"] == [2, 1]
+
+
+def test_a_now_getter_of_ones_own_stays() -> None:
+    case = of_kind(win.EventClock(lambda row: START, timedelta(), now_getter=lambda: START))
+    given = events(*seconds_after_start(0, "a", 60))
+    assert emitted(wrapped(case), given, key=("k",), ends=False) == []
+
+
+def test_a_system_clock_where_no_source_emits_the_clock_is_a_plan_error() -> None:
+    flow = flux.Dataflow("clockless")
+    rows = flow.source(flux.sources.Table([{"k": "a"}])).exchange("k")
+    rows.apply(wrapped(of_kind(win.SystemClock()))).sink(flux.sinks.Null())
+    with pytest.raises(
+        PlanError, match=r"notified by the clock, and no source .* Table. Use flow.source\(..., clock_ms"
+    ):
+        flow.explain()
+
+
+class Never(Asking):
+    def notify_at(self) -> None:
+        """Nothing is asked for: bytewax has such a method in every logic."""
+        return None
+
+
+def test_a_logic_whose_notify_at_returns_none_asks_for_nothing() -> None:
+    flow = flux.Dataflow("never")
+    rows = flow.source(flux.sources.Table([{"k": "a", "at": 1}])).exchange("k")
+    rows.apply(flux.wrap_bytewax(Never)).sink(flux.sinks.Collect())
+    assert flow.run().table.num_rows == 0
 
 
 def _tumbling() -> Any:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import logging
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -194,6 +196,19 @@ def test_a_static_method_is_called_as_one() -> None:
     assert emitted(flux.wrap(Doubles), ROWS[:2], key=("k",)) == [{"v": 0}, {"v": 2}]
 
 
+def test_an_error_about_a_static_method_names_the_users_file() -> None:
+    class Divides(Totals):
+        @staticmethod
+        def update(row: dict[str, int]) -> Any:  # type: ignore[override]
+            return {"v": 2 // row["v"]} if row["v"] < 2 else 5
+
+    name, line = re.escape(Divides.update.__qualname__), Divides.update.__code__.co_firstlineno
+    with pytest.raises(OperatorError, match=rf"{name} \({__file__}:{line + 2}\) raised ZeroDivisionError"):
+        emitted(flux.wrap(Divides), ROWS[:1], key=("k",))
+    with pytest.raises(OperatorError, match=rf"{name} \({__file__}:{line}\) returned 5"):
+        emitted(flux.wrap(Divides), ROWS[2:3], key=("k",))
+
+
 class Failing(Totals):
     def __init__(self, place: str) -> None:
         super().__init__()
@@ -216,7 +231,7 @@ class Failing(Totals):
 @pytest.mark.parametrize(
     ("place", "says"),
     [
-        ("__init__", r"Failing raised ValueError: not today"),
+        ("__init__", r"Failing \(.*test_wrap.py:\d+\) raised ValueError: not today"),
         ("getState", r"Failing\.getState \(.*test_wrap.py:\d+\) raised ValueError: not today"),
         ("finish", r"Failing\.finish \(.*test_wrap.py:\d+\) raised ValueError: not today"),
         ("", r"Failing\.finish \(.*test_wrap.py:\d+\) returned 5; expected None, a dict"),
@@ -366,3 +381,72 @@ def test_a_dict_that_is_yielded_at_the_end_is_what_it_was_then() -> None:
 
     got = emitted(flux.wrap(AtEnd, process=lambda it, row: it.update(row) and None, at_end="finish"), ROWS, key=("k",))
     assert sorted(row["k"] for row in got) == [0, 1, 2, 3, 4]
+
+
+class Mean:
+    """Knows no keys: it is the mean of all rows that it gets."""
+
+    def __init__(self, start: int = 0) -> None:
+        self.count, self.total = 0, start
+
+    def update(self, row: dict[str, int]) -> dict[str, float]:
+        self.count, self.total = self.count + 1, self.total + row["v"]
+        return {"mean": self.total / self.count}
+
+    def getState(self) -> list[int]:
+        return [self.count, self.total]
+
+    def installState(self, state: list[int]) -> None:
+        self.count, self.total = state
+
+    def last(self) -> dict[str, float]:
+        return {"mean": -float(self.count)}
+
+
+def means(start: int = 0) -> list[float]:
+    """Those of each key, and at the end the counts of each, by partition."""
+    plain: dict[int, Mean] = {}
+    return [plain.setdefault(row["k"], Mean(start)).update(row)["mean"] for row in ROWS]
+
+
+@pytest.mark.parametrize("moves", [[], [3], [0, 7, 8, 30]])
+def test_per_key_each_key_has_an_instance_of_its_own_that_moves_with_its_partition(moves: list[int]) -> None:
+    operator = flux.wrap(Mean, per="key", at_end="last")
+    (*rows,) = (row["mean"] for row in emitted(operator, ROWS, key=("k",), moves=moves, start=3))
+    assert rows[: len(ROWS)] == means(3)
+    assert rows[len(ROWS) :] == [-8.0] * 5, "at the end each is asked once"
+
+
+def test_instances_per_key_survive_a_kill() -> None:
+    flow = flux.Dataflow("per key")
+    operator = flux.wrap(Mean, per="key", output={"mean": "float64"})
+    rows = flow.source(flux.sources.Table(ROWS, rate=80))
+    rows.exchange("k", partitions=2).apply(operator).sink(flux.sinks.Collect())
+    with flow.start(sites=2, standby=1) as run:
+        run.wait_for_output(5)
+        run.kill("site-1")
+        assert [row["mean"] for row in run.wait().table.to_pylist()] == means()
+
+
+@pytest.mark.parametrize(("per", "by"), [(None, "hash"), (None, "any"), ("partition", "hash"), ("key", "hash")])
+def test_keys_that_share_an_instance_unsaid_are_a_warning(per: Any, by: Any, caplog: pytest.LogCaptureFixture) -> None:
+    flow = flux.Dataflow("shared")
+    rows = flow.source(flux.sources.Table(ROWS))
+    keyed = rows.exchange("k", partitions=2) if by == "hash" else rows.exchange(by="any", partitions=2)
+    keyed.apply(flux.wrap(Mean, per=per)).sink(flux.sinks.Null())
+    caplog.set_level(logging.WARNING, "flux")
+    flow.run()
+    warned = [text for text in caplog.messages if "share" in text]
+    if per is None and by == "hash":
+        [warning] = warned
+        assert "for each partition, and its keys share it" in warning and 'flux.wrap(Mean, per="key")' in warning
+    else:
+        assert not warned
+
+
+def test_an_instance_per_key_needs_a_key() -> None:
+    rows = flux.Dataflow("keyless").source(flux.sources.Table(ROWS))
+    with pytest.raises(PlanError, match="Mean keeps its state by key"):
+        rows.exchange(by="any").apply(flux.wrap(Mean, per="key"))
+    with pytest.raises(PlanError, match=r"wrap\(Mean\): per is 'key' or 'partition', got 'row'"):
+        flux.wrap(Mean, per="row")  # type: ignore[arg-type]

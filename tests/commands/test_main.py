@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import json
 import os
 import signal
@@ -13,7 +14,10 @@ from typing import Any
 
 import pytest
 
+import flux
 from flux.commands.main import main
+from flux.commands.run_flow import ProgressLine
+from flux.driver.status import Status
 from tests.runtime.waiting import wait_until
 
 ROOT = Path(__file__).parent.parent.parent
@@ -104,6 +108,53 @@ def test_run_prints_its_report_as_one_json_document(begin: Command) -> None:
     assert (report["name"], report["inputs"], report["outputs"]) == ("job", 100, 100)
 
 
+@pytest.mark.parametrize("arguments", [("run", "job:few", "--json"), ("spec", "show", "controller")])
+def test_a_command_whose_reader_has_gone_ends_quietly_with_its_status(job: Path, arguments: tuple[str, ...]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    call = [sys.executable, "-c", "import sys; from flux.commands.main import main; sys.exit(main())", *arguments]
+    with open(writer) as output:
+        ran = subprocess.run(call, cwd=job, stdout=output, stderr=subprocess.PIPE, text=True, timeout=DEADLINE_S)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_progress_whose_reader_has_gone_does_not_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flux.commands.run_flow._LINE_EVERY_S", 0.0)
+    reader, writer = os.pipe()
+    with open(writer, "w") as output:
+        os.close(reader)
+        progress = ProgressLine(output, quiet=False)
+        for _ in range(2):
+            progress.show(Status("words", 1.5, [], True, 20, 10, 5.0, 2.5, [], False))
+
+
+def test_a_crash_limit_is_a_number_or_never(
+    job: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen: list[Any] = []
+
+    def start(self: flux.Dataflow, sites: int, standby: int, **settings: Any) -> None:
+        chosen.append(settings["crash_limit"])
+        raise flux.FluxError("seen")
+
+    monkeypatch.setattr(flux.Dataflow, "start", start)
+    for text in ("7", "never"):
+        assert main(["run", "job:few", "--crash-limit", text]) == 1
+    assert chosen == [7, None]
+    with pytest.raises(SystemExit, match="2"):
+        main(["run", "job:few", "--crash-limit", "0"])
+    assert "expected a number of deaths from 1, or never, got '0'" in capsys.readouterr().err
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    assert capsys.readouterr().out == f"flux {flux.__version__}\n"
+    assert flux.__version__ == setup["metadata"]["version"]
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_stops_cleanly(begin: Command, job: Path, number: signal.Signals) -> None:
     command = begin("run", "job:endless", "--record", "recorded")
@@ -184,7 +235,7 @@ def test_logs_are_documents_that_name_flow_and_process(begin: Command) -> None:
     assert any("every partition has all its copies" in line["message"] for line in logged)
 
 
-def test_as_a_library_flux_is_quiet(job: Path) -> None:
+def test_as_a_library_flux_prints_its_warnings_and_nothing_else(job: Path) -> None:
     program = (
         "import job\n"
         "with job.endless.start(sites=2) as run:\n"
@@ -193,7 +244,9 @@ def test_as_a_library_flux_is_quiet(job: Path) -> None:
         "    run.wait_for_output(10)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=job, capture_output=True, text=True, timeout=DEADLINE_S)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (done.returncode, done.stdout) == (0, "")
+    [warning] = done.stderr.splitlines()
+    assert warning.startswith("controller ended with signal 9")
 
 
 def test_an_unknown_machine_of_the_specification_is_a_wrong_call(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from flux.types.errors import AuthError, FluxError
 from flux.wire import address
 from flux.wire.requests import RequestTimeout, SettingsRequest, StatusRequest, Unanswered, ask, command
 from tests.runtime import fakes
-from tests.runtime.waiting import wait_until
+from tests.runtime.waiting import is_gone, wait_until
 
 
 class Same(flux.Operator):
@@ -143,8 +144,28 @@ def test_who_does_not_know_the_secret_is_refused(run: flux.Run) -> None:
 
 def test_an_unknown_question_is_refused(run: flux.Run) -> None:
     [entry] = registry.entries()
-    with pytest.raises(FluxError, match="can be asked for status, kill, drain and add-site, not for SettingsRequest"):
+    with pytest.raises(FluxError, match="can be asked for status, kill, drain, add-site and stop, not for Sett"):
         ask(entry.address, command(bytes.fromhex(entry.secret)), SettingsRequest(), 30.0)
+
+
+def test_stop_ends_a_run_and_its_program_gets_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    run = endless().start(sites=2)
+    processes = [process.pid for process in run.status().processes if process.pid is not None]
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(run.wait)
+        assert called(capsys, 0, "stop", "job") == "job is stopped\n"
+        with pytest.raises(FluxError, match="job was stopped by `flux stop`"):
+            waiting.result()
+    assert all(is_gone(pid) for pid in processes) and not run.directory.exists()
+    assert "no run is in progress" in called(capsys, 1, "stop", "job")
+
+
+def test_stop_ends_a_run_whose_handle_is_lost(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = endless().start(sites=2)
+    assert json.loads(called(capsys, 0, "stop", "--json")) == {"stopped": "job"}
+    assert list(runs.iterdir()) == []
+    assert "was stopped by `flux stop`" in run.status().health
+    run.stop()  # It waits until the files of the run are removed, too.
 
 
 # How they find it.
@@ -197,7 +218,7 @@ def test_an_entry_that_cannot_be_read_is_left_alone(runs: Path) -> None:
 def test_a_directory_that_others_may_read_is_refused(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs.mkdir()
     runs.chmod(0o755)
-    assert "open to others: remove it, or set XDG_RUNTIME_DIR" in called(capsys, 1, "status")
+    assert "open to others. Remove it, or set XDG_RUNTIME_DIR" in called(capsys, 1, "status")
 
 
 def test_a_run_does_not_depend_on_the_registry(runs: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -263,6 +284,28 @@ def test_who_does_not_greet_in_time_is_late_not_gone(runs: Path, monkeypatch: py
     where = f"unix:{runs.parent / 'silent'}"
     with address.listen(where), pytest.raises(RequestTimeout, match=r"no process answers at .*: no connection within"):
         ask(where, command(b"a secret"), StatusRequest(), 30.0)
+
+
+def test_top_waits_for_a_run_that_is_not_there_yet(capsys: pytest.CaptureFixture[str]) -> None:
+    printed = {"out": "", "err": ""}
+
+    def is_printed(to: str, text: str) -> bool:
+        now = capsys.readouterr()
+        printed["out"] += now.out
+        printed["err"] += now.err
+        return text in printed[to]
+
+    with ThreadPoolExecutor() as pool:
+        top = pool.submit(main, ["top", "job", "--once", "--wait", "60"])
+        wait_until(lambda: is_printed("err", "no run is in progress"), "top did not say that it waits")
+        with endless().start(sites=2):
+            assert top.result(timeout=60) == 0
+    assert is_printed("out", "job, ") and printed["err"].count("Waiting for it") == 1
+
+
+def test_top_that_prints_once_does_not_wait_unless_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no run is in progress" in called(capsys, 1, "top", "--once")
+    assert "no run is in progress" in called(capsys, 1, "top", "--json", "--wait", "0.01")
 
 
 @pytest.mark.parametrize("every", ["-1", "0", "nan", "inf", "1e300", "soon"])

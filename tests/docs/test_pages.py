@@ -98,7 +98,9 @@ def is_known(words: list[str], strict: bool) -> bool:
         return all(is_test(word) for word in arguments if word.startswith("tests/"))
     if program == "python" and arguments[0] == "-m":
         return module_exists(arguments[1])
-    return program in FOREIGN or (program == "python" and Path(arguments[0]).name == arguments[0])
+    if program == "python" and "/" in arguments[0]:
+        return (ROOT / arguments[0]).is_file()
+    return program in FOREIGN or program == "python"
 
 
 def flux_accepts(arguments: list[str], strict: bool) -> bool:

@@ -169,6 +169,19 @@ def test_an_outage_that_lasts_longer_than_the_history_is_told_whole() -> None:
     assert failures_of(run_state, STARTED_AT + 5_001)[0].output_gap_s == 1_200.0
 
 
+def test_a_gap_of_milliseconds_shows_in_a_close_up_also_after_a_long_run() -> None:
+    before, after = ([(first + n) / 100 + 0.005 for n in range(100)] for first in (900, 1_004))
+    run_state = heard_of([*before, *after])
+    [soon] = make_report("a flow", run_state, []).close_ups
+    settle_failures(run_state, STARTED_AT + 1_000)
+    run_state.history.settle(STARTED_AT, STARTED_AT + 1_000)
+    [later] = make_report("a flow", run_state, []).close_ups
+    assert soon == later
+    silent = [round(interval.t_s, 3) for interval in later if not interval.output_rate]
+    assert silent == [10.0, 10.01, 10.02, 10.03]
+    assert (later[0].t_s, later[-1].t_s) == (9.75, 10.74)
+
+
 def test_a_site_that_fell_silent_died_at_its_last_sign_of_life() -> None:
     run_state = heard_of([9.0, 14.0])
     run_state.deaths = []

@@ -164,13 +164,13 @@ def test_a_report_is_json_with_the_number_of_rows_for_the_table() -> None:
 def test_a_plot_is_a_picture_with_the_failures_in_it(tmp_path: Path, suffix: str) -> None:
     timeline = build_timeline([(t / 10, t, 1) for t in range(30)], [(t / 10 + 0.01, t, 1) for t in range(30)])
     path = tmp_path / f"run.{suffix}"
-    Report(outputs=30, failures=[LOSS], timeline=timeline, name="dmz").plot(path)
+    Report(outputs=30, failures=[LOSS], timeline=timeline, name="dmz", close_ups=[timeline]).plot(path)
     head = path.read_bytes()[:5]
     assert head == {"png": b"\x89PNG\r", "svg": b"<?xml"}[suffix]
     if suffix == "svg":
         # Text is drawn as outlines, with what it says in a comment beside them.
         text = path.read_text()
-        labels = ("site-2 died", "input", "output", "median", "failure", "recovery")
+        labels = ("site-2 died", "site-2, in intervals of 10 ms", "input", "output", "median", "failure", "recovery")
         assert all(f"<!-- {label} -->" in text for label in labels)
 
 

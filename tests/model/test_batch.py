@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flux.model.batch import Batch, punctuation_rows
+from flux.model.batch import Batch, punctuation_rows, row_type
 from flux.types.arrays import ColumnError, record_batch_of
 from flux.types.errors import OperatorError
+from flux.wire.state_codec import decode, encode
 
 FIELD = [np.uint64(48), np.uint64(32), np.uint64(16), np.uint64(0)]
 
@@ -374,3 +375,25 @@ def test_a_punctuation_may_cause_any_number_of_rows_and_each_partition_keeps_its
 def test_an_empty_dict_in_undeclared_output_is_refused_by_what_is_missing(values: list[Any]) -> None:
     with pytest.raises(ColumnError, match=r"empty dict does not show which fields there are\. Declare `output`"):
         record_batch_of({"v": values})
+
+
+def test_columns_whose_names_are_not_identifiers_are_taken_by_name() -> None:
+    names = ("n", "unit price", "class", "get", "_x")
+    row = row_type(names)._make([1, 2.5, "a", "got", None])
+    assert [row[name] for name in names] == [*row] == [1, 2.5, "a", "got", None]
+    assert (row.n, row[1], row[-1], row[1:3], row.get) == (1, 2.5, None, (2.5, "a"), "got")
+    assert row._asdict() == dict(zip(names, row, strict=True))
+    assert row == (1, 2.5, "a", "got", None) and hash(row) == hash((1, 2.5, "a", "got", None))
+    with pytest.raises(KeyError, match="this row has no column 'price'; its columns are n, unit price"):
+        row["price"]
+    with pytest.raises(TypeError):
+        row[1.5]
+    plain = row_type(("n", "unit price"))._make([1, 2.5])
+    assert plain.get("unit price") == 2.5 and plain.get("price") is None and plain.get("price", 0) == 0
+
+
+def test_a_row_that_is_kept_as_state_has_its_columns_after_a_move() -> None:
+    row = row_type(("n", "unit price"))._make([1, 2.5])
+    moved = decode(encode([row], "a row"))
+    [again] = moved
+    assert again == row and again["unit price"] == 2.5 and again.n == 1

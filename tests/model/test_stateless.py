@@ -112,6 +112,13 @@ def test_select_keeps_renames_and_computes() -> None:
     ]
 
 
+def test_with_columns_keeps_all_columns_and_replaces_in_place() -> None:
+    made = a_flow()[1].with_columns(k=lambda batch: batch["k"] + 10, half=(lambda b: b["v"] / 2, "float64"), w="v")
+    found = rows_of(through(made))
+    assert found == [{**row, "k": row["k"] + 10, "half": row["v"] / 2, "w": row["v"]} for row in ROWS]
+    assert list(found[0]) == [*ROWS[0], "half", "w"]
+
+
 def test_a_declared_output_is_cast_to() -> None:
     out = through(a_flow()[1].map(lambda row: {"w": row.v}, output={"w": "float32"}))
     assert out.arrow.schema == pa.schema({"w": pa.float32()})

@@ -27,7 +27,8 @@ def _unless_nan(x: str, told: str) -> str:
     return f"CASE WHEN bool_or(isnan({x})){{over}} THEN {_NAN} ELSE {told} END"
 
 
-# By the names that they have in the tests; `{over}` is nothing, or the rows of a key so far.
+# By the names that they have in the tests; `{over}` is nothing, or the rows of a key so far; `{at}` is the order in
+# which rows are first and last.
 _NUMBERS = "FILTER (WHERE NOT isnan(x)){over}"
 AGGREGATES = {
     "rows": "count(*){over}",
@@ -41,11 +42,20 @@ AGGREGATES = {
     "whole_mean": "sum(i){over}::DOUBLE / nullif(count(i){over}, 0)",
     "whole_var": "var_samp(i){over}",
     "whole_least": "min(i){over}",
+    "first_text": "arg_min(s, {at}){over}",
+    "last_float": "arg_max(x, {at}){over}",
+    "most_text": "max(s){over}",
+    "least_decimal": "min(d){over}",
+    "decimals": "sum(d){over}",
+    "decimal_mean": "sum(d){over}::DOUBLE / nullif(count(d){over}, 0)",
+    "texts": "count(DISTINCT s){over}",
+    "floats": "count(DISTINCT x){over}",
 }
+_BY_TIME, _BY_ROW = "t * 1000000 + number", "number"
 VALUES_KEPT = {
     "median": _unless_nan("x", f"quantile_cont(x, 0.5) {_NUMBERS}"),
     "p90": _unless_nan("x", f"quantile_cont(x, 0.9) {_NUMBERS}"),
-    "spread": f"coalesce({_unless_nan('x', 'max(x) - min(x)')}, -1.0)",
+    "spread": f"coalesce({_unless_nan('x', 'max(x){over} - min(x){over}')}, -1.0)",
 }
 
 
@@ -90,12 +100,24 @@ class Batch:
                     FROM events WHERE t IS NOT NULL) WHERE start + {size} > watermark)"""
 
     def windows(self, size: int, slide: int) -> list[Row]:
-        told = ", ".join(each.format(over="") for each in (AGGREGATES | VALUES_KEPT).values())
+        told = ", ".join(each.format(over="", at=_BY_TIME) for each in (AGGREGATES | VALUES_KEPT).values())
         closed = f"(SELECT count(*) FROM marks WHERE value < start + {size})"
         rows = self._found(
             f"SELECT {closed}, k, start, start + {size}, {told} FROM {self._windowed(size, slide)} GROUP BY k, start"
         )
         return self.in_order(rows, lambda row: (row[2], key_order(row[1])))
+
+    def windows_over_all(self, size: int, offset: int) -> list[Row]:
+        """Of all rows in windows that begin at `offset`: how many, and the greatest integer."""
+        start = f"floor((t - {offset}) / {size})::BIGINT * {size} + {offset}"
+        return self._found(
+            f"""SELECT start, start + {size}, count(*), max(i) FROM (SELECT *, {start} AS start FROM events)
+                WHERE start + {size} > watermark GROUP BY start ORDER BY start"""
+        )
+
+    def late_over_all(self, size: int, offset: int) -> int:
+        end = f"floor((t - {offset}) / {size}) * {size} + {offset + size}"
+        return int(self._found(f"SELECT count(*) FROM events WHERE t IS NULL OR {end} <= watermark")[0][0])
 
     def late(self, size: int, slide: int) -> int:
         """Rows without a time, or whose last window was closed."""
@@ -120,7 +142,7 @@ class Batch:
                                  WINDOW own AS (PARTITION BY k, island))
                     SELECT number, {n}, start, stop FROM sessions WHERE stop <= {value}"""
             )
-        results = ", ".join(each.format(over="") for each in (AGGREGATES | VALUES_KEPT).values())
+        results = ", ".join(each.format(over="", at=_BY_TIME) for each in (AGGREGATES | VALUES_KEPT).values())
         rows = self._found(
             f"""SELECT closed_by, k, start, stop, {results} FROM events JOIN closed USING (number)
                 GROUP BY closed_by, k, start, stop"""
@@ -144,24 +166,29 @@ class Batch:
         )
         return [row[:-1] for row in self.in_order(rows, lambda row: (row[4], key_order(row[1]), row[3]))]
 
+    def ties_of_windows(self, count: int, size: int) -> list[Row]:
+        ranked = "rank() OVER (PARTITION BY k, start ORDER BY w, host DESC)"
+        closed = f"(SELECT count(*) FROM marks WHERE value < start + {size})"
+        rows = self._found(
+            f"""SELECT {closed}, k, number, rank, start FROM (SELECT *, {ranked} AS rank FROM
+                {self._windowed(size, size)} WHERE NOT isnan(w) AND host IS NOT NULL) WHERE rank <= {count}"""
+        )
+        return [row[:-1] for row in self.in_order(rows, lambda row: (row[4], key_order(row[1]), row[3], row[2]))]
+
     # Without windows.
 
     def running(self) -> list[Row]:
         """The aggregates of each key up to each row."""
-        return self._found(f"SELECT k, {self._so_far()} FROM events ORDER BY number")
+        return self._found(f"SELECT k, {_so_far(AGGREGATES)} FROM events ORDER BY number")
 
     def running_at_marks(self) -> list[Row]:
         """Those of the last row of each key before each mark."""
         last = "row_number() OVER (PARTITION BY k, mark ORDER BY number DESC)"
         rows = self._found(
-            f"""SELECT * EXCLUDE (place) FROM (SELECT mark, k, {self._so_far()}, {last} AS place FROM events)
-                WHERE place = 1"""
+            f"""SELECT * EXCLUDE (place) FROM
+                (SELECT mark, k, {_so_far(AGGREGATES | VALUES_KEPT)}, {last} AS place FROM events) WHERE place = 1"""
         )
         return self.in_order(rows, lambda row: key_order(row[1]))
-
-    def _so_far(self) -> str:
-        over = " OVER (PARTITION BY k ORDER BY number)"
-        return ", ".join(f"{each.format(over=over)} AS {name}" for name, each in AGGREGATES.items())
 
     def top_at_marks(self, count: int) -> list[Row]:
         """The first rows at each mark of the keys of which one is new among them."""
@@ -191,6 +218,15 @@ class Batch:
                 WHERE count >= {history} AND (count - {history}) % {slide} = 0 ORDER BY number"""
         )
 
+    def count_window_aggregates(self, history: int, slide: int) -> list[Row]:
+        over = f" OVER (PARTITION BY k ORDER BY number ROWS {history - 1} PRECEDING)"
+        return self._found(
+            f"""SELECT * EXCLUDE (number, count) FROM
+                (SELECT k, {_so_far(AGGREGATES | VALUES_KEPT, over)}, number,
+                        row_number() OVER (PARTITION BY k ORDER BY number) AS count FROM events)
+                WHERE count >= {history} AND (count - {history}) % {slide} = 0 ORDER BY number"""
+        )
+
     def sessions(self) -> list[Row]:
         """An end right behind a start of the same hosts, whatever else is between them."""
         before = "OVER (PARTITION BY src, dst ORDER BY number)"
@@ -215,6 +251,18 @@ class Batch:
                 FROM events l JOIN events r ON l.k = r.k WHERE l.number % 3 = 0 AND r.number % 3 <> 0)
                 SELECT l, r FROM pairs WHERE {near} ORDER BY greatest(l, r), least(l, r)"""
         )
+
+    def pairs_and_others(self, near: str) -> list[Row]:
+        """The same, and each row that is in no pair with a null."""
+        pairs = self.pairs(near)
+        numbers = [number for (number,) in self._found("SELECT number FROM events")]
+        left, right = ({pair[side] for pair in pairs} for side in (0, 1))
+        alone: list[Row] = [(n, None) for n in numbers if n % 3 == 0 and n not in left]
+        return pairs + alone + [(None, n) for n in numbers if n % 3 and n not in right]
+
+
+def _so_far(aggregates: dict[str, str], over: str = " OVER (PARTITION BY k ORDER BY number)") -> str:
+    return ", ".join(f"{each.format(over=over, at=_BY_ROW)} AS {name}" for name, each in aggregates.items())
 
 
 def key_order(key: Any) -> Any:

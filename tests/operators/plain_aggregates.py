@@ -32,6 +32,18 @@ KEPT: dict[str, Any] = {
     "spread": (spread, "x", "float64"),
 }
 
+# Of text `s` and decimals `d`, and values as they are.
+OF_ANY_TYPE: dict[str, Any] = {
+    "first_text": ("first", "s"),
+    "last_float": ("last", "x"),
+    "most_text": ("max", "s"),
+    "least_decimal": ("min", "d"),
+    "decimals": ("sum", "d"),
+    "decimal_mean": ("avg", "d"),
+    "texts": ("count_distinct", "s"),
+    "floats": ("count_distinct", "x"),
+}
+
 
 def aggregated(values: list[Any]) -> tuple[Any, ...]:
     """What `RUNNING | KEPT` tells of values, in that order."""

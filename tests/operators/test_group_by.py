@@ -118,8 +118,8 @@ def test_keys_that_changed_are_told_in_their_order() -> None:
 @pytest.mark.parametrize(
     ("parameters", "text"),
     [
-        ({"aggregates": {"q": ("quantile", "x", 0.5)}}, "needs all values of a key"),
-        ({"aggregates": {"f": (len, "x", "int64")}}, "needs all values of a key"),
+        ({"aggregates": {"q": ("quantile", "x", 0.5)}}, 'needs all values of a key.* Add emit="watermarks"'),
+        ({"aggregates": {"f": (len, "x", "int64")}}, 'needs all values of a key.* Add emit="watermarks"'),
         ({"aggregates": {"n": "count"}, "emit": "sometimes"}, "emit is 'rows' or 'watermarks'"),
         ({}, "aggregates is a dict"),
         ({"aggregates": {"s": ()}}, r"aggregate 's': expected .*got \(\)"),

@@ -21,7 +21,7 @@ from flux.hosting import Hosted
 from flux.model.batch import Batch
 from flux.model.operator import OperatorStep
 from flux.model.punctuation import Punctuation
-from flux.operators import Join
+from flux.operators import Join, OuterJoin
 from flux.operators.join_spec import JoinSpec
 from flux.operators.sorted_runs import SortedRun
 from flux.plan.graph import StepNode
@@ -38,7 +38,7 @@ KEYS: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
     "all keys distinct": (pa.int64(), st.integers(0, 40)),
 }
 TIMES = st.integers(0, 30)
-Event = tuple[int, Any, int]  # Side, key and time; or (-1, None, watermark).
+Event = tuple[int, Any, int]  # Side, key and time; or (-1, None, watermark), or (-2, None, 0) for the end.
 
 
 def schemas(kind: Any) -> tuple[pa.Schema, pa.Schema]:
@@ -46,13 +46,14 @@ def schemas(kind: Any) -> tuple[pa.Schema, pa.Schema]:
     return left, pa.schema([("id", kind), ("w", pa.int64()), ("ts", pa.int64())])
 
 
-def joined_of(kind: Any, within: Any) -> JoinSpec:
-    joined = JoinSpec.of(*schemas(kind), {"k": "id"}, within, "_right")
+def joined_of(kind: Any, within: Any, how: str = "inner") -> JoinSpec:
+    joined = JoinSpec.of(*schemas(kind), {"k": "id"}, within, "_right", how)
     return replace(joined, is_event_time=joined.column is not None)
 
 
 def step_of(joined: JoinSpec) -> OperatorStep:
-    return OperatorStep(Join, {"joined": joined}, "Join", joined.ours, PARTITIONS, 0, joined.output)
+    factory = OuterJoin if joined.preserved else Join
+    return OperatorStep(factory, {"joined": joined}, "Join", joined.ours, PARTITIONS, 0, joined.output)
 
 
 def batch_of(joined: JoinSpec, events: Sequence[Event], first_sn: int) -> Batch:
@@ -128,7 +129,11 @@ def outputs(
     found: list[tuple[int, tuple[Any, ...]]] = []
     for i, (start, stop) in enumerate(batches):
         rows = [(sn, events[sn]) for sn in range(start, stop) if events[sn][0] >= 0]
-        punctuations = [Punctuation(sn, "watermark", events[sn][2]) for sn in range(start, stop) if events[sn][0] < 0]
+        punctuations = [
+            Punctuation(sn, "end") if events[sn][0] == -2 else Punctuation(sn, "watermark", events[sn][2])
+            for sn in range(start, stop)
+            if events[sn][0] < 0
+        ]
         whole = numbered(joined, [event for _, event in rows], np.array([sn for sn, _ in rows])) if rows else None
         for number, site in enumerate(sites):
             held = frozenset(pid for pid, where in at.items() if where == number)
@@ -372,7 +377,7 @@ RIGHT = pa.schema([("k", pa.int32()), ("at", pa.timestamp("ms")), ("v", pa.strin
         ({"k": "nowhere"}, 1, "the other stream has no column 'nowhere'"),
         ([], 1, "needs the columns"),
         ("v", 1, "'v' is int64 here and 'v' is string there"),
-        ("k", -1, "is a number of input rows, or"),
+        ("k", -1, "is a number of input rows, None for all rows, or"),
         ("k", {"nowhere": 1}, "no column 'nowhere'"),
         ("k", {"v": 1}, "'v' is int64 here and string there"),
         ("k", {"at": 5}, "its bound is a timedelta"),

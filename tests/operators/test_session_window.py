@@ -21,32 +21,27 @@ from flux.types.errors import OperatorError, PlanError
 from tests.operators.feeding import PARTITIONS, moved, opened, step_of
 from tests.operators.in_duckdb import Batch as InDuckDB
 from tests.operators.in_duckdb import differ
-from tests.operators.plain_aggregates import KEPT, RUNNING, aggregated, alike
-from tests.operators.timeline import Sites, Timeline, cut_places, played
+from tests.operators.plain_aggregates import KEPT, OF_ANY_TYPE, RUNNING
+from tests.operators.timeline import Timeline, played
+from tests.operators.windows import (
+    COUNT,
+    FLOATS,
+    INSTANTS,
+    INVALID,
+    LARGE,
+    Row,
+    Window,
+    batch_of,
+    check_against_loop,
+    late_wherever_the_partition_is,
+    rows_of,
+    schema_of,
+)
 
-Row = tuple[Any, Any, Any]  # key, ts, x
-MOVES = st.lists(st.integers(0, PARTITIONS - 1), max_size=12)
-FLOATS = st.floats(-1e6, 1e6) | st.sampled_from([0.1, -0.0, math.inf, -math.inf, math.nan])
-LARGE = [1e200, -1e200, 1.7e308, -1.7e308]  # Their squares are beyond floats, and the sums of the last two.
 INTS = st.integers(-9, 9) | st.integers(-(2**56), 2**56)
-COUNT: dict[str, Any] = {"n": "count"}
 
 
-def schema_of(key: Any, x: Any) -> pa.Schema:
-    return pa.schema([("k", key), ("ts", pa.int64()), ("x", x)])
-
-
-def batch_of(rows: list[Row], schema: pa.Schema) -> pa.RecordBatch:
-    columns = [pa.array([row[i] for row in rows], field.type) for i, field in enumerate(schema)]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def rows_of(keys: st.SearchStrategy[Any], values: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Row]]:
-    instants = st.none() | st.integers(-30, 120)
-    return st.lists(st.tuples(keys, instants, st.none() | values), max_size=50)
-
-
-def plain(rows: list[Row], event_time: EventTime, gap: int) -> tuple[list[tuple[Any, ...]], int]:
+def plain(rows: list[Row], event_time: EventTime, gap: int) -> tuple[list[Window], int]:
     """Each session when it closes, as (sn, key, start, end, values), and how many rows were late."""
     open_of: dict[Any, list[list[tuple[int, int, Any]]]] = {}  # Of each key, sessions of (number, ts, x).
     found, late, watermark, sn = [], 0, -math.inf, 0
@@ -85,28 +80,9 @@ def sorted_rows(session: list[tuple[int, int, Any]]) -> list[tuple[int, int, Any
     return sorted(session, key=lambda row: row[0])
 
 
-def by_place(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    return sorted(rows, key=lambda row: (row[0], row[3], repr(row[1])))
-
-
 def check(rows: list[Row], schema: pa.Schema, gap: int, data: st.DataObject, aggregates: dict[str, Any]) -> None:
-    event_time = EventTime(
-        column="ts", lateness_ms=data.draw(st.integers(0, 20)), every_ms=data.draw(st.integers(1, 30))
-    )
-    timeline = Timeline.of(batch_of(rows, schema), ("k",), event_time)
     step = step_of(SessionWindow, schema, ("k",), time="ts", gap_ms=gap, aggregates=aggregates)
-    found, late = played(step, timeline)
-    sessions, late_rows = plain(rows, event_time, gap)
-    assert late == late_rows
-    flat = [(sn, "nan" if row[0] != row[0] else row[0], *row[1:]) for sn, row in found]
-    assert len(flat) == len(sessions)
-    for got, (sn, key, start, end, values) in zip(by_place(flat), by_place(sessions), strict=True):
-        assert got[:4] == (sn, key, start, end)
-        of_all = dict(zip(RUNNING | KEPT, aggregated(values), strict=True))
-        expected = [of_all[name] for name in aggregates]
-        assert all(alike(a, b) for a, b in zip(got[4:], expected, strict=True)), (got[4:], expected)
-    cuts, moves = data.draw(cut_places(len(rows))), data.draw(MOVES)
-    assert repr(played(step, timeline, cuts, moves)) == repr((found, late))
+    check_against_loop(step, batch_of(rows, schema), lambda event_time: plain(rows, event_time, gap), data)
 
 
 # Against a plain loop. Aggregates that keep no rows merge panes before the end, so both kinds are tried.
@@ -258,14 +234,7 @@ def test_a_watermark_closes_sessions_of_each_partition_by_itself() -> None:
 def test_late_rows_are_counted_once_wherever_their_partition_is() -> None:
     schema = schema_of(pa.int32(), pa.int64())
     step = step_of(SessionWindow, schema, ("k",), time="ts", gap_ms=10, aggregates=COUNT)
-    rows = batch_of([(1, 50, 0), (1, 3, 0), (1, None, 0), (1, 4, 0), (1, 51, 0)], schema)
-    timeline = Timeline.of(rows, ("k",), EventTime(column="ts", every_ms=1))
-    sites = Sites(step)
-    pid = int(timeline.partition[0])
-    for piece in timeline.pieces([1, 2, 3, 4]):
-        sites.give(piece)
-        sites.move(pid)
-    assert sites.late == {pid: 3}
+    assert late_wherever_the_partition_is(step) == 3
 
 
 def test_output_goes_by_end_and_then_by_key_within_a_partition() -> None:
@@ -366,9 +335,7 @@ def test_many_open_sessions_close_as_their_ends_are_reached(moves: bool) -> None
     assert found == np.lexsort((np.arange(count), ts)).tolist()
 
 
-@pytest.mark.parametrize(
-    "kind", [pa.timestamp("ms"), pa.timestamp("us", "UTC"), pa.timestamp("s"), pa.timestamp("ns"), pa.date32()]
-)
+@pytest.mark.parametrize("kind", INSTANTS)
 def test_sessions_of_instants_begin_and_end_at_instants(kind: Any) -> None:
     schema = pa.schema([("k", pa.int32()), ("ts", kind)])
     day = 86_400_000
@@ -392,8 +359,11 @@ def test_instants_and_gaps_as_far_as_they_go_do_not_leave_64_bits() -> None:
 # Against DuckDB.
 
 
-@pytest.mark.parametrize("keys", [1, 40, 3_000])
-@pytest.mark.parametrize("gap", [3, 20, 150])
+LONG = pytest.mark.long
+
+
+@pytest.mark.parametrize("keys", [pytest.param(1, marks=LONG), 40, 3_000])
+@pytest.mark.parametrize("gap", [pytest.param(3, marks=LONG), 20, pytest.param(150, marks=LONG)])
 def test_sessions_are_those_of_duckdb(keys: int, gap: int) -> None:
     rng, count = np.random.default_rng(keys + gap), 3_000
     t = np.arange(count) + rng.integers(-60, 60, count)
@@ -404,10 +374,12 @@ def test_sessions_are_those_of_duckdb(keys: int, gap: int) -> None:
             "t": pa.array(t, mask=rng.random(count) < 0.02),
             "x": pa.array(rng.integers(-800, 800, count) / 8, mask=rng.random(count) < 0.1),
             "i": pa.array(rng.integers(-(2**40), 2**40, count), mask=rng.random(count) < 0.1),
+            "s": pa.array(rng.choice(["", "a", "ab", "ä"], count), mask=rng.random(count) < 0.3),
+            "d": pa.array(rng.integers(-(10**9), 10**9, count), mask=rng.random(count) < 0.1).cast(pa.decimal128(19)),
         }
     )
     aggregates = RUNNING | {"whole": ("sum", "i"), "whole_mean": ("avg", "i"), "whole_var": ("variance", "i")}
-    aggregates |= {"whole_least": ("min", "i")} | KEPT
+    aggregates |= {"whole_least": ("min", "i")} | OF_ANY_TYPE | KEPT
     rows = table.combine_chunks().to_batches()[0]
     step = step_of(SessionWindow, rows.schema, ("k",), time="t", gap_ms=gap, aggregates=aggregates)
     timeline = Timeline.of(rows, ("k",), EventTime(column="t", lateness_ms=30, every_ms=25))
@@ -425,16 +397,10 @@ GOOD: dict[str, Any] = {"time": "ts", "gap_ms": 10, "aggregates": COUNT}
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
-        ({"time": "when"}, "'when'"),
-        ({"time": "k"}, "is string; expected timestamps"),
-        ({"time": None}, "time is the column"),
+        *INVALID,
         ({"gap_ms": 0}, "gap_ms is a whole number"),
         ({"gap_ms": 1.5}, "gap_ms is a whole number"),
         ({"gap_ms": None}, "gap_ms is a whole number"),
-        ({"aggregates": {}}, "aggregates is a dict"),
-        ({"aggregates": {"s": ("sum", "nope")}}, "no column 'nope'"),
-        ({"aggregates": {"s": ("sum", "k")}}, "no sum of 'k', which is string"),
-        ({"aggregates": {"window_end": "count"}}, "would emit 'window_end' twice"),
     ],
 )
 def test_invalid_parameters_are_refused_with_the_plan(wrong: dict[str, Any], text: str) -> None:
@@ -443,7 +409,7 @@ def test_invalid_parameters_are_refused_with_the_plan(wrong: dict[str, Any], tex
 
 
 def test_a_misspelt_parameter_is_refused_with_the_plan() -> None:
-    with pytest.raises(PlanError, match="unknown parameters gap; it has time, gap_ms, aggregates"):
+    with pytest.raises(PlanError, match="unknown parameters gap; it has time, aggregates, gap_ms"):
         step_of(SessionWindow, schema_of(pa.string(), pa.int64()), ("k",), gap=3, **GOOD)
 
 

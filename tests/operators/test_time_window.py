@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import duckdb
 import numpy as np
@@ -18,80 +21,65 @@ from flux.model.event_time import EventTime
 from flux.model.punctuation import Punctuation
 from flux.operators import TimeWindow
 from flux.types.errors import OperatorError, PlanError
-from tests.operators.feeding import PARTITIONS, opened, step_of
+from tests.operators.feeding import opened, step_of
 from tests.operators.plain_aggregates import KEPT, RUNNING, aggregated, alike
-from tests.operators.timeline import Sites, Timeline, cut_places, played
+from tests.operators.timeline import Timeline, cut_places, played
+from tests.operators.windows import (
+    COUNT,
+    FLOATS,
+    INSTANTS,
+    INVALID,
+    LARGE,
+    Row,
+    Window,
+    batch_of,
+    check_against_loop,
+    late_wherever_the_partition_is,
+    rows_of,
+    schema_of,
+)
 
-Row = tuple[Any, Any, Any]  # key, ts, x
-MOVES = st.lists(st.integers(0, PARTITIONS - 1), max_size=12)
-LARGE = [1e200, -1e200, 1.7e308, -1.7e308]  # Their squares are beyond floats, and the sums of the last two.
-FLOATS = st.floats(-1e6, 1e6) | st.sampled_from([0.1, -0.0, math.inf, -math.inf, math.nan, *LARGE])
 INTS = st.integers(-9, 9) | st.integers(-(2**63), 2**63 - 1)
 
 
-def schema_of(key: Any, x: Any) -> pa.Schema:
-    return pa.schema([("k", key), ("ts", pa.int64()), ("x", x)])
-
-
-def batch_of(rows: list[Row], schema: pa.Schema) -> pa.RecordBatch:
-    columns = [pa.array([row[i] for row in rows], field.type) for i, field in enumerate(schema)]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def rows_of(keys: st.SearchStrategy[Any], values: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Row]]:
-    instants = st.none() | st.integers(-30, 120)
-    return st.lists(st.tuples(keys, instants, st.none() | values), max_size=50)
-
-
-def plain(rows: list[Row], told: EventTime, size: int, slide: int) -> tuple[list[tuple[int, Any, int, list[Any]]], int]:
-    """What each window holds when it is told, as (sn, key, start, values), and how many rows were late."""
+def plain(rows: list[Row], event_time: EventTime, size: int, slide: int, offset: int = 0) -> tuple[list[Window], int]:
+    """Each window when it is emitted, as (sn, key, start, end, values), and how many rows were late."""
     held: dict[tuple[int, Any], list[Any]] = {}
     found, late, watermark, sn = [], 0, -math.inf, 0
 
-    def tell(upto: float) -> None:
+    def emit(upto: float) -> None:
         for start, key in [place for place in held if place[0] + size <= upto]:
-            found.append((sn, key, start, held.pop((start, key))))
+            found.append((sn, key, start, start + size, held.pop((start, key))))
 
     for key, ts, x in rows:
         sn += 1
         key = "nan" if key != key else key
-        starts = [] if ts is None else [k * slide for k in range((ts - size) // slide + 1, ts // slide + 1)]
+        since = 0 if ts is None else ts - offset
+        numbers = range(0) if ts is None else range((since - size) // slide + 1, since // slide + 1)
+        starts = [k * slide + offset for k in numbers]
         is_open = [start for start in starts if start + size > watermark]
         late += not is_open
         for start in is_open:
             held.setdefault((start, key), []).append(x)
-        reached = None if ts is None else (ts - told.lateness_ms) // told.every_ms * told.every_ms
+        reached = None if ts is None else (ts - event_time.lateness_ms) // event_time.every_ms * event_time.every_ms
         if reached is not None and reached > watermark:
             watermark, sn = reached, sn + 1
-            tell(watermark)
+            emit(watermark)
     sn += 1
-    tell(math.inf)
+    emit(math.inf)
     return found, late
 
 
-def by_place(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    return sorted(rows, key=lambda row: (row[0], row[2], repr(row[1])))
-
-
 def check(rows: list[Row], schema: pa.Schema, size: int, slide: int | None, data: st.DataObject) -> None:
-    told = EventTime(column="ts", lateness_ms=data.draw(st.integers(0, 20)), every_ms=data.draw(st.integers(1, 30)))
-    timeline = Timeline.of(batch_of(rows, schema), ("k",), told)
-    step = step_of(TimeWindow, schema, ("k",), time="ts", size_ms=size, slide_ms=slide, aggregates=RUNNING | KEPT)
-    found, late = played(step, timeline)
-    windows, late_rows = plain(rows, told, size, slide or size)
-    assert late == late_rows
-    flat = [(sn, "nan" if row[0] != row[0] else row[0], *row[1:]) for sn, row in found]
-    assert len(flat) == len(windows)
-    for got, (sn, key, start, values) in zip(by_place(flat), by_place(windows), strict=True):
-        assert got[:4] == (sn, key, start, start + size)
-        expected = aggregated(values)
-        assert all(alike(a, b) for a, b in zip(got[4:], expected, strict=True)), (got[4:], expected)
-    cuts, moves = data.draw(cut_places(len(rows))), data.draw(MOVES)
-    assert repr(played(step, timeline, cuts, moves)) == repr((found, late))
+    offset = data.draw(st.sampled_from([0, 0, 3, -7, 1_000]))
+    lengths = {"size_ms": size, "slide_ms": slide, "offset_ms": offset}
+    step = step_of(TimeWindow, schema, ("k",), time="ts", **lengths, aggregates=RUNNING | KEPT)
+    loop = partial(plain, rows, size=size, slide=slide or size, offset=offset)
+    check_against_loop(step, batch_of(rows, schema), loop, data)
 
 
 @settings(deadline=None, max_examples=60)
-@given(rows_of(st.sampled_from([1, 2, 3, None]), FLOATS), st.integers(1, 40), st.data())
+@given(rows_of(st.sampled_from([1, 2, 3, None]), FLOATS | st.sampled_from(LARGE)), st.integers(1, 40), st.data())
 def test_tumbling_windows_of_floats_are_those_of_a_plain_loop(rows: list[Row], size: int, data: st.DataObject) -> None:
     check(rows, schema_of(pa.int32(), pa.float64()), size, None, data)
 
@@ -190,7 +178,7 @@ def test_windows_are_those_of_pandas(keys: int) -> None:
 def test_output_goes_by_window_and_then_by_key_within_a_partition() -> None:
     rows = [(k, ts, 1) for ts in (15, 5, 25) for k in ("b", None, "a", "c")]
     schema = schema_of(pa.string(), pa.int64())
-    hosted = opened(step_of(TimeWindow, schema, ("k",), time="ts", size_ms=10, aggregates={"n": "count"}))
+    hosted = opened(step_of(TimeWindow, schema, ("k",), time="ts", size_ms=10, aggregates=COUNT))
     hosted.process(Batch(batch_of(rows, schema), np.arange(len(rows)), None, np.zeros(len(rows), np.uint16)))
     out = hosted.punctuate(Punctuation(99, "end"))
     assert out is not None
@@ -201,7 +189,7 @@ def test_output_goes_by_window_and_then_by_key_within_a_partition() -> None:
 
 def test_a_watermark_tells_each_partition_by_itself() -> None:
     schema = schema_of(pa.int32(), pa.int64())
-    hosted = opened(step_of(TimeWindow, schema, ("k",), time="ts", size_ms=10, aggregates={"n": "count"}))
+    hosted = opened(step_of(TimeWindow, schema, ("k",), time="ts", size_ms=10, aggregates=COUNT))
     rows = batch_of([(0, 1, 1), (1, 1, 1)], schema)
     hosted.process(Batch(rows, np.arange(2), None, np.array([0, 1], np.uint16)))
     first = hosted.punctuate(Punctuation(3, "watermark", 10, frozenset({0})))
@@ -213,28 +201,19 @@ def test_a_watermark_tells_each_partition_by_itself() -> None:
     assert hosted.take_late() == {0: 1} and hosted.take_late() == {}
 
 
-def test_late_rows_are_counted_once_wherever_their_partition_lives() -> None:
+def test_late_rows_are_counted_once_wherever_their_partition_is() -> None:
     schema = schema_of(pa.int32(), pa.int64())
-    step = step_of(TimeWindow, schema, ("k",), time="ts", size_ms=10, aggregates={"n": "count"})
-    rows = batch_of([(1, 50, 0), (1, 3, 0), (1, None, 0), (1, 4, 0), (1, 51, 0)], schema)
-    timeline = Timeline.of(rows, ("k",), EventTime(column="ts", every_ms=1))
-    sites = Sites(step)
-    pid = int(timeline.partition[0])
-    for piece in timeline.pieces([1, 2, 3, 4]):
-        sites.give(piece)
-        sites.move(pid)
-    assert sites.late == {pid: 3}
+    step = step_of(TimeWindow, schema, ("k",), time="ts", size_ms=10, aggregates=COUNT)
+    assert late_wherever_the_partition_is(step) == 3
 
 
-@pytest.mark.parametrize(
-    "kind", [pa.timestamp("ms"), pa.timestamp("us", "UTC"), pa.timestamp("s"), pa.timestamp("ns"), pa.date32()]
-)
+@pytest.mark.parametrize("kind", INSTANTS)
 def test_windows_of_instants_are_instants(kind: Any) -> None:
     schema = pa.schema([("k", pa.int32()), ("ts", kind)])
     day = 86_400_000
     at = pa.array([day, 2 * day - 1, 2 * day], pa.timestamp("ms")).cast(kind, safe=False)
     rows = pa.record_batch([pa.array([1, 1, 1], pa.int32()), at], schema=schema)
-    step = step_of(TimeWindow, schema, ("k",), time="ts", size_ms=day, aggregates={"n": "count"})
+    step = step_of(TimeWindow, schema, ("k",), time="ts", size_ms=day, aggregates=COUNT)
     found, _ = played(step, Timeline.of(rows, ("k",), EventTime(column="ts")))
     starts = [row[1].timestamp() if row[1].tzinfo else (row[1] - pd.Timestamp(0)).total_seconds() for _, row in found]
     assert starts == [day / 1000, 2 * day / 1000]
@@ -276,24 +255,22 @@ def test_a_function_may_be_of_several_columns() -> None:
     assert {row[0]: row[3] for _, row in found} == {"x": 17.5, "y": 7.0}
 
 
-GOOD: dict[str, Any] = {"time": "ts", "size_ms": 10, "aggregates": {"n": "count"}}
+GOOD: dict[str, Any] = {"time": "ts", "size_ms": 10, "aggregates": COUNT}
 
 
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
-        ({"time": "when"}, "'when'"),
-        ({"time": "k"}, "is string; expected timestamps"),
-        ({"time": None}, "time is the column"),
+        *INVALID,
         ({"size_ms": 0}, "size_ms is a whole number"),
         ({"size_ms": 1.5}, "size_ms is a whole number"),
         ({"slide_ms": 11}, "rows in between would be in no window"),
-        ({"aggregates": {}}, "aggregates is a dict"),
-        ({"aggregates": {"s": ("sum", "nope")}}, "no column 'nope'"),
-        ({"aggregates": {"s": ("sum", "k")}}, "no sum of 'k', which is string"),
-        ({"aggregates": {"s": "sum"}}, "aggregate 's': expected"),
-        ({"aggregates": {"q": ("quantile", "x", 2)}}, "aggregate 'q': expected"),
-        ({"aggregates": {"k": "count"}}, "k"),
+        ({"offset_ms": 1.5}, "offset_ms is a whole number"),
+        ({"days": 1}, "days, from 1 to 36,525, and zone.* are given both and without size_ms"),
+        ({"size_ms": None, "days": 1}, "days, .*are given both.* got days=1"),
+        ({"size_ms": None, "days": 0, "zone": "UTC"}, "days, from 1 to 36,525"),
+        ({"size_ms": None, "days": 1, "zone": "Mars/Base"}, "zone='Mars/Base': .* Expected a name such as"),
+        ({"size_ms": None, "days": 1, "zone": "UTC", "offset_ms": 86_400_000}, "is from 0 to 86,399,999"),
     ],
 )
 def test_what_cannot_be_asked_for_is_refused_with_the_plan(wrong: dict[str, Any], text: str) -> None:
@@ -310,7 +287,7 @@ def test_more_keys_of_a_partition_than_sub_can_count_are_told_in_order() -> None
     count = 70_000
     keys = np.random.default_rng(1).permutation(count)
     rows = pa.record_batch({"k": keys, "ts": np.zeros(count, np.int64)})
-    hosted = opened(step_of(TimeWindow, rows.schema, ("k",), time="ts", size_ms=10, aggregates={"n": "count"}))
+    hosted = opened(step_of(TimeWindow, rows.schema, ("k",), time="ts", size_ms=10, aggregates=COUNT))
     hosted.process(Batch(rows, np.arange(count), None, np.zeros(count, np.uint16)))
     out = hosted.punctuate(Punctuation(count, "end"))
     assert out is not None and np.array_equal(out["k"], np.arange(count))
@@ -331,6 +308,59 @@ def test_a_quantile_between_values_that_are_far_apart_is_between_them() -> None:
     step = step_of(TimeWindow, rows.schema, ("k",), time="ts", size_ms=10, aggregates=asked)
     [(_, row)], _ = played(step, Timeline.of(rows, ("k",), None))
     assert row[3] == 0.0 and math.isclose(row[4], 1.7e308 / 2)
+
+
+# Days of time zones.
+
+ZONES = {  # And the year in which clocks did something unusual.
+    "Europe/Oslo": 2024,
+    "America/Havana": 2024,  # The hour after midnight comes twice.
+    "America/Sao_Paulo": 2018,  # There was no midnight.
+    "Australia/Lord_Howe": 2024,  # Half an hour.
+    "Pacific/Apia": 2011,  # There was no 30th of December.
+    "UTC": 1969,
+}
+
+
+# Two of them show it; the others show it again.
+@pytest.mark.parametrize(
+    "zone", [zone if zone in list(ZONES)[:2] else pytest.param(zone, marks=pytest.mark.long) for zone in ZONES]
+)
+def test_days_are_those_of_the_clocks_of_the_zone(zone: str) -> None:
+    first = datetime(ZONES[zone], 1, 1, tzinfo=UTC)
+    instants = [first + timedelta(hours=n) for n in range(24 * 366)]
+    ts = [int(instant.timestamp()) * 1_000 for instant in instants]
+    rows = pa.record_batch({"k": pa.array([1] * len(ts), pa.int32()), "ts": pa.array(ts)})
+    aggregates = {"n": "count", "first": ("first", "ts"), "last": ("last", "ts")}
+    step = step_of(TimeWindow, rows.schema, ("k",), time="ts", days=1, zone=zone, aggregates=aggregates)
+    timeline = Timeline.of(rows, ("k",), EventTime(column="ts", every_ms=50 * 3_600_000))
+    found, late = played(step, timeline, [5_000], [0, 1, 2, 3])
+    expected: dict[Any, int] = {}
+    for instant in instants:
+        day = instant.astimezone(ZoneInfo(zone)).date()
+        expected[day] = expected.get(day, 0) + 1
+    assert [row[3] for _, row in found] == list(expected.values()) and late == 0
+    for _, (_, start, end, _, earliest, latest) in found:
+        assert start <= earliest <= latest < end
+    # Each day begins where the last one ends, also where a day is missing.
+    assert [row[1] for _, row in found][1:] == [row[2] for _, row in found][:-1]
+
+
+def test_windows_of_a_week_begin_hours_after_midnight() -> None:
+    zone = ZoneInfo("Europe/Oslo")
+    at = [datetime(2024, 3, day, hour, tzinfo=zone) for day in range(20, 32) for hour in (3, 7)]
+    rows = pa.record_batch({"k": [1] * len(at), "ts": pa.array(at, pa.timestamp("ms", "UTC"))})
+    lengths = {"days": 7, "zone": "Europe/Oslo", "offset_ms": 6 * 3_600_000}
+    step = step_of(TimeWindow, rows.schema, ("k",), time="ts", **lengths, aggregates=COUNT)
+    found = [row[1:] for _, row in played(step, Timeline.of(rows, ("k",), None))[0]]
+    assert [start.astimezone(zone).hour for start, _, _ in found] == [6] * len(found)
+    # The week with the 31st of March is an hour shorter.
+    assert [end - start < timedelta(days=7) for start, end, _ in found] == [
+        start <= datetime(2024, 3, 31, tzinfo=zone) < end for start, end, _ in found
+    ]
+    assert sum(n for *_, n in found) == len(at)
+    for start, end, n in found:
+        assert n == sum(start <= each < end for each in at)
 
 
 # Functions of a user's own.

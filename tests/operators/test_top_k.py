@@ -18,14 +18,15 @@ from flux.types.errors import PlanError
 from tests.operators.feeding import PARTITIONS, step_of
 from tests.operators.timeline import Timeline, cut_places, played
 
-SCHEMA = pa.schema([("k", pa.string()), ("x", pa.float64()), ("ts", pa.int64()), ("n", pa.int64())])
+SCHEMA = pa.schema([("k", pa.string()), ("x", pa.float64()), ("ts", pa.int64()), ("n", pa.int64()), ("m", pa.int64())])
+DIRECTIONS = ("ascending", "descending")
 VALUES = st.none() | st.integers(0, 4).map(float) | st.sampled_from([-0.0, math.nan, math.inf, -math.inf])
 ROWS = st.lists(st.tuples(st.sampled_from(["a", "b", "c", None]), VALUES, st.none() | st.integers(0, 99)), max_size=50)
 MOVES = st.lists(st.integers(0, PARTITIONS - 1), max_size=12)
 
 
 def batch_of(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
-    numbered = [(*row, n) for n, row in enumerate(rows)]
+    numbered = [(*row, n, n % 3) for n, row in enumerate(rows)]
     columns = [pa.array([row[i] for row in numbered], field.type) for i, field in enumerate(SCHEMA)]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
@@ -33,15 +34,15 @@ def batch_of(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
 class Plain:
     """The first rows of each key and window, in a plain loop."""
 
-    def __init__(self, k: int, largest: bool, size: int | None) -> None:
-        self.k, self.sign, self.size = k, -1 if largest else 1, size
+    def __init__(self, k: int, largest: bool, size: int | None, by_n: int = 0, ties: bool = False) -> None:
+        self.k, self.sign, self.size, self.by_n, self.ties = k, -1 if largest else 1, size, by_n, ties
         self.held: dict[Any, list[tuple[Any, ...]]] = {}
         self.result: dict[Any, list[tuple[Any, ...]]] = {}
         self.out: list[tuple[int, tuple[Any, ...]]] = []
         self.late = 0
 
     def add(self, row: tuple[Any, ...], watermark: float) -> None:
-        key, x, ts, _ = row
+        key, x, ts, *_ = row
         window = None
         if self.size is not None:
             window = None if ts is None else ts // self.size
@@ -51,8 +52,15 @@ class Plain:
         if x is not None and x == x:
             rows = self.held.setdefault((window, key), [])
             rows.append(row)
-            rows.sort(key=lambda each: self.sign * each[1])
-            del rows[self.k :]
+            rows.sort(key=self.place)
+            rows[:] = [row for row in rows if self.rank(row, rows) <= self.k]
+
+    def place(self, row: tuple[Any, ...]) -> tuple[float, int]:
+        return self.sign * row[1], self.by_n * (row[3] % 3)
+
+    def rank(self, row: tuple[Any, ...], rows: list[tuple[Any, ...]]) -> int:
+        before = [each for each in rows if self.place(each) < self.place(row)] if self.ties else rows[: rows.index(row)]
+        return len(before) + 1
 
     def mark(self, sn: int, watermark: float) -> None:
         for place in list(self.held):
@@ -65,7 +73,7 @@ class Plain:
                 rows = self.held.pop(place)
             else:
                 continue
-            self.out += [(sn, (*row, rank)) for rank, row in enumerate(rows, 1)]
+            self.out += [(sn, (*row, self.rank(row, rows))) for row in rows]
 
 
 @settings(deadline=None, max_examples=60)
@@ -75,21 +83,34 @@ class Plain:
     largest=st.booleans(),
     size=st.none() | st.integers(1, 40),
     prune_at=st.sampled_from([1, 3, 16_384]),
+    by_n=st.sampled_from([0, 1, -1]),
+    ties=st.booleans(),
     data=st.data(),
 )
 def test_the_first_rows_of_each_key_are_those_of_a_plain_loop(
-    rows: list[Any], k: int, largest: bool, size: int | None, prune_at: int, data: st.DataObject
+    rows: list[Any],
+    k: int,
+    largest: bool,
+    size: int | None,
+    prune_at: int,
+    by_n: int,
+    ties: bool,
+    data: st.DataObject,
 ) -> None:
     told = EventTime(column="ts", lateness_ms=data.draw(st.integers(0, 20)), every_ms=data.draw(st.integers(1, 20)))
     batch = batch_of(rows)
     timeline = Timeline.of(batch, ("k",), told)
     windowed = {} if size is None else {"time": "ts", "size_ms": size}
-    step = step_of(TopK, SCHEMA, ("k",), k=k, by="x", largest=largest, **windowed)
+    order: dict[str, Any] = {"by": "x", "largest": largest}
+    if by_n:
+        order = {"by": {"x": DIRECTIONS[largest], "m": DIRECTIONS[by_n < 0]}}
+    parameters: dict[str, Any] = {"k": k, "ties": "all" if ties else "first", **order, **windowed}
+    step = step_of(TopK, SCHEMA, ("k",), **parameters)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("flux.operators.top_k._PRUNE_FROM_ROWS", prune_at)
         found, late = played(step, timeline, data.draw(cut_places(len(rows))), data.draw(MOVES))
         assert repr(played(step, timeline)) == repr((found, late))
-    plain, watermark, punctuations = Plain(k, largest, size), -math.inf, list(timeline.punctuations)
+    plain, watermark, punctuations = Plain(k, largest, size, by_n, ties), -math.inf, list(timeline.punctuations)
     for sn, row in zip(timeline.sn.tolist(), batch.to_pylist(), strict=True):
         plain.add(tuple(row.values()), watermark)
         if punctuations[0].sn == sn + 1 and punctuations[0].kind == "watermark":
@@ -99,8 +120,6 @@ def test_the_first_rows_of_each_key_are_those_of_a_plain_loop(
     plain.mark(punctuations[0].sn, math.inf)
     assert late == plain.late
     assert sorted(map(repr, found)) == sorted(map(repr, plain.out))
-    # Ranks of a key ascend where it stands.
-    assert [row[-1] for _, row in found if row[-1] == 1] == [1] * sum(row[-1] == 1 for _, row in plain.out)
 
 
 @pytest.mark.parametrize("keys", [1, 500, 20_000])
@@ -121,7 +140,7 @@ def test_keys_stand_in_order_and_ranks_in_theirs() -> None:
     rows = [("b", 1.0, 1), ("a", 1.0, 1), (None, 5.0, 1), ("a", 3.0, 1), ("a", 3.0, 1)]
     timeline = Timeline.of(batch_of(rows), ("k",), None)
     timeline.partition[:] = 2
-    found = [(row[0], row[3], row[4]) for _, row in played(step_of(TopK, SCHEMA, ("k",), k=2, by="x"), timeline)[0]]
+    found = [(row[0], row[3], row[5]) for _, row in played(step_of(TopK, SCHEMA, ("k",), k=2, by="x"), timeline)[0]]
     assert found == [("a", 3, 1), ("a", 4, 2), ("b", 0, 1), (None, 2, 1)]
 
 
@@ -133,6 +152,12 @@ def test_keys_stand_in_order_and_ranks_in_theirs() -> None:
         ({"by": "k"}, "got string"),
         ({"by": 3}, "by is the column"),
         ({"size_ms": 5}, "are given both or neither"),
+        ({"by": []}, "by is the column"),
+        ({"by": ["x", "x"]}, "a list of different columns"),
+        ({"by": {"x": "up"}}, "by is the column.*got {'x': 'up'}, True"),
+        ({"by": {"x": "ascending"}, "largest": False}, "leave largest out"),
+        ({"by": ["x", "k"]}, "by='k' must be a column of numbers, dates or times; got string"),
+        ({"ties": "some"}, "ties is 'first' or 'all'; got 'some'"),
     ],
 )
 def test_what_cannot_be_asked_for_is_refused_with_the_plan(wrong: dict[str, Any], text: str) -> None:

@@ -17,7 +17,7 @@ from flux.model.batch import Batch
 from flux.model.event_time import EventTime
 from flux.model.operator import OperatorStep
 from flux.model.punctuation import Punctuation
-from flux.site.ingress.watermarks import Watermarks, number_watermarks
+from flux.site.ingress.watermarks import TimePlaces, Watermarks, number_watermarks
 from flux.types.hashing import partition_of
 from tests.operators.feeding import PARTITIONS, moved, opened
 
@@ -33,7 +33,10 @@ class Timeline:
 
     @classmethod
     def of(cls, rows: pa.RecordBatch, key: Sequence[str], told: EventTime | None, *, ends: bool = True) -> Timeline:
-        found = () if told is None else Watermarks({0: told}, {}).advance(0, rows, 0)
+        found: tuple[tuple[int, int], ...] = ()
+        if told is not None:
+            unmarked = Batch(rows, np.arange(1, rows.num_rows + 1), None, np.zeros(rows.num_rows, np.uint16))
+            found = Watermarks({0: TimePlaces(told, (-1,))}, {}).advance(0, {-1: unmarked}, 0)
         punctuations = [Punctuation(sn, "watermark", value) for sn, value in found]
         if ends:
             punctuations.append(Punctuation(rows.num_rows + len(found) + 1, "end"))

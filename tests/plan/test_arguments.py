@@ -100,6 +100,10 @@ ON = "on is a column, or a list of columns"
             r"one by one, .* Of a function make a column before, .*new=\(function",
         ),
         (lambda s: s.select(["k", "v"]), "select takes the names of columns one by one"),
+        (lambda s: s.with_columns(), r"with_columns needs the columns to add, such as with_columns\("),
+        (lambda s: s.with_columns(w=5), r"with_columns\(w=\.\.\.\) takes the name of a column, a function .* got 5"),
+        (lambda s: s.with_columns(w="nope"), "with_columns.* no column 'nope'"),
+        (lambda s: s.map(dict).with_columns(w="v"), "map.* does not say what it emits, so with_columns"),
         # Names that would stand twice.
         (applied(GroupBy, aggregates={"k": "count"}), "GroupBy: .* 'k' twice.* another name, or rename"),
         (
@@ -120,12 +124,12 @@ ON = "on is a column, or a list of columns"
         (applied(CountWindow, value="v", history=2**40), "history is a number of rows, from 1 to 1,048,576; got"),
         (applied(CountWindow, value="v", slide=2**70), "slide is a number of rows, from 1 to .*; got"),
         (
-            applied(GroupBy, aggregates={"s": ("sum", "wide")}),
-            r"no sum of 'wide', which is dec.*; expected numbers.* or by select\(",
+            applied(GroupBy, aggregates={"s": ("variance", "wide")}),
+            r"no variance of 'wide', which is dec.*; expected numbers.* or by select\(",
         ),
         (
-            applied(GroupBy, aggregates={"s": ("min", "data")}),
-            "no min of 'data', which is binary; expected numbers, dates or times",
+            applied(GroupBy, aggregates={"s": ("avg", "data")}),
+            "no avg of 'data', which is binary; expected numbers, or decimals of 128 bits. Cast",
         ),
         (applied(CountWindow), "value='dur' must be a column of numbers; got k, src, .* Set value='...'"),
         (by_range(sample=[2**70]), "the sample must be values of int64"),

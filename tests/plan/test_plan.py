@@ -20,6 +20,7 @@ from flux.exchange.routes import boundaries_of
 from flux.operators import CountWindow, Distinct, GroupBy, SessionWindow, TimeWindow, TopK
 from flux.plan import Plan, Policy, Route
 from flux.plan.plan import INPUT
+from tests.runtime.fakes import Passing
 
 ROWS = [{"k": 1, "v": 2}]
 
@@ -478,3 +479,17 @@ def test_a_plan_that_cannot_be_drawn_there_says_so(tmp_path: Path) -> None:
     events.sink(flux.sinks.Null())
     with pytest.raises(flux.FluxError, match=r"plan\.xyz"):
         flow.explain(path=tmp_path / "plan.xyz")
+
+
+def test_explain_says_which_steps_the_ingress_runs_and_how_to_spread_them() -> None:
+    def explained(spread: bool) -> str:
+        flow = flux.Dataflow("f")
+        rows = flow.source(flux.sources.Table([{"n": 1}]))
+        rows = rows.exchange(by="any", partitions=4) if spread else rows
+        some = rows.filter(lambda row: row.n > 0).select("n")
+        some.exchange("n", partitions=4).apply(Passing).sink(flux.sinks.Null())
+        return flow.explain()
+
+    advice = "all rows pass filter(<lambda>), select(n) in the one ingress process"
+    assert advice in explained(spread=False) and 'exchange(by="any") before it' in explained(spread=False)
+    assert "ingress process" not in explained(spread=True)

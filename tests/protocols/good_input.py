@@ -11,7 +11,7 @@ from flux.protocols.messages import Connected, EndOfSource, Sourced, View
 from flux.protocols.node import Node
 from flux.protocols.pooler import Pooler
 
-from .views import NO_ROWS, ack, attach, consumed, data, merge, merged, standby, state, stop, stopped, want
+from .views import NO_ROWS, ack, attach, consumed, data, highest, merge, merged, standby, state, stop, stopped, want
 
 # Stage 1 has two pairs. Of stage 2, partition 1 goes from site-2 to site-3 and comes back, so that lanes are stopped
 # and merged. At last site-4 dies, version 4 is built from site-1's copy, and version 5 on site-1.
@@ -59,8 +59,11 @@ def node_site() -> Node:
 
 
 def node_ingress() -> Node:
-    """The ingress at 5, of which 3 is released, with two lanes to site-1; the source is asked for more."""
-    node = Node("ingress", [Ingress("ingress", 99)])
+    """The ingress at 5, of which 3 is released, with two lanes to site-1; the source is asked for more.
+
+    Its journal has what is up to 9, and it awaits the positions of others.
+    """
+    node = Node("ingress", [Ingress("ingress", 99, numbered=9)])
     node.step(FIRST)
     node.step(attach("site-1", 0, 1, 0))
     node.step(Sourced(after=0, upto=5, rows=1, body=NO_ROWS))
@@ -102,6 +105,7 @@ GOOD: dict[str, list[Any]] = {
         attach("site-1", 0, 3, 3, view=NOW),
         stop("site-1", 0, 1, view=NOW),
         merge("site-1", 0, 2, 1, view=NOW),
+        highest("site-1", 9, view=NOW),
         Sourced(after=5, upto=7, rows=1, body=NO_ROWS),
         EndOfSource(),
         replace(LAST, number=NOW + 1),

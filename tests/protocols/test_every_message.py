@@ -30,7 +30,22 @@ from flux.protocols.messages import (
 from flux.spec.dataflow import Scenario, declustered
 from flux.spec.explore import Explorer
 
-from .views import FIRST, NO_ROWS, ack, attach, consumed, data, merge, merged, standby, state, stop, stopped, want
+from .views import (
+    FIRST,
+    NO_ROWS,
+    ack,
+    attach,
+    consumed,
+    data,
+    highest,
+    merge,
+    merged,
+    standby,
+    state,
+    stop,
+    stopped,
+    want,
+)
 
 SENDERS = ("ingress", "site-1", "site-2", "site-3", "egress", "site-9")
 
@@ -76,6 +91,7 @@ def between_nodes(sender: str, view: int) -> Iterator[Any]:
         yield merge(sender, edge, 2, 9, view)
         yield stopped(sender, edge, 1, view)
         yield merged(sender, edge, 1, 9, view)
+    yield highest(sender, 1, view)
     for stage in (0, 1, 2):
         for version in (1, 9):
             yield want(sender, stage, version, 1, view)

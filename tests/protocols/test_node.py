@@ -38,6 +38,7 @@ from .views import (
     attach,
     consumed,
     data,
+    highest,
     merge,
     merged,
     standby,
@@ -121,6 +122,7 @@ def from_peer(sender: str) -> list[PeerMessage]:
         merged(sender, 1, 1, 2),
         want(sender, 1, 1, 0),
         state(sender, 1, 1, 0),
+        highest(sender, 1),
     ]
 
 

@@ -11,6 +11,7 @@ from flux.protocols.messages import (
     Block,
     Consumed,
     Data,
+    HighestPosition,
     Merge,
     Merged,
     OutputRun,
@@ -97,6 +98,10 @@ def merged(sender: str, edge: int, lane_id: int, into: int, view: int = 1) -> Me
 
 def want(sender: str, stage: int, version: int, position: int, view: int = 1) -> RequestState:
     return RequestState(sender=sender, view=view, stage=stage, version=version, position=position)
+
+
+def highest(sender: str, position: int, view: int = 1) -> HighestPosition:
+    return HighestPosition(sender=sender, view=view, position=position)
 
 
 def state(

@@ -156,10 +156,11 @@ def ordeal(
     armed = directory / "armed"
     armed.mkdir()
     monkeypatch.setenv(VARIABLE, f"@{armed}")
-    monkeypatch.setattr("flux.driver.processes.DEATHS_MAX", 1_000)
     packets, sink = Packets(directory / "end"), Checked()
     dataflow = flow(packets, sink, partitions=6, batch_rows=1_024)
-    with dataflow.start(**{"sites": SITES, "standby": SPARE, "pool_rows": POOL_ROWS} | settings) as run:
+    with dataflow.start(
+        **{"sites": SITES, "standby": SPARE, "pool_rows": POOL_ROWS, "crash_limit": None} | settings
+    ) as run:
         sink.start()
         if relay is not None:
             relay.start()

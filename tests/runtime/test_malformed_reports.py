@@ -52,6 +52,6 @@ def test_an_unknown_command_makes_a_process_connect_again() -> None:
         driver = run._driver
         assert driver is not None
         first = driver._links["site-1"]
-        driver._run_in_thread(lambda: first.send({"kind": "command", "m": {"$": "Dance"}}))
+        driver.run_in_thread(lambda: first.send({"kind": "command", "m": {"$": "Dance"}}))
         wait_until(lambda: driver._links["site-1"] is not first, "site-1 does not connect again")
         assert run.wait(timeout=DEADLINE_S).outputs == 1

@@ -19,6 +19,7 @@ from flux.commands.main import main
 from flux.driver.remote.process_names import ProcessNames
 from flux.plan import Plan, Policy
 from flux.site.shell import FENCED
+from tests.wire.ipv6 import needs_ipv6
 
 from .commands import DEADLINE_S, ROOT, Processes, controller, encrypt, expected, said
 from .fakes import flow as collecting
@@ -161,6 +162,31 @@ def test_commands_ask_the_controller(processes: Processes, capsys: pytest.Captur
         assert processes.running[victim].wait(DEADLINE_S) == -signal.SIGKILL
 
 
+@needs_ipv6
+def test_processes_find_each_other_by_ipv6(processes: Processes, tmp_path: Path) -> None:
+    processes.controller = f"[::1]:{processes.port}"
+    names = ("controller", "site-a", "site-b", "site-c", "ingress", "egress")
+    for name in names:
+        processes.start(name)
+    processes.advance(10)
+    (tmp_path / "enough").touch()
+    assert {processes.running[name].wait(DEADLINE_S) for name in names} == {0}, processes.logs()
+    lines = (tmp_path / "out.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == expected(int((tmp_path / "ended-at").read_text()))
+    assert (tmp_path / "controller.log").read_text() == "", "a good end is nothing to warn of"
+
+
+def test_stop_ends_all_processes_of_a_run(processes: Processes, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ("controller", "site-a", "site-b", "site-c", "ingress", "egress")
+    for name in names:
+        processes.start(name)
+    processes.advance(10)
+    assert main(["stop", "--controller", processes.controller]) == 0
+    assert capsys.readouterr().out == "job is stopped\n"
+    assert {processes.running[name].wait(DEADLINE_S) for name in names} == {1}
+    assert "job was stopped by `flux stop`. Output up to then is right" in processes.logs()
+
+
 # What a user can do wrong.
 
 
@@ -198,7 +224,9 @@ def test_a_run_without_a_secret_is_refused(
 def test_an_address_that_is_none_is_a_wrong_call(
     processes: Processes, capsys: pytest.CaptureFixture[str], where: str
 ) -> None:
-    assert f"an address is HOST:PORT, such as 10.0.0.5:7000, got {where!r}" in said(capsys, 2, *controller(where))
+    assert f"an address is HOST:PORT, such as 10.0.0.5:7000 or [fd00::5]:7000, got {where!r}" in said(
+        capsys, 2, *controller(where)
+    )
 
 
 def test_a_name_that_no_site_has_is_a_wrong_call(processes: Processes, capsys: pytest.CaptureFixture[str]) -> None:
@@ -226,7 +254,7 @@ def test_those_who_do_not_belong_are_refused(
     there = ("--controller", processes.controller)
     assert "another than its controller's" in said(capsys, 1, "site", "job:other", *there)
     assert "no module 'nowhere'" in said(capsys, 1, "site", "nowhere:flow", *there)
-    Path("journal-i").mkdir()
+    Path("journal-i").mkdir(0o700)
     Path("journal-i/run").write_text("of last week")
     err = said(capsys, 1, "ingress", "job:flow", *there, "--journal", "journal-i")
     assert "journal-i holds the journal of another run" in err

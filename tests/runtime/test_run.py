@@ -8,13 +8,15 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 import flux
-from flux.driver.processes import DEATHS_MAX, Process
+from flux.commands.top import screen
+from flux.driver.processes import CRASH_LIMIT, Process, Processes
 from flux.driver.report_builder import RATE_WINDOW_S, rate
 from flux.wire.reports import Collected, Command, DrainSite, RowsDurable
 
@@ -75,9 +77,7 @@ def test_a_killed_process_is_started_again_under_the_next_incarnation(
 def test_a_process_killed_from_outside_is_started_again_too(fake: Callable[..., None], tmp_path: Path) -> None:
     fake(EgressProcess=gated(tmp_path, (10,)))
     with flow().start(sites=2) as run:
-        pid = up(run, "ingress", 1).pid
-        assert pid is not None
-        os.kill(pid, signal.SIGKILL)
+        kill_from_outside(run, "ingress", 1)
         up(run, "ingress", 2)
         (tmp_path / "10").touch()
         report = run.wait(timeout=DEADLINE_S)
@@ -87,11 +87,11 @@ def test_a_process_killed_from_outside_is_started_again_too(fake: Callable[..., 
 def test_kills_that_the_program_asks_for_are_never_too_many(fake: Callable[..., None], tmp_path: Path) -> None:
     fake(EgressProcess=gated(tmp_path, (10,)))
     with flow().start(sites=2) as run:
-        for _ in range(DEATHS_MAX + 2):
+        for _ in range(CRASH_LIMIT + 2):
             run.kill("controller")
-        up(run, "controller", DEATHS_MAX + 3)
+        up(run, "controller", CRASH_LIMIT + 3)
         (tmp_path / "10").touch()
-        assert len(run.wait(timeout=DEADLINE_S).failures) == DEATHS_MAX + 2
+        assert len(run.wait(timeout=DEADLINE_S).failures) == CRASH_LIMIT + 2
 
 
 def test_a_process_that_dies_again_and_again_ends_the_run_with_its_last_words(fake: Callable[..., None]) -> None:
@@ -107,7 +107,53 @@ def test_a_process_that_dies_again_and_again_ends_the_run_with_its_last_words(fa
         with pytest.raises(flux.FluxError, match="ingress process died 5 times within 10 s") as caught:
             run.wait(timeout=DEADLINE_S)
     assert "exit status 3" in str(caught.value)
-    assert f"incarnation {DEATHS_MAX + 1} has no file to read" in str(caught.value)
+    assert f"incarnation {CRASH_LIMIT + 1} has no file to read" in str(caught.value)
+
+
+def kill_from_outside(run: flux.Run, name: str, incarnation: int) -> None:
+    """Kill a process as another program would, and not by `run.kill`."""
+    pid = up(run, name, incarnation).pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+
+
+def test_without_a_crash_limit_a_process_is_always_started_again(fake: Callable[..., None]) -> None:
+    fake(EgressProcess=Silent)
+    with flow().start(sites=2, crash_limit=None) as run:
+        for incarnation in range(1, CRASH_LIMIT + 2):
+            kill_from_outside(run, "ingress", incarnation)
+        up(run, "ingress", CRASH_LIMIT + 2)
+
+
+def test_a_status_says_how_much_of_the_crash_limit_is_used_up(
+    fake: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flux.driver.processes.CRASH_WINDOW_S", 10 * DEADLINE_S)
+    fake(EgressProcess=Silent)
+    with flow().start(sites=2, crash_limit=3) as run:
+        run.kill("ingress")
+        for count in (1, 2):
+            kill_from_outside(run, "ingress", count + 1)
+            up(run, "ingress", count + 2)
+            [ingress] = [each for each in run.status().processes if each.name == "ingress"]
+            assert (ingress.crashes, ingress.crash_limit) == (count, 3)
+            assert any(f"{count} of 3 crashes within" in line for line in screen(run.status().to_dict()))
+        kill_from_outside(run, "ingress", 4)
+        with pytest.raises(flux.FluxError, match="ingress process died 3 times within"):
+            run.wait(timeout=DEADLINE_S)
+
+
+def test_a_process_that_the_run_killed_because_it_was_stopped_has_not_crashed() -> None:
+    processes = Processes(crash_limit=1)
+    assert processes.check_restart(Process("ingress", stopped_at=1.0)) is None
+    assert processes.crashes("ingress") == 0
+    assert processes.check_restart(Process("ingress")) is not None
+
+
+@pytest.mark.parametrize("limit", [0, -1, True, 2.5, "5"])
+def test_a_crash_limit_that_is_none_is_refused(limit: object) -> None:
+    with pytest.raises(flux.PlanError, match="crash_limit is a number of deaths from 1, or None"):
+        flow().start(crash_limit=limit)  # type: ignore[arg-type]
 
 
 def test_a_process_that_dies_before_the_run_has_started_ends_it_with_its_last_words(fake: Callable[..., None]) -> None:
@@ -394,6 +440,25 @@ def test_a_status_tells_processes_rows_and_failures(fake: Callable[..., None], t
     assert (status.inputs, status.outputs) == (ROWS, 20)
     assert [failure.site for failure in status.failures] == ["ingress"]
     assert json.loads(json.dumps(status)) == json.loads(json.dumps(status.to_dict()))
+
+
+def test_a_status_has_the_input_that_the_output_stems_from(
+    fake: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Late(FakeIngress):
+        def begin(self) -> None:
+            while not (tmp_path / "report").exists():
+                time.sleep(0.005)
+            super().begin()
+
+    monkeypatch.setattr("flux.run.INPUTS_TIMEOUT_S", DEADLINE_S)
+    fake(IngressProcess=Late, EgressProcess=gated(tmp_path, (20,)))
+    with flow().start(sites=2) as run, ThreadPoolExecutor() as pool:
+        run.wait_for_output(20)
+        status = pool.submit(run.status)
+        (tmp_path / "report").touch()
+        assert (status.result().inputs, status.result().outputs) == (ROWS, 20)
+        (tmp_path / "20").touch()
 
 
 def test_rates_are_those_of_the_last_seconds() -> None:

@@ -108,3 +108,45 @@ def test_a_row_that_only_one_copy_refuses_ends_the_run(tmp_path: Path) -> None:
 def test_by_default_such_a_row_stops_the_run() -> None:
     with pytest.raises(flux.OperatorError, match="a multiple"):
         flow_of(Sums).run(sites=2)
+
+
+def refuses(row: Any) -> dict[str, Any]:
+    if row.v % 1_000 == 999:
+        raise KeyError(f"row {object()}")
+    return {"k": row.k, "v": row.v}
+
+
+def skipping_flow(source: flux.sources.Source) -> flux.Dataflow:
+    """Rows are skipped in the ingress and after an exchange; the skipped ones pass an exchange of their own."""
+    flow = flux.Dataflow("dead letters")
+    skipped = flow.skipped()
+    skipped.sink(flux.sinks.Collect())
+    parsed = flow.source(source).map(refuses, {"k": "int64", "v": "int64"})
+    parsed.exchange("k", partitions=4).apply(Sums).sink(flux.sinks.Collect())
+    counts = skipped.exchange("step", partitions=2).apply(flux.operators.GroupBy, aggregates={"rows": "count"})
+    counts.sink(flux.sinks.Collect())
+    return flow
+
+
+def test_skipped_rows_are_a_stream_with_each_once_though_processes_die() -> None:
+    flow = skipping_flow(flux.sources.Table(ROWS, rate=2_000, batch_rows=50))
+    with flow.start(sites=2, standby=1, on_error="skip") as run:
+        for victim, inputs in (("ingress", 1_100), ("site-1", 2_200), ("ingress", 3_300)):
+            wait_until(lambda inputs=inputs: run.status().inputs > inputs, f"no {inputs} rows were read")
+            run.kill(victim)
+        report = run.wait(timeout=DEADLINE_S)
+    skipped, _, counts = (table.to_pylist() for table in report.tables)
+    refused = [n for n in range(COUNT) if n % 1_000 == 999]
+    assert [json.loads(row["row"])["v"] for row in skipped] == sorted([*refused, *POISON])
+    errors = {row["step"]: row["error"] for row in skipped}
+    assert errors == {"map(refuses)": "KeyError: 'row <object object at 0x...>'", "Sums": "ValueError: a multiple"}
+    assert {row["step"]: row["rows"] for row in counts} == {"map(refuses)": len(refused), "Sums": len(POISON)}
+    assert report.skipped == len(refused) + len(POISON)
+
+
+def test_without_skipping_the_stream_of_skipped_rows_is_empty_and_the_plan_shows_it() -> None:
+    flow = flux.Dataflow("none")
+    flow.source(flux.sources.Table([{"n": 1}])).map(lambda row: {"n": row.n}).sink(flux.sinks.Null())
+    flow.skipped().sink(flux.sinks.Collect())
+    assert "skipped: step string, error string, row string" in flow.explain()
+    assert flow.run().table.to_pylist() == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -74,11 +76,11 @@ class Held(Ballast):
         wait_until(self._go.exists, "the file")
 
 
-def flow() -> flux.Dataflow:
+def flow(operator: Any = Ballast, **parameters: Any) -> flux.Dataflow:
     made = flux.Dataflow("large")
     rows = pa.record_batch({"key": pa.array(np.arange(ROWS) % KEYS)})
     source = made.source(flux.sources.Table(rows, rate=ROWS_PER_S))
-    source.exchange("key", partitions=1).apply(Ballast).sink(flux.sinks.Collect())
+    source.exchange("key", partitions=1).apply(operator, **parameters).sink(flux.sinks.Collect())
     return made
 
 
@@ -215,3 +217,28 @@ def test_a_donor_that_dies_half_way_is_followed_by_another(monkeypatch: pytest.M
         assert run._driver.wait(whole_without("site-1"), PATIENCE_S)
         report = run.wait(timeout=PATIENCE_S)
     check(report)
+
+
+class ReaderKiller(Ballast):
+    """The first two forks that read its state are killed, as the system does when memory runs out."""
+
+    def open(self, context: flux.Context) -> None:
+        super().open(context)
+        self._site, self._killed = os.getpid(), Path(context.parameters["killed"])
+
+    def get_state(self) -> Any:
+        yield from super().get_state()
+        if os.getpid() != self._site and len(list(self._killed.iterdir())) < 2:
+            (self._killed / str(os.getpid())).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_reader_of_state_that_is_killed_is_started_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with flow(ReaderKiller, killed=str(tmp_path)).start(sites=2, standby=1) as run:
+        run.wait_for_output(1_000)
+        run.kill("site-2")
+        assert run._driver is not None
+        assert run._driver.wait(whole_without("site-2"), PATIENCE_S)
+        assert len(list(tmp_path.iterdir())) == 2
+        check(run.wait(PATIENCE_S))
+    assert "ended with status -9" in caplog.text

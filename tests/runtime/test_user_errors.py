@@ -41,9 +41,9 @@ def a_row_without_the_column(tmp_path: Path) -> None:
     flow_of(keyed(lambda key, row, state: row.nope)).run()
 
 
-@case(flux.OperatorError, "raised TypeError", 'a row is a named tuple: write row.column, or getattr(row, "column")')
-def a_row_that_is_taken_for_a_dict(tmp_path: Path) -> None:
-    flow_of(keyed(lambda key, row, state: row["v"])).run()
+@case(flux.OperatorError, "raised KeyError", "this row has no column 'nope'; its columns are k, v")
+def a_row_without_the_column_of_a_name(tmp_path: Path) -> None:
+    flow_of(keyed(lambda key, row, state: row["nope"])).run()
 
 
 @case(

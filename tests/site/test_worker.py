@@ -72,7 +72,7 @@ def test_chunks_from_a_donor_that_is_gone_are_forgotten() -> None:
 
 
 def test_a_chunk_of_no_copy_is_refused() -> None:
-    with pytest.raises(BadFrame, match=r"StateChunk has the fields version, last; got"):
+    with pytest.raises(BadFrame, match=r"StateChunk has the fields version, last, failed; got"):
         read_chunk({"kind": "chunk", "m": {"$": "StateChunk", "version": 1}})
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -18,6 +20,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
+import flux
 from flux.sources import Source, SourceBatch, SourceContext, Table
 from flux.types.errors import FluxError, PlanError
 
@@ -345,3 +348,65 @@ def test_a_column_that_cannot_be_decoded_is_a_plan_error_that_names_it(kind: Any
 def test_a_source_without_batches_says_what_to_define() -> None:
     with pytest.raises(NotImplementedError, match="async def batches"):
         Source().batches(SourceContext(Path("unused")))
+
+
+# Tables of other libraries.
+
+
+class Exported:
+    """Any table that speaks Arrow's protocol, and nothing else."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return self.table.__arrow_c_stream__(requested_schema)
+
+
+SOLD = pa.table({"app": ["web", None], "n": [1, 2], "at": pa.array([0, 1], pa.timestamp("us"))})
+
+
+def check_polars() -> None:
+    """Check frames of Polars, in a process of its own: forks of a program that has its threads hang."""
+    import polars
+
+    frame = polars.from_arrow(SOLD)
+    source = Table(frame)
+    assert source.schema.names == ["app", "n", "at"] and source.schema.field("n").type == pa.int64()
+    assert rows_of(source) == SOLD.to_pylist()
+    assert rows_of(Table([frame, frame])) == SOLD.to_pylist() * 2
+    assert polars.from_arrow(pa.table(Exported(SOLD)))["app"].to_list() == ["web", None]
+
+
+def test_frames_of_polars_are_tables_and_it_takes_tables() -> None:
+    program = "from tests.sources.test_table import check_polars; check_polars()"
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("make", [Exported, pa.Table.to_pandas])
+def test_frames_of_other_libraries_are_tables(make: Any) -> None:
+    for data, times in ((make(SOLD), 1), ([make(SOLD), make(SOLD)], 2), (iter([make(SOLD)]), 1)):
+        source = Table(data)
+        assert source.schema.names == ["app", "n", "at"] and source.schema.field("n").type == pa.int64()
+        assert rows_of(source) == SOLD.to_pylist() * times
+
+
+def test_the_index_of_a_pandas_frame_is_a_column_unless_it_counts_rows() -> None:
+    frame = pd.DataFrame({"n": [1, 2, 3]}, index=pd.Index(["a", "b", "c"], name="key"))
+    assert rows_of(Table(frame)) == [{"n": 1, "key": "a"}, {"n": 2, "key": "b"}, {"n": 3, "key": "c"}]
+    assert Table(frame.reset_index(drop=True)).schema.names == ["n"]
+
+
+def test_a_reader_of_batches_is_read_once_as_an_iterator() -> None:
+    source = Table(pa.RecordBatchReader.from_batches(SOLD.schema, SOLD.to_batches()))
+    assert source.is_endless and rows_of(source) == SOLD.to_pylist()
+
+
+def test_pandas_takes_the_table_of_a_report() -> None:
+    flow = flux.Dataflow("frames")
+    flow.source(Table(SOLD)).filter(lambda row: row.n > 0).sink(flux.sinks.Collect())
+    table = flow.run().table
+    assert table.to_pandas()["n"].tolist() == [1, 2]
+    assert pa.table(Exported(table)).equals(table)

@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parent))
 
+import more_processors as q
 import processors as p
 from traces import MicroBatch, Query, from_plain, to_plain
 
@@ -55,6 +57,7 @@ class Case:
     rows: Any = INPUTS
     # Of Spark's session.
     zone: str = "UTC"
+    mode: str = "update"
 
     def inputs(self) -> list[Any]:
         """The rows of each micro-batch."""
@@ -86,6 +89,7 @@ def with_group_state(*arguments: Any) -> Callable[[Any, Any], Any]:
     return lambda grouped, spark: grouped.applyInPandasWithState(*arguments)
 
 
+LENGTHS = (q.lengths, q.LENGTHS_OUTPUT, q.LENGTHS_STATE, "update", "NoTimeout")
 SESSIONS = (p.sessions, p.SESSIONS_OUTPUT, p.SESSIONS_STATE, "update", "EventTimeTimeout")
 PAIRS = (p.pairs, p.PAIRS_OUTPUT, p.PAIRS_STATE, "update", "EventTimeTimeout")
 LOCAL_SESSIONS = (p.local_sessions, p.LOCAL_OUTPUT, p.LOCAL_STATE, "update", "EventTimeTimeout")
@@ -166,6 +170,21 @@ CASES = {
     "pandas": Case(
         in_pandas(p.Averages), lambda: stateful_processor(p.Averages, p.Averages.OUTPUT, "Update", rows="pandas")
     ),
+    "deleted_state": Case(
+        transformed(q.Violations), lambda: stateful_processor(q.Violations(), q.Violations.OUTPUT, "Update")
+    ),
+    "pandas_states": Case(
+        in_pandas(q.PandasStates),
+        lambda: stateful_processor(q.PandasStates, q.PandasStates.OUTPUT, "Append", rows="pandas"),
+    ),
+    "pandas_timers": Case(
+        in_pandas(q.PandasTimers, "EventTime"),
+        lambda: stateful_processor(
+            q.PandasTimers, q.PandasTimers.OUTPUT, "Update", "EventTime", rows="pandas", event_time="ts"
+        ),
+        batches=5,
+    ),
+    "group_state_no_timeout": Case(with_group_state(*LENGTHS), lambda: pandas_with_state(*LENGTHS)),
     "group_state_event_time": Case(
         with_group_state(*SESSIONS), lambda: pandas_with_state(*SESSIONS, event_time="ts"), batches=5
     ),
@@ -189,11 +208,24 @@ CASES = {
 }
 
 
+def chained(grouped: Any, spark: Any) -> Any:
+    relayed = grouped.transformWithState(q.Relay(), q.Relay.OUTPUT, "Append", "EventTime", eventTimeColumnName="ts")
+    return relayed.groupBy("id").transformWithState(p.EventTimers(), p.EventTimers.OUTPUT, "Append", "EventTime")
+
+
+# The second of two operators; the first is `Relay`.
+CHAINED = Case(chained, CASES["event_timers"].flux, batches=5, mode="append")
+
+
+def case_of(name: str) -> Case:
+    return CHAINED if name == "chained" else CASES[name]
+
+
 def start(spark: Any, name: str, folder: Path) -> Query:
     """Start the query of a case."""
-    case = CASES[name]
+    case = case_of(name)
     trigger: dict[str, Any] = {"processingTime": "0 seconds"} if case.is_endless else {"availableNow": True}
-    query = Query(folder / name, case.inputs(), zone=case.zone)
+    query = Query(folder / name, case.inputs(), zone=case.zone, mode=case.mode)
     return query.start(spark, lambda df: case.spark(df.groupBy(*case.keys), spark), trigger)
 
 
@@ -209,7 +241,7 @@ def record(names: list[str]) -> None:
     spark = new_session()
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
-            trace = start(spark, name, Path(folder)).trace(CASES[name].batches)
+            trace = start(spark, name, Path(folder)).trace(case_of(name).batches)
             path = RECORDED / f"{name}.json"
             path.write_text("[\n" + ",\n".join(json.dumps(to_plain(batch)) for batch in trace) + "\n]\n")
             print(f"{name}: {len(trace)} micro-batches, {sum(len(batch.output) for batch in trace)} rows", flush=True)
@@ -217,4 +249,4 @@ def record(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    record(sys.argv[1:] or list(CASES))
+    record(sys.argv[1:] or [*CASES, "chained"])

@@ -48,9 +48,12 @@ def rows_of(batch: MicroBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([dict(zip(INPUT.names, row, strict=True)) for row in batch.rows], INPUT)
 
 
-def outputs(operator: Any, keys: Sequence[str], trace: Sequence[MicroBatch]) -> list[tuple[Any, ...]]:
-    """What Flux makes of the trace, with pairs on two sites."""
+def outputs(operators: Sequence[Any], keys: Sequence[str], trace: Sequence[MicroBatch]) -> list[tuple[Any, ...]]:
+    """What Flux makes of the trace with these operators, one after the other, with pairs on two sites."""
     flow = flux.Dataflow("replayed")
-    flow.source(Replayed(trace)).exchange(*keys, partitions=4).apply(operator).sink(flux.sinks.Collect())
+    stream = flow.source(Replayed(trace))
+    for operator in operators:
+        stream = stream.exchange(*keys, partitions=4).apply(operator)
+    stream.sink(flux.sinks.Collect())
     table = flow.run(sites=2).table
     return [tuple(row.values()) for row in table.to_pylist()]

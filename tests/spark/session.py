@@ -10,6 +10,7 @@ _STATE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvid
 
 def new_session() -> Any:
     """A session for small streams: two partitions, nothing on the screen, little written for each micro-batch."""
+    import more_processors
     import processors
     from pyspark import cloudpickle
     from pyspark.sql import SparkSession
@@ -19,6 +20,7 @@ def new_session() -> Any:
 
     # Spark's workers cannot import the folders of the tests and of the experiments.
     cloudpickle.register_pickle_by_value(processors)
+    cloudpickle.register_pickle_by_value(more_processors)
     cloudpickle.register_pickle_by_value(sessions)
     return (
         SparkSession.builder.master("local[2,4]")

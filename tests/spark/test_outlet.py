@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import threading
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,12 @@ def outlet(directory: Path, run: str = "run", **options: Any) -> tuple[Outlet, i
 
 def reader(directory: Path, **options: str) -> OutletReader:
     return OutletReader({"path": str(directory / "out"), **options}, FOR_SPARK)
+
+
+def stop(reading: OutletReader) -> None:
+    """Release the outlet, as the end of the query's process does."""
+    assert reading.unlock is not None
+    reading.unlock()
 
 
 def values(reading: OutletReader, start: Any, end: Any) -> list[int]:
@@ -93,13 +100,16 @@ def test_micro_batches_of_any_size_hold_each_row_once(
     start = reading.initialOffset()
     while (end := reading.latestOffset(start, ReadMaxRows(limit))) != start:
         assert end["rows"] - start["rows"] <= limit
-        again = values(reader(directory), start, end)
+        again = values(reading, start, end)
+        stop(reading)
+        reading = reader(directory, partitions="2")  # A restarted query reads the micro-batch again, cut otherwise.
         assert values(reading, start, end) == again
         found += again
         reading.commit(end)
         if len(found) > cut:
             # The query was restarted: a new reader, from the offsets that Spark has noted.
-            reading, cut = reader(directory, partitions="2"), 10**9
+            stop(reading)
+            reading, cut = reader(directory, partitions="3"), 10**9
         start = end
     assert found == list(range(total))
 
@@ -126,6 +136,7 @@ def test_an_egress_that_died_between_two_segments_knows_how_far_it_was(tmp_path:
     first._open_segment(3)
     reading = reader(tmp_path)
     reading.commit(reading.latestOffset(reading.initialOffset(), ReadAllAvailable()))
+    stop(reading)
     second, upto = outlet(tmp_path, segment_bytes=1)
     assert upto == 9
     second.write(rows(3, 3), 9, 12)
@@ -139,6 +150,7 @@ def test_what_is_committed_is_deleted_segment_by_segment(tmp_path: Path) -> None
     reading = reader(tmp_path)
     reading.commit(reading.latestOffset(reading.initialOffset(), ReadMaxRows(3)))
     assert outlet_store.segments(str(tmp_path / "out")) == [3, 4]
+    stop(reading)
     assert all_values(tmp_path) == [3, 4]
 
 
@@ -239,7 +251,9 @@ def test_tasks_are_sent_their_rows_where_they_cannot_read_them(tmp_path: Path) -
     for path in (tmp_path / "out").glob("*.rows"):
         path.unlink()
     assert [n for batch in reading.read(pieces[0]) for n in batch.column("n").to_pylist()] == list(range(5))
-    blind = reader(tmp_path).partitions(start, reading.latestOffset(start, ReadAllAvailable()))
+    stop(reading)
+    reading = reader(tmp_path)
+    blind = reading.partitions(start, reading.latestOffset(start, ReadAllAvailable()))
     with pytest.raises(FileNotFoundError, match=r'does not exist on this executor.s host.*option\("deliver", "task"\)'):
         list(reading.read(blind[0]))
 
@@ -304,3 +318,43 @@ def test_wrong_options_are_named(options: dict[str, str], message: str) -> None:
 def test_wrong_settings_are_named(wrong: dict[str, Any]) -> None:
     with pytest.raises(PlanError, match="must be a whole number above 0"):
         Outlet("anywhere", **wrong)
+
+
+def test_a_second_reader_is_refused_and_the_first_misses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flux.spark.sink.reader.OTHER_READER_TIMEOUT_S", 0.0)
+    written, _ = outlet(tmp_path)
+    written.write(rows(0, 300), 0, 300)
+    first = reader(tmp_path)
+    start = first.initialOffset()
+    middle = first.latestOffset(start, ReadAllAvailable())
+    assert values(first, start, middle) == list(range(300))
+    first.commit(middle)
+    written.write(rows(300, 10), 300, 310)
+    second = reader(tmp_path)
+    for asked in (
+        second.initialOffset,  # A new query would begin at row 300, and one from a checkpoint
+        lambda: second.latestOffset(start, ReadAllAvailable()),
+        lambda: second.partitions(start, middle),
+        lambda: second.commit(middle),  # would delete what the first has not read.
+    ):
+        with pytest.raises(ValueError, match=r"another query reads .*out\. An outlet .* serves one: .*foreachBatch"):
+            asked()
+    assert values(first, middle, first.latestOffset(middle, ReadAllAvailable())) == list(range(300, 310))
+    copy = pickle.loads(pickle.dumps(first))  # As Spark sends it to tasks.
+    del first
+    assert second.initialOffset() == middle
+    assert copy.unlock is None
+
+
+def test_a_second_reader_waits_for_one_that_is_ending(tmp_path: Path) -> None:
+    written, _ = outlet(tmp_path)
+    written.write(rows(0, 3), 0, 3)
+    first, second = reader(tmp_path), reader(tmp_path)
+    first.initialOffset()
+    assert first.unlock is not None
+    ending = threading.Timer(0.2, first.unlock)
+    ending.start()
+    assert second.initialOffset()["rows"] == 0
+    ending.join()

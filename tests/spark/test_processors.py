@@ -11,10 +11,11 @@ import random
 from pathlib import Path
 from typing import Any
 
+import more_processors as q
 import numpy as np
 import processors as p
 import pytest
-from cases import CASES, Case, recorded, start
+from cases import CASES, CHAINED, Case, recorded, start
 from replaying import Replayed, outputs, rows_of
 from traces import INPUT, MicroBatch, comparable
 
@@ -22,6 +23,7 @@ import flux
 from flux.hosting import Hosted, host
 from flux.model.batch import Batch
 from flux.model.operator import OperatorStep, Punctuation, output_of
+from flux.spark import stateful_processor
 from flux.types.hashing import partition_of
 from flux.wire.state_codec import decode, encode
 
@@ -37,7 +39,16 @@ def expected(trace: list[MicroBatch]) -> list[str]:
 @pytest.mark.parametrize("name", CASES)
 def test_flux_emits_what_spark_emits(name: str) -> None:
     trace = recorded(name)
-    assert comparable(outputs(CASES[name].flux(), CASES[name].keys, trace)) == expected(trace)
+    assert comparable(outputs([CASES[name].flux()], CASES[name].keys, trace)) == expected(trace)
+
+
+def test_operators_in_a_chain_emit_what_they_emit_in_spark() -> None:
+    """The second is on event time too: its timers fire, and its rows are late, by the watermark of the first."""
+    first = stateful_processor(
+        q.Relay, q.Relay.OUTPUT, "Append", "EventTime", eventTimeColumnName="ts", event_time="ts"
+    )
+    trace = recorded("chained")
+    assert comparable(outputs([first, CHAINED.flux()], CHAINED.keys, trace)) == expected(trace)
 
 
 @pytest.mark.parametrize("name", CASES)

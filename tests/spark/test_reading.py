@@ -160,3 +160,28 @@ def test_a_directory_that_is_no_outlet_is_said_in_one_line(spark: Any, tmp_path:
     with pytest.raises(Exception) as raised:  # which class it is, is Spark's affair
         frame(spark, tmp_path)
     assert f'FileNotFoundError: format("flux"): {tmp_path} is not an outlet of a dataflow' in _reason(raised.value)
+
+
+@pytest.mark.long
+def test_a_second_query_on_an_outlet_is_refused_and_the_first_reads_all(spark: Any, tmp_path: Path) -> None:
+    outlet = tmp_path / "outlet"
+    with start(outlet) as run:
+        run.wait(timeout=10 * DEADLINE_S)
+    df = frame(spark, outlet, maxRowsPerTrigger=500)
+    first = query(df, tmp_path / "first", processingTime="0 seconds")
+
+    def has_read(rows: int) -> bool:
+        nonlocal first
+        if not first.isActive:  # Too slow, as above.
+            first = query(df, tmp_path / "first", processingTime="0 seconds")
+        return outlet_store.read_end(str(outlet)) >= rows
+
+    try:
+        wait_until(lambda: has_read(1), "first rows")
+        with pytest.raises(Exception) as raised:  # which class it is, is Spark's affair
+            to_its_end(frame(spark, outlet), tmp_path / "second")
+        assert "another query reads" in _reason(raised.value)
+        wait_until(lambda: has_read(ROWS), "all rows")
+    finally:
+        first.stop()
+    assert counted(spark, tmp_path / "first") == expected()

@@ -38,6 +38,10 @@ EVERYTHING = (
         ("`a b` decimal(10,2) NOT NULL, c decimal", "struct<a b:decimal(10,2),c:decimal(10,0)>"),
         ("x array<struct<a:int,b:map<string,double>>>", "struct<x:array<struct<a:int,b:map<string,double>>>>"),
         ("v varchar(3) COMMENT 'it\\'s', comment string, not int", "struct<v:varchar(3),comment:string,not:int>"),
+        ("a interval day to second, b INTERVAL HOUR", "struct<a:interval day to second,b:interval hour>"),
+        ("a interval year to month, b interval month", "struct<a:interval year to month,b:interval month>"),
+        ("a interval, v void", "struct<a:interval,v:void>"),
+        ("a string collate UTF8_LCASE, b string", "struct<a:string collate UTF8_LCASE,b:string>"),
         ("t timestamp_ntz, u timestamp, d date, b binary", "struct<t:timestamp_ntz,u:timestamp,d:date,b:binary>"),
     ],
 )
@@ -57,6 +61,7 @@ def test_not_null_and_comments_are_kept() -> None:
         ("", "a name"),
         ("a", "a name"),
         ("a foo", "a type"),
+        ("a interval second to day", "a smaller unit than second"),
         ("a int b int", "a comma or the end"),
         ("a array<int", "'>'"),
         ("a decimal(x)", "a number"),

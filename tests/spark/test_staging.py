@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -18,9 +21,11 @@ from hypothesis import strategies as st
 from spark_ingress import DEADLINE_S, SECRET, Ingress, IngressFactory
 
 from flux.spark.source import staging, staging_protocol
-from flux.spark.source.staging_store import BATCH_ROWS_MAX, BATCH_ROWS_MIN, StagingStore, resize
+from flux.spark.source.staging_store import BATCH_ROWS_MAX, BATCH_ROWS_MIN, Published, StagingStore, resize
 from flux.spark.source.writer import Staged, StagingConnection, StagingRefused, StagingWriter, ask_once
+from flux.storage.journal import MAGIC, Journal
 from flux.types.errors import FluxError
+from flux.wire.strangers import STRANGERS_MAX
 
 QUERY = "6a1d7a52-0000-4000-8000-000000000001"
 
@@ -164,15 +169,41 @@ def test_what_was_done_stays_done_after_a_restart(ingress: IngressFactory) -> No
     assert values(second) == [(1, [2])]
 
 
-def test_a_torn_line_of_the_journal_is_forgotten(ingress: IngressFactory, tmp_path: Path) -> None:
+def test_a_torn_record_of_the_journal_is_forgotten(ingress: IngressFactory, tmp_path: Path) -> None:
     first = ingress()
     writer(first).commit([stage(first, 0, 0, "a", [1])], 0)
     first.kill()
-    with open(tmp_path / "staging-journal.jsonl", "a") as journal:
-        journal.write('{"event": "published", "query": "6a')
+    journal = tmp_path / "staging.journal"
+    whole = journal.read_bytes()
+    journal.write_bytes(whole + whole[len(MAGIC) : len(MAGIC) + 20])
 
     store = StagingStore(tmp_path)
     assert store.is_done(QUERY, 0) and not store.is_done(QUERY, 1) and not store.undone
+    assert journal.read_bytes() == whole
+
+
+def test_a_flipped_bit_in_the_journal_is_an_error_and_drops_no_batch(tmp_path: Path) -> None:
+    # It marked batches as done whose rows were then dropped: the number of a batch is one digit.
+    store = StagingStore(tmp_path)
+    for batch_id in range(3):
+        store.publish(Published(QUERY, batch_id, ()))
+    store.finish(Published(QUERY, 0, ()))
+    journal = tmp_path / "staging.journal"
+    whole = journal.read_bytes()
+    for position in range(len(whole)):
+        journal.write_bytes(whole[:position] + bytes([whole[position] ^ 2]) + whole[position + 1 :])
+        with pytest.raises(FluxError, match=r"journal .*staging.journal is (damaged at byte|of another release)"):
+            StagingStore(tmp_path)
+
+
+def test_a_record_of_another_shape_is_an_error_that_names_the_journal(tmp_path: Path) -> None:
+    journal, _ = Journal.open(tmp_path / "staging.journal")
+    journal.append(msgpack.packb(["rows", 1, 2]))
+    journal.close()
+    with pytest.raises(
+        FluxError, match=r"staging.journal has a record of another shape at byte 15: .*Nothing was changed"
+    ):
+        StagingStore(tmp_path)
 
 
 def test_the_end_of_the_query_ends_the_batches(ingress: IngressFactory) -> None:
@@ -310,3 +341,52 @@ def test_resizing_keeps_rows_and_order(sizes: list[int]) -> None:
 def commit_request(message: Staged, batch: int) -> dict[str, Any]:
     attempts = [[message.partition, message.attempt, message.rows, message.size_bytes]]
     return {"do": "commit", "query": message.query, "batch": batch, "attempts": attempts}
+
+
+def test_idle_strangers_are_bounded_and_hold_up_no_task(ingress: IngressFactory) -> None:
+    one = ingress()
+    host, port = one.address.split(":")
+    strangers = [socket.create_connection((host, int(port)), DEADLINE_S) for _ in range(400)]
+    try:
+        began = time.monotonic()
+        stage(one, 0, 0, "a", range(3))
+        assert time.monotonic() < began + DEADLINE_S / 2
+        # Of too many the oldest are closed, long before they time out.
+        for stranger in strangers[: len(strangers) - STRANGERS_MAX]:
+            while stranger.recv(1024):  # The challenge, and the end.
+                pass
+    finally:
+        for stranger in strangers:
+            stranger.close()
+
+
+def test_a_task_connects_again_if_the_ingress_closes_the_connection_before_it_answers(ingress: IngressFactory) -> None:
+    """As it does with the oldest of too many that have not authenticated."""
+    one = ingress()
+    host, port = one.address.split(":")
+    with socket.create_server(("127.0.0.1", 0)) as front:
+
+        def serve() -> None:
+            first, _ = front.accept()
+            first.close()
+            second, _ = front.accept()
+            with second, socket.create_connection((host, int(port)), DEADLINE_S) as behind:
+                pump = threading.Thread(target=copy_bytes, args=(behind, second))
+                pump.start()
+                copy_bytes(second, behind)
+                pump.join()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        writer = StagingWriter({"address": f"127.0.0.1:{front.getsockname()[1]}", "secret": SECRET.hex()})
+        connection = writer._connect()
+        connection.close()
+        thread.join(DEADLINE_S)
+        assert not thread.is_alive()
+
+
+def copy_bytes(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(4096):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)

@@ -82,6 +82,7 @@ class Query:
     folder: Path
     inputs: list[Rows]
     zone: str = "UTC"
+    mode: str = "update"
     outputs: dict[int, list[tuple[Any, ...]]] = field(default_factory=dict)
     query: Any = None
     _writer: Any = None
@@ -91,7 +92,7 @@ class Query:
         """Start the query over `applied(stream)`; the stream has a watermark of ten seconds."""
         stream = stream_of(spark, self.folder / "in", self.inputs)
         writer = applied(stream).writeStream.foreachBatch(self._collect)
-        writer = writer.outputMode("update").option("checkpointLocation", str(self.folder / "checkpoint"))
+        writer = writer.outputMode(self.mode).option("checkpointLocation", str(self.folder / "checkpoint"))
         self._writer, self._conf = writer.trigger(**trigger), spark.conf
         self._begin()
         return self

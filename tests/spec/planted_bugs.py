@@ -13,12 +13,13 @@ from flux.protocols.buffer import Buffer
 from flux.protocols.controller import Controller
 from flux.protocols.fh_cons import NO_SENDER, FhCons
 from flux.protocols.fh_prod import FhProd, LaneOut
+from flux.protocols.ingress import Ingress
 from flux.protocols.machine import Rule, ignore
 from flux.protocols.messages import Consume, Data, Effect, Move, Standby, View
 from flux.protocols.node import Node
 from flux.protocols.pooler import Pooler
 from flux.protocols.state_mover import StateMover
-from flux.spec import dataflow
+from flux.spec import dataflow, scenario_walk
 from flux.spec.dataflow import EGRESS, Row, Scenario, declustered
 from flux.spec.invariants import (
     BuffersDrain,
@@ -30,6 +31,7 @@ from flux.spec.invariants import (
     LossFree,
     NoDeadlock,
     NoPause,
+    OneMeaning,
     OneSender,
     ReplicasIdentical,
     WithinBounds,
@@ -362,6 +364,27 @@ _DOUBTED: tuple[Choice, ...] = (
 _SECOND_DIES: tuple[Choice, ...] = (("crash", "site-2", NO_DETAIL), ("notice", "site-2", NO_DETAIL))
 _FIRST_DIES: tuple[Choice, ...] = (("crash", "site-1", NO_DETAIL), ("notice", "site-1", NO_DETAIL))
 
+
+def number_rows_without_asking_what_others_have_seen(patch: pytest.MonkeyPatch) -> None:
+    own = Ingress._pull
+
+    def pull(ingress: Ingress) -> Iterator[Effect]:
+        ingress.knows_positions = True
+        yield from own(ingress)
+
+    patch.setattr(Ingress, "_pull", pull)
+
+
+# A site has rows that the journal of the next ingress does not have.
+_TAIL_LOST: tuple[Choice, ...] = (
+    ("deliver", CONTROLLER, "ingress"),
+    ("deliver", CONTROLLER, "site-2"),
+    ("deliver", "site-2", "ingress"),
+    ("answer", "ingress", (0, 0)),
+    ("deliver", "ingress", "site-2"),
+    ("crash", "ingress", NO_DETAIL),
+)
+
 # The donor dies when the copy it gave is installed, and that is not reported yet.
 _UNREPORTED: tuple[Choice, ...] = (
     *(("deliver", CONTROLLER, node) for node in TWO_CRASHES.nodes),
@@ -405,5 +428,12 @@ CASES = (
     Case(hear_the_dead_who_are_not_listed, FencedIsMute, small_worlds.SPARE),
     Case(wait_for_a_copy_on_its_way, NoPause, SPARE_AND_TIGHT),
     Case(keep_more_for_ever, BuffersDrain, SPARE_SITE),
+    Case(
+        number_rows_without_asking_what_others_have_seen,
+        OneMeaning,
+        scenario_walk.WORLDS["lost tails"],
+        only=True,
+        tale=_TAIL_LOST,
+    ),
     Case(work_with_a_full_pool, WithinBounds, TIGHT_PAIR, only=True),
 )

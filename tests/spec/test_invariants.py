@@ -88,7 +88,7 @@ def test_a_world_that_goes_on_for_ever_is_wrong(monkeypatch: pytest.MonkeyPatch)
 def test_views_decide_who_is_heard(action: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Without "dead nodes are mute" (rules 12, 20) or "hold, do not refuse" (rule 11) a message is refused.
     kept: tuple[Rule[Any, Any], ...] = tuple(r for r in Node.RULES if r.action.__name__ != action)
-    assert len(kept) == len(Node.RULES) - 9
+    assert len(kept) == len(Node.RULES) - 10
     monkeypatch.setattr(Node, "RULES", kept)
     explored = Explorer(small_worlds.PAIRS_ONE_BATCH).run()
     assert "no refusal" in str(explored.violation)

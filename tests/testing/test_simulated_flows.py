@@ -75,12 +75,14 @@ def test_of_a_join_of_two_sources_the_same_pairs_come_as_in_a_real_run() -> None
 
 
 def test_watermarks_stand_where_an_ingress_sets_them_however_rows_are_cut() -> None:
-    [found] = source_prefix.source_prefixes(flows.windows()._logical.sources, 60, "windows")
+    flow = flows.windows()
+    plan = make_small_plan(flow, 2, 0, 3)
+    [found] = source_prefix.source_prefixes(flow._logical.sources, 60, "windows")
     punctuations = [
-        [mark for pull in pulls([found], random.Random(seed)) for mark in pull.punctuations] for seed in range(5)
+        [mark for pull in pulls([found], random.Random(seed), plan) for mark in pull.punctuations] for seed in range(5)
     ]
     assert punctuations[0] and all(each == punctuations[0] for each in punctuations)
-    assert {len(pulls([found], random.Random(seed))) for seed in range(5)} != {1}
+    assert {len(pulls([found], random.Random(seed), plan)) for seed in range(5)} != {1}
 
 
 def test_a_seed_fixes_the_whole_story(capsys: pytest.CaptureFixture[str]) -> None:

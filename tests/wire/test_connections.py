@@ -16,6 +16,7 @@ from flux.wire import address, frames
 from flux.wire.connections import Identity, dial, keep_dialling, let_in
 from flux.wire.handshake import HandshakeRefused
 from flux.wire.link import Link, LinkClosed, accept_loop
+from flux.wire.strangers import STRANGERS_MAX
 
 SITE = Identity(name="site-1", run="dmz", secret=b"0123456789abcdef0123456789abcdef")
 CONTROLLER = replace(SITE, name="controller")
@@ -147,8 +148,8 @@ def test_looking_up_a_name_does_not_keep_the_loop_waiting(monkeypatch: pytest.Mo
         return look_up("127.0.0.1", port, *details)
 
     async def story() -> None:
-        monkeypatch.setattr("socket.getaddrinfo", slow)
         with trio.fail_after(PATIENCE_S), address.listen("tcp:127.0.0.1:0") as listener:
+            monkeypatch.setattr("socket.getaddrinfo", slow)
             port = address.bound(listener).rpartition(":")[2]
 
             async def connect() -> None:
@@ -188,5 +189,26 @@ def test_who_is_not_wanted_does_not_try_again_and_harms_no_link(own: Identity, e
         there.link.close()
         [line] = there.logged
         assert line.startswith("closed a connection from 127.0.0.1:")
+
+    trio.run(story)
+
+
+def test_idle_strangers_are_bounded_and_hold_up_no_process_of_the_run() -> None:
+    async def story() -> None:
+        process = Process(CONTROLLER, "site-1")
+        host, port = process.listener.getsockname()
+        with trio.fail_after(PATIENCE_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(process.run)
+                strangers = [await trio.open_tcp_stream(host, port) for _ in range(STRANGERS_MAX + 20)]
+                sock = await dial(process.where, SITE, "controller")
+                # Of too many the oldest are closed: these, and one for the process of the run.
+                for stranger in strangers[:20]:
+                    assert await stranger.receive_some(1) == b""
+                assert process.logged == []
+                sock.close()
+                for stranger in strangers:
+                    await stranger.aclose()
+                nursery.cancel_scope.cancel()
 
     trio.run(story)

@@ -127,7 +127,7 @@ def test_a_part_of_a_report_is_not_a_report() -> None:
 
 def test_a_message_of_the_controller_is_not_one_of_a_node() -> None:
     frame = membership.membership_frame(membership.Dismissed(why="declared dead"))
-    with pytest.raises(BadFrame, match=r"expected EmittedDigests or .* or ViewReceived, got Dismissed"):
+    with pytest.raises(BadFrame, match=r"expected CodeStuck or .* or ViewReceived, got Dismissed"):
         membership.read_from_node(frame)
     hello = membership.FromMachine(message=Hello(node="site-1"))
     with pytest.raises(BadFrame, match="expected Dismissed or NewView, got FromMachine"):

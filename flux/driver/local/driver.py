@@ -27,10 +27,11 @@ from ...wire.connections import let_in
 from ...wire.link import Link, accept_loop
 from ...wire.requests import COMMAND, Request, read_request
 from .. import actions
-from ..failures import settle_failures
+from ..failures import settle_if_due
 from ..poison_rows import PoisonRowDetector
-from ..processes import Process
+from ..processes import CRASH_LIMIT, Process, Processes
 from ..run_state import RunState, SinkProgress
+from .site_hooks import ForkedSites, SiteHooks
 from .spawner import Spawner
 from .supervisor import Supervisor
 
@@ -42,9 +43,7 @@ _LAST_REPORTS_TIMEOUT_S = 5.0
 
 
 class Driver:
-    """The driver of one run. Processes named in `restarts` are started again when they die."""
-
-    _death_known_within_s = 0.3  # In this time the system reports how a process ended.
+    """The driver of one run. Processes named in `restarts` are started again when they die, up to the `crash_limit`."""
 
     def __init__(
         self,
@@ -55,6 +54,8 @@ class Driver:
         names: Sequence[str],
         restarts: frozenset[str],
         answer: Callable[[Request], dict[str, Any]],
+        site_hooks: SiteHooks | None = None,
+        crash_limit: int | None = CRASH_LIMIT,
     ) -> None:
         self.run_state = RunState(config.plan, sinks=[SinkProgress() for _ in sinks])
         self.changed = threading.Condition()
@@ -65,12 +66,13 @@ class Driver:
         self._names = names
         self._restarts = restarts
         self._answer = answer
-        self._supervisor = Supervisor(spawner, self.changed, restarts, self._died, self._fail)
-        self.processes = self._supervisor.processes
+        self._site_hooks = site_hooks or ForkedSites()
+        self.processes = Processes(crash_limit)
+        self._supervisor = Supervisor(self.processes, spawner, self.changed, restarts, self._died, self.fail)
         self._links: dict[str, Link] = {}  # By the names of processes, not of nodes.
         self._over: dict[str, trio.Event] = {}  # Set when nothing more can arrive on the link.
         self._poison_rows = PoisonRowDetector(config.plan)
-        self._stopping = False
+        self.stopping = False
         self._token: trio.lowlevel.TrioToken | None = None
         self._up = threading.Event()
         self._thread = threading.Thread(target=self._live, name="flux-program", daemon=True)
@@ -94,13 +96,13 @@ class Driver:
 
     def start_site(self) -> Process:
         """Start a further site."""
-        return self._call_in_thread(self._start_site)
+        return self.call_in_thread(self._start_site)
 
     def drain(self, name: str) -> Process:
         """Have the controller transfer the partitions of a site to others; then the site is stopped."""
         with self.changed:
             process = self._live_site(name)
-        self._call_in_thread(lambda: self._ask_to_drain(name))
+        self.call_in_thread(lambda: self.ask_to_drain(name))
         return process
 
     def sites_without(self, name: str) -> list[str]:
@@ -123,7 +125,7 @@ class Driver:
 
     def stop(self, patience_s: float = 5.0) -> None:
         """Send every process `StopProcess` and wait for its end; after `patience_s` it is killed."""
-        self._run_in_thread(self._stop)
+        self.run_in_thread(self._stop)
         self.wait(lambda run_state: self.processes.all_gone() or not self._thread.is_alive(), patience_s)
         with self.changed:
             for process in self.processes:
@@ -132,7 +134,7 @@ class Driver:
 
     def join(self) -> None:
         """End the spawner, with all its children, and the thread."""
-        self._run_in_thread(lambda: self._cancel.cancel())
+        self.run_in_thread(lambda: self._cancel.cancel())
         self._thread.join()
         self._spawner.close()
         with self.changed:
@@ -140,18 +142,27 @@ class Driver:
                 if not process.gone:
                     self.processes.end(process, None)  # The thread ended before the exit status was reported.
 
-    def _run_in_thread(self, what: Callable[[], None]) -> None:
+    def run_in_thread(self, what: Callable[[], None]) -> None:
+        """Schedule a call in the driver's thread."""
         self._up.wait()
         with contextlib.suppress(trio.RunFinishedError):
             assert self._token is not None
             self._token.run_sync_soon(what)
 
-    def _call_in_thread(self, what: Callable[[], T]) -> T:
+    def call_in_thread(self, what: Callable[[], T]) -> T:
+        """Return the result of a call in the driver's thread."""
         self._up.wait()
         try:
             return trio.from_thread.run_sync(what, trio_token=self._token)
         except trio.RunFinishedError:
             raise self.run_state.error or FluxError("the run has ended: its processes are gone") from None
+
+    def fail(self, error: BaseException) -> None:
+        """Fail the run, from any thread. While it stops, its processes see each other go one by one: no failure."""
+        with self.changed:
+            if self.run_state.error is None and not self.run_state.ended and not self.stopping:
+                self.run_state.error = self.run_state.safe(error)
+            self.changed.notify_all()
 
     # In the thread.
 
@@ -161,7 +172,7 @@ class Driver:
             trio.run(self._run)
         except BaseException as error:
             with self.changed:
-                self._stopping = True
+                self.stopping = True
                 self.run_state.error = self.run_state.error or unwrap_group(error)
                 self.changed.notify_all()
 
@@ -179,7 +190,7 @@ class Driver:
         self._nursery.start_soon(self._serve, sock)
 
     async def _serve(self, sock: socket.socket) -> None:
-        own, log_it = self._config.identity("program"), partial(self._log, node="program")
+        own, log_it = self._config.identity("program"), partial(self.log, node="program")
         guest = await let_in(sock, own, log_it, self._why_refused)
         if guest is None:
             return
@@ -194,14 +205,13 @@ class Driver:
                 else:
                     self._take(link, *frame)
         except frames.BadFrame as error:
-            self._log(logging.WARNING, f"closed the connection to {link.peer}: {error}", node=link.peer)
+            self.log(logging.WARNING, f"closed the connection to {link.peer}: {error}", node=link.peer)
         finally:
             over.set()
             link.close()
-            self._left(link)
-
-    def _left(self, link: Link) -> None:
-        """Handle a closed connection: nothing to do, as the spawner reports the end of the processes it forked."""
+            with self.changed:
+                if (process := self.processes.of_node(link.peer)) is not None:
+                    self._site_hooks.on_disconnected(process, link)
 
     def _why_refused(self, peer: str) -> str | None:
         with self.changed:
@@ -216,8 +226,9 @@ class Driver:
         with self.changed:
             self._links[process.name], self._over[process.name] = link, over
             process.greeted()
+            self._site_hooks.on_connected(process, link)
             self._note_joined(process)
-            self._log(logging.INFO, f"{process.node} is up (process {process.pid})", node=process.node)
+            self.log(logging.INFO, f"{process.node} is up (process {process.pid})", node=process.node)
             if process.name == EGRESS:
                 for number, (sink, taken) in enumerate(zip(self._sinks, self.run_state.sinks, strict=True)):
                     if isinstance(sink, Collect):
@@ -231,7 +242,7 @@ class Driver:
                     link.send(reports.command_frame(reports.DeclareDead(node=dead.node)))
                 for site in self.run_state.draining:
                     link.send(reports.command_frame(reports.DrainSite(site=site)))
-            if self._stopping:
+            if self.stopping:
                 link.send(reports.command_frame(reports.StopProcess()))
             self.changed.notify_all()
 
@@ -256,7 +267,8 @@ class Driver:
         if process.is_site and self.run_state.started_at is not None:
             self.run_state.changes.append((time.monotonic(), f"{process.name} joined"))
 
-    def _ask_to_drain(self, site: str) -> None:
+    def ask_to_drain(self, site: str) -> None:
+        """Send the controller the command to drain a site."""
         with self.changed:
             self.run_state.draining.add(site)
             self._links[CONTROLLER].send(reports.command_frame(reports.DrainSite(site=site)))
@@ -274,55 +286,62 @@ class Driver:
         """Note that a node was declared dead. Its process may still be there, stopped or partitioned off."""
         self.run_state.draining.discard(node)
         process = self.processes.of_node(node)
-        if process is not None and not process.drained and not self._stopping:
+        if process is not None and not process.drained and not self.stopping:
             self.run_state.declared.append(process)
+
+    def end(self, process: Process) -> None:
+        """Note the end of a process that was not forked."""
+        self.processes.end(process, None)
+        self._died(process)
+        self.changed.notify_all()
 
     def _died(self, process: Process) -> None:
         self.run_state.draining.discard(process.name)
-        if self._stopping or process.drained:
+        if self.stopping or process.drained:
             return
         self.run_state.deaths.append(process)
         if CONTROLLER in self._links:
             self._links[CONTROLLER].send(reports.command_frame(reports.DeclareDead(node=process.node)))
+        if (text := self._site_hooks.text_of_death(process)) is not None:
+            self.log(logging.WARNING, text, node=process.node)
+            return
         if process.is_site:
-            self._examine(process, last_job(self._config.directory / f"{process.name}{SUFFIX}"))
+            self.examine(process, last_job(self._config.directory / f"{process.name}{SUFFIX}"))
         if self.run_state.started_at is None:
             how = process.how_it_ended()
-            self._fail(FluxError(f"{process.name} ended before the run had started, with {how}"))
+            self.fail(FluxError(f"{process.name} ended before the run had started, with {how}"))
         elif process.is_site or self.run_state.ended:
             # The controller has the copies of a site rebuilt; after the end nothing is needed.
-            self._log(logging.WARNING, f"{process.node} ended with {process.how_it_ended()}", node=process.node)
+            self.log(logging.WARNING, f"{process.node} ended with {process.how_it_ended()}", node=process.node)
         elif process.name not in self._restarts:
             how = process.how_it_ended()
-            self._fail(
+            self.fail(
                 FluxError(
                     f"the {process.name} process ended, and it cannot be restarted yet: the run ends here. Output up "
                     f"to now is right. It ended with {how}"
                 )
             )
         elif (error := self.processes.check_restart(process)) is not None:
-            self._fail(error)
+            self.fail(error)
         else:
-            self._log(
+            self.log(
                 logging.WARNING,
                 f"{process.node} ended with {process.how_it_ended()}; it is started again",
                 node=process.node,
             )
             self._supervisor.start(process.name)
 
-    def _examine(self, process: Process, job: Job | None) -> None:
+    def examine(self, process: Process, job: Job | None) -> None:
         """End the run if its input kills the sites that work on it."""
         if job is not None and process.killed_at is None:
             poison = self._poison_rows.examine(process.name, process.how_it_ended(), job)
             if poison is not None:
-                self._fail(poison)
+                self.fail(poison)
 
     async def _fail_when_deaths_are_known(self, error: BaseException) -> None:
         """End the run as all copies are gone, after the time in which the cause may be reported."""
-        await trio.sleep(self._death_known_within_s)
-        with self.changed:
-            self._fail(error)
-            self.changed.notify_all()
+        await trio.sleep(self._site_hooks.death_known_within_s)
+        self.fail(error)
 
     def _take(self, link: Link, header: dict[str, Any], body: Any) -> None:
         """Take a report, and carry out what it makes necessary."""
@@ -334,7 +353,7 @@ class Driver:
                 self._carry_out(action)
             if isinstance(report, reports.RowsWritten) and isinstance(self._sinks[report.sink], Collect):
                 link.send(reports.command_frame(reports.RowsDurable(sink=report.sink, upto=report.upto)))
-            self._settle_history(now)
+            settle_if_due(self.run_state, now)
             self.changed.notify_all()
 
     def _carry_out(self, action: actions.DriverAction) -> None:
@@ -342,9 +361,9 @@ class Driver:
             case actions.EndRun(DataLost() as error):
                 self._nursery.start_soon(self._fail_when_deaths_are_known, error)
             case actions.EndRun(error):
-                self._fail(error)
+                self.fail(error)
             case actions.WriteLog(level, node, text):
-                self._log(level, text, node=node)
+                self.log(level, text, node=node)
             case actions.SendCommand(to, command):
                 if to in self._links:
                     self._links[to].send(reports.command_frame(command))
@@ -355,12 +374,6 @@ class Driver:
             case actions.StreamEnded():
                 pass  # Waiting threads are notified.
 
-    def _settle_history(self, now: float) -> None:
-        run_state = self.run_state
-        if run_state.started_at is not None and run_state.history.is_due(run_state.started_at, now):
-            settle_failures(run_state, now)
-            run_state.history.settle(run_state.started_at, now)
-
     def _collect(self, link: Link, report: reports.RowsWritten, header: dict[str, Any], body: Any) -> bool:
         """Write the rows of a `Collect`, each once; False if the run ends because some are missing."""
         if not 0 <= report.sink < len(self._sinks):
@@ -370,28 +383,23 @@ class Driver:
         if not isinstance(sink, Collect) or report.upto <= progress.upto:
             return True  # The last egress had sent it, and was killed before it was acknowledged.
         if progress.upto != report.after:
-            self._fail(
+            self.fail(
                 FluxError(
                     f"{link.peer} sent the output from {report.after} to {report.upto}, and the driver has it up to "
                     f"{progress.upto}: some would be lost or be there twice, so the run ends here. This is an error of "
                     "Flux; please report it"
                 )
             )
-            self.changed.notify_all()
             return False
         if rows is not None:
             sink.write(rows, report.after, report.upto)
         return True
 
-    def _fail(self, error: BaseException) -> None:
-        # While a run stops, its processes see each other go one by one.
-        if self.run_state.error is None and not self.run_state.ended and not self._stopping:
-            self.run_state.error = self.run_state.safe(error)
-
-    def _log(self, level: int, text: str, *, node: str) -> None:
+    def log(self, level: int, text: str, *, node: str) -> None:
+        """Write a log line of the run."""
         log.log(level, "%s", text, extra={"flow": self._config.plan.name, "node": node})
 
     def _stop(self) -> None:
-        self._stopping = True
+        self.stopping = True
         for link in self._links.values():
             link.send(reports.command_frame(reports.StopProcess()))

@@ -12,18 +12,22 @@ import json
 import logging
 import os
 import shutil
-import stat
 import tempfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ...storage.disk import disk_error
+from ...storage.private import private_directory
 from ...types.errors import FluxError
 from ...wire.requests import listens
 
 log = logging.getLogger("flux")
 
 _SUFFIX = ".json"
+
+
+class NoRun(FluxError):
+    """No run is in progress, or none of this name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,18 +45,12 @@ def registry() -> Path:
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     path = Path(runtime) / "flux" if runtime else Path(tempfile.gettempdir()) / f"flux-{os.getuid()}"
     try:
-        path.mkdir(mode=0o700, exist_ok=True)
-        found = path.lstat()
+        private_directory(path, "Remove it, or set XDG_RUNTIME_DIR to a directory of yours")
     except OSError as error:
         raise FluxError(
             f"the directory of runs, {path}, cannot be made: {error.strerror}. Set XDG_RUNTIME_DIR to a "
             "directory of yours"
         ) from error
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise FluxError(
-            f"{path} is to hold what only you may read, and belongs to another user or is open to others: remove it, "
-            "or set XDG_RUNTIME_DIR to a directory of yours"
-        )
     return path
 
 
@@ -95,13 +93,13 @@ def find(name: str | None) -> RunEntry:
     """Return the run of this name, or of the program with this pid; without a name, the only one there is."""
     runs = entries()
     if not runs:
-        raise FluxError("no run is in progress on this machine: start one, such as `flux run MODULE:FLOW`")
+        raise NoRun("no run is in progress on this machine: start one, such as `flux run MODULE:FLOW`")
     found = [entry for entry in runs if name in (None, entry.name, str(entry.pid))]
     if len(found) == 1:
         return found[0]
     there = ", ".join(f"{entry.name} (process {entry.pid})" for entry in found or runs)
     if not found:
-        raise FluxError(f"no run is called {name!r}; in progress are {there}")
+        raise NoRun(f"no run is called {name!r}; in progress are {there}")
     raise FluxError(f"several runs are in progress: {there}. Say which, by its name or the number of its process")
 
 

@@ -1,4 +1,4 @@
-"""The requests that a local run answers: `flux status`, `top`, `kill`, `drain` and `add-site`."""
+"""The requests that a local run answers: `flux status`, `top`, `kill`, `drain`, `add-site` and `stop`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ class RequestHandlers:
     kill: Callable[[str], None]
     drain: Callable[[str, float], None]  # A site, and the timeout in seconds.
     add_site: Callable[[], str]
+    stop: Callable[[], None]
 
     def answer(self, request: requests.Request) -> dict[str, Any]:
         """Return the frame that answers a request; it may take as long as a site takes to drain."""
@@ -36,7 +37,9 @@ class RequestHandlers:
                 self.drain(site, within_s)
             case requests.AddSiteRequest():
                 return {"site": self.add_site()}
+            case requests.StopRequest():
+                self.stop()
             case _:
                 what = type(request).__name__
-                raise FluxError(f"a local run can be asked for status, kill, drain and add-site, not for {what}")
+                raise FluxError(f"a local run can be asked for status, kill, drain, add-site and stop, not for {what}")
         return {}

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import select
 import signal
 import socket
@@ -27,6 +28,7 @@ from typing import Any, NoReturn, TypeAlias
 import msgpack
 import trio
 
+from ...types.errors import FluxError
 from ..launcher import Runnable, live
 
 Make: TypeAlias = Callable[[str, int], Runnable]  # What the process `name` does in its n-th incarnation.
@@ -34,7 +36,22 @@ Make: TypeAlias = Callable[[str, int], Runnable]  # What the process `name` does
 _PACKET_MAX_BYTES = 4096
 _CLOSE: bytes = msgpack.packb(None)  # The last packet. A program that did not send it was killed.
 _CLOSE_PATIENCE_S = 10.0
+# The program opens 19 and 3 more for each site, the controller 2; the rest is for restarts, forks and commands.
+_DESCRIPTORS = 32
+_DESCRIPTORS_OF_A_SITE = 4
 _NOT_FOR_US = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def check_descriptors(sites: int) -> None:
+    """Raise `FluxError` if the program, and so each fork of it, may not open as many files as a run needs."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    have = len(os.listdir("/proc/self/fd"))
+    needed = have + _DESCRIPTORS + _DESCRIPTORS_OF_A_SITE * sites
+    if allowed != resource.RLIM_INFINITY and allowed < needed:
+        raise FluxError(
+            f"a run on {sites} sites needs {needed} file descriptors in each process, and {allowed} are allowed, of "
+            f"which the program has {have} in use. Allow more with `ulimit -n {needed}`"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,13 +26,14 @@ class Supervisor:
 
     def __init__(
         self,
+        processes: Processes,
         spawner: Spawner,
         changed: threading.Condition,
         restarts: frozenset[str],
         died: Callable[[Process], None],
         fail: Callable[[FluxError], None],
     ) -> None:
-        self.processes = Processes()
+        self.processes = processes
         self._spawner = spawner
         self._changed = changed
         self._restarts = restarts
@@ -81,15 +82,13 @@ class Supervisor:
 
     async def _outlive_the_spawner(self) -> None:
         """End the run: without the spawner no process can be started again, and exit statuses are lost."""
-        with self._changed:
-            self._fail(
-                FluxError(
-                    f"the process that starts the others of this run (process {self._spawner.pid}) was killed: the run "
-                    "ends here, because nothing that dies could be started again. Output up to now is right. Flux does "
-                    "not kill it: find out what did (`dmesg` shows if memory ran out), and start the run again"
-                )
+        self._fail(
+            FluxError(
+                f"the process that starts the others of this run (process {self._spawner.pid}) was killed: the run "
+                "ends here, because nothing that dies could be started again. Output up to now is right. Flux does "
+                "not kill it: find out what did (`dmesg` shows if memory ran out), and start the run again"
             )
-            self._changed.notify_all()
+        )
         for process in self.processes:
             if not process.gone:
                 self._nursery.start_soon(self._await_end, process)

@@ -21,6 +21,7 @@ from ...site.ingress.ingress_process import IngressProcess
 from ...site.worker import Worker
 from ...storage.disk import replace_file
 from ...storage.journal import InUse
+from ...storage.private import JOURNAL_ADVICE, private_directory
 from ...types.errors import FluxError
 from ...wire import address
 from ...wire.connections import Identity
@@ -72,7 +73,7 @@ class RemoteProcess:
         if self.role == INGRESS:
             for number, source in enumerate(flow.sources):
                 place = place_of(directory, "source", number)
-                place.mkdir(exist_ok=True)
+                place.mkdir(mode=0o700, exist_ok=True)
                 source.bind(place)
             return _alone(IngressProcess(config, flow.sources, joined["incarnation"]))
         if self.role == EGRESS:
@@ -82,12 +83,13 @@ class RemoteProcess:
     def _here(self) -> str:
         """Return the address at which peers reach this process."""
         if self.listen is None:
-            return f"tcp:{_own_host(self.controller)}:0"
+            return address.own_address(self.controller, _ASK_TIMEOUT_S)
         if address.is_wildcard(self.listen):
+            own = address.own_address(self.controller, _ASK_TIMEOUT_S).removeprefix("tcp:").removesuffix("0")
             port = self.listen.rpartition(":")[2]
             raise FluxError(
                 f"--listen {self.listen.removeprefix('tcp:')} is not an address at which others reach this machine: "
-                f"they get it as it is. Give the machine's own, such as {_own_host(self.controller)}:{port}"
+                f"they get it as it is. Give the machine's own, such as {own}{port}"
             )
         return self.listen
 
@@ -117,7 +119,7 @@ def _alone(end: IngressProcess | EgressProcess) -> Runnable:
 
 def _claim(role: str, directory: Path, joined: dict[str, Any]) -> None:
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        private_directory(directory, JOURNAL_ADVICE)
         path = directory / _RUN
         run = path.read_text() if path.exists() else None
         if run is None and joined["started"]:
@@ -131,9 +133,3 @@ def _claim(role: str, directory: Path, joined: dict[str, Any]) -> None:
             raise FluxError(f"{directory} holds the journal of another run: remove it, or give another --journal")
     except OSError as error:
         raise FluxError(f"the journal of the {role} cannot be kept in {directory}: {error}") from error
-
-
-def _own_host(controller: str) -> str:
-    with address.connect_blocking(controller, _ASK_TIMEOUT_S) as sock:
-        host: str = sock.getsockname()[0]
-        return host

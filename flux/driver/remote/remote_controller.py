@@ -11,13 +11,16 @@ import os
 import secrets
 import signal
 import socket
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import trio
 
-from ...controller.controller_process import RETURN_S, ControllerProcess
+from ...controller.controller_process import JOURNAL, RETURN_S, ControllerProcess
+from ...controller.driver_access import DriverAccess
+from ...controller.view_journal import ViewJournal
 from ...plan.plan import CONTROLLER, EGRESS, INGRESS
 from ...site.crash_note import Job
 from ...storage.disk import disk_error, replace_file
@@ -25,6 +28,7 @@ from ...types.errors import FluxError, NoSites, PlanError
 from ...wire import requests
 from ...wire.link import Link, tune
 from ...wire.reports import REPORT_KIND, KillProcess, command_frame
+from ..run_state import INPUTS_TIMEOUT_S
 from .process_names import ProcessNames
 from .remote_config import RemoteConfig
 from .remote_driver import RemoteDriver
@@ -35,16 +39,15 @@ _STOP_TIMEOUT_S = 10.0  # A process that is stopped may have a sink to flush.
 _LOOK_EVERY_S = 0.05
 
 
-class RemoteController(ControllerProcess):
+class RemoteController(DriverAccess):
     """The process of `flux controller`."""
 
     def __init__(self, config: RemoteConfig, listener: socket.socket, settings: dict[str, Any]) -> None:
-        super().__init__(config, listener)
-        if self._unusable is not None:
-            raise self._unusable
-        self._settings = settings  # A process that joins makes the same plan with them.
+        views = ViewJournal(config.directory / JOURNAL)
         # Read once this process holds the lock of the journal.
         self.config = replace(config, run=_run_name(config.directory))
+        self._controller = ControllerProcess(self.config, listener, views=views, driver=self)
+        self._settings = settings  # A process that joins makes the same plan with them.
         self._ended = config.directory / _ENDED
         self.driver = RemoteDriver(config.plan, self._ended.exists())
         self._names = ProcessNames(config.plan)
@@ -55,7 +58,8 @@ class RemoteController(ControllerProcess):
     async def run(self) -> None:
         """Run until the stream has ended, or the run has failed."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(super().run)
+            self._nursery = nursery
+            nursery.start_soon(self._controller.run)
             was_over = self.driver.over
             if was_over:
                 await trio.sleep(RETURN_S)
@@ -84,10 +88,10 @@ class RemoteController(ControllerProcess):
             await trio.sleep(_LOOK_EVERY_S)
 
     def _all_stopped(self) -> bool:
-        view = self.machine.view
+        view = self._controller.machine.view
         return all(node in self.driver.stopped for node in view.nodes if view.alive(node))
 
-    async def _find_driver(self) -> socket.socket:
+    async def connect(self, note: Callable[[int, str], None]) -> socket.socket:
         """Return a connection to the driver, which is in this process."""
         ours, theirs = socket.socketpair()
         for sock in (ours, theirs):
@@ -97,11 +101,12 @@ class RemoteController(ControllerProcess):
         self._nursery.start_soon(self.driver.serve, link)
         return ours
 
-    async def _attend(self, link: Link, first: dict[str, Any], pid: int | None) -> None:
+    async def serve(self, link: Link, first: dict[str, Any]) -> bool:
+        """Serve a connection for the driver, or a request."""
         if first["kind"] == REPORT_KIND:
             await self.driver.serve(link)
         elif first["kind"] != requests.REQUEST_KIND:
-            await super()._attend(link, first, pid)
+            return False
         elif isinstance(request := requests.read_request(first), requests.OutcomeRequest):
             await self._answer_at_the_end(link)
         else:
@@ -109,6 +114,7 @@ class RemoteController(ControllerProcess):
             await link.drain()
             if request == requests.KillRequest(process=CONTROLLER):
                 os.kill(os.getpid(), signal.SIGKILL)
+        return True
 
     async def _answer_at_the_end(self, link: Link) -> None:
         """Answer a command with the outcome when the run has ended; the command may be gone by then."""
@@ -130,6 +136,9 @@ class RemoteController(ControllerProcess):
     async def _answer(self, request: requests.Request) -> dict[str, Any]:
         match request:
             case requests.StatusRequest():
+                with trio.move_on_after(INPUTS_TIMEOUT_S):
+                    while not self.driver.run_state.has_inputs_of_outputs:
+                        await trio.sleep(_LOOK_EVERY_S)
                 return self.driver.status().to_dict()
             case requests.SettingsRequest():
                 return self._settings
@@ -143,15 +152,18 @@ class RemoteController(ControllerProcess):
                 return {}
             case requests.DrainRequest(site=site, within_s=within_s):
                 return await self._drained(site, within_s)
+            case requests.StopRequest():
+                self.driver.stop()
+                return {}
             case _:
                 raise FluxError(
-                    f"a remote run can be asked for status, kill and drain, not for {type(request).__name__}: its "
-                    "processes are started where they run, with `flux site`"
+                    f"a remote run can be asked for status, kill, drain and stop, not for {type(request).__name__}: "
+                    "its processes are started where they run, with `flux site`"
                 )
 
     def _admit(self, request: requests.JoinRequest) -> dict[str, Any]:
         """Return the name of a process that joins, and what all processes must share."""
-        role, view = request.role, self.machine.view
+        role, view = request.role, self._controller.machine.view
         if request.flow != description(self.config.plan):
             raise PlanError(
                 f"the MODULE:FLOW of this {role} is another than its controller's: give both the same release of it"
@@ -159,7 +171,7 @@ class RemoteController(ControllerProcess):
         answer = {"run": self.config.run, "started": view.number > 0, "over": self.driver.over}
         if role in (INGRESS, EGRESS):
             return {**answer, "name": role, "incarnation": self._names.incarnation(role, view)}
-        return {**answer, "name": self._names.site(request.name, view, self._links), "incarnation": 1}
+        return {**answer, "name": self._names.site(request.name, view, self._controller.connected), "incarnation": 1}
 
     async def _killed(self, name: str) -> dict[str, Any]:
         """Have a process kill itself, as if by SIGKILL from outside; its supervisor may start it again."""
@@ -178,12 +190,10 @@ class RemoteController(ControllerProcess):
         raise FluxError(f"{name} did not end within {_STOP_TIMEOUT_S:g} s: it is busy, or stopped")
 
     async def _drained(self, site: str, within_s: float) -> dict[str, Any]:
-        view = self.machine.view
-        if not site.startswith("site-") or not view.alive(site):
-            raise FluxError(f"no live site is called {site!r}; the nodes are {', '.join(sorted(self._links))}")
+        if not site.startswith("site-") or not self._controller.machine.view.alive(site):
+            raise FluxError(f"no live site is called {site!r}; the nodes are {', '.join(self._controller.connected)}")
         self._check_places(site)
-        self._draining.add(site)
-        self._drain()
+        self._controller.drain(site)
         with trio.move_on_after(within_s):
             while site not in self.driver.drained:
                 if site in self.driver.run_state.closed_at:
@@ -197,10 +207,10 @@ class RemoteController(ControllerProcess):
 
     def _check_places(self, site: str) -> None:
         """Raise `NoSites` if the other sites could not hold what is on a site to be drained: nothing is transferred."""
-        others = [other for other in self._sites() if other != site and other not in self._draining]
+        others = self._controller.sites_without(site)
         needed = self.config.plan.copies
         if len(others) < needed and site not in self.driver.drained:
-            self._draining.discard(site)
+            self._controller.stop_draining(site)
             there = f"there is {len(others)}" if len(others) == 1 else f"there are {len(others)}"
             listed = f" ({', '.join(others)})" if others else ""
             start = "one" if needed - len(others) == 1 else f"{needed - len(others)}"

@@ -13,11 +13,11 @@ from typing import Any
 from ...plan import Plan
 from ...plan.plan import CONTROLLER, INGRESS
 from ...site.crash_note import Job
-from ...types.errors import DataLost
+from ...types.errors import DataLost, FluxError
 from ...wire.link import Link
 from ...wire.reports import OutputReached, StopProcess, command_frame, on_clock_of_reader, read_report
 from .. import actions
-from ..failures import settle_failures
+from ..failures import settle_if_due
 from ..poison_rows import PoisonRowDetector
 from ..processes import Process
 from ..report_builder import status_of
@@ -80,10 +80,7 @@ class RemoteDriver:
         report = on_clock_of_reader(read_report(header), now)
         for action in self.run_state.apply(report, link.peer, now):
             self._carry_out(action, now)
-        run_state = self.run_state
-        if run_state.started_at is not None and run_state.history.is_due(run_state.started_at, now):
-            settle_failures(run_state, now)
-            run_state.history.settle(run_state.started_at, now)
+        settle_if_due(self.run_state, now)
 
     def _carry_out(self, action: actions.DriverAction, now: float) -> None:
         match action:
@@ -122,9 +119,16 @@ class RemoteDriver:
             if sites <= self._explained or time.monotonic() > until:
                 self._end(error)
 
+    def stop(self) -> None:
+        """End the run for `flux stop`."""
+        self._end(FluxError(f"{self._plan.name} was stopped by `flux stop`. Output up to then is right"))
+
     def _note_death(self, node: str) -> None:
-        self._log(logging.WARNING, node, f"{node} is {'gone, as it was drained' if node in self.drained else 'dead'}")
-        if node not in self.drained and not self.over:
+        if node in self.drained or self.over:
+            why = "it was drained" if node in self.drained else "the run is over"
+            self._log(logging.INFO, node, f"{node} is gone, as {why}")
+        else:
+            self._log(logging.WARNING, node, f"{node} is dead")
             name, _, incarnation = node.partition(".")
             dead = Process(name, int(incarnation or 1))
             dead.stderr.handed_over()  # What it wrote is where it ran.
@@ -163,7 +167,7 @@ class RemoteDriver:
         if node in self.drained or node in self.run_state.closed_at:  # Its process may be there for a while.
             return ProcessStatus(name, None, "drained" if node in self.drained else "dead", number, 0.0)
         copies, rows = self.run_state.copies.get(node, 0), self.run_state.buffered_rows.get(node, 0)
-        return ProcessStatus(name, None, "up", number, 0.0, copies, rows)
+        return ProcessStatus(name, None, "up", number, 0.0, copies, rows, stuck=self.run_state.stuck.get(node, ""))
 
     def _log(self, level: int, node: str, text: str) -> None:
         log.log(level, "%s", text, extra={"flow": self._plan.name, "node": node})

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgpack
 
-from ...storage.journal import Journal
+from ...storage.journal import Journal, reading
 from ...types.errors import FluxError
 from ...wire.codec import from_plain, to_plain
 from ...wire.reports import Reached
@@ -76,7 +76,8 @@ class SinkJournal:
         self._given = _NOTHING
         self._taken = True
         for record in records:
-            self._read(*msgpack.unpackb(record.content))
+            with reading(path, record):
+                self._read(*msgpack.unpackb(record.content))
         self._settle()
 
     def resume(self, durable: int | None) -> None:
@@ -88,7 +89,8 @@ class SinkJournal:
             raise FluxError(
                 f"the sink says that it has the output up to {durable:,}, but the egresses of this run gave it what is "
                 f"up to {given.written_upto:,}, and then up to {given.upto:,}. What it holds is of another run, or was "
-                "changed: give it an empty place, and run the flow again"
+                "changed, or the egress's journal has lost its end, as it may when a machine loses power: give it an "
+                "empty place, and run the flow again"
             )
         if given.rows:
             self._taken = durable == given.upto
@@ -129,6 +131,8 @@ class SinkJournal:
     def _read(self, kind: str, *fields: Any) -> None:
         if kind == _GIVEN:
             self._given = GivenRows.from_plain(fields)
+        elif kind != _TAKEN:
+            raise ValueError(f"expected a record of kind {_GIVEN} or {_TAKEN}, got {kind!r:.80}")
         self._taken = kind == _TAKEN
 
     def _settle(self) -> None:

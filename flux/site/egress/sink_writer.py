@@ -64,7 +64,7 @@ class SinkWriter:
                 self.unusable = error  # Reported when there is a connection to report it on.
 
     def _open(self) -> None:
-        self._directory.mkdir(exist_ok=True)
+        self._directory.mkdir(mode=0o700, exist_ok=True)
         progress = SinkJournal(self._directory / JOURNAL)
         with self._blaming("was opened"):
             progress.resume(self.sink.open(self._directory))

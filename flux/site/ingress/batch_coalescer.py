@@ -28,8 +28,8 @@ class BatchCoalescer:
         """Read the source, in a task of its own: a source that is cancelled while it waits cannot go on."""
         with self._reading, self._send_channel:
             try:
-                async with contextlib.aclosing(BatchSlicer(self._batches)) as slicer:
-                    while (batch := await slicer.next()) is not None:
+                async with contextlib.aclosing(BatchSlicer(self._batches)):  # It closes a source that can be closed.
+                    async for batch in self._batches:
                         await self._send_channel.send(batch)
             except Exception as error:
                 await self._send_channel.send(error)

@@ -1,7 +1,8 @@
 """Batch slicer: a source's rows in the counts that the ingress asks for, whatever the sizes of the source's batches.
 
 A source that is replayed may give batches of other sizes than the first time, but ranges that were numbered must hold
-the same rows. A batch's `offset` and `received` go with its last row.
+the same rows. A batch's `offset` and `received` go with its last row, or with its punctuations, which are a piece of
+their own after the rows.
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ class BatchSlicer:
         """Return the next piece, of at most so many rows; None at the end of the source. It may be empty."""
         batch = self._rest if self._rest is not None else await anext(self._batches, None)
         self._rest = None
-        if batch is None or most is None or batch.rows.num_rows <= most:
+        if batch is None:
+            return None
+        count = batch.rows.num_rows if most is None else min(most, batch.rows.num_rows)
+        if count == batch.rows.num_rows and not (count and batch.punctuations):
             return batch
-        self._rest = replace(batch, rows=batch.rows.slice(most))
-        return SourceBatch(batch.rows.slice(0, most))
+        self._rest = replace(batch, rows=batch.rows.slice(count))
+        return SourceBatch(batch.rows.slice(0, count))
 
     @property
     def is_within_batch(self) -> bool:

@@ -1,7 +1,8 @@
 """The ingress process: it takes rows from the sources, numbers them as its machine asks, and partitions them.
 
 Rows of several sources are numbered as they arrive, a batch of one after a batch of another. Steps before the first
-exchange run here, after the numbering: they have no state, so the same input gives the same rows.
+exchange run here, after the numbering: they have no state, so the same input gives the same rows. Event time may be a
+column of what they emit, so watermarks are placed after them; see `flux.site.ingress.watermarks`.
 
 Every number is in the journal before the rows go out. An ingress that is started again replays what the journal has, in
 the same ranges, and then numbers on.
@@ -18,6 +19,7 @@ import zlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import msgpack
 import numpy as np
@@ -37,20 +39,22 @@ from ...protocols.messages import Effect, EndOfSource, Pull, Released, Sourced
 from ...protocols.node import Node
 from ...sources import Source, SourceBatch
 from ...types.errors import FluxError, SourceError, unwrap_group
-from ...wire.reports import Command, OutputReached, RowsNumbered, RowsShed
+from ...wire.reports import Command, OutputReached, RowsNumbered, RowsShed, RowsSkipped, SkippedContent
 from ..config import ProcessConfig, place_of
 from ..role import Role
+from ..row_skipper import SHOWN_MAX, VALUES_MAX_CHARS
 from ..shell import Shell
 from ..spill import TRANSFER_POOLS_MAX
-from ..steps import Steps
+from ..steps import StepOutputs, Steps
 from .admission import Admission
 from .batch_coalescer import BatchCoalescer
 from .sequence_journal import Replay, SequenceJournal, Span
 from .source_input import SourceInput
-from .watermarks import NumberedWatermarks, Watermarks, number_watermarks
+from .watermarks import NumberedWatermarks, Watermarks, find_time_places, renumber
 
 JOURNAL = "numbering.journal"
 _REPORT_INTERVAL_S = 0.05
+_IDLE_CHECK = 0.25  # How often silent sources are looked for: this part of the shortest idle_after_s.
 _ROOM_TIMEOUT_S = 0.05  # So long the first rows for which there is no room wait for it, before they are shed.
 
 
@@ -67,14 +71,20 @@ class IngressProcess(Role):
         released = 0 if self._journal is None else self._journal.released
         name = INGRESS if incarnation == 1 else f"{INGRESS}.{incarnation}"
         pool_rows = config.plan.pool_rows
-        self._machine = Ingress(name, pool_rows, released, TRANSFER_POOLS_MAX * pool_rows)
+        numbered = None if incarnation == 1 else 0 if self._journal is None else self._journal.upto
+        self._machine = Ingress(name, pool_rows, released, TRANSFER_POOLS_MAX * pool_rows, numbered)
+        self._given_upto = 0  # Numbers that nodes have seen; the journal may have lost what they were given to.
         self.shell = Shell(config, Node(name, [self._machine], incarnation), self)
         self._inputs = [
             SourceInput(number, source, place_of(config.directory, "source", number), incarnation > 1)
             for number, source in enumerate(sources)
         ]
+        if config.plan.policy.on_error == "skip":
+            for source_input in self._inputs:
+                source_input.report_skipped = partial(self._report_skipped, source_input)
         self._incarnation = incarnation
-        self._steps = Steps(config.plan, 0)
+        self._times = find_time_places(config.plan.first, {n: source.event_time for n, source in enumerate(sources)})
+        self._steps = Steps(config.plan, 0, (place for time in self._times.values() for place in time.places))
         self._edges = config.plan.output_edges(0)
         self._pulls, self._pulled = trio.open_memory_channel[int](1)
         self._numbering_lock = trio.Lock()  # Held by the input whose rows are numbered next.
@@ -105,6 +115,7 @@ class IngressProcess(Role):
 
     def carry_out(self, effect: Effect) -> None:
         if isinstance(effect, Pull):
+            self._given_upto = effect.given_upto
             self._pulls.send_nowait(effect.after)
         elif isinstance(effect, Released):
             self._release(effect.upto)
@@ -184,7 +195,9 @@ class IngressProcess(Role):
             self._enqueue_punctuation(span.upto, span.mark, span.value)
             return
         rows = span.kept_rows() if span.kept is not None else await self._replayed_rows(span, source_input)
-        body = self._routed(rows, span.after, span.punctuations, source_input)
+        outputs = self._processed(rows, span.first_unmarked, span.source)
+        outputs = renumber(outputs, span.first_unmarked, span.after, rows.num_rows, span.punctuations)
+        body = self._routed(outputs, span.punctuations)
         if span.digest is not None and _digest(body) != span.digest:
             raise source_input.differs(span)
         self._enqueue_rows(span.after, span.upto, rows.num_rows, body, span.when)
@@ -211,14 +224,18 @@ class IngressProcess(Role):
 
     async def _number_all(self, journal: SequenceJournal) -> None:
         """Number the rows of all sources as they arrive; each is read by a task of its own."""
-        times = {source_input.number: source_input.source.event_time for source_input in self._inputs}
-        timed = {number: event_time for number, event_time in times.items() if event_time is not None}
-        self._watermarks = Watermarks(timed, journal.reached)
-        async with trio.open_nursery() as nursery:
-            for source_input in self._inputs:
-                source_input.resume(journal)
-                nursery.start_soon(self._number_source, journal, source_input)
+        self._watermarks = Watermarks(self._times, journal.reached, journal.watermark, journal.idle)
+        async with trio.open_nursery() as watching:
+            watching.start_soon(self._declare_idle, journal)
+            if any(each.source.clock_ms is not None for each in self._inputs):
+                watching.start_soon(self._emit_clock, journal, await self._number_clock(journal, 0))
+            async with trio.open_nursery() as nursery:
+                for source_input in self._inputs:
+                    source_input.resume(journal)
+                    nursery.start_soon(self._number_source, journal, source_input)
+            watching.cancel_scope.cancel()
         await self._pulled.receive()
+        self._check_number(journal, "the source has ended before them")
         self._report()
         # An operator that emits at the end, as Spark's batch mode does, needs a clock that is the same in every copy.
         now_ms = time.time_ns() // 1_000_000
@@ -233,11 +250,72 @@ class IngressProcess(Role):
             async with self._numbering_lock:
                 await self._end_source(journal, source_input)
 
+    def _check_number(self, journal: SequenceJournal, why: str | None) -> None:
+        """Raise if the next number was given before and cannot be given to the same row again: `why` says why not."""
+        if why is None or journal.upto >= self._given_upto:
+            return
+        raise FluxError(
+            f"the ingress's journal has lost its end, as it may when a machine loses power: it has the numbers up to "
+            f"{journal.upto:,}, and other processes have seen numbers up to {self._given_upto:,}. The rows between "
+            f"cannot be given the same numbers again, because {why}. Output up to now is right; run the flow again"
+        )
+
+    def _why_not_again(self, source_input: SourceInput) -> str | None:
+        """Return why rows do not get the same numbers when they are read again; None if they do.
+
+        The rows of one source that replays are numbered one by one. Other numbers depend on when rows arrived.
+        """
+        if len(self._inputs) > 1:
+            return "it depends on chance which of the sources was read first"
+        if not source_input.source.replays:
+            return f"the source {source_input.name} does not replay"
+        if self._times or source_input.source.clock_ms is not None:
+            return "watermarks or clock readings were among them, and where is not known"
+        return "some rows were shed, and which is not known" if self._sheds else None
+
+    async def _emit_clock(self, journal: SequenceJournal, last_ms: int) -> None:
+        """Emit the clock regularly, as long as a source for which it was asked has not ended."""
+        sources = [(each, each.source.clock_ms) for each in self._inputs]
+        while intervals := [clock_ms for each, clock_ms in sources if clock_ms is not None and not each.has_ended]:
+            await trio.sleep(min(intervals) / 1_000)
+            last_ms = await self._number_clock(journal, last_ms)
+
+    async def _number_clock(self, journal: SequenceJournal, last_ms: int) -> int:
+        """Emit and return the time of this machine, which never goes back."""
+        async with self._numbering_lock:
+            await self._pulled.receive()
+            self._check_number(journal, "a clock reading was among them")
+            now_ms = max(last_ms, time.time_ns() // 1_000_000)
+            self._enqueue_punctuation(journal.mark("clock", now_ms, when=time.monotonic()), "clock", now_ms)
+        return now_ms
+
+    async def _declare_idle(self, journal: SequenceJournal) -> None:
+        """Declare sources idle that have been silent for their time, when that raises the watermark."""
+        limits = [each.source.idle_after_s for each in self._inputs if each.source.idle_after_s is not None]
+        while limits:
+            await trio.sleep(min(limits) * _IDLE_CHECK)
+            async with self._numbering_lock:
+                if not (silent := self._silent()):
+                    continue
+                after = await self._pulled.receive()
+                # A source that gave rows meanwhile has them in hand, and is not silent any more.
+                value = self._watermarks.set_idle(silent & self._silent())
+                if value is None:
+                    self._pulls.send_nowait(after)
+                else:
+                    self._check_number(journal, "a watermark was among them")
+                    sn = journal.mark("watermark", value, when=time.monotonic(), idle=self._watermarks.idle)
+                    self._enqueue_punctuation(sn, "watermark", value)
+
+    def _silent(self) -> set[int]:
+        return {each.number for each in self._inputs if each.is_silent(time.monotonic())}
+
     async def _end_source(self, journal: SequenceJournal, source_input: SourceInput) -> None:
         """End a source: it holds back the watermark no longer, and the others may have reached more."""
         value = self._watermarks.end(source_input.number)
         if value is not None:
             await self._pulled.receive()
+            self._check_number(journal, "a watermark was among them")
             self._enqueue_punctuation(journal.mark("watermark", value, when=time.monotonic()), "watermark", value)
 
     async def _number_punctuations(
@@ -249,6 +327,7 @@ class IngressProcess(Role):
             batch = replace(batch, punctuations=())
         for nth, (kind, value) in enumerate(batch.punctuations, start=1):
             await self._pulled.receive()
+            self._check_number(journal, "the source gave a punctuation among them")
             if nth == len(batch.punctuations) and batch.offset is not None:
                 source_input.offset = (batch.offset, 0)
             sn = journal.mark(
@@ -262,10 +341,13 @@ class IngressProcess(Role):
         if after is None:
             self._shed(journal, source_input, batch)
             return
+        self._check_number(journal, self._why_not_again(source_input))
         which, count = source_input.number, batch.rows.num_rows
-        punctuations = self._watermarks.advance(which, batch.rows, after)
+        outputs = self._processed(batch.rows, after + 1, which)
+        punctuations = self._watermarks.advance(which, outputs, after)
         upto = after + count + len(punctuations)
-        body, when = self._routed(batch.rows, after, punctuations, source_input), time.monotonic()
+        body = self._routed(renumber(outputs, after + 1, after, count, punctuations), punctuations)
+        when = time.monotonic()
         kept, digest, reached = source_input.kept(batch.rows), _digest(body), self._watermarks.reached(which)
         journal.number(
             upto,
@@ -324,6 +406,8 @@ class IngressProcess(Role):
 
     def _enqueue_punctuation(self, sn: int, kind: str, value: int | None = None) -> None:
         body = route_output(self._edges, {}, (Punctuation(sn, kind, value),))
+        self._numbered.append((time.monotonic(), sn, 0))  # Rows that it makes operators emit stem from it.
+        self._report_if_due()
         self.shell.enqueue(Sourced(after=sn - 1, upto=sn, rows=0, body=body))
 
     def _enqueue_rows(self, after: int, upto: int, count: int, body: LaneBody, when: float) -> None:
@@ -334,19 +418,36 @@ class IngressProcess(Role):
         # Rows that a filter has dropped count too: the numbers in flight are bounded.
         self.shell.enqueue(Sourced(after=after, upto=upto, rows=max(count, len(body)), body=body))
 
-    def _routed(
-        self, batch: pa.RecordBatch, after: int, punctuations: NumberedWatermarks, source_input: SourceInput
-    ) -> LaneBody:
-        """Return what goes on each edge, of a source's rows that are numbered after `after` with `punctuations`."""
-        count = batch.num_rows
-        partition = np.zeros(count, dtype=np.uint16)
-        given = Batch(batch, number_watermarks(after, count, punctuations), None, partition)
-        outputs = self._steps.process(given, place=INPUT - source_input.number) if count else {}
+    def _processed(self, rows: pa.RecordBatch, first: int, source: int) -> StepOutputs:
+        """Return what the steps make of a source's rows, numbered from `first` on."""
+        count = rows.num_rows
+        if not count:
+            return {}
+        numbers = np.arange(first, first + count, dtype=np.int64)
+        given = Batch(rows, numbers, None, np.zeros(count, dtype=np.uint16))
+        outputs = self._steps.process(given, place=INPUT - source)
         for report, _ in self._steps.skipped():
             if report is not None:
                 self.shell.report(report)
+        return outputs
+
+    def _routed(self, outputs: StepOutputs, punctuations: NumberedWatermarks) -> LaneBody:
+        """Return what goes on each edge, of what the steps emitted and the watermarks among it."""
         among = tuple(Punctuation(sn, "watermark", value) for sn, value in punctuations)
         return route_output(self._edges, outputs, among)
+
+    def _report_skipped(self, source_input: SourceInput, nth: int, place: int, content: str, error: str) -> None:
+        """Report a record that a source cannot read; the first ones with their content."""
+        shown = SkippedContent(partition=0, nth=nth, sn=place, values=content[:VALUES_MAX_CHARS], error=error)
+        self.shell.report(
+            RowsSkipped(
+                step=f"source {source_input.name}",
+                stage=0,
+                number=-1 - source_input.number,  # Steps have numbers from 0 on.
+                totals=((0, nth),),
+                rows=(shown,) if nth <= SHOWN_MAX else (),
+            )
+        )
 
     def repeat_reports(self) -> None:
         """Report the totals again, to a driver that may not have them."""

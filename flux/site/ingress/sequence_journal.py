@@ -21,6 +21,7 @@ What is released is not needed any more; the file is shortened when most of it i
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ...storage.journal import Journal
+from ...storage.journal import Journal, reading
 from ...wire.batches import batch_bytes
 from .watermarks import NumberedWatermarks, number_watermarks
 
@@ -49,6 +50,8 @@ class Span:
     `offset` is the source's position after it. `digest` is a checksum of the rows' partitions; None if it is not known.
     `punctuations` are the watermarks among rows, and `reached` is the event time that the source has reached with them.
     `kept` holds the rows of a source that cannot replay. A span without numbers has the count of rows `shed` there.
+    `watermarks_before` counts those that were cut off with the part before `after`. `idle` are the sources that were
+    declared idle with a punctuation of the ingress.
     """
 
     after: int
@@ -63,6 +66,8 @@ class Span:
     source: int = 0
     punctuations: NumberedWatermarks = ()
     reached: int | None = None
+    watermarks_before: int = 0
+    idle: tuple[int, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -78,12 +83,18 @@ class Span:
         """Return the sequence numbers of the rows."""
         return number_watermarks(self.after, self.rows, self.punctuations)
 
+    @property
+    def first_unmarked(self) -> int:
+        """The number of its first row where the watermarks of the whole span are not counted."""
+        return self.after + 1 - self.watermarks_before
+
     def slice_after(self, position: int) -> Span:
         """Return the part of it after `position`."""
         if position <= self.after:
             return self
         punctuations = tuple(mark for mark in self.punctuations if mark[0] > position)
-        return replace(self, after=position, digest=None, punctuations=punctuations)
+        before = len(self.punctuations) - len(punctuations)
+        return replace(self, after=position, digest=None, punctuations=punctuations, watermarks_before=before)
 
     def kept_rows(self) -> pa.RecordBatch:
         """Return the rows that were kept."""
@@ -130,6 +141,8 @@ class SequenceJournal:
         self.rows = 0
         self.shed = 0
         self.reached: dict[int, int] = {}  # Of each source with event time.
+        self.watermark: int | None = None  # The last one that the ingress set.
+        self.idle: set[int] = set()  # The sources that were declared idle, and gave no rows since.
         self.replay = Replay(offsets={}, skip_rows={}, spans=())
         self._journal = journal
         # After what is wholly released: position, offsets, rows and rows shed up to there, and the event times reached;
@@ -147,12 +160,13 @@ class SequenceJournal:
         opened = cls(journal)
         spans: deque[Span] = deque()
         for record in records:
-            kind, *fields = msgpack.unpackb(record.content)
-            if kind in (_ROWS, _MARK, _SHED):
-                spans.append(_span(kind, fields))
-                opened._add(spans[-1], record.position)
-            else:
-                opened._note(kind, fields)
+            with reading(path, record):
+                kind, *fields = msgpack.unpackb(record.content)
+                if kind in (_ROWS, _MARK, _SHED):
+                    spans.append(_span(kind, fields))
+                    opened._add(spans[-1], record.position)
+                else:
+                    opened._note(kind, fields)
             while spans and spans[0].upto <= opened.released:
                 spans.popleft()
         opened.replay = opened._replay(spans)
@@ -178,15 +192,22 @@ class SequenceJournal:
         span = Span(after=self.upto, upto=upto, offset=offset, when=when, digest=digest, kept=body, source=source)
         self._write(replace(span, punctuations=punctuations, reached=reached))
 
-    def mark(self, kind: str, value: int | None = None, *, when: float, source: int = 0, offset: Any = None) -> int:
+    def mark(
+        self,
+        kind: str,
+        value: int | None = None,
+        *,
+        when: float,
+        source: int = 0,
+        offset: Any = None,
+        idle: Iterable[int] = (),
+    ) -> int:
         """Write a punctuation; it takes one number, which is returned.
 
-        `offset` is the position of `source` after it, if it is the source's own.
+        `offset` is the position of `source` after it, if it is the source's own. The sources `idle` are idle with it.
         """
-        span = Span(
-            after=self.upto, upto=self.upto + 1, offset=offset, when=when, mark=kind, value=value, source=source
-        )
-        self._write(span)
+        span = Span(after=self.upto, upto=self.upto + 1, offset=offset, when=when, mark=kind, value=value)
+        self._write(replace(span, source=source, idle=tuple(sorted(idle))))
         return self.upto
 
     def leave_out(self, count: int, offset: Any, *, when: float, source: int = 0) -> None:
@@ -216,7 +237,7 @@ class SequenceJournal:
         elif span.mark is None:
             record = [_ROWS, *shared, span.source, span.digest, span.kept, span.punctuations, span.reached]
         else:
-            record = [_MARK, *shared, span.source, span.mark, span.value]
+            record = [_MARK, *shared, span.source, span.mark, span.value, span.idle]
         self._add(span, self._journal.append(msgpack.packb(record)))
 
     def _add(self, span: Span, position: int) -> None:
@@ -230,13 +251,23 @@ class SequenceJournal:
         source = span.source if span.is_of_its_source else None
         if span.reached is not None:
             self.reached[span.source] = span.reached
+        self._note_watermark(span)
         self._live.append(_Live(span.upto, source, span.offset, span.rows, span.shed, span.reached, position))
         if span.shed:
             self._forget()  # It has no numbers: it is released with what is before it.
 
+    def _note_watermark(self, span: Span) -> None:
+        if span.mark is None:
+            self.watermark = span.punctuations[-1][1] if span.punctuations else self.watermark
+            self.idle.discard(span.source)
+        elif span.mark == "watermark" and not span.is_of_its_source:
+            self.watermark = span.value
+            self.idle.update(span.idle)
+
     def _note(self, kind: str, fields: list[Any]) -> None:
         if kind == _BASE:
-            self.upto, offsets, self.ended, self.rows, self.shed, reached = fields
+            self.upto, offsets, self.ended, self.rows, self.shed, reached, self.watermark, idle = fields
+            self.idle = set(idle)
             self.offsets, self.reached = dict(offsets), dict(reached)
             self._base = self.upto, dict(offsets), self.rows, self.shed, dict(reached)
         else:
@@ -273,7 +304,9 @@ class SequenceJournal:
             return
         ended = self.ended and not self._live
         upto, offsets, rows, shed, reached = self._base
-        base = [_BASE, upto, list(offsets.items()), ended, rows, shed, list(reached.items())]
+        # Watermark and idle sources are the present ones: a replay takes its watermarks from the spans.
+        time = [list(reached.items()), self.watermark, sorted(self.idle)]
+        base = [_BASE, upto, list(offsets.items()), ended, rows, shed, *time]
         first = (msgpack.packb(base), msgpack.packb([_RELEASED, self.released]))
         forward = self._journal.shorten(first, keep_from)
         self._live = deque(replace(span, position=span.position - forward) for span in self._live)
@@ -282,8 +315,9 @@ class SequenceJournal:
 def _span(kind: str, fields: list[Any]) -> Span:
     after, upto, offset, when, source, *rest = fields
     if kind == _MARK:
-        mark, value = rest
-        return Span(after=after, upto=upto, offset=offset, when=when, mark=mark, value=value, source=source)
+        mark, value, idle = rest
+        span = Span(after=after, upto=upto, offset=offset, when=when, mark=mark, value=value, source=source)
+        return replace(span, idle=tuple(idle))
     if kind == _SHED:
         return Span(after=after, upto=upto, offset=offset, when=when, shed=rest[0], source=source)
     digest, kept, plain, reached = rest

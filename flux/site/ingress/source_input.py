@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,9 @@ class SourceInput:
         # The position: an offset that the source gave, and a number of rows after it.
         self.offset: tuple[Any, int] = (None, 0)
         self._slicer: BatchSlicer | None = None
+        self.report_skipped: Callable[[int, int, str, str], None] | None = None  # Of the context; see there.
+        self.has_ended = False
+        self._waits_since: float | None = None  # None while rows that it gave wait to be numbered.
 
     @property
     def slicer(self) -> BatchSlicer:
@@ -46,8 +50,8 @@ class SourceInput:
                 f"the ingress died, and source {self.name} does not say how another one resumes: whether `batches` can "
                 "begin after an offset (replays = True) or gives only what is new (replays = False)"
             )
-        self._directory.mkdir(exist_ok=True)
-        context = SourceContext(self._directory)
+        self._directory.mkdir(mode=0o700, exist_ok=True)
+        context = SourceContext(self._directory, self.report_skipped)
         offset, _ = self.offset
         if self.source.replays and offset is not None:
             return self.source.batches(context, offset)
@@ -55,7 +59,9 @@ class SourceInput:
 
     async def next(self, most: int | None) -> SourceBatch | None:
         """Return the next rows, at most so many, and note the position after them; None at the end."""
+        self._waits_since = time.monotonic()
         batch = await self.slicer.next(most)
+        self._waits_since, self.has_ended = None, batch is None
         if batch is None or not batch.rows.num_rows:
             return batch
         check_given(self.source, batch.rows)
@@ -68,6 +74,11 @@ class SourceInput:
         within = self.slicer.is_within_batch
         self.offset = (offset, rows_after + batch.rows.num_rows) if within else (batch.offset, 0)
         return batch
+
+    def is_silent(self, now: float) -> bool:
+        """Return whether it was asked for rows and has given none for its `idle_after_s`."""
+        limit_s, since = self.source.idle_after_s, self._waits_since
+        return limit_s is not None and since is not None and now - since >= limit_s
 
     # What an ingress numbered before.
 

@@ -19,10 +19,11 @@ import trio
 
 from ...exchange.channel_mask import ChannelMask
 from ...plan import Plan
-from ...protocols.messages import Block, Standby, State
+from ...protocols.messages import Block, CopyFailed, Standby, State
 from ...types.errors import FluxError, StateError
 from ...wire import frames
 from ...wire.link import Link
+from ...wire.membership import FromMachine, membership_frame
 from ...wire.reports import StateSent
 from ...wire.state_types import StateTypes
 from ...wire.transfer import Arrival, StateChunk, StateOwner, chunk_frame
@@ -30,9 +31,10 @@ from ..digests import Digests
 from ..shell import Shell
 from ..steps import Steps
 from .partition_copy import CopyReceiver, copy_values, read_copy
-from .snapshot import Snapshot, Snapshotter
+from .snapshot import Snapshot, SnapshotLost, Snapshotter
 
 _READ_INLINE_BYTES = 1 << 20
+_GIVE_UP_AGAIN_S = 1.0
 
 
 class CopyTransfer:
@@ -59,6 +61,10 @@ class CopyTransfer:
         standby = view.standby if view is not None else ()
         return next((s for s in standby if s.version == version and donor in (None, s.donor)), None)
 
+    def place_of(self, stage: int, partition: int) -> str:
+        """Return the place of a copy on this site, for errors."""
+        return f"stage {stage}, partition {partition}, on {self._shell.name}"
+
     def send(self, to: str, message: State) -> None:
         """Begin to send a copy, as it is between two steps of the operator."""
         link = self._shell.peers.link_to(to)
@@ -72,8 +78,7 @@ class CopyTransfer:
             edge: _channels_of(self._shell.plan, partition, edge) for edge in self._shell.plan.outputs(message.stage)
         }
         steps, digest = self._segments[message.stage].hosted, self._digests[message.stage].to_transfer(partition)
-        place = f"stage {message.stage}, partition {partition}, on {self._shell.name}"
-        owner = StateOwner(place, tuple(step.step.name for step in steps))
+        owner = StateOwner(self.place_of(message.stage, partition), tuple(step.step.name for step in steps))
         values = partial(copy_values, message, partition, own, steps, digest)
         for step in steps:
             step.init_trans(partition)
@@ -102,6 +107,10 @@ class CopyTransfer:
                 size_bytes += len(chunk)
             self._shell.report(replace(sent, size_bytes=size_bytes, send_s=time.monotonic() - began))
             link.send(chunk_frame(StateChunk(version=sent.version, last=True)), bulk=True)
+        except SnapshotLost as lost:
+            self._snapshotters[sent.stage].note_lost(lost)
+            self._shell.log(f"the transfer to {sent.to} begins again: {lost}", logging.WARNING)
+            link.send(chunk_frame(StateChunk(version=sent.version, last=True, failed=True)), bulk=True)
         except FluxError as error:
             self._shell.fail(error)
         finally:
@@ -112,6 +121,10 @@ class CopyTransfer:
         if self.standby(chunk.version, link.peer) is None:
             self._receiver.forget(link.peer, chunk.version)  # A later view does not want it any more.
             return
+        if chunk.failed:
+            self._receiver.forget(link.peer, chunk.version)
+            self._shell.nursery.start_soon(self._give_up, link.peer, chunk.version)
+            return
         try:
             arrival = self._receiver.take(link.peer, chunk.version, body)
         except frames.BadFrame as error:
@@ -121,6 +134,13 @@ class CopyTransfer:
         if chunk.last:
             self._receiver.forget(link.peer, chunk.version)
             self._shell.nursery.start_soon(self._read, link, arrival)
+
+    async def _give_up(self, donor: str, version: int) -> None:
+        """Have the controller give up a copy, and so begin another, until a view says that it has."""
+        while self.standby(version, donor) is not None:
+            failed = CopyFailed(node=self._shell.name, version=version)
+            self._shell.peers.controller.send(membership_frame(FromMachine(message=failed)))
+            await trio.sleep(_GIVE_UP_AGAIN_S)  # The controller may have been killed before it read that.
 
     def forget_chunks(self, peer: str) -> None:
         """Drop what has arrived of transfers from `peer`."""

@@ -49,10 +49,14 @@ def copy_values(
         digest,
     ]
     for number, step in enumerate(steps):
-        state = step.get_partition_state(partition)
-        # State is one value, or a generator of pieces; each is installed by a call of its own.
-        for piece in state if isinstance(state, GeneratorType) else [state]:
-            yield [number, TypedState(message.stage, number, piece, step.words) if step.words else piece]
+        yield from state_values(message.stage, number, step, partition)
+
+
+def state_values(stage: int, number: int, step: Hosted, partition: int) -> Iterator[Any]:
+    """Yield the values of the state of step `number`: one, or a generator's pieces, each installed by its own call."""
+    state = step.get_partition_state(partition)
+    for piece in state if isinstance(state, GeneratorType) else [state]:
+        yield [number, TypedState(stage, number, piece, step.words) if step.words else piece]
 
 
 def read_copy(arrival: Arrival, edges: Sequence[Sequence[int]], words: TypesByStep = _NO_WORDS) -> State:

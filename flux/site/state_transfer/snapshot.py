@@ -8,7 +8,8 @@ as the link has room. Neither needs memory for the whole.
 
 The child of a process with threads has only the thread that forked, and locks of other threads stay locked. Python's,
 the C library's and Arrow's locks are reset after a fork. An operator's `get_state` that waits for a lock or a thread of
-its own would wait for ever: a child that gives nothing for `_SILENT_MAX_S` is an error that says so. It closes the
+its own would wait for ever: a child that gives nothing for `_SILENT_MAX_S` is given up. So is one that was killed, for
+want of memory say. The state of that instant is lost then, and another snapshot is taken. It closes the
 connections of its parent, because peers must see when that dies; and it dies with its parent.
 
 A fork has its price too: each page that the parent writes to while the child lives is copied then. A copy of little
@@ -37,6 +38,7 @@ from ...types.errors import FluxError, StateError, from_dict
 from ...wire.transfer import CHUNK_BYTES, StateOwner, items, state_chunks
 
 _SILENT_MAX_S = 60.0
+_FORKS_LOST_MAX = 3
 _LITTLE_BYTES = 8 << 20
 _LITTLE_S = 0.03  # Of this thread's time: the load of others says nothing about the state.
 _BUFFER_BYTES = 4 << 20  # Of the kernel, which may grant less: what the child gives while its parent is busy.
@@ -47,6 +49,10 @@ _NICER = 10
 
 
 StateValues = Callable[[], Iterable[Any]]
+
+
+class SnapshotLost(Exception):
+    """The fork that read the state was killed or hangs; the next snapshot is of another instant."""
 
 
 class Snapshot(Protocol):
@@ -64,10 +70,15 @@ class Snapshotter:
 
     def __init__(self) -> None:
         self._is_slow = False  # Whether reading a state takes long, however large it is.
+        self._forks_left = _FORKS_LOST_MAX
+
+    def note_lost(self, lost: SnapshotLost) -> None:
+        """Note that a fork was lost: after the last that may be, the state is copied in place, and rows wait for it."""
+        self._forks_left -= 1 if isinstance(lost, _Killed) else self._forks_left
 
     def take(self, values: StateValues, whose: str | StateOwner, may_fork: bool) -> Snapshot:
         """Return a snapshot of `values` as they are now; `whose` says in errors what they are."""
-        if not may_fork:
+        if not may_fork or not self._forks_left:
             return _Copy(items(values(), whose))
         if not self._is_slow:
             budget = _Budget()
@@ -81,6 +92,10 @@ class Snapshotter:
             return _Fork(items(values(), whose), whose)
         except OSError:
             return _Copy(items(values(), whose))  # The system refuses one more process.
+
+
+class _Killed(SnapshotLost):
+    """The fork was killed. Another one may live: a copy in place needs more memory still."""
 
 
 class _TooMuch(Exception):
@@ -160,7 +175,7 @@ class _Fork:
         with trio.move_on_after(_SILENT_MAX_S) as patience:
             await trio.lowlevel.wait_readable(self._out)
         if patience.cancelled_caught:
-            raise StateError(
+            raise SnapshotLost(
                 f"{self._whose}: a fork of the site was to read the state and gave nothing for {_SILENT_MAX_S:g} s. "
                 "If get_state waits for a lock or a thread, say `state_in_memory = False` in the operator"
             )
@@ -172,7 +187,7 @@ class _Fork:
         if document := os.read(self._error, 1 << 16):
             raise from_dict(msgpack.unpackb(document))
         if status:
-            raise StateError(
+            raise _Killed(
                 f"{self._whose}: the fork of the site that read the state ended with status "
                 f"{os.waitstatus_to_exitcode(status)}. If that was for want of memory, give the site more of it"
             )

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from ...dataflow import Dataflow
 from ...driver.launcher import Runnable
+from ...driver.local.driver import Driver
 from ...driver.local.spawner import Spawner
 from ...driver.report import Report
 from ...driver.run_state import RunState
@@ -32,8 +33,8 @@ from ...types.errors import FluxError, PlanError
 from ...wire import address
 from ...wire.requests import Request, TaskJoinRequest, TaskSiteDeath, answer_frame, failure_frame
 from ...wire.secret import new_secret
-from ..session import driver_host, register
-from .external_sites import ExternalSiteDriver
+from ..session import check_classic, driver_host, register
+from .external_sites import ExternalSites
 from .jobs import Jobs
 from .task_site import SitePosting, TcpConfig
 
@@ -60,8 +61,7 @@ class Cluster:
     def __init__(
         self, spark: Any, sites: int = 2, standby: int = 0, *, host: str | None = None, patience_s: float = 120.0
     ) -> None:
-        if not hasattr(spark, "sparkContext"):
-            raise PlanError(f"{_NAME}: a SparkSession was expected, got a {type(spark).__name__}")
+        check_classic(spark, _NAME)
         self._spark = spark
         self._sites = sites
         self._standby = standby
@@ -176,9 +176,10 @@ class _SparkRun(Run):
         self._listeners["program"].close()
         return super()._make(name, incarnation, controller)
 
-    def _make_driver(self, listener: socket.socket, spawner: Spawner) -> ExternalSiteDriver:
+    def _make_driver(self, listener: socket.socket, spawner: Spawner) -> Driver:
         settings = (self._config, self._sinks, listener, spawner, _ENDS, frozenset(_ENDS), self._answer)
-        return ExternalSiteDriver(*settings, executors=partial(_executors, self._context))
+        self._sites = ExternalSites(self._plan, partial(Driver, *settings), partial(_executors, self._context))
+        return self._sites.driver
 
     def _answer(self, request: Request) -> dict[str, Any]:
         try:
@@ -245,12 +246,7 @@ class _SparkRun(Run):
     def _gave_up(self, reason: str) -> None:
         """Fail the run if Spark gives up a site before the start: the user's or the cluster's error."""
         if self._run_state.started_at is None:
-            self._sites.fail(FluxError(f"{_NAME}: a site could not be started on an executor: {reason}"))
-
-    @property
-    def _sites(self) -> ExternalSiteDriver:
-        assert isinstance(self._driver, ExternalSiteDriver)
-        return self._driver
+            self._sites.driver.fail(FluxError(f"{_NAME}: a site could not be started on an executor: {reason}"))
 
     def _end_processes(self) -> None:
         super()._end_processes()

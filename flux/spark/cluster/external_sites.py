@@ -7,22 +7,20 @@ earlier one, which is drained and stopped; an earlier attempt that joins too lat
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
-
-import trio
 
 from ...driver.local.driver import Driver
+from ...driver.local.site_hooks import SiteHooks
 from ...driver.processes import Process
+from ...plan import Plan
 from ...site.crash_note import Job
 from ...types.errors import FluxError
 from ...wire.link import Link
-from ...wire.reports import DeclareDead, KillProcess, command_frame
+from ...wire.reports import KillProcess, command_frame
 from ...wire.requests import TaskJoinRequest, TaskSiteDeath
 
 CROWDED_MAX = 20  # How often a site is sent to another executor before it is accepted where it is.
@@ -47,78 +45,73 @@ class ExternalSite(Process):
             self.say(lambda: link.send(command_frame(KillProcess())))
 
 
-class ExternalSiteDriver(Driver):
-    """The driver of a run with external sites; `executors` returns how many executors could run one."""
+class ExternalSites(SiteHooks):
+    """The external sites of the run that `driver` drives; `executors` returns how many executors could run one."""
 
-    _death_known_within_s = 3.0  # In this time a task reports how its site ended, if the executor lives.
+    death_known_within_s = 3.0  # In this time a task reports how its site ended, if the executor lives.
 
-    def __init__(self, *settings: Any, executors: Callable[[], int]) -> None:
+    def __init__(self, plan: Plan, make_driver: Callable[[SiteHooks], Driver], executors: Callable[[], int]) -> None:
+        self._planned = plan.site_names
         self._executors = executors
         self._turned_away: Counter[int] = Counter()
-        super().__init__(*settings)
+        self.driver = make_driver(self)
 
     def admit(self, coming: TaskJoinRequest) -> ExternalSite | None:
         """Return the admitted site, from any thread; None if it should retry on another executor."""
         executors = self._executors()
-        return self._call_in_thread(lambda: self._admit(coming, executors))
+        return self.driver.call_in_thread(lambda: self._admit(coming, executors))
 
     def note_death(self, death: TaskSiteDeath) -> None:
         """Note that a task found its site dead, from any thread."""
-        self._call_in_thread(lambda: self._note_death(death))
+        self.driver.call_in_thread(lambda: self._note_death(death))
 
     def guest_at(self, index: int) -> ExternalSite | None:
         """Return the site of the latest attempt at a place."""
-        with self.changed:
+        with self.driver.changed:
             return max(self._guests(index), key=lambda guest: guest.coming.attempt, default=None)
 
     def guests_up(self) -> list[ExternalSite]:
         """Return the external sites that are up."""
-        with self.changed:
+        with self.driver.changed:
             return [guest for guest in self._guests() if guest.state == "up"]
 
-    def fail(self, error: FluxError) -> None:
-        """Fail the run."""
-        with self.changed:
-            self._fail(error)
-            self.changed.notify_all()
-
     def _guests(self, index: int | None = None) -> list[ExternalSite]:
-        guests = [process for process in self.processes if isinstance(process, ExternalSite)]
+        guests = [process for process in self.driver.processes if isinstance(process, ExternalSite)]
         return [guest for guest in guests if index is None or guest.coming.index == index]
 
     # In the thread.
 
     def _admit(self, coming: TaskJoinRequest, executors: int) -> ExternalSite | None:
-        with self.changed:
+        with self.driver.changed:
             earlier = self._guests(coming.index)
             if any(guest.coming.attempt >= coming.attempt for guest in earlier):
                 raise FluxError(f"attempt {coming.attempt} at site {coming.index} joins after a later one")
-            if self._stopping:
+            if self.driver.stopping:
                 raise FluxError("the run is over")
             crowd = self._crowd(coming)
             if crowd and self._turned_away[coming.index] < CROWDED_MAX and self._has_free(executors):
                 self._turned_away[coming.index] += 1
                 return None
-            guest = ExternalSite(self._free_name(), pid=coming.pid, coming=coming, say=self._run_in_thread)
+            guest = ExternalSite(self._free_name(), pid=coming.pid, coming=coming, say=self.driver.run_in_thread)
             guest.stderr.handed_over()  # What it writes is in its executor's log.
-            self.processes.enter(guest)
+            self.driver.processes.enter(guest)
             for other in earlier:
                 if not other.gone:
                     self._supersede(other)
             if crowd:
                 where = f"{coming.host}, process {coming.executor}"
                 text = f"{guest.name} is on the same executor as {', '.join(crowd)} ({where}): they may die together"
-                self._log(logging.WARNING, text, node=guest.name)
-            self.changed.notify_all()
+                self.driver.log(logging.WARNING, text, node=guest.name)
+            self.driver.changed.notify_all()
             return guest
 
     def _note_death(self, death: TaskSiteDeath) -> None:
-        with self.changed:
+        with self.driver.changed:
             for guest in self._guests(death.index):
                 if guest.coming.attempt == death.attempt:
                     guest.exited = death.status
-                    self._examine(guest, None if death.job is None else Job.from_plain(death.job))
-                    self.changed.notify_all()
+                    self.driver.examine(guest, None if death.job is None else Job.from_plain(death.job))
+                    self.driver.changed.notify_all()
 
     def _crowd(self, coming: TaskJoinRequest) -> list[str]:
         """Return the sites on the same executor, which would die together."""
@@ -130,51 +123,30 @@ class ExternalSiteDriver(Driver):
         return executors > len({_where(guest.coming) for guest in self._guests() if not guest.gone})
 
     def _free_name(self) -> str:
-        taken = {process.name for process in self.processes}
-        planned = self._config.plan.site_names
-        return next((name for name in planned if name not in taken), None) or self._further_name(len(planned))
-
-    def _further_name(self, planned: int) -> str:
+        taken = {process.name for process in self.driver.processes}
         numbers = [int(guest.name.removeprefix("site-")) for guest in self._guests()]
-        return f"site-{max([planned, *numbers]) + 1}"
+        further = f"site-{max([len(self._planned), *numbers]) + 1}"
+        return next((name for name in self._planned if name not in taken), further)
 
     def _supersede(self, guest: ExternalSite) -> None:
-        if guest.link is None or self.run_state.started_at is None:
-            self._end(guest)  # It never connected, or holds nothing yet.
+        if guest.link is None or self.driver.run_state.started_at is None:
+            self.driver.end(guest)  # It never connected, or holds nothing yet.
+            if guest.link is not None:
+                guest.link.close()
             return
-        self._log(logging.WARNING, f"{guest.name} is superseded by a later attempt, and drained", node=guest.name)
-        self._ask_to_drain(guest.name)
+        self.driver.log(logging.WARNING, f"{guest.name} is superseded by a later attempt, and drained", node=guest.name)
+        self.driver.ask_to_drain(guest.name)
 
-    async def _greeted(self, link: Link, over: trio.Event) -> None:
-        await super()._greeted(link, over)
-        process = self.processes.of_node(link.peer)
+    def on_connected(self, process: Process, link: Link) -> None:
         if isinstance(process, ExternalSite):
             process.link = link
 
-    def _left(self, link: Link) -> None:
-        with self.changed:
-            guest = self.processes.of_node(link.peer)
-            if isinstance(guest, ExternalSite) and guest.link is link:
-                self._end(guest)
-                self.changed.notify_all()
+    def on_disconnected(self, process: Process, link: Link) -> None:
+        if isinstance(process, ExternalSite) and process.link is link:
+            self.driver.end(process)
 
-    def _end(self, guest: ExternalSite) -> None:
-        self.processes.end(guest, None)
-        if guest.link is not None:
-            guest.link.close()
-        self._died(guest)
-
-    def _died(self, process: Process) -> None:
-        if not isinstance(process, ExternalSite):
-            super()._died(process)
-            return
-        self.run_state.draining.discard(process.name)
-        if self._stopping or process.drained:
-            return
-        self.run_state.deaths.append(process)
-        with contextlib.suppress(KeyError):
-            self._links["controller"].send(command_frame(DeclareDead(node=process.node)))
-        self._log(logging.WARNING, f"{process.node} on {process.coming.host} is gone", node=process.node)
+    def text_of_death(self, process: Process) -> str | None:
+        return f"{process.node} on {process.coming.host} is gone" if isinstance(process, ExternalSite) else None
 
 
 def _where(coming: TaskJoinRequest) -> tuple[str, int]:

@@ -36,7 +36,10 @@ _ATOMIC: dict[str, Callable[[], Any]] = {
     "timestamp": types.TimestampType,
     "timestamp_ltz": types.TimestampType,
     "timestamp_ntz": types.TimestampNTZType,
+    "void": types.NullType,
 }
+_DAY_TIME = ("day", "hour", "minute", "second")
+_YEAR_MONTH = ("year", "month")
 _DECIMALS = ("decimal", "dec", "numeric")
 _TEXTS: dict[str, Callable[[int], Any]] = {"varchar": types.VarcharType, "char": types.CharType}
 # A name or number, a quoted name, a quoted text, or a punctuation mark.
@@ -112,10 +115,28 @@ class _Parser:
         if name in _TEXTS:
             self._require("(")
             return _TEXTS[name](*self._numbers(most=1))
+        if name == "interval":
+            return self._interval()
+        if name == "string" and self._consume("collate"):
+            return types.StringType(self._name())
         if name in _ATOMIC:
             return _ATOMIC[name]()
         self._place = start
-        raise self._error(f"a type ({', '.join((*_ATOMIC, 'decimal(p,s)', 'array<...>', 'map<...>', 'struct<...>'))})")
+        known = (*_ATOMIC, "decimal(p,s)", "interval ...", "array<...>", "map<...>", "struct<...>")
+        raise self._error(f"a type ({', '.join(known)})")
+
+    def _interval(self) -> Any:
+        """Parse the units of an interval, such as `day to second`; without units it is a calendar interval."""
+        for units, kind in ((_DAY_TIME, types.DayTimeIntervalType), (_YEAR_MONTH, types.YearMonthIntervalType)):
+            for start, unit in enumerate(units):
+                if self._consume(unit):
+                    end = start
+                    if self._consume("to"):
+                        end = next((i for i in range(start + 1, len(units)) if self._consume(units[i])), -1)
+                        if end < 0:
+                            raise self._error(f"a smaller unit than {unit}")
+                    return kind(start, end)
+        return types.CalendarIntervalType()
 
     def _between(self, opening: str, count: int, closing: str) -> list[Any]:
         self._expect(opening)

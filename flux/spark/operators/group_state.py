@@ -12,21 +12,15 @@ from typing import Any
 
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
+from ...hosting.hosted import RAISED
 from ...types.errors import FluxError, PlanError
 from ..source.batch_times import check_event_time
 from .ddl import struct_of
 from .grouping_keys import KeyGroups
 from .micro_batch_operator import BatchOperator, Partition, wrap_error
-from .row_format import (
-    RAISED,
-    arrow_output,
-    check_pandas,
-    columns_of_batches,
-    frames_of,
-    from_frame,
-    pandas_key,
-    to_frame,
-)
+from .pandas_frames import check_pandas, frames_of, from_frame, pandas_key, to_frame
+from .row_format import arrow_output, columns_of_batches
+from .session_settings import PandasSettings
 from .spark_columns import AsSpark, check_key, zone_of
 from .spark_values import Fields
 from .state_store import Store, Variable
@@ -73,7 +67,7 @@ def pandas_with_state(
     zone = zone_of(time_zone, owner)
     members = {
         "owner": owner,
-        "zone": zone,
+        "settings": PandasSettings.of_session(zone),
         "as_spark": AsSpark(zone, widens=True),
         "function": staticmethod(func),
         "output_type": output,
@@ -102,7 +96,7 @@ class _FunctionOperator(BatchOperator):
     """The operator that calls `function` for each key, as Spark does."""
 
     owner: str
-    zone: str
+    settings: PandasSettings
     function: Callable[..., Any]
     output_type: Any
     arrow: Any
@@ -132,9 +126,9 @@ class _FunctionOperator(BatchOperator):
         emitted: list[Any] = []
         if groups is not None:
             indices = groups.of(pid)
-            self._empty = to_frame(groups.rows.slice(0, 0), self.zone)
-            for i, frame in zip(indices, frames_of(groups, indices, self.zone), strict=True):
-                self._call(pid, partition, groups.keys[i], iter([frame]), False, emitted)
+            self._empty = to_frame(groups.rows.slice(0, 0), self.settings)
+            for i, chunks in zip(indices, frames_of(groups, indices, self.settings, from_rows=False), strict=True):
+                self._call(pid, partition, groups.keys[i], iter(chunks), False, emitted)
         if self.timeout != GroupStateTimeout.NoTimeout:
             is_event_time = self.timeout == GroupStateTimeout.EventTimeTimeout
             limit_ms = partition.watermark_ms if is_event_time else partition.clock_ms
@@ -169,7 +163,7 @@ class _FunctionOperator(BatchOperator):
         )
         try:
             for frame in self.function(pandas_key(key), frames, state):
-                emitted.append(from_frame(frame, self.output_type, self.arrow, self.zone))
+                emitted.append(from_frame(frame, self.output_type, self.arrow, self.settings))
             self._store_state(partition, key, state)
         except FluxError:
             raise

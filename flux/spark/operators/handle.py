@@ -19,6 +19,7 @@ from .state_store import ListState, MapState, Store, ValueState, Variable
 
 __all__ = ["Declarations", "Handle"]
 
+_BINARY = "UTF8_BINARY"
 _FORMS = {"value": ValueState, "list": ListState, "map": MapState}
 
 
@@ -59,6 +60,8 @@ class Declarations:
             of_entries = Fields(struct_of(entries, f"{owner}, keys"), f"{owner}, keys")
             if of_entries.is_mutable:
                 raise PlanError(f"{owner}: arrays, maps and structs cannot be keys of a map state under Flux")
+            if any(getattr(f.dataType, "collation", _BINARY) != _BINARY for f in of_entries.schema):
+                raise PlanError(f"{owner}: texts with a collation cannot be keys of a map state; drop COLLATE")
         return Variable(name, form, fields, of_entries, ttl_ms)
 
 
@@ -71,7 +74,7 @@ class Handle:
         self._declarations = declarations
         self._stores = stores
         self.timers = timers
-        self._declared: set[str] = set()
+        self._declared: dict[str, Any] = {}
         self._is_open = True
 
     def seal(self) -> None:
@@ -91,11 +94,9 @@ class Handle:
 
     def deleteIfExists(self, stateName: str) -> None:
         self._check_open("deleteIfExists")
-        if stateName in self._declared:
-            raise PlanError(
-                f"{self._declarations.owner}: init asks for the state {stateName!r} and then deletes it; in Spark its "
-                "first use then fails. Delete it first, or do not ask for it"
-            )
+        state = self._declared.pop(stateName, None)
+        if state is not None:
+            state.delete(f"{self._declarations.owner}: state {stateName!r} was deleted by deleteIfExists in init")
         self._stores.pop(stateName, None)
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
@@ -115,7 +116,6 @@ class Handle:
         variable = self._declarations.variable(form, name, schema, entries, ttl_ms)
         if name in self._declared:
             raise PlanError(f"{self._declarations.owner}: init asks twice for a state {name!r}; each has its own name")
-        self._declared.add(name)
         store = self._stores.get(name)
         if store is None:
             store = self._stores[name] = Store(variable)
@@ -124,7 +124,8 @@ class Handle:
                 f"{self._declarations.owner}: state {name!r} was declared differently before; a state keeps its form "
                 "and schema from one micro-batch to the next"
             )
-        return _FORMS[form](store, self)
+        state = self._declared[name] = _FORMS[form](store, self)
+        return state
 
     def _check_open(self, what: str) -> None:
         if not self._is_open:

@@ -11,7 +11,6 @@ more micro-batch without rows fires the timers that wait for it.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...model.batch import Batch
+from ...model.error_location import locate
 from ...model.gc_control import gc_paused
 from ...model.operator import Context, PooledOperator, Punctuation
 from ...types.errors import OperatorError
@@ -226,14 +226,9 @@ class BatchOperator(PooledOperator):
 
 def wrap_error(error: BaseException, function: Callable[..., Any], pid: int, key: Any, batch: int) -> OperatorError:
     """Return an error for the user about an exception in their code: where it was raised, and for which key."""
-    code = getattr(getattr(function, "__func__", function), "__code__", None)
-    place = getattr(function, "__qualname__", repr(function))
-    if code is not None:
-        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == code.co_filename]
-        place = f"{place} ({code.co_filename}:{lines[-1] if lines else code.co_firstlineno})"
     at_key = "" if key is None else f"; the key was {tuple(key)!r:.200}"
     return OperatorError(
-        f"{place} raised {type(error).__name__}: {error}{at_key}, in micro-batch {batch} of its partition. Fix "
-        'the code: on_error="skip" drops single rows, and this error is about a micro-batch',
+        f"{locate(function, error)} raised {type(error).__name__}: {error}{at_key}, in micro-batch {batch} of its "
+        'partition. Fix the code: on_error="skip" drops single rows, and this error is about a micro-batch',
         partition=pid,
     )

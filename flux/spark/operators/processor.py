@@ -16,6 +16,8 @@ from typing import Any
 from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
 
+from ...hosting.hosted import RAISED
+from ...model.error_location import locate
 from ...types.errors import FluxError, PlanError
 from ..source.batch_times import check_event_time
 from .ddl import struct_of
@@ -25,6 +27,7 @@ from .initial_state import InitialState
 from .key_timers import KeyTimers
 from .micro_batch_operator import BatchOperator, Partition
 from .row_format import FORMS, ProcessorCall, RowFormat
+from .session_settings import PandasSettings
 from .spark_columns import check_key, zone_of
 from .spark_values import row_type
 from .state_store import Store
@@ -33,7 +36,6 @@ __all__ = ["stateful_processor"]
 
 _TIME_MODES = ("none", "processingtime", "eventtime")
 _OUTPUT_MODES = ("append", "update")
-_RAISED = (Exception, SystemExit)
 
 
 def stateful_processor(
@@ -75,7 +77,7 @@ def stateful_processor(
         )
     plan = _Processor(owner, _maker(processor, owner), mode, InitialState.of(initialState, owner))
     plan.declare()
-    form = FORMS[rows](output, zone_of(time_zone, owner), owner)
+    form = FORMS[rows](output, PandasSettings.of_session(zone_of(time_zone, owner)), owner)
     members = {
         "plan": plan,
         "form": form,
@@ -106,7 +108,7 @@ def _maker(processor: Any, owner: str) -> Callable[[], Any]:
             raise PlanError(f"{owner}: a class derived from pyspark.sql.streaming.StatefulProcessor was expected")
         try:
             prototype = processor()
-        except _RAISED as error:
+        except RAISED as error:
             raise PlanError(
                 f"{owner}: creating it without arguments raised {type(error).__name__}: {error}. Give an "
                 "instance, as Spark takes it, if it needs arguments"
@@ -134,13 +136,14 @@ class _Processor:
         declarations = Declarations(self.owner, self.time_mode)
         handle = Handle(declarations, {}, KeyTimers(lambda key: key), 0)
         processor = self.make()
-        try:
-            processor.init(handle)
-            processor.close()
-        except FluxError:
-            raise
-        except _RAISED as error:
-            raise PlanError(f"{self.owner}: init raised {type(error).__name__}: {error}") from error
+        for call in (partial(processor.init, handle), processor.close):
+            try:
+                call()
+            except FluxError:
+                raise
+            except RAISED as error:
+                place = locate(call, error)
+                raise PlanError(f"{self.owner}: {place} raised {type(error).__name__}: {error}") from error
         return declarations
 
 
@@ -228,7 +231,8 @@ class _ProcessorOperator(BatchOperator):
             task.handle.key = key
             expired = task.processor.handleExpiredTimer
             args = {"key": self._key_row(key), "timerValues": task.times, "expiredTimerInfo": ExpiredTimerInfo(at_ms)}
-            self.form.take(task, expired, key, task.call(partial(expired, **args), key), emitted)
+            produced = task.call(partial(expired, **args), key)
+            task.collect(expired, key, self.form.converted(produced), emitted)
             timers.delete(key, at_ms)
 
     def columns(self, emitted: list[Any]) -> tuple[dict[str, Any], list[int]]:

@@ -6,27 +6,27 @@ converted to columns once, at the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from ...hosting.hosted import RAISED
 from ...types.array_types import Key
 from ...types.errors import FluxError, OperatorError, PlanError
 from ...types.normalize import ColumnError, normalize_schema
 from ...types.to_python import to_python
 from .grouping_keys import KeyGroups
 from .micro_batch_operator import Partition, wrap_error
+from .pandas_frames import as_from_rows, check_pandas, frames_of, from_frame, pandas_key, to_frame
+from .session_settings import PandasSettings
 from .spark_columns import AsSpark
 from .spark_values import row_type
 
-__all__ = ["FORMS", "ProcessorCall", "RowFormat", "arrow_output", "frames_of"]
-
-RAISED = (Exception, SystemExit)
+__all__ = ["FORMS", "ProcessorCall", "RowFormat", "arrow_output", "columns_of_batches"]
 
 
 @dataclass(slots=True)
@@ -43,6 +43,13 @@ class ProcessorCall:
         """Call user code; add the place and the key to what it raises."""
         try:
             return function(*args)
+        except RAISED as error:
+            raise self.error(error, function, key) from error
+
+    def collect(self, function: Callable[..., Any], key: Any, produced: Iterable[Any], emitted: list[Any]) -> None:
+        """Collect what `function`, which may be a generator, produces."""
+        try:
+            emitted.extend(produced)
         except RAISED as error:
             raise self.error(error, function, key) from error
 
@@ -63,10 +70,9 @@ class RowFormat(Protocol):
     def initial(self, task: ProcessorCall, key: Key, rows: Any) -> None:
         """Pass the initial rows of a key to `handleInitialState`."""
 
-    def take(
-        self, task: ProcessorCall, function: Callable[..., Any], key: Any, produced: Iterable[Any], emitted: list[Any]
-    ) -> None:
-        """Collect what user code yields."""
+    def converted(self, produced: Iterable[Any]) -> Iterable[Any]:
+        """Return what user code produces in the form that `columns` takes."""
+        raise NotImplementedError
 
     def columns(self, emitted: list[list[Any]]) -> tuple[dict[str, Any], list[int]]:
         """Return the output of partitions as columns, and the row count of each."""
@@ -83,9 +89,10 @@ def arrow_output(output: Any, owner: str) -> pa.Schema:
 class _Rows:
     """`transformWithState`: rows are `Row`s."""
 
-    def __init__(self, output: Any, zone: str, owner: str) -> None:
+    def __init__(self, output: Any, settings: PandasSettings, owner: str) -> None:
         self.arrow = arrow_output(output, owner)
-        self.as_spark = AsSpark(zone, widens=False)
+        self.as_spark = AsSpark(settings.zone, widens=False)
+        self._spark_arrow = to_arrow_schema(output, timezone="UTC")
         self._names = list(output.names)
         self._is_nested = any(
             isinstance(f.dataType, types.ArrayType | types.MapType | types.StructType) for f in output
@@ -110,15 +117,14 @@ class _Rows:
         for row in _python_rows(rows):
             task.call(task.processor.handleInitialState, key, tuple(key), row, task.times)
 
-    def take(
-        self, task: ProcessorCall, function: Callable[..., Any], key: Any, produced: Iterable[Any], emitted: list[Any]
-    ) -> None:
-        task.call(emitted.extend, key, produced)
+    def converted(self, produced: Iterable[Any]) -> Iterable[Any]:
+        return produced
 
     def columns(self, emitted: list[list[Any]]) -> tuple[dict[str, Any], list[int]]:
         rows = [self._tuple(row) for output in emitted for row in output]
         columns = list(zip(*rows, strict=True)) or [()] * len(self._names)
-        return dict(zip(self._names, columns, strict=True)), [len(output) for output in emitted]
+        arrays = map(_spark_column, columns, self._spark_arrow, self.arrow)
+        return dict(zip(self._names, arrays, strict=True)), [len(output) for output in emitted]
 
     def _tuple(self, row: Any) -> Any:
         try:
@@ -134,6 +140,26 @@ class _Rows:
         return [found.get(name) for name in self._names]
 
 
+def _spark_column(values: Sequence[Any], given: pa.Field, wanted: pa.Field) -> Any:
+    """Return values of user code as a column, by Arrow's rules, as Spark does: a bool is not a whole number."""
+    try:
+        return pa.array(values, given.type).cast(wanted.type)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        value = next((each for each in values if not _fits(each, given.type)), None)
+        raise OperatorError(
+            f"column {given.name!r} of the output is {given.type}, and {value!r:.100} does not fit: {error}. Emit a "
+            "value of that type, or declare another in outputStructType"
+        ) from error
+
+
+def _fits(value: Any, kind: pa.DataType) -> bool:
+    try:
+        pa.array([value], kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return False
+    return True
+
+
 def _python_rows(rows: Any) -> list[Any]:
     make = row_type(tuple(rows.schema.names))
     return list(map(make, zip(*(to_python(column) for column in rows.columns), strict=True)))
@@ -142,37 +168,34 @@ def _python_rows(rows: Any) -> list[Any]:
 class _Pandas:
     """`transformWithStateInPandas`: rows are DataFrames, one for each key."""
 
-    def __init__(self, output: Any, zone: str, owner: str) -> None:
+    def __init__(self, output: Any, settings: PandasSettings, owner: str) -> None:
         check_pandas(owner)
         self.arrow = arrow_output(output, owner)
-        self.as_spark = AsSpark(zone, widens=True)
+        self.as_spark = AsSpark(settings.zone, widens=True)
         self._output = output
-        self._zone = zone
+        self._settings = settings
 
     def each_group(self, task: ProcessorCall, groups: KeyGroups, indices: range, emitted: list[Any]) -> None:
-        for i, frame in zip(indices, frames_of(groups, indices, self._zone), strict=True):
+        frames = frames_of(groups, indices, self._settings, from_rows=True)
+        for i, chunks in zip(indices, frames, strict=True):
             key = task.handle.key = groups.keys[i]
             handle_rows = task.processor.handleInputRows
-            produced = task.call(handle_rows, key, pandas_key(key), iter([frame]), task.times)
-            self.take(task, handle_rows, key, produced, emitted)
+            produced = task.call(handle_rows, key, pandas_key(key), iter(chunks), task.times)
+            task.collect(handle_rows, key, self.converted(produced), emitted)
 
     def initial(self, task: ProcessorCall, key: Key, rows: Any) -> None:
-        frame = to_frame(rows, self._zone)
+        frame = as_from_rows(to_frame(rows, self._settings))
         task.call(task.processor.handleInitialState, key, pandas_key(key), frame, task.times)
 
-    def take(
-        self, task: ProcessorCall, function: Callable[..., Any], key: Any, produced: Iterable[Any], emitted: list[Any]
-    ) -> None:
-        def converted() -> Iterator[Any]:
-            return (from_frame(frame, self._output, self.arrow, self._zone) for frame in produced)
-
-        task.call(lambda: emitted.extend(converted()), key)
+    def converted(self, produced: Iterable[Any]) -> Iterable[Any]:
+        for frame in produced:
+            yield from_frame(frame, self._output, self.arrow, self._settings)
 
     def columns(self, emitted: list[list[Any]]) -> tuple[dict[str, Any], list[int]]:
         return columns_of_batches(emitted, self.arrow)
 
 
-FORMS: dict[str, Callable[[Any, str, str], Any]] = {"rows": _Rows, "pandas": _Pandas}
+FORMS: dict[str, Callable[[Any, PandasSettings, str], Any]] = {"rows": _Rows, "pandas": _Pandas}
 
 
 def columns_of_batches(emitted: list[list[Any]], schema: pa.Schema) -> tuple[dict[str, Any], list[int]]:
@@ -180,49 +203,3 @@ def columns_of_batches(emitted: list[list[Any]], schema: pa.Schema) -> tuple[dic
     whole = pa.Table.from_batches([batch for output in emitted for batch in output], schema)
     columns = {name: whole.column(name).combine_chunks() for name in schema.names}
     return columns, [sum(batch.num_rows for batch in output) for output in emitted]
-
-
-def check_pandas(owner: str) -> None:
-    try:
-        import pandas  # noqa: F401
-    except ImportError as error:
-        raise PlanError(f"{owner}: it takes DataFrames, but pandas is not installed: pip install 'pandas<3'") from error
-
-
-def frames_of(groups: KeyGroups, indices: range, zone: str) -> Iterator[Any]:
-    """Yield a DataFrame for each of these groups, as Spark makes it."""
-    if not indices:
-        return
-    base = groups.starts[indices[0]]
-    whole = to_frame(groups.rows.slice(base, groups.stops[indices[-1]] - base), zone)
-    for i in indices:
-        yield whole.iloc[groups.starts[i] - base : groups.stops[i] - base].reset_index(drop=True)
-
-
-def pandas_key(key: Key) -> Key:
-    """Return a key as Spark reads it from a DataFrame: times are naive, in the time zone of the session."""
-    if not any(isinstance(value, datetime) for value in key):
-        return tuple(key)
-    import pandas as pd
-
-    return tuple(pd.Timestamp(each.replace(tzinfo=None)) if isinstance(each, datetime) else each for each in key)
-
-
-def to_frame(rows: Any, zone: str) -> Any:
-    """Return Arrow rows as a DataFrame, by Spark's own rules: times are naive, in the time zone of the session."""
-    import pandas as pd
-    from pyspark.sql.conversion import ArrowBatchTransformer
-
-    return pd.concat(ArrowBatchTransformer.to_pandas(rows, timezone=zone), axis=1)
-
-
-def from_frame(frame: Any, output: Any, schema: pa.Schema, zone: str) -> Any:
-    """Return a DataFrame from user code as Arrow rows, by Spark's rules: naive times are in the session's zone."""
-    import pandas as pd
-    from pyspark.sql.conversion import PandasToArrowConversion
-
-    if not isinstance(frame, pd.DataFrame):
-        raise TypeError(f"a pandas.DataFrame was expected as output, got {type(frame).__name__}")
-    batch = PandasToArrowConversion.convert(frame, output, timezone=zone, arrow_cast=True, assign_cols_by_name=True)
-    columns = [column.cast(field.type) for column, field in zip(batch.columns, schema, strict=True)]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)

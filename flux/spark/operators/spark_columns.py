@@ -12,13 +12,12 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
-from pyspark import SparkContext
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_type
 
 from ...types.errors import PlanError
 from ..sink.reader import WIDER
+from .session_settings import session_conf
 
 __all__ = ["AsSpark", "check_key", "spark_type", "zone_of"]
 
@@ -37,11 +36,8 @@ def zone_of(given: Any, owner: str) -> str:
 
 
 def _session_zone() -> str:
-    if SparkContext._active_spark_context is None:
-        return _NO_SESSION
-    # The active session is known only in the thread that created it; the other one in all threads.
-    session = SparkSession.getActiveSession() or SparkSession._instantiatedSession
-    return _NO_SESSION if session is None else str(session.conf.get(_SESSION_ZONE))
+    conf = session_conf()
+    return _NO_SESSION if conf is None else str(conf.get(_SESSION_ZONE))
 
 
 def check_key(key_columns: tuple[str, ...], rows: pa.Schema, owner: str) -> None:

@@ -64,6 +64,8 @@ def kind_of(kind: Any, owner: str) -> Kind:
     for spark, (python, arrow) in _PLAIN.items():
         if isinstance(kind, spark):
             return Kind(arrow, (python,), _exactly(python, kind))
+    if isinstance(kind, types.NullType):
+        return Kind(pa.int8(), (), _refuse_value)
     if isinstance(kind, types.FloatType):
         return Kind(pa.float32(), (), _float32)
     if isinstance(kind, types.BinaryType):
@@ -176,6 +178,10 @@ def _whole(kind: Any, bits: int) -> Kind:
         return int(value)
 
     return Kind(pa.int64(), (int,), keep, limits=limits)
+
+
+def _refuse_value(value: Any) -> Any:
+    raise TypeError(f"void holds nothing but null, got {type(value).__name__}")
 
 
 def _float32(value: Any) -> float:

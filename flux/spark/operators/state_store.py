@@ -135,6 +135,19 @@ def _values(held: list[Any], ttl_ms: int | None) -> list[Any]:
     return held if ttl_ms is None else [value for value, _ in held]
 
 
+class _Deleted(dict[Key, Any]):
+    """What a deleted state holds: every use is an error."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text = text
+
+    def _refuse(self, *_: Any) -> Any:
+        raise RuntimeError(self._text)
+
+    get = pop = setdefault = __setitem__ = _refuse
+
+
 class _State:
     """The base of the three states: they use the key and the clock of `current`."""
 
@@ -146,6 +159,10 @@ class _State:
         self._fields = store.variable.fields
         self._ttl_ms = store.variable.ttl_ms
         self._current = current
+
+    def delete(self, text: str) -> None:
+        """Raise `RuntimeError(text)` at any further use, as Spark does."""
+        self._held = _Deleted(text)
 
     def clear(self) -> None:
         """Remove this state."""
@@ -200,23 +217,20 @@ class ListState(_State):
         return map(self._fields.fresh, held) if self._fields.is_mutable else iter(held)
 
     def put(self, newState: Any) -> None:
-        kept = self._convert(newState)
-        if kept:
-            self._held[self._current.key] = kept
-        else:
-            self.clear()
+        self._held[self._current.key] = self._convert(newState)
 
     def appendValue(self, newState: Any) -> None:
         self.appendList([newState])
 
     def appendList(self, newState: Any) -> None:
         kept = self._convert(newState)
-        if kept:
-            self._held.setdefault(self._current.key, []).extend(kept)
+        self._held.setdefault(self._current.key, []).extend(kept)
 
     def _convert(self, values: Any) -> list[Any]:
         kept: list[Any] = [self._fields.keep(value) for value in values]
-        if self._ttl_ms is not None and kept:
+        if not kept:
+            raise ValueError(f"{self._fields.owner}: Spark refuses an empty list; clear() removes the state")
+        if self._ttl_ms is not None:
             ends = self._expiry()
             kept = [(value, ends) for value in kept]
         return kept

@@ -87,7 +87,7 @@ class Outlet(Sink):
         assert self._schema is not None, "stream.sink(...) sets the schema"
         try:
             run = run_token(directory)
-            self._directory.mkdir(parents=True, exist_ok=True)
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = os.open(self._directory / outlet_store.LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             fcntl.flock(self._lock, fcntl.LOCK_SH)  # `is_written` holds it exclusively for a moment only.
             claim = outlet_store.read_json(str(self._directory), outlet_store.CLAIM)
@@ -116,7 +116,7 @@ class Outlet(Sink):
     def close(self) -> None:
         try:
             content = {"rows": self._rows, "sn": self._upto}
-            replace_file(self._directory / outlet_store.ENDED, json.dumps(content).encode(), fsync=True)
+            replace_file(self._directory / outlet_store.ENDED, json.dumps(content).encode(), fsync=True, mode=0o666)
         except OSError as error:
             raise disk_error(_NAME, self._directory, error, _SAFE) from error
         self._close_files()
@@ -144,7 +144,7 @@ class Outlet(Sink):
         assert self._schema is not None
         schema = base64.b64encode(self._schema.serialize().to_pybytes()).decode()
         claim = json.dumps({"run": run, "schema": schema}).encode()
-        replace_file(self._directory / outlet_store.CLAIM, claim, fsync=True)
+        replace_file(self._directory / outlet_store.CLAIM, claim, fsync=True, mode=0o666)
 
     def _resume(self) -> None:
         present = outlet_store.segments(str(self._directory))

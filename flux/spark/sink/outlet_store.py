@@ -6,8 +6,10 @@ other, and ``0000000000000000042.index`` one entry of fixed size for each of the
 complete. Other files are ``outlet.json`` (run and schema), ``committed`` (the position before which Spark never asks
 again) and ``read`` (up to which it has processed rows). Once the stream has ended, there is ``ended``.
 
-One process writes, the egress (see `outlet`); one query reads and deletes what it has committed (see `reader`). This
-module imports nothing of Flux: a task that reads does not need the rest.
+One process writes, the egress (see `outlet`). One query reads and deletes what it has committed (see `reader`). It
+holds a lock on ``outlet.json``, so that a second one is refused, and does not miss what the first deletes.
+
+This module imports nothing of Flux: a task that reads does not need the rest.
 """
 
 from __future__ import annotations
@@ -17,15 +19,17 @@ import fcntl
 import json
 import os
 import struct
+import time
 import zlib
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 import pyarrow as pa
 
 CLAIM, COMMITTED, READ, ENDED, LOCK = "outlet.json", "committed", "read", "ended", "writer.lock"
 ROWS, INDEX = ".rows", ".index"
+_LOCK_RETRY_S = 0.05
 DIGITS = 19  # Enough for positions of 64 bits, so that the order of names is the order of rows.
 
 # Position of the first row, number of rows, the input sequence numbers (after, upto], offset and number of the bytes,
@@ -115,6 +119,24 @@ def read_end(directory: str) -> int:
 def _position(directory: str, name: str) -> int:
     noted = read_json(directory, name)
     return 0 if noted is None else int(noted["rows"])
+
+
+def lock_claim(directory: str, timeout_s: float) -> IO[bytes] | None:
+    """Return the claim, locked for one reader until it is closed; None if another still has it after `timeout_s`.
+
+    A new run replaces the claim, and with it the lock.
+    """
+    deadline = time.monotonic() + timeout_s
+    file = open(os.path.join(directory, CLAIM), "rb")  # noqa: SIM115  # It stays open as long as the lock is held.
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return file
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                file.close()
+                return None
+        time.sleep(_LOCK_RETRY_S)
 
 
 def is_written(directory: str) -> bool:

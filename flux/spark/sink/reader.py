@@ -17,7 +17,8 @@ import base64
 import itertools
 import os
 import time
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,7 @@ from . import outlet_store
 PARTITION_ROWS = 64 * 1024  # Fewer rows are not worth a separate task.
 PARTITIONS = 4
 POLL_INTERVAL_S = 0.02
+OTHER_READER_TIMEOUT_S = 10.0  # The process of a query that was stopped takes less to end.
 ABANDONED_TIMEOUT_S = 15.0  # Restarting an egress takes much less.
 # Arrow types that Spark lacks, and the next wider type that it has.
 WIDER = {
@@ -67,9 +69,15 @@ class OutletReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self.stops_at: int | None = None
         self.is_bounded = False
         self.store = outlet_store.OutletStore(self.directory)
+        # Releases the lock on the outlet, which the reader that plans holds, and not its copies in tasks.
+        self.unlock: Callable[[], object] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "unlock": None}
 
     def initialOffset(self) -> dict[str, Any]:
         """Return the committed position: a new query resumes where the last one stopped."""
+        self._lock()
         return self._offset(outlet_store.committed_end(self.directory))
 
     def getDefaultReadLimit(self) -> Any:
@@ -180,7 +188,23 @@ class OutletReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self.store.refresh()
         return {"run": _claim(self.directory)["run"], "rows": position, "sn": self.store.sn_at(position)}
 
+    def _lock(self) -> None:
+        """Make this the one reader of the outlet, or raise: of two, each would miss what the other has committed."""
+        if self.unlock is not None:
+            return
+        _claim(self.directory)
+        claim = outlet_store.lock_claim(self.directory, OTHER_READER_TIMEOUT_S)
+        if claim is not None:
+            self.unlock = weakref.finalize(self, claim.close)
+        else:
+            raise ValueError(
+                f'format("flux"): another query reads {self.directory}. An outlet deletes what its query has '
+                "committed, so it serves one: stop the other query (spark.streams.active), write to several places "
+                "from one query (foreachBatch), or give the dataflow an outlet for each query"
+            )
+
     def _check(self, offset: dict[str, Any]) -> None:
+        self._lock()
         run = _claim(self.directory)["run"]
         if offset["run"] != run:
             raise ValueError(

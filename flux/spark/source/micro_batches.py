@@ -7,7 +7,7 @@ are counted from the beginning of the stream, whatever the source's own batches 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,9 @@ class MicroBatches(Source):
         self._delay_ms = delay_of(delay)
         if event_time is not None:
             check_event_time(self.schema, event_time, "flux.spark.MicroBatches")
+
+    def expect(self, flow: str, stateful_steps: Sequence[str]) -> None:
+        self._source.expect(flow, stateful_steps)
 
     def bind(self, directory: Path) -> None:
         self._source.bind(directory)

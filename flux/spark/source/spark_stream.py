@@ -19,7 +19,7 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,10 +28,11 @@ import pyarrow as pa
 import trio
 
 from ...sources import Source, SourceBatch, SourceContext
-from ...types.errors import FluxError, PlanError
+from ...types.errors import FluxError, PlanError, SourceError
 from ...types.normalize import ColumnError, normalize_schema
-from ..session import activate, driver_host, register
+from ..session import activate, check_classic, driver_host, register
 from .batch_times import BatchTimes, watermark_of
+from .query_state import free_name, has_commits, has_read_all
 from .staging import CommittedBatch, Staging
 from .staging_protocol import HANDSHAKE_TIMEOUT_S
 
@@ -92,10 +93,14 @@ class Stream(Source):
 
     `trigger` holds the keywords of `DataStreamWriter.trigger`; the default ``{"availableNow": True}`` reads the rows
     present now and ends the stream. `checkpoint` is Spark's checkpoint location; without one the query starts from
-    the beginning in each run. `types` replaces Arrow types that Spark cannot express, for example
-    ``{"data": pa.binary(32)}`` for binary values that are all 32 bytes long; a value that does not fit ends
-    the run. A query that fails ends the run, unless it has `restarts` left: then it is restarted from its
-    checkpoint, and neither loses nor repeats a row.
+    the beginning in each run. A checkpoint continues the input and not the state of operators, which is in memory: a
+    flow with stateful steps refuses a checkpoint that has commits, unless `fresh_state` is true.
+
+    `types` replaces Arrow types that Spark cannot express, for example ``{"data": pa.binary(32)}`` for binary values
+    that are all 32 bytes long; a value that does not fit ends the run. A query that fails ends the run, unless it has
+    `restarts` left: then it is restarted from its checkpoint, and neither loses nor repeats a row. The query is called
+    ``flux-<flow>``. If anything but the run stops it, as a loop over ``spark.streams.active`` does, the run ends with a
+    `SourceError`.
 
     Each micro-batch is followed by its boundary, the clock, and the watermark if ``df.withWatermark(...)`` sets one.
     Spark's own operators (`flux.spark.stateful_processor`) rely on them. While no rows arrive, an empty micro-batch
@@ -118,12 +123,14 @@ class Stream(Source):
         types: Mapping[str, pa.DataType] | None = None,
         tick_s: float | None = TICK_S,
         restarts: int = 0,
+        fresh_state: bool = False,
     ) -> None:
         if not getattr(df, "isStreaming", False):
             raise PlanError(
                 "flux.spark.Stream: a streaming DataFrame (from spark.readStream) was expected, "
                 f"got {_describe(df)}; for one that is not streaming use flux.spark.Frame(df)"
             )
+        check_classic(df.sparkSession, "flux.spark.Stream")
         if trigger is not None and not isinstance(trigger, Mapping):
             raise PlanError(
                 "flux.spark.Stream: trigger must be the keywords of DataStreamWriter.trigger, such as "
@@ -136,6 +143,8 @@ class Stream(Source):
         self._df = df
         self._trigger = dict(trigger) if trigger is not None else {"availableNow": True}
         self._checkpoint = os.fspath(checkpoint) if checkpoint is not None else None
+        self._fresh_state = fresh_state
+        self._query_name = "flux"
         self.schema = _arrow_schema(df, types or {})
         self._watermark = watermark_of(df)
         self.is_endless = not self._trigger.keys() & {"availableNow", "once"}
@@ -155,6 +164,19 @@ class Stream(Source):
         return self._query
 
     # In the user's program.
+
+    def expect(self, flow: str, stateful_steps: Sequence[str]) -> None:
+        """Refuse a checkpoint with commits, if operators would begin with empty state in the middle of the stream."""
+        self._query_name = f"flux-{flow}"
+        if self._checkpoint is None or not stateful_steps or self._fresh_state:
+            return
+        if has_commits(self._df.sparkSession, self._checkpoint):
+            raise PlanError(
+                f"flux.spark.Stream of {flow!r}: a run before this one has committed micro-batches in the checkpoint "
+                f"{self._checkpoint}, and the state of {', '.join(stateful_steps)} was in that run's memory: this run "
+                "would go on with the input and begin with empty state. Give a new checkpoint, to read the input from "
+                "its beginning, or fresh_state=True, if empty state is right"
+            )
 
     def bind(self, directory: Path) -> None:
         """Create the socket and the secret, so that both sides of the fork have them."""
@@ -183,6 +205,7 @@ class Stream(Source):
         if self._listener is None:
             raise FluxError("flux.spark.Stream: start was called before bind; a run calls both, in order")
         register(self._df.sparkSession)
+        self._query_name = free_name(self._df.sparkSession, self._query_name)
         checkpoint = self._checkpoint or tempfile.mkdtemp(prefix="checkpoint-", dir=self._directory)
         self._query = self._start_query(checkpoint)
         self._stopping.clear()
@@ -194,6 +217,7 @@ class Stream(Source):
     def _start_query(self, checkpoint: str) -> Any:
         writer = (
             self._df.writeStream.format("flux")
+            .queryName(self._query_name)
             .option("address", self._address)
             .option("secret", self._secret.hex())
             .option("checkpointLocation", checkpoint)
@@ -233,10 +257,16 @@ class Stream(Source):
                 except Exception as failure:
                     error = f"flux.spark.Stream: the Spark query could not be restarted: {_reason(failure)}"
                     break
+        if error is None and not self._stopping.is_set() and not has_read_all(query, self._trigger):
+            error = (
+                f"flux.spark.Stream: the Spark query {self._query_name!r} was stopped, and not by Flux, before it had "
+                "read its input: the output is right up to there, and not complete. A loop over spark.streams.active "
+                "stops this query too: let it leave out names that begin with 'flux-'. To end the run, call run.stop()"
+            )
         self._report_end(error)
 
     def _wait_for_end(self, query: Any) -> str | None:
-        """Wait for the query to end; return why it failed, or None if it read everything."""
+        """Wait for the query to end; return why it failed, or None if it did not."""
         try:
             query.awaitTermination()
         except Exception as failure:
@@ -267,7 +297,7 @@ class Stream(Source):
     # In the ingress process.
 
     async def batches(self, context: SourceContext, after: Any = None) -> AsyncIterator[SourceBatch]:
-        """Yield what Spark commits until the query ends; raise `FluxError` with its reason if it failed.
+        """Yield what Spark commits until the query ends; raise `SourceError` with its reason if it failed.
 
         An offset is a micro-batch and a number of its rows. A micro-batch that is not done is still staged.
         """
@@ -327,7 +357,7 @@ class Stream(Source):
             try:
                 columns.append(column if column.type == field.type else column.cast(field.type))
             except pa.ArrowException as error:
-                raise FluxError(
+                raise SourceError(
                     f"flux.spark.Stream: column {field.name!r} was declared {field.type}, but Spark sent "
                     f"{column.type} that does not fit: {error}; correct `types`"
                 ) from error

@@ -24,7 +24,9 @@ from typing import Any
 import pyarrow as pa
 import trio
 
-from ...types.errors import FluxError
+from ...types.errors import FluxError, SourceError
+from ...wire.handshake import DEADLINE_S as AUTHENTICATION_TIMEOUT_S
+from ...wire.strangers import await_authentication
 from . import staging_protocol
 from .staging_store import Attempt, Published, StagingStore
 
@@ -83,7 +85,7 @@ class Staging:
         await trio.serve_listeners(self._serve_connection, list(listeners))
 
     async def committed(self, tick_s: float | None = None) -> AsyncGenerator[CommittedBatch | None, None]:
-        """Yield committed batches in order until the query has ended; raise `FluxError` if it failed.
+        """Yield committed batches in order until the query has ended; raise `SourceError` if it failed.
 
         With `tick_s`, yield None whenever no batch has arrived for that time.
         """
@@ -97,14 +99,17 @@ class Staging:
                 yield arrived
         error = self._store.error(self._run)
         if error is not None:
-            raise FluxError(error)
+            raise SourceError(error)
 
     async def _serve_connection(self, stream: trio.SocketStream) -> None:
         """Serve one connection, from the handshake to the last answer; `staging_protocol` lists the frames."""
         frames = _FrameStream(stream)
         try:
-            with trio.fail_after(staging_protocol.HANDSHAKE_TIMEOUT_S):
+            with await_authentication(AUTHENTICATION_TIMEOUT_S) as stranger:
                 await self._authenticate(frames)
+            if stranger.cancelled_caught:
+                return
+            with trio.fail_after(staging_protocol.HANDSHAKE_TIMEOUT_S):
                 request = await frames.receive(staging_protocol.FRAME_LIMIT_BYTES)
             await frames.send(await self._handle(frames, request))
         except _Refused as refused:
@@ -116,7 +121,7 @@ class Staging:
         except (ConnectionError, trio.BrokenResourceError, trio.TooSlowError) as error:
             # A task that died or was killed: Spark notices, and retries it.
             log.info("flux staging lost a connection: %r", error)
-        except OSError as error:
+        except (OSError, FluxError) as error:
             log.warning("flux staging could not use its directory: %s", error)
             await frames.send_error(staging_protocol.STAGING, f"the ingress cannot use its staging directory: {error}")
         finally:

@@ -1,7 +1,7 @@
 """Staged attempts on disk: their files, the journal of published batches, and how they are read back.
 
 The file of an attempt is ``staged/<query>/<batch>/<partition>-<attempt>.arrow``, the Arrow IPC stream that the task
-sent; its name ends in ``.part`` until it is complete. The journal has a line for each published batch, with the
+sent; its name ends in ``.part`` until it is complete. The journal has a record for each published batch, with the
 attempts that count. It has another when the batch is done, that is, received by every live copy, and one when the
 query has ended. So an ingress that is killed and restarted on the same directory yields again what was not done.
 
@@ -11,7 +11,6 @@ This module does not know sockets or the event loop.
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 from collections.abc import Iterator
@@ -19,7 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import pyarrow as pa
+
+from ...storage.journal import Journal, reading
 
 # By default Spark sends batches of 10,000 rows. The ingress is faster with fewer and larger ones, until they no
 # longer fit the processor's cache.
@@ -51,8 +53,9 @@ class StagingStore:
 
     def __init__(self, directory: Path) -> None:
         self._root = directory / "staged"
-        self._root.mkdir(parents=True, exist_ok=True)
-        self._path = directory / "staging-journal.jsonl"
+        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._path = directory / "staging.journal"
+        self._size = 0
         self.undone: dict[tuple[str, int], Published] = {}
         # Spark has one batch of a query in flight at a time and commits in order, so one number is enough.
         self._done_upto: dict[str, int] = {}
@@ -62,7 +65,7 @@ class StagingStore:
     def path(self, query: str, batch_id: int, partition: int, attempt: str) -> Path:
         """Return the path of an attempt's finished file, and create its folder."""
         folder = self._root / query / str(batch_id)
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return folder / f"{partition}-{attempt}.arrow"
 
     def is_done(self, query: str, batch_id: int) -> bool:
@@ -79,13 +82,13 @@ class StagingStore:
     def publish(self, batch: Published) -> None:
         """Journal the attempts of the batch, and remove its other attempts and those of earlier batches."""
         attempts = [[a.partition, a.name, a.rows, a.size_bytes] for a in batch.attempts]
-        self._journal(event="published", query=batch.query, batch=batch.batch_id, attempts=attempts)
+        self._write("published", batch.query, batch.batch_id, attempts)
         self.undone[batch.query, batch.batch_id] = batch
         self._remove_leftovers(batch)
 
     def finish(self, batch: Published) -> None:
         """Journal that every live copy has the batch, and remove its files."""
-        self._journal(event="done", query=batch.query, batch=batch.batch_id)
+        self._write("done", batch.query, batch.batch_id)
         self.undone.pop((batch.query, batch.batch_id), None)
         self._done_upto[batch.query] = max(batch.batch_id, self._done_upto.get(batch.query, -1))
         self.drop(batch.query, batch.batch_id)
@@ -96,7 +99,7 @@ class StagingStore:
 
     def end(self, run: str, error: str | None) -> None:
         """Journal the end of the query in this run. A later run on the same directory is not affected."""
-        self._journal(event="end", run=run, error=error)
+        self._write("end", run, error)
         self._ended[run] = error
 
     def has_ended(self, run: str) -> bool:
@@ -124,30 +127,37 @@ class StagingStore:
             elif batch_id < batch.batch_id and (batch.query, batch_id) not in self.undone:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _journal(self, **line: Any) -> None:
-        # Opened for each of the few lines of a micro-batch, so that there is no file to close at the end.
-        with open(self._path, "a", encoding="utf-8") as journal:
-            journal.write(json.dumps(line) + "\n")
+    def _write(self, *record: Any) -> None:
+        # Opened for each of the few records of a micro-batch, so that there is no file to close at the end.
+        journal = Journal.reopen(self._path, self._size)
+        try:
+            journal.append(msgpack.packb(record))
+            self._size = journal.size
+        finally:
+            journal.close()
 
     def _read_journal(self) -> None:
-        if not self._path.exists():
-            return
-        text = self._path.read_bytes()
-        whole = text.rfind(b"\n") + 1
-        if whole < len(text):
-            # A process killed in the middle of a line had not acted on it yet.
-            with open(self._path, "r+b") as journal:
-                journal.truncate(whole)
-        for line in map(json.loads, text[:whole].splitlines()):
-            if line["event"] == "end":
-                self._ended[line["run"]] = line["error"]
-                continue
-            key = line["query"], line["batch"]
-            if line["event"] == "published":
-                self.undone[key] = Published(*key, tuple(Attempt(*a) for a in line["attempts"]))
-            else:
-                self.undone.pop(key, None)
-                self._done_upto[line["query"]] = max(line["batch"], self._done_upto.get(line["query"], -1))
+        journal, records = Journal.open(self._path)
+        self._size = journal.size
+        journal.close()
+        for record in records:
+            with reading(self._path, record):
+                self._apply(*msgpack.unpackb(record.content))
+
+    def _apply(self, event: str, name: str, *fields: Any) -> None:
+        match event, fields:
+            case "end", (error,):
+                self._ended[name] = error
+            case "published", (int(batch_id), attempts):
+                batch = Published(name, batch_id, tuple(Attempt(*attempt) for attempt in attempts))
+                self.undone[name, batch_id] = batch
+            case "done", (int(batch_id),):
+                self.undone.pop((name, batch_id), None)
+                self._done_upto[name] = max(batch_id, self._done_upto.get(name, -1))
+            case _:
+                raise ValueError(
+                    f"expected that a batch is published or done, or the end, got {event!r:.80} {fields!r:.80}"
+                )
 
 
 def _read_mapped(paths: list[Path]) -> Iterator[pa.RecordBatch]:

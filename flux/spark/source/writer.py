@@ -101,7 +101,7 @@ class StagingWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
                 if not batch.num_rows:
                     continue
                 if connection is None:
-                    connection = StagingConnection(self.address, self.secret)
+                    connection = self._connect()
                     connection.ask(
                         {
                             "do": "stage",
@@ -120,6 +120,19 @@ class StagingWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
             if connection:
                 connection.close()
         return Staged(query, partition, attempt, rows, size_bytes)
+
+    def _connect(self) -> StagingConnection:
+        """Connect, again if the connection breaks before a row is sent: the ingress may restart, or be flooded."""
+        deadline_s = time.monotonic() + staging_protocol.HANDSHAKE_TIMEOUT_S
+        while True:
+            try:
+                return StagingConnection(self.address, self.secret)
+            except (PermissionError, ConnectionRefusedError):
+                raise
+            except OSError:
+                if time.monotonic() > deadline_s:
+                    raise
+                time.sleep(RETRY_PAUSE_S)
 
     def commit(self, messages: list[Staged | None], batchId: int) -> None:
         """Publish the named attempts; return when every live copy has received all their rows."""

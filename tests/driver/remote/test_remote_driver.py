@@ -102,13 +102,14 @@ def test_an_end_has_recovered_when_the_next_is_there(hearing: Hearing) -> None:
     assert (second.site, second.recovered_after_s) == ("ingress", None)
 
 
-def test_who_was_drained_or_sent_home_has_not_failed(hearing: Hearing) -> None:
+def test_who_was_drained_or_sent_home_has_not_failed(hearing: Hearing, caplog: pytest.LogCaptureFixture) -> None:
     hearing.view(0.0, 1, 0, whole=True)
     hearing.take(1.0, SiteDrained(site="site-1"))
     hearing.gone(2.0, "site-1")
     hearing.written(3.0, 1, end=True)
     hearing.gone(4.0, "site-2")
     assert hearing.status().failures == []
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == []
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ The process's own code, between a producer that the test plays and a sink; a cra
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from pathlib import Path
 
@@ -142,6 +143,8 @@ def test_each_row_is_at_the_sink_once_and_heard_of(kind: str, last: int, steps: 
             assert not process.errors
             if isinstance(sink, Parquet) and sink._journal is not None:
                 sink._journal.close()
+            if isinstance(sink, Jsonl) and sink._fd >= 0:
+                os.close(sink._fd)
         first, last = process.reported[0], process.reported[-1]
         assert isinstance(first, RowsWritten) and isinstance(last, RowsWritten)
         assert last.end and last.total == len(expected)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -169,6 +170,8 @@ def test_every_sink_has_each_row_once(
             for sink in sinks:
                 if isinstance(sink, Parquet) and sink._journal is not None:
                     sink._journal.close()
+                if isinstance(sink, Jsonl) and sink._fd >= 0:
+                    os.close(sink._fd)
         for number, kind in enumerate(kinds[:2]):
             found = called if kind == "Callback" else numbers_at(Path(folder, f"out-{number}"), kind)
             assert (sorted(found) if number in unordered else found) == list(range(1, last + 1))

@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flux.plan import Plan, Policy, Segment
-from flux.protocols.messages import Ack, Attach, Block, Data, View
+from flux.protocols.messages import Ack, Attach, Block, Data, HighestPosition, View
 from flux.site.config import ProcessConfig
 from flux.site.ingress.ingress_process import JOURNAL, IngressProcess
 from flux.site.ingress.sequence_journal import SequenceJournal
@@ -100,6 +100,10 @@ class Played(IngressProcess):
             self.acknowledge(site, copy.acked)
             at = {"sender": site, "view": self._incarnation, "edge": 0}
             self.shell.enqueue(Attach(**at, lane_id=self._incarnation, position=copy.upto, channels=EVERY_CHANNEL))
+        if self._incarnation > 1:
+            for node in first.nodes[1:]:
+                upto = self.copies[node].upto if node in self.copies else 0
+                self.shell.enqueue(HighestPosition(sender=node, view=self._incarnation, position=upto))
 
     def acknowledge(self, site: str, position: int) -> None:
         self.copies[site].acked = position

@@ -289,3 +289,30 @@ def test_watermarks_among_rows_are_given_again_and_the_last_is_known_after_it_wa
     journal.release(10)
     journal.close()
     assert SequenceJournal.open(tmp_path / "numbering").reached == {0: 300}
+
+
+def test_the_last_watermark_and_idle_sources_are_there_again_also_in_a_shortened_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flux.site.ingress.sequence_journal.SHORTEN_AT_BYTES", 0)
+    path = tmp_path / "numbering.journal"
+    journal = SequenceJournal.open(path)
+    journal.number(3, (1, 0), when=0.0, source=0, punctuations=((3, 20),), reached=20)
+    journal.number(4, (1, 0), when=0.0, source=1, reached=10)
+    journal.mark("watermark", 40, when=0.0, idle={0, 1})
+    journal.number(6, (2, 0), when=0.0, source=1)
+    for upto in (0, 4, 6):
+        journal.release(upto)
+        journal.close()
+        journal = SequenceJournal.open(path)
+        assert (journal.watermark, journal.idle) == (40, {0}), f"released up to {upto}"
+    journal.close()
+
+
+@pytest.mark.parametrize("position", range(9))
+def test_a_part_of_a_span_has_the_numbers_without_watermarks_that_it_had_in_the_whole(position: int) -> None:
+    whole = Span(after=0, upto=8, offset=None, when=0.0, punctuations=((3, 10), (6, 20)))
+    rows = dict(zip(whole.numbers().tolist(), range(whole.first_unmarked, whole.first_unmarked + 6), strict=True))
+    part = whole.slice_after(position)
+    found = zip(part.numbers().tolist(), range(part.first_unmarked, part.first_unmarked + part.rows), strict=True)
+    assert dict(found) == {sn: number for sn, number in rows.items() if sn > position}

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import flux
 from flux.plan import Plan, Policy
-from flux.protocols.messages import Ack, Attach, Block, Data, View
+from flux.protocols.messages import Ack, Attach, Block, Data, HighestPosition, View
 from flux.site.config import ProcessConfig
 from flux.site.ingress.ingress_process import IngressProcess
 from flux.sources import Source, SourceBatch, SourceContext, Table
@@ -105,6 +105,10 @@ class Played(IngressProcess):
                 self.acknowledge(site, edge, copy.acked[edge])
                 at = {"sender": site, "view": self._incarnation, "edge": edge, "position": copy.upto[edge]}
                 self.shell.enqueue(Attach(**at, lane_id=EDGES * self._incarnation + edge, channels=EVERY_CHANNEL))
+        if self._incarnation > 1:
+            for node in first.nodes[1:]:
+                upto = max(self.copies[node].upto.values()) if node in self.copies else 0
+                self.shell.enqueue(HighestPosition(sender=node, view=self._incarnation, position=upto))
 
     def acknowledge(self, site: str, edge: int, position: int) -> None:
         self.copies[site].acked[edge] = position

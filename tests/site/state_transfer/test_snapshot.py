@@ -19,7 +19,7 @@ import pytest
 import trio
 
 from flux.site.state_transfer import snapshot
-from flux.site.state_transfer.snapshot import Snapshot, Snapshotter
+from flux.site.state_transfer.snapshot import Snapshot, SnapshotLost, Snapshotter
 from flux.types.errors import OperatorError, StateError
 from flux.wire.transfer import Arrival
 from tests.runtime.waiting import is_gone, wait_until
@@ -140,17 +140,37 @@ def test_what_cannot_be_moved_is_named_by_a_fork_too() -> None:
         read(taken(large_and_then(threading.Lock)))
 
 
-def test_a_fork_that_is_killed_is_an_error_that_says_so() -> None:
-    with pytest.raises(StateError, match="ended with status -9"):
+def test_a_fork_that_is_killed_is_lost() -> None:
+    with pytest.raises(SnapshotLost, match="ended with status -9"):
         read(taken(large_and_then(lambda: os.kill(os.getpid(), signal.SIGKILL))))
 
 
-def test_a_fork_that_hangs_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_that_hangs_is_lost_and_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot, "_SILENT_MAX_S", 0.2)
     before = children()
-    with pytest.raises(StateError, match="state_in_memory = False"):
+    with pytest.raises(SnapshotLost, match="state_in_memory = False"):
         read(taken(large_and_then(lambda: time.sleep(PATIENCE_S))))
     assert children() == before
+
+
+@pytest.mark.parametrize(("dies", "forks"), [(True, 3), (False, 1)])
+def test_after_lost_forks_the_state_is_copied_in_place(monkeypatch: pytest.MonkeyPatch, dies: bool, forks: int) -> None:
+    monkeypatch.setattr(snapshot, "_SILENT_MAX_S", 0.2)
+    snapshots, here, lost = Snapshotter(), os.getpid(), 0
+
+    def end() -> Any:
+        if os.getpid() != here:
+            os.kill(os.getpid(), signal.SIGKILL if dies else signal.SIGSTOP)
+        return "whole"
+
+    while True:
+        try:
+            _, last = read(snapshots.take(large_and_then(end), "a test", may_fork=True))
+            break
+        except SnapshotLost as error:
+            lost += 1
+            snapshots.note_lost(error)
+    assert (last, lost) == ("whole", forks)
 
 
 def test_a_fork_that_nobody_wants_any_more_is_ended() -> None:

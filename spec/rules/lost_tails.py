@@ -1,0 +1,76 @@
+"""Removals of rules about journals that have lost their ends: no number gets a second meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ...protocols.controller import Controller
+from ...protocols.fh_cons import FhCons
+from ...protocols.ingress import Ingress
+from ...protocols.messages import Effect, HighestPosition, View
+from ...protocols.node import Node
+from .patch import Patch
+
+
+def number_without_asking(patch: Patch) -> None:
+    """A restarted ingress numbers rows from the end of its journal, whatever others have seen."""
+    own = Ingress.__init__
+
+    def init(ingress: Ingress, *arguments: Any) -> None:
+        own(ingress, *arguments)
+        ingress.knows_positions = True
+
+    patch.put(Ingress, "__init__", init)
+
+
+def ask_live_nodes_only(patch: Patch) -> None:
+    """A restarted ingress does not wait for an egress that is dead, and whose sink is ahead of all that is left."""
+
+    def adopt(ingress: Ingress, view: View) -> Iterator[Effect]:
+        if not ingress.knows_positions:
+            ingress.awaited = frozenset(node for node in view.nodes if view.alive(node) and node != ingress.name)
+        yield from ingress.serve(view)
+
+    patch.put(Ingress, "adopt", adopt)
+
+
+def count_positions_of_earlier_views(patch: Patch) -> None:
+    """A node is asked once, and may take rows of a dead node after that."""
+
+    def adopt(ingress: Ingress, view: View) -> Iterator[Effect]:
+        if not ingress.knows_positions:
+            asked = ingress.awaited if ingress.prod.view else frozenset(view.nodes)
+            ends = {node for stage, copies in enumerate(view.copies) if view.is_end(stage) for node in copies[0]}
+            ingress.awaited = asked & frozenset({*filter(view.alive, view.nodes), *ends} - {ingress.name})
+            ingress.knows_positions = not ingress.awaited
+        yield from ingress.serve(view)
+
+    def is_awaited(ingress: Ingress, message: HighestPosition) -> bool:
+        return message.sender in ingress.awaited
+
+    patch.put(Ingress, "adopt", adopt)
+    patch.put(Ingress, "is_awaited", is_awaited)
+    patch.put(Ingress, "is_not_needed", lambda ingress, message: message.sender not in ingress.awaited)
+
+
+def report_what_was_consumed(patch: Patch) -> None:
+    """A node reports the position that it has consumed, and not that of the rows it has received."""
+    patch.put(FhCons, "highest", property(lambda cons: cons.consumed))
+
+
+def number_views_on(patch: Patch) -> None:
+    """A restarted controller numbers views from the last one in its journal, and nodes compare only numbers."""
+    own = Controller.__init__
+    patch.put(Controller, "__init__", lambda controller, view, at_once=1, _=1: own(controller, view, at_once))
+    patch.put(Node, "follows", lambda node, view: _is_next(node, view) and view.alive(node.name))
+    patch.put(Node, "follows_another", lambda node, view: False)
+
+
+def _is_next(node: Node, view: View) -> bool:
+    return view.number > 0 if node.view is None else view.number == node.number + 1
+
+
+def accept_a_view_that_follows_another(patch: Patch) -> None:
+    """A node takes any view with a higher number than its own."""
+    patch.put(Node, "follows", lambda node, view: view.number > node.number and view.alive(node.name))

@@ -1,0 +1,148 @@
+"""Lookup against a plain dict: the last row of each key before each row, however batches are cut and moved."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import flux
+from flux.exchange.sides import widened_names
+from flux.model.batch import Batch
+from flux.model.operator import OperatorStep
+from flux.operators import Lookup
+from flux.operators.join_spec import lookup_spec
+from flux.types.errors import PlanError
+from flux.types.hashing import partition_of
+from tests.operators.feeding import PARTITIONS, cuts, moved, opened, tuples
+from tests.runtime.through_kills import through_kills
+
+LEFT = pa.schema([("k", pa.string()), ("v", pa.int64())])
+RIGHT = pa.schema([("id", pa.string()), ("v", pa.float64()), ("name", pa.string())])
+KEYS = st.sampled_from(["a", "b", "", None])
+NAMES = st.none() | st.sampled_from(["x", "y"])
+EVENTS = st.lists(st.tuples(st.integers(0, 1), KEYS, st.sampled_from([0.5, math.nan]), NAMES), max_size=50)
+Event = tuple[int, Any, float, Any]  # Side, key, and a row of the table.
+
+
+def plain(events: Sequence[Event], how: str) -> list[tuple[int, tuple[Any, ...]]]:
+    table: dict[Any, tuple[Any, Any]] = {}
+    found: list[tuple[int, tuple[Any, ...]]] = []
+    for sn, (side, key, value, name) in enumerate(events):
+        if side and key is not None:
+            table[key] = value, name
+        elif not side and (how == "left" or key in table):
+            found.append((sn, (key, sn, *table.get(key, (None, None)))))
+    return found
+
+
+def batch_of(events: Sequence[Event], first_sn: int) -> Batch:
+    columns: list[Any] = [pa.array([event[0] for event in events], pa.uint8())]
+    columns += [pa.array([None if side else key for side, key, *_ in events], pa.string())]
+    columns += [pa.array([None if event[0] else first_sn + n for n, event in enumerate(events)], pa.int64())]
+    for i, field in enumerate(RIGHT, 1):
+        columns.append(pa.array([event[i] if event[0] else None for event in events], field.type))
+    arrow = pa.RecordBatch.from_arrays(columns, names=widened_names((LEFT, RIGHT)))
+    keys = pa.array([event[1] for event in events], pa.string())
+    return Batch(arrow, np.arange(first_sn, first_sn + len(events)), None, partition_of([keys], PARTITIONS))
+
+
+@settings(max_examples=60, deadline=None)
+@given(EVENTS, st.sampled_from(["left", "inner"]), st.data())
+def test_each_row_finds_the_last_row_of_its_key(events: list[Event], how: str, data: st.DataObject) -> None:
+    spec = lookup_spec(LEFT, RIGHT, {"k": "id"}, "_right", how)
+    step = OperatorStep(Lookup, {"joined": spec}, "Lookup", spec.ours, PARTITIONS, 0, spec.output)
+    sites, at = [opened(step, [0, 1]), opened(step, [2, 3])], {0: 0, 1: 0, 2: 1, 3: 1}
+    moves = data.draw(st.lists(st.integers(0, PARTITIONS - 1), max_size=8))
+    found: list[tuple[int, tuple[Any, ...]]] = []
+    for i, (start, stop) in enumerate(data.draw(cuts(len(events)))):
+        whole = batch_of(events[start:stop], start)
+        for number, site in enumerate(sites):
+            here = np.flatnonzero([at[int(pid)] == number for pid in whole.partition])
+            out = site.process(whole.take(here)) if len(here) else None
+            found += [] if out is None else zip(out.sn.tolist(), tuples(out), strict=True)
+        if i < len(moves):
+            pid = moves[i]
+            old, at[pid] = at[pid], 1 - at[pid]
+            moved(sites[old], sites[at[pid]], pid)
+    assert repr(sorted(found, key=lambda entry: entry[0])) == repr(plain(events, how))
+    assert spec.output.names == ["k", "v", "v_right", "name"]
+
+
+@settings(max_examples=30, deadline=None)
+@given(EVENTS, st.sampled_from(["left", "inner"]))
+def test_a_table_of_the_plan_is_looked_up_without_an_exchange(events: list[Event], how: str) -> None:
+    table = list({key: {"id": key, "v": v, "name": name} for _, key, v, name in events[::2]}.values())
+    rows = [{"k": key, "v": n} for n, (_, key, *_) in enumerate(events)]
+    flow = flux.Dataflow("table")
+    source = flow.source(flux.sources.Table(pa.Table.from_pylist(rows, LEFT)))
+    made = source.lookup(pa.Table.from_pylist(table, RIGHT), on={"k": "id"}, how=how)
+    assert made._schema == lookup_spec(LEFT, RIGHT, {"k": "id"}, "_right", how).output
+    factory = made._tails[0].step.factory  # type: ignore[union-attr]
+    hosted = opened(OperatorStep(factory, {}, "lookup", (), 1, 0, made._schema), [0])
+    before: list[Event] = [(1, row["id"], row["v"], row["name"]) for row in table]
+    batch = Batch(pa.RecordBatch.from_pylist(rows, LEFT), np.arange(len(rows)), None, np.zeros(len(rows), np.uint16))
+    expected = plain(before + [(0, row["k"], 0.0, None) for row in rows], how)
+    found = tuples(hosted.process(batch)) if rows else []
+    assert repr(found) == repr([(k, n - len(before), *rest) for _, (k, n, *rest) in expected])
+
+
+def is_table(batch: Any) -> Any:
+    return batch["number"] % 5 == 0
+
+
+def is_event(batch: Any) -> Any:
+    return batch["number"] % 5 != 0
+
+
+def looked_up(source: flux.sources.Source) -> flux.Dataflow:
+    flow = flux.Dataflow("lookups")
+    rows = flow.source(source)
+    table = rows.filter(is_table, batch=True).select("k", set_by="number")
+    events = rows.filter(is_event, batch=True)
+    events.lookup(table, on="k", partitions=4).sink(flux.sinks.Collect())
+    events.lookup([{"k": n, "square": n * n} for n in range(9)], on="k", how="inner").sink(flux.sinks.Collect())
+    return flow
+
+
+def test_a_table_that_changes_is_the_same_though_two_sites_die(tmp_path: Path) -> None:
+    number = np.arange(1_200)
+    key = pa.array(np.random.default_rng(1).integers(0, 12, 1_200), mask=number % 11 == 0)
+    rows = pa.table({"number": number, "k": key})
+    report = through_kills(looked_up, rows, tmp_path, (1, 0, 7, 60, 0, 200, 31))
+    table: dict[Any, int] = {}
+    expected = []
+    for n, k in enumerate(key.to_pylist()):
+        if n % 5 == 0 and k is not None:
+            table[k] = n
+        elif n % 5:
+            expected.append({"number": n, "k": k, "set_by": table.get(k)})
+    assert report.tables[0].to_pylist() == expected
+    squares = [{**row, "square": row["k"] ** 2} for row in expected if row["k"] is not None and row["k"] < 9]
+    assert [{**row, "set_by": None} for row in report.tables[1].to_pylist()] == [
+        {"number": row["number"], "k": row["k"], "square": row["square"], "set_by": None} for row in squares
+    ]
+
+
+@pytest.mark.parametrize(
+    ("table", "parameters", "says"),
+    [
+        ([{"k": 1, "w": 1}, {"k": 1, "w": 2}], {}, "the table has 2 rows with k 1; a key has one row"),
+        ([{"k": "a"}], {}, "'k' is int64 here and 'k' is string there"),
+        ([{"id": 1}], {}, r"lookup\(on=...\): the other stream has no column 'k'"),
+        ([{"k": 1}], {"how": "outer"}, "how"),
+        (iter([pa.table({"k": [1]})]), {}, "got an iterator"),
+        (5, {}, "Table"),
+    ],
+)
+def test_an_invalid_lookup_is_refused_with_the_plan(table: Any, parameters: dict[str, Any], says: str) -> None:
+    rows = flux.Dataflow("invalid").source(flux.sources.Table([{"k": 1, "v": 2}]))
+    with pytest.raises(PlanError, match=says):
+        rows.lookup(table, on="k", **parameters)
