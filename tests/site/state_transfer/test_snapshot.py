@@ -155,7 +155,8 @@ def test_a_fork_that_hangs_is_lost_and_says_what_to_do(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(("dies", "forks"), [(True, 3), (False, 1)])
 def test_after_lost_forks_the_state_is_copied_in_place(monkeypatch: pytest.MonkeyPatch, dies: bool, forks: int) -> None:
-    monkeypatch.setattr(snapshot, "_SILENT_MAX_S", 0.2)
+    if not dies:  # On a busy machine a fork that dies soon may have been silent as long.
+        monkeypatch.setattr(snapshot, "_SILENT_MAX_S", 0.2)
     snapshots, here, lost = Snapshotter(), os.getpid(), 0
 
     def end() -> Any:
