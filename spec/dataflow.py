@@ -70,7 +70,8 @@ class Scenario:
     messages, which may overtake it. `transfer_rows_max` bounds what is kept for a site with a state transfer in
     flight, if that is not `bound_rows`; `step` bounds how far one step takes an operator. Each of the `sinks` is a
     stage of its own after all others, and the egress serves them all. With `lost_tails`, an ingress that is started
-    again finds nothing in its journal that was not released, and a controller not the last view.
+    again finds nothing in its journal that was not released, and a controller not the last view. With `lost_sinks`,
+    the journal of a sink has lost the last position that it had acknowledged, and the sink still has its row.
     """
 
     sites: int
@@ -92,6 +93,7 @@ class Scenario:
     step: int | None = None
     sinks: int = 1
     lost_tails: bool = False
+    lost_sinks: bool = False
 
     # Whether equal states are the same in every respect, so that what follows from one is known of the other.
     knows_states: ClassVar[bool] = True

@@ -23,6 +23,7 @@ from typing import Any
 
 from ..protocols.egress import Egress
 from ..protocols.ingress import Ingress
+from ..protocols.inspection import buffers
 from ..protocols.machine import Fenced, Refused
 from ..protocols.messages import (
     Ack,
@@ -229,6 +230,11 @@ class SimulatedProcess:
         for check in self.watch.answered:
             check(self, stage)
         return out
+
+    def floors_of(self, consumer: str, stage: int) -> list[int]:
+        """What a copy of `stage` on `consumer` has acknowledged to the buffers here."""
+        dests = {(edge, consumer) for edge, (_, to) in enumerate(self.scenario.plan.edges) if to == stage}
+        return [buffer.floors[dest] for buffer in buffers(self.node) for dest in dests & buffer.floors.keys()]
 
     def clone(self) -> SimulatedProcess:
         """An independent copy; the scenario and the checkers are shared."""

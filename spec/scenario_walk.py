@@ -65,6 +65,8 @@ WORLDS: dict[str, Scenario] = {
     "lost tails": replace(_PAIR, restarts=1, bound_rows=10, lost_tails=True),
     "lost tails, restarts and a crash": replace(_PAIRS, restarts=2, crashes=1, lost_tails=True),
     "lost tails, two restarts": replace(_PAIR, batches=((1,),), restarts=2, crashes=1, bound_rows=10, lost_tails=True),
+    # The journal of a sink has: rows that are in the sink must not go there again.
+    "lost sinks": replace(_PAIR, edges=((0, 1), (1, 2), (1, 3)), sinks=2, restarts=1, bound_rows=10, lost_sinks=True),
     "restarts and a move": replace(_SPARE, moves=(_move(1, 0, 0, 3),), restarts=1, crashes=1),
     "a suspicion of the last copy": replace(_PAIR, crashes=1, suspicions=1),
     "a suspicion of a last copy in transfer": replace(_PAIR, sites=4, crashes=2, suspicions=1),

@@ -76,6 +76,7 @@ def scenario_of(rng: random.Random, scale: int = 1) -> Scenario:
         unordered=_unordered(random.Random(str(values)), len(partitions)),
         chunks=random.Random(f"chunks {values}").random() < 0.5,
         lost_tails=random.Random(f"tails {values}").random() < 0.2,
+        lost_sinks=random.Random(f"sinks {values}").random() < 0.2,
     )
 
 

@@ -78,6 +78,7 @@ class World:
         self.lost: tuple[tuple[int, int], ...] = ()
         self.views_lost = False  # The journal of views has lost its end: a run that notices it
         self.ended_early = False  # has ended with an error.
+        self.sinks_lost = False  # The same of the journal of a sink.
         self.steps = 0
         self.trace: list[str] | None = [] if record else None
         self.links: dict[tuple[str, str], deque[Any]] = {}
@@ -119,7 +120,7 @@ class World:
         try:
             self._doing[kind](name, detail)
         except Refused as error:
-            if self.views_lost:
+            if self.views_lost or self.sinks_lost:
                 self._end(str(error))
                 return
             raise Violated(f"no refusal between correct nodes: {error}") from error
@@ -257,6 +258,8 @@ class World:
         if name != CONTROLLER:
             role, _, incarnation = name.partition(".")
             again = f"{role}.{int(incarnation or 1) + 1}"
+            if role == EGRESS and self.scenario.lost_sinks:
+                self._lose_position(self.processes[name])
             self._start(SimulatedProcess(self.scenario, again, self.watch, self.processes[name]))
             return
         if not self.choices and self._is_not_missed():
@@ -279,6 +282,15 @@ class World:
         for a, b in sorted(map(sorted, self.cut)):
             if self._both_go_on(a, b) and ("heal", a, b) not in self._places:
                 self._enable(("report", a, b))
+
+    def _lose_position(self, egress: SimulatedProcess) -> None:
+        """Cut the last position off the journal of a sink, if all producers have the acknowledgement of it."""
+        for (stage, _), through in egress.through.items():
+            floors = [floor for process in self.live() for floor in process.floors_of(egress.name, stage)]
+            if floors and min(floors) >= through > 0:
+                self.sinks_lost = True
+                egress.through = {**egress.through, (stage, 0): through - 1}
+                return
 
     def _number_from(self, last: View) -> int:
         """Return a number above all that any controller may have given; a real one takes the time of day."""

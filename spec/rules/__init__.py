@@ -456,7 +456,6 @@ RULES: tuple[ProtocolRule, ...] = (
         "A sink is not given what it is known to have",
         "What an egress acknowledges is durable at its sink, and producers keep that position for the process that is "
         "started after it. If that one asks for less, the journal of its sink has lost its end, and the run ends.",
-        argument="No simulated sink has a journal that loses its end: what is in a sink is its position. Real ones "
-        "do, in tests/runtime/test_lost_tails.py.",
+        (Removal(lost_tails.forget_what_a_sink_has, "lost sinks", 121),),
     ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ...protocols.buffer import Buffer
 from ...protocols.controller import Controller
 from ...protocols.fh_cons import FhCons
 from ...protocols.ingress import Ingress
@@ -69,6 +70,12 @@ def number_views_on(patch: Patch) -> None:
 
 def _is_next(node: Node, view: View) -> bool:
     return view.number > 0 if node.view is None else view.number == node.number + 1
+
+
+def forget_what_a_sink_has(patch: Patch) -> None:
+    """Producers do not keep the position of an egress that is dead: the next one is given what it asks for."""
+    own = Buffer.entitle
+    patch.put(Buffer, "entitle", lambda buffer, dest, last=None: own(buffer, dest))
 
 
 def accept_a_view_that_follows_another(patch: Patch) -> None:
