@@ -227,7 +227,9 @@ class DecimalSums(Accumulator):
         low = (parts[1] << _LOW_BITS) + parts[0]
         sign = low >> 63
         fits = (parts[3] == sign) & (parts[2] == sign & _LOW_MASK)
-        return np.where(fits, low, sum(part * 2.0 ** (i * _LOW_BITS) for i, part in enumerate(parts)))
+        # The upper half first: the parts of a small negative sum are large, and cancel each other.
+        upper, lower = (parts[i + 1] * 2.0**_LOW_BITS + parts[i] for i in (2, 0))
+        return np.where(fits, low, upper * 2.0 ** (2 * _LOW_BITS) + lower)
 
 
 class Extremes(Accumulator):

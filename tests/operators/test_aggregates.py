@@ -135,6 +135,15 @@ def test_sums_of_decimals_reach_the_last_of_38_digits_on_both_sides() -> None:
         assert [row[1] for _, row in played(step, Timeline.of(rows, ("k",), None))[0]] == [digits[0], sign * most]
 
 
+@pytest.mark.parametrize("digits", [2**63, 2**63 + 1, 2**63 + 922337024, 2**64 - 1, 2**64 + 1, 2**96, 10**37])
+def test_a_mean_of_decimals_beyond_64_bits_is_right_on_both_sides(digits: int) -> None:
+    for sign in (1, -1):
+        rows = pa.record_batch({"k": [1], "x": pa.array([Decimal(sign * digits)], pa.decimal128(38))})
+        step = step_of(GroupBy, rows.schema, ("k",), aggregates={"m": ("avg", "x")})
+        [(_, row)], _ = played(step, Timeline.of(rows, ("k",), None))
+        assert math.isclose(row[1], sign * digits, rel_tol=1e-15)
+
+
 @pytest.mark.parametrize(
     ("aggregate", "kind", "text"),
     [
