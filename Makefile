@@ -1,6 +1,8 @@
 # The two commands: `make demo` shows Flux at work, `make test` proves it. Both make .venv first.
 PYTHON ?= python3
 BIN := .venv/bin
+# The tests start thousands of processes: each would compile every module anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: venv demo test test-all coverage lint types format bench matrix soak steady clean fuzz docs
 
