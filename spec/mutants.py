@@ -55,18 +55,29 @@ def folder() -> Path:
 def mutants(module: str) -> Iterator[Mutant]:
     """Every mutant of a module, in the order of its functions."""
     text = (folder() / f"{module}.py").read_text()
+    for name, place, change in _named_changes(module, text):
+        mutated = ast.parse(text)
+        change(next(islice(ast.walk(mutated), place, None)))
+        ast.fix_missing_locations(mutated)
+        yield Mutant(name, module, ast.unparse(mutated))
+
+
+def names(module: str) -> list[str]:
+    """The names of the mutants of a module; they need not be made for that."""
+    return [name for name, _, _ in _named_changes(module, (folder() / f"{module}.py").read_text())]
+
+
+def _named_changes(module: str, text: str) -> Iterator[tuple[str, int, Change]]:
+    """Each mutation: its name, the index of its place in a walk through the tree, and the change."""
     tree = ast.parse(text)
     places = {id(node): index for index, node in enumerate(ast.walk(tree))}
     seen: Counter[str] = Counter()
     for where, place, what, change in _changes(tree):
-        mutated = ast.parse(text)
-        change(next(islice(ast.walk(mutated), places[id(place)], None)))
-        ast.fix_missing_locations(mutated)
         name = f"{module}.{where}: {what}"
         seen[name] += 1
         if seen[name] > 1:
             name += f" ({seen[name]})"
-        yield Mutant(name, module, ast.unparse(mutated))
+        yield name, places[id(place)], change
 
 
 def _changes(tree: ast.Module) -> Iterator[tuple[str, ast.AST, str, Change]]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 
 from flux.commands.main import main
 from flux.protocols.buffer import Buffer
+from flux.spec import check
 from flux.spec.check import DEEP, DEEP_WALKS, QUICK, QUICK_WALKS, QUICK_WANDERS, CheckPart
 from flux.spec.scenario_walk import WORLDS
 
@@ -28,6 +30,9 @@ def test_what_it_finds_is_told_and_ends_the_command_with_1(
 ) -> None:
     # Given a buffer that never lets anything go, when it is checked, then a story and seeds to replay are given.
     monkeypatch.setattr(Buffer, "_release", lambda buffer: None)
+    some = {"QUICK": dict(islice(QUICK.items(), 1)), "QUICK_WALKS": 25, "QUICK_WANDERS": 1, "QUICK_PROBES": 1}
+    for name, value in some.items():
+        monkeypatch.setattr(check, name, value)
     assert main(["spec", "check", "--seed", "7"]) == 1
     out = capsys.readouterr().out
     assert "=> buffers drain" in out
