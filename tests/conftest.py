@@ -11,6 +11,7 @@ import pytest
 from hypothesis import settings
 
 DEADLINE_S = 60
+EVERY_DAY = "not gauntlet and not long"  # As setup.cfg has it.
 
 # How long an example takes says something about the machine and nothing about the code.
 settings.register_profile("flux", deadline=None)
@@ -23,6 +24,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write what happens into tests/interactions/*.txt instead of comparing; review the diff",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # A test that is named is run, also if it is one of `make test-all`.
+    if config.option.markexpr == EVERY_DAY and any("::" in argument for argument in config.args):
+        config.option.markexpr = ""
 
 
 @pytest.fixture

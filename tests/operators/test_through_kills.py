@@ -157,7 +157,7 @@ def expected(rows: pa.Table) -> tuple[dict[str, list[Row]], int]:
     return told, late + 2 * batch.below_watermark() + batch.late_over_all(SIZE_MS, OFFSET_MS)
 
 
-@pytest.mark.parametrize("keys", KEYS)
+@pytest.mark.parametrize("keys", ["few keys", *(pytest.param(k, marks=pytest.mark.long) for k in list(KEYS)[1:])])
 def test_every_operator_tells_what_duckdb_does_though_two_sites_die(keys: str, tmp_path: Path) -> None:
     rows = arrivals(keys)
     told, late = expected(rows)

@@ -71,7 +71,9 @@ def check(report: flux.Report, path: Path, united: flux.sinks.Collect, counted: 
     assert report.inputs == len(ORDERS) + len(CLICKS)
 
 
-@pytest.mark.parametrize("victim", ["site-2", "ingress", "egress", "controller"])
+@pytest.mark.parametrize(
+    "victim", ["site-2", "egress", *(pytest.param(end, marks=pytest.mark.long) for end in ("ingress", "controller"))]
+)
 def test_whatever_dies_every_sink_of_a_graph_has_each_row_once(victim: str, tmp_path: Path) -> None:
     flow, united, counted = shop(tmp_path / "pairs.jsonl", rate=600)
     with flow.start(sites=3, standby=1) as run:

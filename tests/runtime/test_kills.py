@@ -84,7 +84,9 @@ def rebuilt(run: flux.run.Run, site: str) -> None:
     assert is_whole(run._driver.run_state), f"the run ended before the copies of {site} were rebuilt"
 
 
-@pytest.mark.parametrize("second", ["site-2", "site-3", "site-4"])
+@pytest.mark.parametrize(
+    "second", ["site-2", *(pytest.param(site, marks=pytest.mark.long) for site in ("site-3", "site-4"))]
+)
 def test_when_lost_copies_are_rebuilt_another_site_may_die(
     packets: list[pa.RecordBatch], expected: pa.Table, second: str, tmp_path: Path
 ) -> None:

@@ -78,6 +78,7 @@ def test_each_kind_is_killed_and_started_again_by_its_supervisor_and_the_output_
     assert processes.call("controller", *calls["controller"]).wait(DEADLINE_S) == 0
 
 
+@pytest.mark.long
 def test_a_controller_without_its_journal_leads_another_run_and_harms_none(
     processes: Processes, tmp_path: Path
 ) -> None:
@@ -162,6 +163,7 @@ def test_commands_ask_the_controller(processes: Processes, capsys: pytest.Captur
         assert processes.running[victim].wait(DEADLINE_S) == -signal.SIGKILL
 
 
+@pytest.mark.long
 @needs_ipv6
 def test_processes_find_each_other_by_ipv6(processes: Processes, tmp_path: Path) -> None:
     processes.controller = f"[::1]:{processes.port}"

@@ -77,6 +77,7 @@ def test_top_goes_on_when_the_controller_is_back_and_ends_with_the_run(
     assert "the source has ended, and all output is durable" in top.text
 
 
+@pytest.mark.long
 def test_top_says_why_a_run_has_failed(processes: Processes, top: Top) -> None:
     top.await_screen("site-2")
     for name in ("site-a", "site-b", "site-c"):

@@ -78,6 +78,7 @@ def test_in_a_remote_run(processes: Processes, tmp_path: Path) -> None:
     assert_exact(tmp_path)
 
 
+@pytest.mark.long
 def test_who_comes_while_the_last_one_may_wake_up_is_refused_and_harms_nothing(
     processes: Processes, tmp_path: Path
 ) -> None:

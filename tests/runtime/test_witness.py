@@ -70,6 +70,7 @@ def test_a_row_that_kills_each_site_that_works_on_it_is_named(processes: Process
     assert "with a status that its supervisor knows" in said and "Take the rows out of the source" in said
 
 
+@pytest.mark.long
 def test_in_a_container_the_row_is_named_too(tmp_path: Path, processes: Processes) -> None:
     if not may_make_namespaces():
         pytest.skip("this user may not make namespaces of processes")
