@@ -46,7 +46,8 @@ from ..types.errors import DataLost, FluxError
 from ..wire import frames, membership, reports
 from ..wire.connections import let_in
 from ..wire.link import Link, accept_loop
-from .divergence import Divergence
+from .copy_comparison import CopyComparison
+from .divergence import Difference
 from .drain import is_empty, moves_off
 from .driver_access import DriverAccess, DriverInProgram
 from .failure_detector import LOOK_EVERY_S, FailureDetector
@@ -80,7 +81,7 @@ class ControllerProcess:
         self._detector = FailureDetector()
         self._suspicions = LinkSuspicions()
         self._draining: set[str] = set()
-        self._divergence = Divergence(config.plan)
+        self._comparison = CopyComparison(config.plan, self._connected_sites, self._send_to)
         self._crashes = crash_points.watch(CONTROLLER, self._flush)
         self._unusable: FluxError | None = None
         try:
@@ -190,6 +191,8 @@ class ControllerProcess:
                 self._views.record_seen(link.peer, number)
             case membership.EmittedDigests():
                 self._compare(link.peer, message)
+            case membership.FinalDigests() | membership.RowWords() | membership.RowTexts():
+                self._comparison.answer(link.peer, message)
             case membership.CodeStuck(text=text):
                 self._report(reports.ProcessStuck(node=link.peer, text=text))
             case membership.PeerUnreachable(peer=peer):
@@ -201,11 +204,23 @@ class ControllerProcess:
 
     def _compare(self, node: str, emitted: membership.EmittedDigests) -> None:
         """Report an operator whose copies emit different rows."""
-        if emitted.stage not in self.config.plan.stages or len(emitted.partitions) != len(emitted.digests):
-            raise frames.BadFrame(f"expected a digest for each partition of a stage, got {emitted!r:.200}")
-        place = emitted.stage, emitted.position, emitted.partitions, emitted.digests
-        if error := self._divergence.compare(node, *place):
-            self._report(reports.ProcessFailed(node=CONTROLLER, error=error.to_dict()))
+        if difference := self._comparison.compare(node, emitted):
+            self._nursery.start_soon(self._report_difference, difference)
+
+    async def _report_difference(self, difference: Difference) -> None:
+        error = await self._comparison.error_of(difference)
+        self._report(reports.ProcessFailed(node=CONTROLLER, error=error.to_dict()))
+
+    async def _compare_at_end(self) -> None:
+        error = await self._comparison.compare_at_end()
+        self._report(reports.CopiesCompared(error=None if error is None else error.to_dict()))
+
+    def _connected_sites(self) -> list[str]:
+        return [site for site in self._sites() if site in self._links]
+
+    def _send_to(self, node: str, message: membership.FromController) -> None:
+        if node in self._links:
+            self._links[node].send(membership.membership_frame(message))
 
     def _suspect_link(self, a: str, b: str) -> None:
         """Node `a` cannot reach `b`: if `b` reports the same, neither has died, and one of them has to go."""
@@ -313,10 +328,7 @@ class ControllerProcess:
             link.flush()
 
     def _send_view(self, node: str, view: View) -> None:
-        if node in self._links:
-            self._links[node].send(
-                membership.membership_frame(membership.NewView(view=view, addresses=self._views.addresses))
-            )
+        self._send_to(node, membership.NewView(view=view, addresses=self._views.addresses))
 
     def _drain(self) -> None:
         view = self.machine.view
@@ -383,6 +395,8 @@ class ControllerProcess:
                         self._step(Closed(node=node))
                 case reports.DrainSite(site=site):
                     self.drain(site)
+                case reports.CompareCopies():
+                    self._nursery.start_soon(self._compare_at_end)
                 case reports.StopProcess(status=status):
                     self._report(reports.ProcessStopped())
                     await self.reports.drain()

@@ -54,3 +54,10 @@ class SiteEmpty(DriverAction):
 @dataclass(frozen=True, slots=True)
 class StreamEnded(DriverAction):
     """Every sink has the end of the stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonDone(DriverAction):
+    """All copies were compared after the end of the stream; `error` if two had emitted different rows."""
+
+    error: Exception | None

@@ -11,10 +11,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ..controller.divergence import Divergence
 from ..plan import Plan
 from ..plan.plan import CONTROLLER, EGRESS, INGRESS
-from ..types.errors import DataLost, FluxError, OperatorError, from_dict
+from ..types.errors import DataLost, FluxError, from_dict
 from ..wire import reports
 from ..wire.frames import BadFrame, format_value
 from . import actions
@@ -68,6 +67,7 @@ _ROLES: dict[type[reports.Report], str] = {
     reports.ProcessStuck: CONTROLLER,
     reports.NodeDead: CONTROLLER,
     reports.SiteDrained: CONTROLLER,
+    reports.CopiesCompared: CONTROLLER,
 }
 
 
@@ -97,12 +97,10 @@ class RunState:
     changes: list[tuple[float, str]] = field(default_factory=list)  # Of which sites there are, as the user wanted.
     dropped_rows: DroppedRows = field(default_factory=DroppedRows)
     stopped: set[str] = field(default_factory=set)  # Nodes that have ended as commanded.
-    diverged: OperatorError | None = None  # Two copies had emitted different rows when the run ended.
+    compared: bool = False  # Whether the controller has compared the copies at the end of the stream.
+    diverged: FluxError | None = None  # Two copies had emitted different rows when the run ended.
     deaths: list[Process] = field(default_factory=list)  # In the order in which they were noticed.
     declared: list[Process] = field(default_factory=list)  # Declared dead while the process was there.
-
-    def __post_init__(self) -> None:
-        self._divergence = Divergence(self.plan)
 
     def apply(self, report: reports.Report, node: str, now: float) -> list[actions.DriverAction]:
         """Take in a report of `node`; return what is to be done. A report that is repeated changes nothing.
@@ -139,8 +137,12 @@ class RunState:
                 return [actions.SiteEmpty(report.site)]
             case reports.ProcessFailed():
                 return [actions.EndRun(_error_in(report.error))]
+            case reports.CopiesCompared():
+                error = None if report.error is None else _error_in(report.error)
+                self.compared, self.diverged = True, error
+                return [actions.ComparisonDone(error)]
             case reports.ProcessStopped():
-                self._apply_stopped(report, node)
+                self.stopped.add(node)
             case reports.RowsSkipped() | reports.RowsShed() | reports.RowsLate():
                 return [actions.WriteLog(logging.WARNING, node, text) for text in self.dropped_rows.apply(report)]
             case reports.LogLine():
@@ -204,15 +206,6 @@ class RunState:
         self.recent_transfers.append(transfer)
         self.last_transfers.append(transfer)
 
-    def _apply_stopped(self, report: reports.ProcessStopped, node: str) -> None:
-        """At the end all copies of a partition must have emitted the same."""
-        self.stopped.add(node)
-        for each in report.digests:
-            if each.stage not in self.plan.stages or len(each.partitions) != len(each.digests):
-                raise BadFrame(f"expected a digest for each partition of a stage, got {each!r:.200}")
-            place = each.stage, each.position, each.partitions, each.digests
-            self.diverged = self._divergence.compare(node, *place) or self.diverged
-
     @property
     def has_inputs_of_outputs(self) -> bool:
         """Whether the ingress has reported all input that the output stems from: it reports less often than the egress.
@@ -227,7 +220,7 @@ class RunState:
 
     @property
     def failure(self) -> BaseException | None:
-        """Why the run has failed. That copies differ may only be known when all have ended."""
+        """Why the run has failed. That copies differ may only be known after the end of the stream."""
         return self.error or (self.diverged if self.ended else None)
 
     def safe(self, error: BaseException) -> BaseException:

@@ -10,6 +10,7 @@ from ..protocols.messages import Consume, Effect, State
 from ..protocols.node import Node
 from ..wire.frames import BadFrame
 from ..wire.link import Link
+from ..wire.membership import FromController, FromNode
 from ..wire.reports import Command, ProcessStopped
 from ..wire.transfer import StateChunk
 
@@ -40,6 +41,10 @@ class Role(Protocol):
     def on_command(self, command: Command) -> None:
         """Obey a command of the driver that only this role knows."""
         return None
+
+    def answer(self, request: FromController) -> FromNode:
+        """Return the answer to a question of the controller."""
+        raise BadFrame(f"{type(self).__name__} holds no partitions that could be compared: {request!r}")
 
     def repeat_reports(self) -> None:
         """Report again what a driver that was started again must know."""

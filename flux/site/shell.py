@@ -289,7 +289,9 @@ class Shell:
             message = read_from_controller(frame[0])
             if isinstance(message, Dismissed):
                 self.end_as_dead(message.why)
-            assert isinstance(message, NewView)
+            if not isinstance(message, NewView):
+                link.send(membership_frame(self.role.answer(message)))
+                continue
             self.peers.link_up(message.view, message.addresses)
             self.enqueue(message.view)
             # It is in the inbox before the next handshake: no controller will be asked for it again (rule 33).

@@ -23,14 +23,27 @@ from ..protocols.messages import Consume, Consumed, Drop, Effect, Install, State
 from ..protocols.node import Node
 from ..protocols.pooler import Pooler
 from ..wire.codec import Word
+from ..wire.frames import BadFrame
 from ..wire.link import Link
-from ..wire.membership import EmittedDigests, membership_frame
-from ..wire.reports import FinalDigests, ProcessStopped, RowsLate, StateInstalled
+from ..wire.membership import (
+    EmittedDigests,
+    FinalDigests,
+    FinalDigestsWanted,
+    FromController,
+    FromNode,
+    RowTexts,
+    RowTextsWanted,
+    RowWords,
+    RowWordsWanted,
+    membership_frame,
+)
+from ..wire.reports import ProcessStopped, RowsLate, StateInstalled
 from ..wire.state_types import StateTypes
 from ..wire.transfer import StateChunk
 from .config import ProcessConfig
 from .crash_note import SUFFIX, CrashNote, Job, note_in
 from .digests import Digests, Skips
+from .emitted_rows import EmittedRows
 from .role import Role
 from .shell import Shell, is_out_of_memory
 from .spill import TRANSFER_POOLS_MAX
@@ -55,6 +68,8 @@ class Worker(Role):
         self._inputs = {stage: self.shell.input_of(stage) for stage in stages}
         self._outputs = {stage: plan.output_edges(stage) for stage in stages}
         self._digests = {stage: Digests(plan.partitions(stage)) for stage in stages}
+        paired = [stage for stage in stages if plan.segment(stage).copies > 1]
+        self._emitted = {stage: EmittedRows(plan.segment(stage).ordered) for stage in paired}
         self._crash_note = CrashNote(note or note_in(config.directory / f"{name}{SUFFIX}"))
         self._checks: dict[int, StateCheck] = {}
         self._installer = CopyInstaller()
@@ -85,15 +100,27 @@ class Worker(Role):
                     step.close()
                 except Exception as error:
                     self.shell.log(f"closing {step.step.name}: {error}")
-        return ProcessStopped(digests=tuple(self._final_digests()))
+        return ProcessStopped()
 
-    def _final_digests(self) -> list[FinalDigests]:
+    def answer(self, request: FromController) -> FromNode:
+        match request:
+            case FinalDigestsWanted():
+                return FinalDigests(digests=tuple(self._final_digests()))
+            case RowWordsWanted(stage=stage, partition=partition) if stage in self._emitted:
+                after, words = self._emitted[stage].words(partition, request.after, request.upto)
+                return RowWords(after=after, words=tuple(words))
+            case RowTextsWanted(stage=stage, partition=partition) if stage in self._emitted:
+                return RowTexts(texts=tuple(self._emitted[stage].texts(partition, request.numbers)))
+            case _:
+                raise BadFrame(f"expected a question about a stage with copies, got {request!r}")
+
+    def _final_digests(self) -> list[EmittedDigests]:
         """Return the position of each cohort and its digests: at the end of a run all copies are at one position."""
         final = []
         for stage, cohort in cohorts(self.shell.node):
             held = tuple(sorted(cohort.partitions))
             digests = tuple(Word(self._digests[stage].get(p)) for p in held)
-            final.append(FinalDigests(stage=stage, position=cohort.consumed, partitions=held, digests=digests))
+            final.append(EmittedDigests(stage=stage, position=cohort.consumed, partitions=held, digests=digests))
         return final
 
     def may_begin(self, job: Consume) -> bool:
@@ -146,6 +173,8 @@ class Worker(Role):
             digests = tuple(sums[partitions].tolist())
             emitted = EmittedDigests(stage=job.stage, position=position, partitions=tuple(partitions), digests=digests)
             self.shell.peers.controller.send(membership_frame(emitted))
+        if job.stage in self._emitted:
+            self._emitted[job.stage].keep(body, job.after, job.upto, partitions, skipped)
         upto = consumed(self.shell.node, job.stage)
         for keeper in (self._digests[job.stage], self._inputs[job.stage]):
             keeper.forget(upto)
@@ -155,6 +184,8 @@ class Worker(Role):
             self._checks[effect.stage].forget(effect.partition)
         if isinstance(effect, Install):
             self._digests[effect.stage].put(effect.partition, effect.body.digest, effect.body.beyond)
+            if effect.stage in self._emitted:
+                self._emitted[effect.stage].on_installed(effect.partition)
             self._installer.begin(effect, self._segments[effect.stage].hosted, self._on_installed(effect))
         elif isinstance(effect, Drop):
             self._installer.finish(effect.stage, effect.partition)

@@ -55,6 +55,31 @@ class EmittedDigests(FromNode):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FinalDigests(FromNode):
+    """Answers `FinalDigestsWanted`: what each cohort of the node has emitted, up to where it is."""
+
+    digests: tuple[EmittedDigests, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowWords(FromNode):
+    """Answers `RowWordsWanted`: a word for each sequence number for which the node's copy emitted rows.
+
+    The node keeps all of these rows after the position `after` only.
+    """
+
+    after: int
+    words: tuple[tuple[int, Word], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowTexts(FromNode):
+    """Answers `RowTextsWanted`: what was emitted for each of the numbers, as text."""
+
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CodeStuck(FromNode):
     """Code of the user on the node does not return, on the connection of its heartbeats; empty: it has returned."""
 
@@ -84,6 +109,30 @@ class NewView(FromController):
 
     view: View
     addresses: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinalDigestsWanted(FromController):
+    """The stream has ended: what has the site emitted?"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowWordsWanted(FromController):
+    """Digests of two copies differ: in which rows of (after, upto]?"""
+
+    stage: int
+    partition: int
+    after: int
+    upto: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowTextsWanted(FromController):
+    """Words of two copies differ at these sequence numbers: what are the rows?"""
+
+    stage: int
+    partition: int
+    numbers: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

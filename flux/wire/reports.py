@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
 from ..protocols.messages import Ahead, Block
-from .codec import Codec, Word, read_frame, subclasses_in
+from .codec import Codec, read_frame, subclasses_in
 
 REPORT_KIND, COMMAND_KIND = "report", "command"  # The kinds of their frames.
 
@@ -58,20 +58,8 @@ class ProcessFailed(Report):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FinalDigests:
-    """What the copies of `partitions` in one cohort have emitted when the run ends, up to `position`."""
-
-    stage: int
-    position: int
-    partitions: tuple[int, ...]
-    digests: tuple[Word, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessStopped(Report):
     """The process obeys `StopProcess`: its last report."""
-
-    digests: tuple[FinalDigests, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,6 +212,13 @@ class SiteDrained(Report):
     site: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopiesCompared(Report):
+    """Answers `CompareCopies`; `error` is what `FluxError.to_dict` gave, if copies had emitted different rows."""
+
+    error: dict[str, Any] | None
+
+
 # What the driver commands.
 
 
@@ -278,7 +273,12 @@ class DrainSite(Command):
     site: str
 
 
-_PARTS = (FinalDigests, SkippedContent, Ahead, Block)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareCopies(Command):
+    """To the controller: the stream has ended; report whether all copies have emitted the same."""
+
+
+_PARTS = (SkippedContent, Ahead, Block)
 _REPORTS = Codec([*subclasses_in(globals(), Report), *_PARTS])
 _COMMANDS = Codec([*subclasses_in(globals(), Command), *_PARTS])
 

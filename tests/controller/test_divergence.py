@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import flux
-from flux.controller.divergence import Divergence
+from flux.controller.divergence import Difference, Divergence
 from flux.exchange.rows import Rows
 from flux.plan import Policy
 from flux.site.digests import EVERY, Digests
@@ -49,8 +49,10 @@ def error_of(order: Any) -> str:
     stream.exchange("k", partitions=2, order=order).apply(Random).sink(flux.sinks.Null())
     divergence = Divergence(flow._logical.plan(2, 0, "pairs", 1_000, Policy()))
     assert divergence.compare("site-1", 1, 5, [0, 1], [7, 8]) is None
-    found = divergence.compare("site-2", 1, 5, [0, 1], [7, 9])
-    assert found is not None and (found.step, found.partition, found.row) == ("Random", 1, 1)
+    difference = divergence.compare("site-2", 1, 5, [0, 1], [7, 9])
+    assert difference == Difference(stage=1, partition=1, after=0, position=5, first="site-1", second="site-2")
+    found = divergence.error(difference, "they are not kept")
+    assert (found.step, found.partition, found.row) == ("Random", 1, 1)
     return str(found)
 
 

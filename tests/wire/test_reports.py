@@ -120,9 +120,9 @@ def test_a_malformed_message_is_refused(name: str, cls: type[Any], data: Any) ->
 
 
 def test_a_part_of_a_report_is_not_a_report() -> None:
-    part = reports.FinalDigests(stage=1, position=2, partitions=(), digests=())
-    with pytest.raises(BadFrame, match="got FinalDigests"):
-        reports.read_report({"kind": "report", "m": {"$": "FinalDigests", **dataclasses.asdict(part)}})
+    part = reports.SkippedContent(partition=1, nth=2, sn=3, values="", error="")
+    with pytest.raises(BadFrame, match="got SkippedContent"):
+        reports.read_report({"kind": "report", "m": {"$": "SkippedContent", **dataclasses.asdict(part)}})
 
 
 def test_a_message_of_the_controller_is_not_one_of_a_node() -> None:
@@ -130,7 +130,7 @@ def test_a_message_of_the_controller_is_not_one_of_a_node() -> None:
     with pytest.raises(BadFrame, match=r"expected CodeStuck or .* or ViewReceived, got Dismissed"):
         membership.read_from_node(frame)
     hello = membership.FromMachine(message=Hello(node="site-1"))
-    with pytest.raises(BadFrame, match="expected Dismissed or NewView, got FromMachine"):
+    with pytest.raises(BadFrame, match=r"expected Dismissed or .*NewView or .*, got FromMachine"):
         membership.read_from_controller(membership.membership_frame(hello))
 
 

@@ -40,6 +40,7 @@ T = TypeVar("T")
 log = logging.getLogger("flux")
 
 _LAST_REPORTS_TIMEOUT_S = 5.0
+_COMPARED_WITHIN_S = 10.0  # More than the controller waits for the sites.
 
 
 class Driver:
@@ -125,12 +126,21 @@ class Driver:
 
     def stop(self, patience_s: float = 5.0) -> None:
         """Send every process `StopProcess` and wait for its end; after `patience_s` it is killed."""
+        if not self.wait(lambda run_state: not self._is_comparing, _COMPARED_WITHIN_S):
+            self.log(logging.WARNING, "the copies were not compared at the end of the stream", node=CONTROLLER)
         self.run_in_thread(self._stop)
         self.wait(lambda run_state: self.processes.all_gone() or not self._thread.is_alive(), patience_s)
         with self.changed:
             for process in self.processes:
                 process.kill()
         self.wait(lambda run_state: self.processes.all_gone() or not self._thread.is_alive(), patience_s)
+
+    @property
+    def _is_comparing(self) -> bool:
+        """Whether the stream has ended and the controller may yet report that copies differ."""
+        run_state = self.run_state
+        is_due = run_state.ended and not run_state.compared and run_state.error is None and self._config.plan.copies > 1
+        return is_due and self.is_up(CONTROLLER) and self._thread.is_alive()
 
     def join(self) -> None:
         """End the spawner, with all its children, and the thread."""
@@ -240,6 +250,8 @@ class Driver:
             if process.name == CONTROLLER:
                 for dead in self.run_state.deaths:
                     link.send(reports.command_frame(reports.DeclareDead(node=dead.node)))
+                if self.run_state.ended:
+                    self._compare_copies()
                 for site in self.run_state.draining:
                     link.send(reports.command_frame(reports.DrainSite(site=site)))
             if self.stopping:
@@ -258,6 +270,11 @@ class Driver:
             with trio.move_on_after(_LAST_REPORTS_TIMEOUT_S):  # A fork of it may hold the connection.
                 await self._over[name].wait()
             self._links[name].close()
+
+    def _compare_copies(self) -> None:
+        """Send the controller the command to compare all copies; it answers once."""
+        if CONTROLLER in self._links:
+            self._links[CONTROLLER].send(reports.command_frame(reports.CompareCopies()))
 
     def _start_site(self) -> Process:
         with self.changed:
@@ -372,6 +389,8 @@ class Driver:
             case actions.SiteEmpty(site):
                 self._stop_drained(site)
             case actions.StreamEnded():
+                self._compare_copies()
+            case actions.ComparisonDone():
                 pass  # Waiting threads are notified.
 
     def _collect(self, link: Link, report: reports.RowsWritten, header: dict[str, Any], body: Any) -> bool:

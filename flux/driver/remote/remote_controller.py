@@ -73,7 +73,6 @@ class RemoteController(DriverAccess):
                 # One link is its own. A process that is just reconnecting must find a controller to stop it.
                 while len(self.driver.links) > 1 or not (was_over or self._all_stopped()):
                     await trio.sleep(_LOOK_EVERY_S)
-            error = error or self.driver.run_state.diverged
             with trio.move_on_after(_STOP_TIMEOUT_S):
                 await self._send_outcome(error)
             nursery.cancel_scope.cancel()

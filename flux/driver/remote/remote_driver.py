@@ -15,7 +15,7 @@ from ...plan.plan import CONTROLLER, INGRESS
 from ...site.crash_note import Job
 from ...types.errors import DataLost, FluxError
 from ...wire.link import Link
-from ...wire.reports import OutputReached, StopProcess, command_frame, on_clock_of_reader, read_report
+from ...wire.reports import CompareCopies, OutputReached, StopProcess, command_frame, on_clock_of_reader, read_report
 from .. import actions
 from ..failures import settle_if_due
 from ..poison_rows import PoisonRowDetector
@@ -101,8 +101,17 @@ class RemoteDriver:
                 if site in self.links:
                     self.links[site].send(command_frame(StopProcess()))
             case actions.StreamEnded():
-                self.run_state.ended = False
-                self._end(None)
+                self._compare_copies()
+            case actions.ComparisonDone(error):
+                self._end(error)
+
+    def _compare_copies(self) -> None:
+        """Have the controller compare all copies, then end the run."""
+        self.run_state.ended = False  # Until then.
+        if CONTROLLER in self.links and self._plan.copies > 1:
+            self.links[CONTROLLER].send(command_frame(CompareCopies()))
+        else:
+            self._end(None)
 
     def note_site_death(self, site: str, job: Job | None) -> None:
         """Note that a site ended at `job`, or idle, as its exit monitor reports; end the run if its input killed it."""

@@ -277,4 +277,4 @@ def test_copies_that_emitted_different_rows_end_a_short_run_with_an_error(proces
     for name in ("controller", "site-a", "site-b", "site-c", "ingress", "egress"):
         processes.start(name)
     assert processes.running["controller"].wait(DEADLINE_S) == 1, processes.logs()
-    assert "the operator is not deterministic" in (processes.directory / "controller.log").read_text()
+    assert "The operator is not deterministic" in (processes.directory / "controller.log").read_text()
