@@ -17,6 +17,9 @@ import time
 from bisect import bisect_right
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from .code_references import first_with_package
 
 _TASKS = Path("/proc/self/task")
 _STACK_MAX_BYTES = 64 << 10  # What a thread that waits has on its stack is less.
@@ -123,3 +126,8 @@ class _Mapped:
     def _area(self, address: int) -> tuple[int, str]:
         at = bisect_right(self._begins, address) - 1
         return self._areas[at] if at >= 0 and address < self._areas[at][0] else (address, "")
+
+
+def library_waited_for(code: Any) -> str | None:
+    """Return the name of a library whose threads are lost in a fork, if the user's code refers to it; else None."""
+    return next((each.name for each in _LIBRARIES if first_with_package(code, each.packages) is not None), None)

@@ -28,6 +28,7 @@ from ...wire.reports import StateSent
 from ...wire.state_types import StateTypes
 from ...wire.transfer import Arrival, StateChunk, StateOwner, chunk_frame
 from ..digests import Digests
+from ..lost_threads import library_waited_for
 from ..shell import Shell
 from ..steps import Steps
 from .partition_copy import CopyReceiver, copy_values, read_copy
@@ -52,6 +53,7 @@ class CopyTransfer:
         self._digests = digests
         self._types = types
         self._snapshotters = {stage: Snapshotter() for stage in shell.plan.stages}
+        self._can_fork: dict[int, bool] = {}
         self._receiver = CopyReceiver()
         self._edges = [shell.plan.outputs(stage) for stage in range(shell.plan.sink_stages.stop)]
 
@@ -82,8 +84,7 @@ class CopyTransfer:
         values = partial(copy_values, message, partition, own, steps, digest)
         for step in steps:
             step.init_trans(partition)
-        in_memory = all(step.state_in_memory for step in steps)
-        snapshot = self._snapshotters[message.stage].take(values, owner, in_memory)
+        snapshot = self._snapshotters[message.stage].take(values, owner, self._may_fork(message.stage))
         for step in steps:
             step.end_trans(partition)
         sent = StateSent(
@@ -96,6 +97,21 @@ class CopyTransfer:
             send_s=0.0,
         )
         self._shell.nursery.start_soon(self._send_chunks, snapshot, link, sent, began)
+
+    def _may_fork(self, stage: int) -> bool:
+        """Return whether a fork can read the states of a stage: they are in memory, and it would wait for no thread."""
+        if stage not in self._can_fork:
+            steps = self._segments[stage].hosted
+            self._can_fork[stage] = all(step.state_in_memory for step in steps)
+            for step in steps:
+                library = library_waited_for((step.step.factory, step.step.parameters))
+                if library is not None:
+                    self._can_fork[stage] = False
+                    self._shell.log(
+                        f"the state of {step.step.name} is read while rows wait: the step uses {library}, and a fork "
+                        "lacks its threads"
+                    )
+        return self._can_fork[stage]
 
     async def _send_chunks(self, snapshot: Snapshot, link: Link, sent: StateSent, began: float) -> None:
         """Send a snapshot as the link has room for it; if the other site has died meanwhile, it is dropped."""
