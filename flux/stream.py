@@ -426,13 +426,15 @@ class Stream:
         partitions: int = 32,
         availability: Availability | None = None,
         suffix: str = "_right",
+        deletes: str | None = None,
     ) -> Stream:
         """Add to each row the columns of the table's row with the same `on`; each key has one row.
 
         `table` is a pyarrow.Table or a list of dicts, which is given to every site and does not change. Or it is
         another stream, whose last row of each key counts, from its position on; see `flux.operators.Lookup`. Only then
-        are both streams exchanged by `on`. A row without one has nulls; with ``how="inner"`` it is dropped. `on` and
-        `suffix` are those of `join`.
+        are both streams exchanged by `on`. Rows of that stream with true in the column `deletes` remove the row of
+        their key. A row without one has nulls; with ``how="inner"`` it is dropped. `on` and `suffix` are those of
+        `join`.
 
         >>> import flux
         >>> flow = flux.Dataflow("places")
@@ -443,7 +445,9 @@ class Stream:
         """
         check_choice("how", how, ("left", "inner"))
         if isinstance(table, Stream):
-            return self._lookup_stream(table, on, how, partitions, availability, suffix)
+            return self._lookup_stream(table, on, how, partitions, availability, suffix, deletes)
+        if deletes is not None:
+            raise PlanError("lookup(deletes=...) is for another stream: a table of the plan does not change")
         self._check_columns("lookup", (), needed=True)
         whole = Table(table).sample(_ALL_ROWS)
         if whole is None:
@@ -454,12 +458,19 @@ class Stream:
         return self._with_steps(f"lookup({', '.join(spec.ours)})", partial(TableLookup, spec, whole), spec.output)
 
     def _lookup_stream(
-        self, table: Stream, on: Any, how: str, partitions: int, availability: Availability | None, suffix: str
+        self,
+        table: Stream,
+        on: Any,
+        how: str,
+        partitions: int,
+        availability: Availability | None,
+        suffix: str,
+        deletes: str | None,
     ) -> Stream:
         self._check_partner("lookup", table)
         check_partitions(partitions, availability)
         assert self._schema is not None and table._schema is not None
-        spec = lookup_spec(self._schema, table._schema, on, suffix, how)
+        spec = lookup_spec(self._schema, table._schema, on, suffix, how, deletes)
         return self._add_joint(table, Lookup, spec, partitions, availability)
 
     def _add_joint(

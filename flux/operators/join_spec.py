@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,8 @@ class JoinSpec:
     is_event_time: bool = False
     # The sides whose rows are emitted also if they are in no pair.
     preserved: tuple[int, ...] = ()
+    # Of a lookup: the column of theirs that says that a row removes the row of its key.
+    deletes: str | None = None
 
     @staticmethod
     def of(
@@ -102,9 +104,18 @@ class JoinSpec:
         return later.view(np.uint64) - earlier.view(np.uint64)
 
 
-def lookup_spec(left: pa.Schema, right: pa.Schema, on: Any, suffix: str, how: str) -> JoinSpec:
+def lookup_spec(
+    left: pa.Schema, right: pa.Schema, on: Any, suffix: str, how: str, deletes: str | None = None
+) -> JoinSpec:
     """Return the specification of a lookup; raise `PlanError` if it is invalid."""
-    spec = JoinSpec.of(left, right, on, None, suffix, how, what="lookup")
+    if deletes is not None and (deletes not in right.names or not pa.types.is_boolean(right.field(deletes).type)):
+        raise PlanError(
+            f"lookup(deletes={deletes!r}) names a column of booleans of the other stream, which has "
+            f"{describe_columns(right)}"
+        )
+    kept = right if deletes is None else pa.schema([field for field in right if field.name != deletes])
+    spec = JoinSpec.of(left, kept, on, None, suffix, how, what="lookup")
+    spec = replace(spec, sides=(left, right), deletes=deletes)
     try:
         check_keys(spec.ours, left)
     except ColumnError as error:

@@ -4,6 +4,9 @@ A table of the plan is at every site, and rows are looked up where they are, wit
 partitioned by key like the rows that are looked up: each partition has the part of the table that its rows can need.
 There the last row of each key is kept in a `ValueStore`, and the merged order of both streams decides which one a row
 finds. So both copies of a partition find the same.
+
+A stream is not given to all partitions: each key's row is where the rows of that key are, so results are the same, and
+state is smaller. A key that most rows have makes one partition slow.
 """
 
 from __future__ import annotations
@@ -82,7 +85,8 @@ class Lookup(KeyTableOperator):
     A row of `b` replaces the row that its key had. The change takes effect at one position: a row of `a` finds the last
     row of `b` before it in the merged input, in the order of (sn, sub, edge, partition). A row of `a` without one is
     emitted with nulls, or with ``how="inner"`` not at all. Keys with a null find nothing. Nothing is emitted for rows
-    of `b`. State is the last row of each key.
+    of `b`. State is the last row of each key. A row of `b` with true in the column `deletes` removes the row of its
+    key.
     """
 
     needs_order = True
@@ -106,12 +110,16 @@ class Lookup(KeyTableOperator):
         slots, new = table.find_or_insert(taken[: len(spec.theirs)], batch.partition.take(right))
         table.values["number"][slots.compress(new)] = 0
         numbers = self._rows.add(taken)
+        if spec.deletes is not None:
+            numbers[_is_true(batch.column(f"1.{spec.deletes}").take(pa.array(right)))] = 0
         columns = [batch.column(f"0.{name}").take(pa.array(left)) for name in spec.sides[0].names]
         keys = [columns[spec.sides[0].names.index(name)] for name in spec.ours]
         own = table.find(keys, batch.partition.take(left))
         own[~_has_key(keys)] = 0
         found = self._last_before(own, left, slots, right, numbers)
         table.values["number"][slots] = numbers  # Of several rows of a key the last one stays.
+        if spec.deletes is not None:
+            table.delete(np.unique(slots[table.values["number"].take(slots) == 0]), for_good=True)
         if not len(left):
             return None
         theirs = self._rows.take(found)[len(spec.theirs) :]
@@ -164,6 +172,11 @@ def _has_key(keys: list[Any]) -> Bools:
         if key.null_count:
             has_key &= key.is_valid().to_numpy(zero_copy_only=False)
     return has_key
+
+
+def _is_true(column: Any) -> Bools:
+    """Return where a column of booleans is true; null is not."""
+    return np.asarray(column.fill_null(False).to_numpy(zero_copy_only=False))
 
 
 def _with_keys(table: pa.Table, spec: JoinSpec) -> pa.Table:

@@ -76,6 +76,64 @@ def test_each_row_finds_the_last_row_of_its_key(events: list[Event], how: str, d
     assert spec.output.names == ["k", "v", "v_right", "name"]
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 1), KEYS, st.none() | st.booleans()), max_size=50),
+    st.sampled_from(["left", "inner"]),
+    st.data(),
+)
+def test_a_row_of_the_table_may_remove_the_row_of_its_key(events: list[Any], how: str, data: st.DataObject) -> None:
+    schemas = LEFT, pa.schema([("id", pa.string()), ("gone", pa.bool_()), ("n", pa.int64())])
+    spec = lookup_spec(*schemas, {"k": "id"}, "_right", how, deletes="gone")
+    assert spec.output.names == ["k", "v", "n"]
+    step = OperatorStep(Lookup, {"joined": spec}, "Lookup", spec.ours, PARTITIONS, 0, spec.output)
+    sites, at = [opened(step), opened(step, [])], 0
+    found: list[Any] = []
+    for start, stop in data.draw(cuts(len(events))):
+        if stop > start:
+            out = sites[at].process(deleting_batch(schemas, events[start:stop], start))
+            found += [] if out is None else tuples(out)
+        if data.draw(st.booleans()):
+            for pid in range(PARTITIONS):
+                moved(sites[at], sites[1 - at], pid)
+            at = 1 - at
+    table: dict[Any, int] = {}
+    expected = []
+    for n, (side, key, gone) in enumerate(events):
+        if side and key is not None:
+            table[key] = n
+            if gone:
+                del table[key]
+        elif not side and (how == "left" or key in table):
+            expected.append((key, n, table.get(key)))
+    assert found == expected
+
+
+def deleting_batch(schemas: Any, events: Sequence[Any], first_sn: int) -> Batch:
+    numbers = range(first_sn, first_sn + len(events))
+    columns = [pa.array([side for side, *_ in events], pa.uint8())]
+    for side, values in ((0, zip([key for _, key, _ in events], numbers, strict=True)), (1, None)):
+        rows = list(values) if values is not None else [(e[1], e[2], n) for e, n in zip(events, numbers, strict=True)]
+        for place, field in enumerate(schemas[side]):
+            column = [row[place] if event[0] == side else None for event, row in zip(events, rows, strict=True)]
+            columns.append(pa.array(column, field.type))
+    arrow = pa.RecordBatch.from_arrays(columns, names=widened_names(schemas))
+    keys = pa.array([event[1] for event in events], pa.string())
+    return Batch(arrow, np.array(numbers), None, partition_of([keys], PARTITIONS))
+
+
+def test_rows_that_are_removed_take_no_room() -> None:
+    schemas = LEFT, pa.schema([("id", pa.string()), ("gone", pa.bool_())])
+    spec = lookup_spec(*schemas, {"k": "id"}, "_right", "left", deletes="gone")
+    hosted: Any = opened(OperatorStep(Lookup, {"joined": spec}, "Lookup", spec.ours, PARTITIONS, 0, spec.output))
+    wide = pa.schema([("id", pa.string()), ("gone", pa.bool_()), ("n", pa.int64())])
+    for start in range(0, 50_000, 500):
+        events = [(1, f"{start + n}", gone) for gone in (False, True) for n in range(250)]
+        hosted.process(deleting_batch((LEFT, wide), events, start))
+    assert len(hosted._instance._table) == 0
+    assert hosted._instance._rows._rows < 20_000
+
+
 @settings(max_examples=30, deadline=None)
 @given(EVENTS, st.sampled_from(["left", "inner"]))
 def test_a_table_of_the_plan_is_looked_up_without_an_exchange(events: list[Event], how: str) -> None:
@@ -138,6 +196,7 @@ def test_a_table_that_changes_is_the_same_though_two_sites_die(tmp_path: Path) -
         ([{"k": "a"}], {}, "'k' is int64 here and 'k' is string there"),
         ([{"id": 1}], {}, r"lookup\(on=...\): the other stream has no column 'k'"),
         ([{"k": 1}], {"how": "outer"}, "how"),
+        ([{"k": 1}], {"deletes": "gone"}, "is for another stream"),
         (iter([pa.table({"k": [1]})]), {}, "got an iterator"),
         (5, {}, "Table"),
     ],
@@ -146,3 +205,10 @@ def test_an_invalid_lookup_is_refused_with_the_plan(table: Any, parameters: dict
     rows = flux.Dataflow("invalid").source(flux.sources.Table([{"k": 1, "v": 2}]))
     with pytest.raises(PlanError, match=says):
         rows.lookup(table, on="k", **parameters)
+
+
+@pytest.mark.parametrize("deletes", ["gone", "v"])
+def test_deletes_names_a_column_of_booleans(deletes: str) -> None:
+    rows = flux.Dataflow("invalid").source(flux.sources.Table([{"k": 1, "v": 2}]))
+    with pytest.raises(PlanError, match=rf"lookup\(deletes='{deletes}'\) names a column of booleans .* has k int64"):
+        rows.lookup(rows.select("k", "v"), on="k", deletes=deletes)
