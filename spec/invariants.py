@@ -5,7 +5,7 @@ to it, the rows its operator is given. When nothing is left to happen it sees al
 Checkers keep no state: what they need of the past is in the process. They compare with the plain run of
 the scenario, and raise `Violated` with the claim and the place.
 
-Checkers of the controller's decisions, which copies are rebuilt where and which nodes are removed, are in `recovery`.
+Checkers of recovery, which copies are rebuilt where and what numbers mean after a restart, are in `recovery`.
 
 Not here: that a message is never refused and that no assertion fails. The machines raise these errors themselves,
 and a world treats both like a violated invariant.
@@ -14,7 +14,7 @@ and a world treats both like a violated invariant.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 
 from ..protocols.buffer import Buffer
@@ -34,6 +34,7 @@ from .recovery import (
     MovesBegin,
     NothingGivenUp,
     OneCopyPerSite,
+    OneMeaning,
     RecoveryEnds,
     SourceFirst,
     ViewsStaySmall,
@@ -151,19 +152,6 @@ class ReplicasIdentical(Checker):
                 other = first.setdefault(place, process)
                 if rows != other.history[place]:
                     raise self.violated(f"{process.name} and {other.name} differ in what {place} has seen")
-
-
-class OneMeaning(Checker):
-    """A number that a node or a sink has seen is given to other rows by no later ingress (rule 39)."""
-
-    claim = "a number has one meaning"
-
-    def numbering(self, seen: Mapping[str, int], process: SimulatedProcess, pull: Pull) -> None:
-        if pull.after < max(process.numbered, pull.given_upto):
-            return  # It is in the journal, or the ingress knows that it must give the same rows again.
-        for name, highest in seen.items():
-            if highest > pull.after:
-                raise self.violated(f"{process.name} numbers rows after {pull.after}, and {name} has seen {highest}")
 
 
 class BuffersDrain(Checker):
@@ -487,6 +475,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     CohortsMeet,
     OneSender,
     OneCopyPerSite,
+    OneMeaning,
     RecoveryEnds,
     SourceFirst,
     LeastFirst,

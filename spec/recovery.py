@@ -1,11 +1,14 @@
-"""Invariants of the controller's decisions: where and in which order copies are rebuilt, which nodes are removed."""
+"""Invariants of recovery: where and in which order copies are rebuilt, which nodes are removed, what numbers mean.
+
+The controller decides the first two. What numbers mean must hold for an ingress that is started again.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from ..protocols.messages import Move, Standby, View
+from ..protocols.messages import Move, Pull, Standby, View
 from ..protocols.view import number_of
 from .dataflow import EGRESS, INGRESS, Scenario
 from .process import Checker, CopyPlace, SimulatedProcess
@@ -166,6 +169,19 @@ class ViewsStaySmall(Checker):
         unknown = [node for node in left_out if number_of(node) > view.forgotten]
         if back or unknown or not set(view.dead) <= set(view.nodes):
             raise self.violated(f"{back} may be back in view {view.number}, or {unknown} may return")
+
+
+class OneMeaning(Checker):
+    """A number that a node or a sink has seen is given to other rows by no later ingress (rule 39)."""
+
+    claim = "a number has one meaning"
+
+    def numbering(self, seen: Mapping[str, int], process: SimulatedProcess, pull: Pull) -> None:
+        if pull.after < max(process.numbered, pull.given_upto):
+            return  # It is in the journal, or the ingress knows that it must give the same rows again.
+        for name, highest in seen.items():
+            if highest > pull.after:
+                raise self.violated(f"{process.name} numbers rows after {pull.after}, and {name} has seen {highest}")
 
 
 def _begun(before: View, view: View) -> list[Standby]:
