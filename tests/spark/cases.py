@@ -26,6 +26,10 @@ from flux.spark import pandas_with_state, stateful_processor
 
 RECORDED = Path(__file__).parent / "recorded"
 INITIAL = [("a", 100), ("z", 5), ("a", 7)]
+# Of the first of these keys one is due with the first watermark, one later; the last has no rows.
+DEADLINES = [
+    (key, int(p.at(second).timestamp())) for key, second in (("a", 5), ("a", 30), ("b", 45), ("z", 20), ("y", 3_000))
+]
 BERLIN = p.LocalTimes.ZONE
 
 # One list to a micro-batch: id, value, second of event time. The watermark is ten seconds behind.
@@ -79,6 +83,13 @@ def with_initial_state(grouped: Any, spark: Any) -> Any:
 def with_initial_state_in_pandas(grouped: Any, spark: Any) -> Any:
     cls = p.PandasBalances
     return grouped.transformWithStateInPandas(cls(), cls.OUTPUT, "Update", "None", initial_state(spark))
+
+
+def with_deadlines_in_pandas(grouped: Any, spark: Any) -> Any:
+    given = spark.createDataFrame(DEADLINES, "id string, amount long").groupBy("id")
+    return grouped.transformWithStateInPandas(
+        q.PandasDeadlines(), q.PandasDeadlines.OUTPUT, "Update", "EventTime", given
+    )
 
 
 def in_pandas(cls: Any, mode: str = "None") -> Callable[[Any, Any], Any]:
@@ -181,6 +192,33 @@ CASES = {
         in_pandas(q.PandasTimers, "EventTime"),
         lambda: stateful_processor(
             q.PandasTimers, q.PandasTimers.OUTPUT, "Update", "EventTime", rows="pandas", event_time="ts"
+        ),
+        batches=5,
+    ),
+    "pandas_time_to_live": Case(
+        in_pandas(q.PandasForgetful, "ProcessingTime"),
+        lambda: stateful_processor(
+            q.PandasForgetful, q.PandasForgetful.OUTPUT, "Update", "ProcessingTime", rows="pandas"
+        ),
+        is_endless=True,
+    ),
+    "composites": Case(
+        transformed(q.Composites), lambda: stateful_processor(q.Composites, q.Composites.OUTPUT, "Update")
+    ),
+    "pandas_composites": Case(
+        in_pandas(q.PandasComposites),
+        lambda: stateful_processor(q.PandasComposites, q.PandasComposites.OUTPUT, "Update", rows="pandas"),
+    ),
+    "pandas_deadlines": Case(
+        with_deadlines_in_pandas,
+        lambda: stateful_processor(
+            q.PandasDeadlines,
+            q.PandasDeadlines.OUTPUT,
+            "Update",
+            "EventTime",
+            rows="pandas",
+            event_time="ts",
+            initialState=[{"id": key, "amount": amount} for key, amount in DEADLINES],
         ),
         batches=5,
     ),

@@ -91,6 +91,14 @@ def test_what_was_recorded_of_time_to_live_has_what_lives_what_ends_and_what_end
     assert middle >= {"part", "part of a map"}
 
 
+def test_what_was_recorded_of_time_to_live_in_pandas_has_what_lives_and_what_ends() -> None:
+    rows = [row for batch in recorded("pandas_time_to_live") for row in batch.output]
+    short, middle, long = ([row for row in rows if row[1] == life] for life in q.PandasForgetful.LIVES_MS)
+    assert all(row[2:5] == (None, "[]", "[]") for row in short)
+    assert any(row[2] is not None for row in middle)
+    assert max(len(ast.literal_eval(row[3])) for row in long) > max(len(ast.literal_eval(row[3])) for row in middle)
+
+
 def _suffix_of(held: list[int], before: list[list[int]]) -> int:
     """How many of the last micro-batches are what a list holds; elements end in the order in which they came."""
     for count in range(len(before) + 1):

@@ -59,6 +59,9 @@ def comparable(rows: Sequence[Sequence[Any]]) -> list[str]:
 
 
 def _naive(value: Any) -> Any:
+    """A value as JSON has it: a struct is a list of its fields."""
+    if isinstance(value, list | tuple | dict):
+        return [_naive(each) for each in (value.values() if isinstance(value, dict) else value)]
     return value.replace(tzinfo=None).isoformat() if isinstance(value, datetime) else value
 
 
