@@ -39,22 +39,22 @@ from ...protocols.messages import Effect, EndOfSource, Pull, Released, Sourced
 from ...protocols.node import Node
 from ...sources import Source, SourceBatch
 from ...types.errors import FluxError, SourceError, unwrap_group
-from ...wire.reports import Command, OutputReached, RowsNumbered, RowsShed, RowsSkipped, SkippedContent
+from ...wire.reports import Command, OutputReached
 from ..config import ProcessConfig, place_of
 from ..role import Role
-from ..row_skipper import SHOWN_MAX, VALUES_MAX_CHARS
 from ..shell import Shell
 from ..spill import TRANSFER_POOLS_MAX
 from ..steps import StepOutputs, Steps
 from .admission import Admission
 from .batch_coalescer import BatchCoalescer
+from .input_reports import InputReports
+from .numbering import Numbering
 from .sequence_journal import Replay, SequenceJournal, Span
 from .source_input import SourceInput
+from .time_watch import TimeWatch
 from .watermarks import NumberedWatermarks, Watermarks, find_time_places, renumber
 
 JOURNAL = "numbering.journal"
-_REPORT_INTERVAL_S = 0.05
-_IDLE_CHECK = 0.25  # How often silent sources are looked for: this part of the shortest idle_after_s.
 _ROOM_TIMEOUT_S = 0.05  # So long the first rows for which there is no room wait for it, before they are shed.
 
 
@@ -73,28 +73,23 @@ class IngressProcess(Role):
         pool_rows = config.plan.pool_rows
         numbered = None if incarnation == 1 else 0 if self._journal is None else self._journal.upto
         self._machine = Ingress(name, pool_rows, released, TRANSFER_POOLS_MAX * pool_rows, numbered)
-        self._given_upto = 0  # Numbers that nodes have seen; the journal may have lost what they were given to.
         self.shell = Shell(config, Node(name, [self._machine], incarnation), self)
         self._inputs = [
             SourceInput(number, source, place_of(config.directory, "source", number), incarnation > 1)
             for number, source in enumerate(sources)
         ]
+        self._reports = InputReports(self._journal, self.shell.report)
         if config.plan.policy.on_error == "skip":
             for source_input in self._inputs:
-                source_input.report_skipped = partial(self._report_skipped, source_input)
+                source_input.report_skipped = partial(self._reports.send_skipped, source_input)
         self._incarnation = incarnation
         self._times = find_time_places(config.plan.first, {n: source.event_time for n, source in enumerate(sources)})
         self._steps = Steps(config.plan, 0, (place for time in self._times.values() for place in time.places))
         self._edges = config.plan.output_edges(0)
-        self._pulls, self._pulled = trio.open_memory_channel[int](1)
-        self._numbering_lock = trio.Lock()  # Held by the input whose rows are numbered next.
-        self._received: deque[tuple[int, Callable[[], None]]] = deque()
-        self._numbered: list[tuple[float, int, int]] = []  # (when, upto, rows), for the report.
-        self._reported_at = 0.0
         self._sheds = config.plan.policy.on_overload == "shed"
+        self._numbering = Numbering(self._inputs, bool(self._times), self._sheds)
+        self._received: deque[tuple[int, Callable[[], None]]] = deque()
         self._overloaded = False
-        self._shed_reported = 0
-        self._rows_reported = 0
         self._admission: Admission | None = None
         if (limit_ms := config.plan.policy.max_latency_ms) is not None:
             self._admission = Admission(limit_ms / 1000, config.plan.pool_rows, released)
@@ -111,12 +106,11 @@ class IngressProcess(Role):
             raise self.unusable
         self._steps.open([0])
         nursery.start_soon(self._pump, self._journal)
-        nursery.start_soon(self._report_regularly)
+        nursery.start_soon(self._reports.send_regularly)
 
     def carry_out(self, effect: Effect) -> None:
         if isinstance(effect, Pull):
-            self._given_upto = effect.given_upto
-            self._pulls.send_nowait(effect.after)
+            self._numbering.offer(effect.after, effect.given_upto)
         elif isinstance(effect, Released):
             self._release(effect.upto)
         else:
@@ -147,9 +141,9 @@ class IngressProcess(Role):
                 await self._replay(journal.replay)
                 if not journal.ended:
                     await self._number_all(journal)
-            await self._pulled.receive()
+            await self._numbering.next()
             self.shell.enqueue(EndOfSource())
-            self._report()
+            self._reports.send()
         except Exception as error:
             self.shell.fail(unwrap_group(error))
 
@@ -189,7 +183,7 @@ class IngressProcess(Role):
                 for piece in await source_input.take(span.shed, "rows that were shed"):
                     self._note_received(span.upto, piece)
             return
-        after = await self._pulled.receive()
+        after = await self._numbering.next()
         assert after == span.after, f"{self.shell.name} is asked for rows after {after}, not {span.after}"
         if span.mark is not None:
             self._enqueue_punctuation(span.upto, span.mark, span.value)
@@ -225,98 +219,51 @@ class IngressProcess(Role):
     async def _number_all(self, journal: SequenceJournal) -> None:
         """Number the rows of all sources as they arrive; each is read by a task of its own."""
         self._watermarks = Watermarks(self._times, journal.reached, journal.watermark, journal.idle)
+        watch = TimeWatch(self._inputs, self._watermarks, self._numbering, partial(self._write_punctuation, journal))
         async with trio.open_nursery() as watching:
-            watching.start_soon(self._declare_idle, journal)
-            if any(each.source.clock_ms is not None for each in self._inputs):
-                watching.start_soon(self._emit_clock, journal, await self._number_clock(journal, 0))
+            await watch.start(watching)
             async with trio.open_nursery() as nursery:
                 for source_input in self._inputs:
                     source_input.resume(journal)
                     nursery.start_soon(self._number_source, journal, source_input)
             watching.cancel_scope.cancel()
-        await self._pulled.receive()
-        self._check_number(journal, "the source has ended before them")
-        self._report()
+        await self._numbering.next()
+        self._reports.send()
         # An operator that emits at the end, as Spark's batch mode does, needs a clock that is the same in every copy.
         now_ms = time.time_ns() // 1_000_000
-        self._enqueue_punctuation(journal.mark("end", now_ms, when=time.monotonic()), "end", now_ms)
+        self._write_punctuation(journal, "end", now_ms, "the source has ended before them")
 
     async def _number_source(self, journal: SequenceJournal, source_input: SourceInput) -> None:
         with self._locating(source_input):
             while (batch := await source_input.next(self._piece_rows)) is not None:
                 number = self._number if batch.rows.num_rows else self._number_punctuations
-                async with self._numbering_lock:
+                async with self._numbering.turn:
                     await number(journal, source_input, batch)
-            async with self._numbering_lock:
+            async with self._numbering.turn:
                 await self._end_source(journal, source_input)
 
-    def _check_number(self, journal: SequenceJournal, why: str | None) -> None:
-        """Raise if the next number was given before and cannot be given to the same row again: `why` says why not."""
-        if why is None or journal.upto >= self._given_upto:
-            return
-        raise FluxError(
-            f"the ingress's journal has lost its end, as it may when a machine loses power: it has the numbers up to "
-            f"{journal.upto:,}, and other processes have seen numbers up to {self._given_upto:,}. The rows between "
-            f"cannot be given the same numbers again, because {why}. Output up to now is right; run the flow again"
-        )
-
-    def _why_not_again(self, source_input: SourceInput) -> str | None:
-        """Return why rows do not get the same numbers when they are read again; None if they do.
-
-        The rows of one source that replays are numbered one by one. Other numbers depend on when rows arrived.
-        """
-        if len(self._inputs) > 1:
-            return "it depends on chance which of the sources was read first"
-        if not source_input.source.replays:
-            return f"the source {source_input.name} does not replay"
-        if self._times or source_input.source.clock_ms is not None:
-            return "watermarks or clock readings were among them, and where is not known"
-        return "some rows were shed, and which is not known" if self._sheds else None
-
-    async def _emit_clock(self, journal: SequenceJournal, last_ms: int) -> None:
-        """Emit the clock regularly, as long as a source for which it was asked has not ended."""
-        sources = [(each, each.source.clock_ms) for each in self._inputs]
-        while intervals := [clock_ms for each, clock_ms in sources if clock_ms is not None and not each.has_ended]:
-            await trio.sleep(min(intervals) / 1_000)
-            last_ms = await self._number_clock(journal, last_ms)
-
-    async def _number_clock(self, journal: SequenceJournal, last_ms: int) -> int:
-        """Emit and return the time of this machine, which never goes back."""
-        async with self._numbering_lock:
-            await self._pulled.receive()
-            self._check_number(journal, "a clock reading was among them")
-            now_ms = max(last_ms, time.time_ns() // 1_000_000)
-            self._enqueue_punctuation(journal.mark("clock", now_ms, when=time.monotonic()), "clock", now_ms)
-        return now_ms
-
-    async def _declare_idle(self, journal: SequenceJournal) -> None:
-        """Declare sources idle that have been silent for their time, when that raises the watermark."""
-        limits = [each.source.idle_after_s for each in self._inputs if each.source.idle_after_s is not None]
-        while limits:
-            await trio.sleep(min(limits) * _IDLE_CHECK)
-            async with self._numbering_lock:
-                if not (silent := self._silent()):
-                    continue
-                after = await self._pulled.receive()
-                # A source that gave rows meanwhile has them in hand, and is not silent any more.
-                value = self._watermarks.set_idle(silent & self._silent())
-                if value is None:
-                    self._pulls.send_nowait(after)
-                else:
-                    self._check_number(journal, "a watermark was among them")
-                    sn = journal.mark("watermark", value, when=time.monotonic(), idle=self._watermarks.idle)
-                    self._enqueue_punctuation(sn, "watermark", value)
-
-    def _silent(self) -> set[int]:
-        return {each.number for each in self._inputs if each.is_silent(time.monotonic())}
+    def _write_punctuation(
+        self,
+        journal: SequenceJournal,
+        kind: str,
+        value: int | None,
+        why_not: str,
+        *,
+        idle: frozenset[int] = frozenset(),
+        source: SourceInput | None = None,
+    ) -> None:
+        """Number a punctuation, with the source that gave it, if one did; `why_not` as in `Numbering.check`."""
+        self._numbering.check(journal.upto, why_not)
+        number, offset = (0, None) if source is None else (source.number, source.offset)
+        sn = journal.mark(kind, value, when=time.monotonic(), source=number, offset=offset, idle=idle)
+        self._enqueue_punctuation(sn, kind, value)
 
     async def _end_source(self, journal: SequenceJournal, source_input: SourceInput) -> None:
         """End a source: it holds back the watermark no longer, and the others may have reached more."""
         value = self._watermarks.end(source_input.number)
         if value is not None:
-            await self._pulled.receive()
-            self._check_number(journal, "a watermark was among them")
-            self._enqueue_punctuation(journal.mark("watermark", value, when=time.monotonic()), "watermark", value)
+            await self._numbering.next()
+            self._write_punctuation(journal, "watermark", value, "a watermark was among them")
 
     async def _number_punctuations(
         self, journal: SequenceJournal, source_input: SourceInput, batch: SourceBatch
@@ -326,14 +273,11 @@ class IngressProcess(Role):
         if rows_after == 0 and batch.offset is not None and msgpack.packb(batch.offset) == msgpack.packb(offset):
             batch = replace(batch, punctuations=())
         for nth, (kind, value) in enumerate(batch.punctuations, start=1):
-            await self._pulled.receive()
-            self._check_number(journal, "the source gave a punctuation among them")
+            await self._numbering.next()
             if nth == len(batch.punctuations) and batch.offset is not None:
                 source_input.offset = (batch.offset, 0)
-            sn = journal.mark(
-                kind, value, when=time.monotonic(), source=source_input.number, offset=source_input.offset
-            )
-            self._enqueue_punctuation(sn, kind, value)
+            why_not = "the source gave a punctuation among them"
+            self._write_punctuation(journal, kind, value, why_not, source=source_input)
         self._note_received(journal.upto, batch)
 
     async def _number(self, journal: SequenceJournal, source_input: SourceInput, batch: SourceBatch) -> None:
@@ -341,7 +285,7 @@ class IngressProcess(Role):
         if after is None:
             self._shed(journal, source_input, batch)
             return
-        self._check_number(journal, self._why_not_again(source_input))
+        self._numbering.check(journal.upto, self._numbering.why_not_again(source_input))
         which, count = source_input.number, batch.rows.num_rows
         outputs = self._processed(batch.rows, after + 1, which)
         punctuations = self._watermarks.advance(which, outputs, after)
@@ -380,7 +324,7 @@ class IngressProcess(Role):
     async def _admit(self) -> int:
         while self._admission is not None and not self._admission.has_room():
             await self._output_moved.wait()
-        return await self._pulled.receive()
+        return await self._numbering.next()
 
     def _is_full(self) -> bool:
         return is_full(self._machine) or (self._admission is not None and not self._admission.has_room())
@@ -402,17 +346,15 @@ class IngressProcess(Role):
     def _shed(self, journal: SequenceJournal, source_input: SourceInput, batch: SourceBatch) -> None:
         journal.leave_out(batch.rows.num_rows, source_input.offset, when=time.monotonic(), source=source_input.number)
         self._note_received(journal.upto, batch)
-        self._report_if_due()
+        self._reports.send_if_due()
 
     def _enqueue_punctuation(self, sn: int, kind: str, value: int | None = None) -> None:
         body = route_output(self._edges, {}, (Punctuation(sn, kind, value),))
-        self._numbered.append((time.monotonic(), sn, 0))  # Rows that it makes operators emit stem from it.
-        self._report_if_due()
+        self._reports.note_numbered(time.monotonic(), sn, 0)
         self.shell.enqueue(Sourced(after=sn - 1, upto=sn, rows=0, body=body))
 
     def _enqueue_rows(self, after: int, upto: int, count: int, body: LaneBody, when: float) -> None:
-        self._numbered.append((when, upto, count))
-        self._report_if_due()
+        self._reports.note_numbered(when, upto, count)
         if self._admission is not None:
             self._admission.let_in(upto, time.monotonic())
         # Rows that a filter has dropped count too: the numbers in flight are bounded.
@@ -436,45 +378,9 @@ class IngressProcess(Role):
         among = tuple(Punctuation(sn, "watermark", value) for sn, value in punctuations)
         return route_output(self._edges, outputs, among)
 
-    def _report_skipped(self, source_input: SourceInput, nth: int, place: int, content: str, error: str) -> None:
-        """Report a record that a source cannot read; the first ones with their content."""
-        shown = SkippedContent(partition=0, nth=nth, sn=place, values=content[:VALUES_MAX_CHARS], error=error)
-        self.shell.report(
-            RowsSkipped(
-                step=f"source {source_input.name}",
-                stage=0,
-                number=-1 - source_input.number,  # Steps have numbers from 0 on.
-                totals=((0, nth),),
-                rows=(shown,) if nth <= SHOWN_MAX else (),
-            )
-        )
-
     def repeat_reports(self) -> None:
         """Report the totals again, to a driver that may not have them."""
-        self._shed_reported = self._rows_reported = 0
-        self._report()
-
-    async def _report_regularly(self) -> None:
-        """Report also the last rows before a source fell silent; without any, the next row is reported at once."""
-        while True:
-            await trio.sleep(_REPORT_INTERVAL_S)
-            if self._numbered or (self._journal is not None and self._journal.shed > self._shed_reported):
-                self._report_if_due()
-
-    def _report_if_due(self) -> None:
-        if time.monotonic() > self._reported_at + _REPORT_INTERVAL_S:
-            self._report()
-
-    def _report(self) -> None:
-        self._reported_at = time.monotonic()
-        if self._journal is not None and self._journal.shed > self._shed_reported:
-            self._shed_reported = self._journal.shed
-            self.shell.report(RowsShed(total=self._shed_reported))
-        rows = 0 if self._journal is None else self._journal.rows
-        if self._numbered or rows > self._rows_reported:
-            # Of all ingresses of the run: it includes what the last one had not reported.
-            self.shell.report(RowsNumbered(log=tuple(self._numbered), total=rows))
-            self._numbered, self._rows_reported = [], rows
+        self._reports.send_again()
 
 
 def _digest(body: LaneBody) -> int:

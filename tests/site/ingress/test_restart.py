@@ -174,7 +174,7 @@ def test_every_copy_gets_the_same_rows_under_the_same_numbers(
     expected = {**{n: n for n in range(1, rows + 1)}, rows + 1: "end"}
     assert [copy.received for copy in copies] == [expected, expected]
     assert copies[0].ended_ms is not None and copies[0].ended_ms == copies[1].ended_ms, "one clock for all"
-    assert lives[-1]._rows_reported == rows, "of all incarnations, whatever was reported before"
+    assert lives[-1]._reports._rows_sent == rows, "of all incarnations, whatever was reported before"
 
 
 @settings(max_examples=25)
