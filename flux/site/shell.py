@@ -154,6 +154,7 @@ class Shell:
             except SchemaConflict as error:
                 self.fail(OperatorError(f"{error}. Declare `output` with the operator before the sink"))
             except Exception as error:
+                self._end_if_out_of_memory(error)
                 self.fail(error)
 
     async def _loop(self) -> None:
@@ -254,11 +255,14 @@ class Shell:
         sys.stderr.write(f"flux: {self.name} ends: {why}\n")
         leave(FENCED)
 
-    def end_without_memory(self, error: BaseException) -> NoReturn:
-        """End: other sites hold all that this one has, and may have the memory it lacks.
+    def _end_if_out_of_memory(self, error: Exception) -> None:
+        """End for want of memory, if other sites hold all that this one has: they may have the memory it lacks.
 
         The crash note says at which rows. If another site ends there too, the rows are to blame, and the run ends.
         """
+        view = self.node.view
+        if not _is_out_of_memory(error) or view is None or view.needs(self.name):
+            return
         sys.stderr.write(f"flux: {self.name} ends for want of memory, and its partners go on: {error}\n")
         leave(OUT_OF_MEMORY)
 
@@ -353,9 +357,9 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def is_out_of_memory(error: BaseException | None) -> bool:
+def _is_out_of_memory(error: BaseException | None) -> bool:
     """Return whether an error, or what caused it, is that the system gives no more memory."""
-    return error is not None and (isinstance(error, MemoryError) or is_out_of_memory(error.__cause__))
+    return error is not None and (isinstance(error, MemoryError) or _is_out_of_memory(error.__cause__))
 
 
 def _document(error: BaseException) -> dict[str, Any]:

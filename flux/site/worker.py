@@ -45,7 +45,7 @@ from .crash_note import SUFFIX, CrashNote, Job, note_in
 from .digests import Digests, Skips
 from .emitted_rows import EmittedRows
 from .role import Role
-from .shell import Shell, is_out_of_memory
+from .shell import Shell
 from .spill import TRANSFER_POOLS_MAX
 from .state_transfer.copy_transfer import CopyTransfer
 from .state_transfer.partition_copy import CopyInstaller
@@ -127,15 +127,6 @@ class Worker(Role):
         return not self._installer.install_one(job)
 
     def perform(self, job: Consume) -> None:
-        try:
-            self._perform(job)
-        except Exception as error:
-            view = self.shell.node.view
-            if is_out_of_memory(error) and view is not None and not view.needs(self.shell.name):
-                self.shell.end_without_memory(error)
-            raise
-
-    def _perform(self, job: Consume) -> None:
         whole = self._inputs[job.stage].merged(job)
         first, last = _span(job, whole)
         self._crash_note.begin(Job(stage=job.stage, after=first, upto=last, partitions=job.partitions))
