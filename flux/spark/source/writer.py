@@ -18,18 +18,20 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from . import staging_protocol
 
+T = TypeVar("T")
+
 FORMAT = "flux"
 
-# How long commit retries while the ingress is restarted.
-COMMIT_RETRY_TIMEOUT_S = 60.0
+# How long a connection and a commit are tried again while the ingress is restarted, or flooded.
+RETRY_TIMEOUT_S = 60.0
 RETRY_PAUSE_S = 0.2
 
 # A dead host is detected after about this time, also while commit waits for its answer.
@@ -122,17 +124,8 @@ class StagingWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         return Staged(query, partition, attempt, rows, size_bytes)
 
     def _connect(self) -> StagingConnection:
-        """Connect, again if the connection breaks before a row is sent: the ingress may restart, or be flooded."""
-        deadline_s = time.monotonic() + staging_protocol.HANDSHAKE_TIMEOUT_S
-        while True:
-            try:
-                return StagingConnection(self.address, self.secret)
-            except (PermissionError, ConnectionRefusedError):
-                raise
-            except OSError:
-                if time.monotonic() > deadline_s:
-                    raise
-                time.sleep(RETRY_PAUSE_S)
+        """Connect, again if the connection breaks before a row is sent."""
+        return _retried(lambda: StagingConnection(self.address, self.secret))
 
     def commit(self, messages: list[Staged | None], batchId: int) -> None:
         """Publish the named attempts; return when every live copy has received all their rows."""
@@ -145,19 +138,9 @@ class StagingWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
             "batch": batchId,
             "attempts": [[s.partition, s.attempt, s.rows, s.size_bytes] for s in staged],
         }
-        deadline_s = time.monotonic() + COMMIT_RETRY_TIMEOUT_S
-        while True:
-            try:
-                return ask_once(self.address, self.secret, request)
-            except (PermissionError, ConnectionRefusedError):
-                # The socket listens as long as the run lasts, also while the ingress restarts: the run is over.
-                raise
-            except OSError:
-                # An ingress that died is restarted by its run and finds the batch in its journal. A retry is
-                # safe, since a batch is published once.
-                if time.monotonic() > deadline_s:
-                    raise
-                time.sleep(RETRY_PAUSE_S)
+        # An ingress that died is restarted by its run and finds the batch in its journal. A retry is safe, since a
+        # batch is published once.
+        _retried(lambda: ask_once(self.address, self.secret, request))
 
     def abort(self, messages: list[Staged | None], batchId: int) -> None:
         """Drop what was staged. A task may still be writing: the next commit of the batch removes the rest."""
@@ -274,6 +257,21 @@ class StagingConnection:
                 )
             parts += part
         return bytes(parts)
+
+
+def _retried(call: Callable[[], T]) -> T:
+    """Return the result of a call to the ingress, tried again while its connection breaks before there is one."""
+    deadline_s = time.monotonic() + RETRY_TIMEOUT_S
+    while True:
+        try:
+            return call()
+        except (PermissionError, ConnectionRefusedError):
+            # The socket listens as long as the run lasts, also while the ingress restarts: the run is over.
+            raise
+        except OSError:
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(RETRY_PAUSE_S)
 
 
 def ask_once(
