@@ -12,13 +12,22 @@ import os
 import random
 import signal
 from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-import flux
-from flux.storage.journal import MAGIC, Journal
+import msgpack
 
-JOURNALS = {"ingress": "numbering.journal", "controller": "controller.journal", "egress": "egress.journal"}
+import flux
+from flux.storage.journal import Journal, Record
+
+# The process that writes each journal, and the journal's name in the directory of the run.
+JOURNALS = {
+    "ingress": ("ingress", "numbering.journal"),
+    "controller": ("controller", "controller.journal"),
+    "egress": ("egress", "egress.journal"),
+    "staging": ("ingress", "staging.journal"),
+}
 KEYS = 7
 
 
@@ -32,50 +41,61 @@ class Counts(flux.KeyedOperator):
         return count, [{"id": row.id, "key": key[0], "count": count}]
 
 
-def journal_of(run: flux.Run, process: str) -> Path:
-    """The journal of a process of a local run."""
-    pattern = JOURNALS[process]
-    [path] = run.directory.glob(pattern)
-    return path
+def cut_and_kill(
+    run: flux.Run, names: Sequence[str], rng: random.Random, records_max: int = 6, synced: Collection[str] = ()
+) -> None:
+    """Stop the process that writes these journals, cut off their last records, and kill it.
 
-
-def cut_and_kill(run: flux.Run, process: str, rng: random.Random, records_max: int = 6) -> int:
-    """Stop the process, cut off the last records of its journal, the last one in its middle, and kill it.
-
-    Returns how many bytes were cut off.
+    Each is cut at the end of a record, or inside one. Records of the kinds `synced` are on the disk, and stay.
     """
+    [process] = {JOURNALS[name][0] for name in names}
     [pid] = [each.pid for each in run.status().processes if each.name == process and each.state == "up"]
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
     try:
-        path = journal_of(run, process)
-        size = path.stat().st_size
-        starts = [len(MAGIC), *_starts(path)]
-        at = rng.choice(starts[-records_max:])
-        at = min(size, at + rng.choice((0, 0, 1, 9, 20)))
-        os.truncate(path, at)
+        for name in names:
+            path = run.directory / JOURNALS[name][1]
+            if path.exists():  # A process that has just been started again may not have begun it.
+                os.truncate(path, _cut_of(path, rng, records_max, synced))
     finally:
         run.kill(process)
-    return size - at
 
 
-def _starts(path: Path) -> list[int]:
-    """Where the records of a journal begin; a copy is read, because its writer has it locked."""
+def _cut_of(path: Path, rng: random.Random, records_max: int, synced: Collection[str]) -> int:
+    """Return the length to which a journal is cut: one of its last records and all after it go, or part of it stays."""
+    records = _records(path)
+    kept = [
+        nth for nth, record in enumerate(records) if msgpack.unpackb(record.content, strict_map_key=False)[0] in synced
+    ]
+    first = max(0, len(records) - records_max, *(nth + 1 for nth in kept))
+    if first == len(records):
+        return path.stat().st_size
+    nth = rng.randrange(first, len(records))
+    start, end = [*(record.position for record in records), path.stat().st_size][nth : nth + 2]
+    return start + (0 if rng.random() < 0.5 else rng.randrange(end - start))
+
+
+def _records(path: Path) -> list[Record]:
+    """The records of a journal; a copy is read, because its writer has it locked."""
     copy = path.with_name("copy")
     copy.write_bytes(path.read_bytes())
     journal, records = Journal.open(copy)
     journal.close()
     copy.unlink()
-    return [record.position for record in records]
+    return records
 
 
-def assert_nothing_lost_or_repeated(path: Path, rows: int | None = None) -> int:
-    """Check the file of a `Jsonl` sink: a prefix of what a plain run gives, or all of it if `rows` is given."""
+def rows_of_lines(path: Path) -> list[dict[str, Any]]:
+    """The rows in the file of a `Jsonl` sink, which may not have been made."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def assert_nothing_lost_or_repeated(output: Iterable[dict[str, Any]], rows: int | None = None) -> int:
+    """Check the output of `Counts`: a prefix of what a plain run gives, or all of it if `rows` is given."""
     counts: Counter[int] = Counter()
     ids: set[int] = set()
     last: dict[int, int] = {}
-    for line in path.read_text().splitlines():
-        row = json.loads(line)
+    for row in output:
         counts[row["key"]] += 1
         assert row["count"] == counts[row["key"]], f"{row} is the {counts[row['key']]}th of its key"
         assert row["id"] not in ids, f"{row} is repeated"

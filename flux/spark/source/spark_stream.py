@@ -34,7 +34,6 @@ from ..session import activate, check_classic, driver_host, register
 from .batch_times import BatchTimes, watermark_of
 from .query_state import free_name, has_commits, has_read_all
 from .staging import CommittedBatch, Staging
-from .staging_protocol import HANDSHAKE_TIMEOUT_S
 
 __all__ = ["Stream"]
 
@@ -45,6 +44,7 @@ SECRET_BYTES = 32
 
 # A live ingress answers in milliseconds; `stop` does not wait for a dead one.
 STOP_TIMEOUT_S = 5.0
+REPORT_TIMEOUT_S = 2.0
 RETRY_PAUSE_S = 0.2
 
 # Spark reads the Python of its workers from here when a session is created. If flux.spark is imported earlier, this
@@ -77,9 +77,14 @@ class BatchPlace:
         """The offset in msgpack types."""
         return [self.batch_id, self.rows, self.boundaries, self.times]
 
+    @property
+    def done_upto(self) -> int:
+        """The last micro-batch of which everything has been emitted, its boundary too; -1 if there is none."""
+        return self.batch_id if self.boundaries else self.batch_id - 1
+
     def is_past(self, committed: CommittedBatch) -> bool:
         """Whether all of a micro-batch, its boundary too, has been emitted."""
-        return (committed.batch_id, 0) < (self.batch_id, self.boundaries)
+        return committed.batch_id <= self.done_upto
 
     def enter(self, committed: CommittedBatch) -> int:
         """Begin or resume a micro-batch; return how many of its rows have been emitted."""
@@ -277,8 +282,9 @@ class Stream(Source):
 
     def _report_end(self, error: str | None) -> None:
         # An ingress that was killed is restarted by the run, and needs this report too. The run is over when
-        # the socket is closed, which refuses us, or when `stop` was called.
-        while not self._send_to_ingress({"do": "end", "error": error}, HANDSHAKE_TIMEOUT_S):
+        # the socket is closed, which refuses us, or when `stop` was called. `stop` waits for this thread, and the
+        # ingress of a run that has failed does not answer: so each try is short.
+        while not self._send_to_ingress({"do": "end", "error": error}, REPORT_TIMEOUT_S):
             if self._stopping.wait(RETRY_PAUSE_S):
                 return
 
@@ -306,6 +312,8 @@ class Stream(Source):
         place = BatchPlace.of(after)
         times = BatchTimes(*self._watermark, place.times)
         staging = Staging(context.directory, self._secret)
+        if (lost := staging.last_done) > place.done_upto:
+            raise _lost_end(lost)
         # A duplicate, which `stop` in the user's program does not close even where there was no fork.
         listener = trio.SocketListener(trio.socket.from_stdlib_socket(self._listener.dup()))
         serve_scope = trio.CancelScope()
@@ -362,6 +370,15 @@ class Stream(Source):
                     f"{column.type} that does not fit: {error}; correct `types`"
                 ) from error
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def _lost_end(batch_id: int) -> SourceError:
+    return SourceError(
+        "the ingress's journal has lost its end, as it may when a machine loses power: every copy has received "
+        f"micro-batch {batch_id}, Spark has committed it and its rows are not staged any more, and the journal has not "
+        "the numbers of all of them. Rows of a later micro-batch must not get those numbers. Output up to now is "
+        "right; run the flow again"
+    )
 
 
 def _check_trigger(df: Any, trigger: Mapping[str, Any]) -> None:

@@ -80,6 +80,11 @@ class Staging:
         if self._store.has_ended(self._run):
             self._publish.close()
 
+    @property
+    def last_done(self) -> int:
+        """The last micro-batch that every live copy has received; -1 if there is none. Its rows are gone."""
+        return self._store.last_done
+
     async def serve(self, listeners: Sequence[trio.SocketListener]) -> None:
         """Answer tasks, commits, aborts and the end of the query, until cancelled."""
         await trio.serve_listeners(self._serve_connection, list(listeners))

@@ -5,7 +5,9 @@ sent; its name ends in ``.part`` until it is complete. The journal has a record 
 attempts that count. It has another when the batch is done, that is, received by every live copy, and one when the
 query has ended. So an ingress that is killed and restarted on the same directory yields again what was not done.
 
-The journal is not forced to the disk: it survives the death of the process, not of the machine.
+Two records are on the disk before Spark gets its answer: that a batch is done, and the end of the query. Spark repeats
+neither. A journal that lost them with the power of the machine would give a later batch the place of an earlier one.
+That a batch is published may get lost: Spark then commits it again.
 This module does not know sockets or the event loop.
 """
 
@@ -71,6 +73,11 @@ class StagingStore:
     def is_done(self, query: str, batch_id: int) -> bool:
         return batch_id <= self._done_upto.get(query, -1)
 
+    @property
+    def last_done(self) -> int:
+        """The last batch that is done; -1 if there is none."""
+        return max(self._done_upto.values(), default=-1)
+
     def missing(self, batch: Published) -> Attempt | None:
         """Return an attempt that commit names but that is missing or incomplete here; else None."""
         for attempt in batch.attempts:
@@ -88,7 +95,7 @@ class StagingStore:
 
     def finish(self, batch: Published) -> None:
         """Journal that every live copy has the batch, and remove its files."""
-        self._write("done", batch.query, batch.batch_id)
+        self._write("done", batch.query, batch.batch_id, fsync=True)
         self.undone.pop((batch.query, batch.batch_id), None)
         self._done_upto[batch.query] = max(batch.batch_id, self._done_upto.get(batch.query, -1))
         self.drop(batch.query, batch.batch_id)
@@ -99,7 +106,7 @@ class StagingStore:
 
     def end(self, run: str, error: str | None) -> None:
         """Journal the end of the query in this run. A later run on the same directory is not affected."""
-        self._write("end", run, error)
+        self._write("end", run, error, fsync=True)
         self._ended[run] = error
 
     def has_ended(self, run: str) -> bool:
@@ -127,17 +134,17 @@ class StagingStore:
             elif batch_id < batch.batch_id and (batch.query, batch_id) not in self.undone:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _write(self, *record: Any) -> None:
+    def _write(self, *record: Any, fsync: bool = False) -> None:
         # Opened for each of the few records of a micro-batch, so that there is no file to close at the end.
         journal = Journal.reopen(self._path, self._size)
         try:
-            journal.append(msgpack.packb(record))
+            journal.append(msgpack.packb(record), fsync=fsync)
             self._size = journal.size
         finally:
             journal.close()
 
     def _read_journal(self) -> None:
-        journal, records = Journal.open(self._path)
+        journal, records = Journal.open(self._path, fsync=True)
         self._size = journal.size
         journal.close()
         for record in records:
