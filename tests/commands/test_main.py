@@ -64,6 +64,8 @@ Command = Callable[..., "subprocess.Popen[str]"]
 def begin(job: Path) -> Iterator[Command]:
     """Begin a command in a process of its own; what is still there at the end is killed."""
     begun: list[subprocess.Popen[str]] = []
+    # A shell that starts the tests in the background has them, and all that they start, ignore it.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def start(*arguments: str) -> subprocess.Popen[str]:
         call = [sys.executable, "-c", "import sys; from flux.commands.main import main; sys.exit(main())", *arguments]
@@ -76,6 +78,7 @@ def begin(job: Path) -> Iterator[Command]:
         if process.poll() is None:
             process.kill()
         process.communicate(timeout=DEADLINE_S)
+    signal.signal(signal.SIGINT, before)
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
