@@ -6,6 +6,7 @@ so that the plain run's dicts stay small however long it lasts. The plain run is
 
 from __future__ import annotations
 
+import json
 import queue
 import threading
 from collections.abc import Iterator
@@ -125,15 +126,15 @@ class Checked(flux.sinks.Collect):
         self._thread = threading.Thread(target=self._check, name="soak-check", daemon=True)
         self._thread.start()
 
-    def finish(self, last: int) -> None:
-        """The run is over, and its input had `last` rows: nothing may be missing."""
+    def finish(self, last: int | None) -> None:
+        """The run is over, and its input had `last` rows: nothing may be missing. None: it ended with an error."""
         assert self._thread is not None
         self._last = last
         self._waiting.put(None)
         self._thread.join()
         self.raise_if_wrong()
         if self._missing:
-            raise Mismatch(f"{self.checked:,} rows came, and {self._missing:,} more were expected")
+            raise _missing(self.checked, self._missing)
 
     def raise_if_wrong(self) -> None:
         """Raise what the check has found."""
@@ -159,8 +160,39 @@ class Checked(flux.sinks.Collect):
                     f"the next are {came[place + 1 : place + 4]}, expected {wanted[place + 1 : place + 4]}"
                 )
             self.checked += len(came)
-        if self.wrong is None:
+        if self.wrong is None and self._last is not None:
             self._missing = sum(1 for _ in expected)
+
+
+class Lines:
+    """The file of a `Jsonl` sink, which is compared with the plain run when the run is over."""
+
+    def __init__(self, path: Path) -> None:
+        self.sink = flux.sinks.Jsonl(path)
+        self.checked = 0
+        self._path = path
+
+    def start(self) -> None:
+        """Nothing is compared while the run goes on."""
+
+    def raise_if_wrong(self) -> None:
+        """Nothing is known while the run goes on."""
+
+    def finish(self, last: int | None) -> None:
+        """The run is over, and its input had `last` rows: nothing may be missing. None: it ended with an error."""
+        expected = plain(packets(last))
+        with self._path.open() as lines:
+            for line in lines:
+                row, wanted = tuple(json.loads(line).values()), next(expected, None)
+                if row != wanted:
+                    raise Mismatch(f"row {self.checked:,} of the output is {row}, expected {wanted}")
+                self.checked += 1
+        if last is not None and (missing := sum(1 for _ in expected)):
+            raise _missing(self.checked, missing)
+
+
+def _missing(checked: int, missing: int) -> Mismatch:
+    return Mismatch(f"{checked:,} rows came, and {missing:,} more were expected")
 
 
 def flow(packets: Packets, sink: flux.sinks.Sink, partitions: int, **settings: Any) -> flux.Dataflow:

@@ -52,6 +52,10 @@ class Watch:
         assert self._view is not None, "a run that has started has a view"
         return self._view
 
+    def forget_views(self) -> None:
+        """Read the controller's journal from its beginning the next time: it was cut."""
+        self._read_bytes, self._file = len(MAGIC), 0
+
     def holders(self) -> list[str]:
         """The live sites with a copy, in the order of their names."""
         view = self.view()
@@ -97,6 +101,10 @@ class Watch:
         """Return when output has come since."""
         before = self._driver.run_state.safe_upto
         self.until(lambda: self._driver.run_state.safe_upto > before, "output")
+
+    def wait_error(self) -> None:
+        """Raise the error that ends the run, when it does."""
+        self.until(lambda: False, "the run to end with an error")
 
     def until(self, holds: Callable[[], bool], what: str) -> None:
         """Return when `holds()`; raise if the run ends with an error before, or it takes too long."""

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from experiments import dmz
-from experiments.soak.faults import Strike, has_something_to_lose
-from experiments.soak.run import soak
+from experiments.soak.run import Settings, soak
 from experiments.soak.stream import CHUNK_ROWS, Checked, Mismatch, Packets, packets, plain
+from experiments.soak.striker import Strike, has_something_to_lose
 
 ROWS = 3 * CHUNK_ROWS - 100
 
@@ -90,7 +90,7 @@ def test_a_fault_counts_only_if_there_was_something_to_lose(
 
 @pytest.mark.long
 def test_a_soak_under_load_counts_faults_and_checks_every_row() -> None:
-    figures = soak(0.1, 3, 4, 50_000, random.Random(1), None, lambda line: None)
+    figures = soak(0.1, Settings(sites=3, partitions=4, rate=50_000), random.Random(1), lambda line: None)
     assert figures["wrong"] is None
     assert figures["faults_survived"] == sum(figures["faults"].values()) > 0
     assert figures["outputs_checked"] == figures["outputs"] > 0
