@@ -40,7 +40,7 @@ from ..protocols.messages import (
     State,
 )
 from ..protocols.node import Node
-from ..types.errors import FluxError, OperatorError
+from ..types.errors import FluxError, OperatorError, is_out_of_memory
 from ..wire import address, frames
 from ..wire.link import Link, accept_loop
 from ..wire.membership import (
@@ -261,7 +261,7 @@ class Shell:
         The crash note says at which rows. If another site ends there too, the rows are to blame, and the run ends.
         """
         view = self.node.view
-        if not _is_out_of_memory(error) or view is None or view.needs(self.name):
+        if not is_out_of_memory(error) or view is None or view.needs(self.name):
             return
         sys.stderr.write(f"flux: {self.name} ends for want of memory, and its partners go on: {error}\n")
         leave(OUT_OF_MEMORY)
@@ -355,11 +355,6 @@ def leave(code: int) -> NoReturn:
         with contextlib.suppress(Exception):
             stream.flush()  # What an operator printed; all that was the parent's went out before the fork.
     os._exit(code)
-
-
-def _is_out_of_memory(error: BaseException | None) -> bool:
-    """Return whether an error, or what caused it, is that the system gives no more memory."""
-    return error is not None and (isinstance(error, MemoryError) or _is_out_of_memory(error.__cause__))
 
 
 def _document(error: BaseException) -> dict[str, Any]:

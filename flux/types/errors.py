@@ -24,6 +24,7 @@ __all__ = [
     "SourceError",
     "StateError",
     "from_dict",
+    "is_out_of_memory",
     "unwrap_group",
 ]
 
@@ -166,6 +167,11 @@ _BY_NAME: dict[str, type[FluxError]] = {
     kind.__name__: kind
     for kind in (FluxError, PlanError, SourceError, SinkError, StateError, AuthError, NoSites, SourceEnded)
 }
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Return whether an error, or what caused it, is that the system gives no more memory."""
+    return error is not None and (isinstance(error, MemoryError) or is_out_of_memory(error.__cause__))
 
 
 def from_dict(document: dict[str, Any]) -> FluxError:

@@ -34,7 +34,7 @@ import msgpack
 import numpy as np
 import trio
 
-from ...types.errors import FluxError, StateError, from_dict
+from ...types.errors import FluxError, StateError, from_dict, is_out_of_memory
 from ...wire.transfer import CHUNK_BYTES, StateOwner, items, state_chunks
 
 _SILENT_MAX_S = 60.0
@@ -139,11 +139,19 @@ class _Fork:
     def __init__(self, stream: Iterable[list[memoryview]], whose: str | StateOwner) -> None:
         self._whose = whose
         self._out, theirs = socket.socketpair()
-        self._error, error = os.pipe()
+        try:
+            self._error, error = os.pipe()
+        except OSError:
+            self._out.close()
+            theirs.close()
+            raise
         parent = os.getpid()
         try:
             self._pid = os.fork()
             if not self._pid:
+                # They are the parent's. The child needs a descriptor, and may not open one more.
+                self._out.close()
+                os.close(self._error)
                 theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
                 _live(parent, stream, theirs, error)
         except OSError:
@@ -216,13 +224,19 @@ def _live(parent: int, stream: Iterable[list[memoryview]], out: socket.socket, e
         pass  # The parent does not want it any more.
     except BaseException as raised:
         code = 1
-        known = raised if isinstance(raised, FluxError) else StateError("".join(traceback.format_exception(raised)))
-        document = known.to_dict()
-        document["message"] = document["message"][:_ERROR_MAX_CHARS]
-        with contextlib.suppress(BaseException):
-            os.write(error, msgpack.packb(document, unicode_errors="replace"))
+        if not is_out_of_memory(raised):  # The parent may have the memory: then only this reader is lost.
+            _report(raised, error)
     finally:
         os._exit(code)
+
+
+def _report(raised: BaseException, error: int) -> None:
+    """In the child: write what was raised to the pipe `error`; its parent raises it again."""
+    known = raised if isinstance(raised, FluxError) else StateError("".join(traceback.format_exception(raised)))
+    document = known.to_dict()
+    document["message"] = document["message"][:_ERROR_MAX_CHARS]
+    with contextlib.suppress(BaseException):
+        os.write(error, msgpack.packb(document, unicode_errors="replace"))
 
 
 def _close_sockets(ours: int) -> None:

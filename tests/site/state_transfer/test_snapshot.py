@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -143,6 +144,29 @@ def test_what_cannot_be_moved_is_named_by_a_fork_too() -> None:
 def test_a_fork_that_is_killed_is_lost() -> None:
     with pytest.raises(SnapshotLost, match="ended with status -9"):
         read(taken(large_and_then(lambda: os.kill(os.getpid(), signal.SIGKILL))))
+
+
+def test_a_fork_without_the_memory_is_lost() -> None:
+    def grow() -> Any:
+        raise OperatorError("it broke", step="Sums", partition=3, row=None) from MemoryError()
+
+    with pytest.raises(SnapshotLost, match="for want of memory"):
+        read(taken(large_and_then(grow)))
+
+
+@pytest.mark.parametrize("spare", range(6))
+def test_a_process_that_may_open_few_more_files_reads_its_state(spare: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(each) for each in os.listdir("/proc/self/fd"))
+    filling = [os.dup(0) for _ in range(highest - len(os.listdir("/proc/self/fd")) + 1)]
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) - 1 + spare, hard))
+        made = taken(large_and_then(lambda: "whole"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for each in filling:
+            os.close(each)
+    assert read(made)[-1] == "whole"
 
 
 def test_a_fork_that_hangs_is_lost_and_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
