@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 import struct
-from pathlib import Path
+
+from ..system import process_control
 
 _CREDENTIALS = struct.Struct("3i")  # Process, user, group.
 _STOPPED = "Tt"  # By a signal, or by a debugger.
@@ -20,16 +21,9 @@ def pid_of(sock: socket.socket) -> int | None:
 
 def is_stopped(pid: int) -> bool:
     """Whether a process of this machine cannot run at all: it was stopped, or is gone."""
-    return (state := _state_of(pid)) is None or state in _STOPPED
+    return (state := process_control.state_of(pid)) is None or state in _STOPPED
 
 
 def waits_for_a_signal(pid: int) -> bool:
     """Whether a process of this machine was stopped, and is there."""
-    return (state := _state_of(pid)) is not None and state in _STOPPED
-
-
-def _state_of(pid: int) -> str | None:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return None
+    return (state := process_control.state_of(pid)) is not None and state in _STOPPED

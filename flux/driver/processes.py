@@ -22,6 +22,7 @@ import trio
 
 from ..controller.failure_detector import StandstillClock
 from ..plan.plan import CONTROLLER
+from ..system import process_control
 from ..types.errors import FluxError, PlanError
 from .history import Gap
 from .local.spawner import ProcessExited, ProcessStarted, SpawnerReport
@@ -116,7 +117,7 @@ class Process:
 
     def _send_kill(self, pidfd: int) -> None:
         with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            process_control.send_signal(pidfd, signal.SIGKILL)
 
     async def wait_gone(self) -> None:
         """Return when it is gone; at once if it was never forked."""

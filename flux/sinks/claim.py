@@ -9,13 +9,13 @@ but the output is left.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import secrets
 import socket
 from pathlib import Path
 
 from ..storage.disk import replace_file
+from ..system import filesystem
 from ..types.errors import PlanError, SinkError
 
 _TOKEN, _CLAIMED, _ENDED = "sink.token", "sink.claimed", "sink.ended"
@@ -25,9 +25,9 @@ _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 def run_token(directory: Path) -> str:
     """Return a unique name of the run that owns `directory`: the same for each of its egress processes."""
     path = directory / _TOKEN
-    if not path.exists():
+    if not filesystem.exists(path):
         replace_file(path, secrets.token_hex(16).encode(), fsync=False)
-    return path.read_text()
+    return filesystem.read_whole(path).decode()
 
 
 class Claim:
@@ -41,7 +41,7 @@ class Claim:
     @property
     def is_made(self) -> bool:
         """Whether an egress of this run has claimed the output before."""
-        return (self._directory / _CLAIMED).exists()
+        return filesystem.exists(self._directory / _CLAIMED)
 
     def make(self) -> None:
         """Note that the output is claimed; its place has the name of this run already."""
@@ -52,7 +52,7 @@ class Claim:
     def ended_upto(self) -> int | None:
         """The position of the output if it was closed, else None."""
         ended = self._directory / _ENDED
-        return int(ended.read_text()) if ended.exists() else None
+        return int(filesystem.read_whole(ended)) if filesystem.exists(ended) else None
 
     def end(self, upto: int) -> None:
         """Note that the output is closed: what says whose it is may be removed."""
@@ -62,7 +62,7 @@ class Claim:
 def lock(fd: int) -> bool:
     """Lock an open file until it is closed; return whether no other process has it locked."""
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        filesystem.lock_file(fd)
     except BlockingIOError:
         return False
     except OSError as error:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..storage.disk import append, disk_error, replace_file, sync_directory
+from ..system import filesystem
 from ..types.errors import FluxError, PlanError, SinkError
 from ..types.to_python import format_value
 from .claim import Claim, changed_output, foreign_output, in_use, lock, taken_over
@@ -55,14 +56,14 @@ class Jsonl(Sink):
             self._claim = Claim(directory)
             if (ended_upto := self._claim.ended_upto) is not None:
                 return ended_upto
-            if self._path.is_dir():
+            if filesystem.is_directory(self._path):
                 raise PlanError(f"{_NAME}: {self._path} is a directory; give the path of a file")
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            filesystem.make_directory(self._path.parent)
+            self._fd = filesystem.calls.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             try:
                 self._take_possession(self._claim)
             except BaseException:
-                os.close(self._fd)
+                filesystem.calls.close(self._fd)
                 self._fd = -1
                 raise
         except OSError as error:
@@ -73,7 +74,7 @@ class Jsonl(Sink):
         note = self._read_note()
         if not lock(self._fd):
             raise in_use(_NAME, self._path, note.get("owner"))
-        size = os.fstat(self._fd).st_size
+        size = filesystem.calls.fstat(self._fd).st_size
         if note.get("run") == claim.run:
             self._size, self._upto = note["bytes"], note["upto"]
         elif claim.is_made:
@@ -83,7 +84,7 @@ class Jsonl(Sink):
             raise foreign_output(_NAME, self._path, f"is there already and not empty{whose}")
         if size < self._size:
             raise self._changed(f"has {size:,} bytes, but {self._size:,} were written and acknowledged: it was cut")
-        os.ftruncate(self._fd, self._size)
+        filesystem.calls.ftruncate(self._fd, self._size)
         sync_directory(self._path.parent)  # Lines are durable only if the file's name is.
         self._write_note(claim)
         claim.make()
@@ -94,7 +95,7 @@ class Jsonl(Sink):
         try:
             self._check_owner(self._claim)
             append(self._fd, lines, self._size)
-            os.fsync(self._fd)
+            filesystem.calls.fsync(self._fd)
             self._check_name()  # Lines of a file without a name are not durable, and not acknowledged.
             self._size += len(lines)
             self._upto = upto
@@ -109,11 +110,11 @@ class Jsonl(Sink):
         try:
             self._check_owner(self._claim)
             self._claim.end(self._upto)
-            self._note.unlink(missing_ok=True)
+            filesystem.remove(self._note)
         except OSError as error:
             raise disk_error(_NAME, self._path, error, _KEPT) from error
         finally:
-            os.close(self._fd)
+            filesystem.calls.close(self._fd)
             self._fd = -1
 
     # Whose file it is.
@@ -124,16 +125,16 @@ class Jsonl(Sink):
         note = self._read_note()
         if note.get("run") != claim.run:
             raise taken_over(_NAME, self._path, note.get("owner")) if note else self._changed("has lost its note")
-        size = os.fstat(self._fd).st_size
+        size = filesystem.calls.fstat(self._fd).st_size
         if size != self._size:
             raise self._changed(f"has {size:,} bytes, but {self._size:,} were written: it was changed")
 
     def _check_name(self) -> None:
         try:
-            named = self._path.stat()
+            named = filesystem.calls.stat(self._path)
         except FileNotFoundError:
             raise self._changed("was removed or renamed") from None
-        opened = os.fstat(self._fd)
+        opened = filesystem.calls.fstat(self._fd)
         if (named.st_dev, named.st_ino) != (opened.st_dev, opened.st_ino):
             raise self._changed("was replaced by another file")
 
@@ -142,7 +143,7 @@ class Jsonl(Sink):
 
     def _read_note(self) -> dict[str, Any]:
         try:
-            note: dict[str, Any] = json.loads(self._note.read_bytes())
+            note: dict[str, Any] = json.loads(filesystem.read_whole(self._note))
         except FileNotFoundError:
             return {}
         return note

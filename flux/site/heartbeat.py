@@ -1,19 +1,21 @@
 """Heartbeat: a thread that sends heartbeats to the controller, however long the operator of this process works.
 
-It has a connection of its own, so that it waits for nothing but the kernel. A process that was stopped, or whose
-machine hangs, sends none. When the connection breaks, it retries for as long as the process lives.
+It has a loop and a connection of its own, so that it waits for nothing but the kernel. A process that was stopped, or
+whose machine hangs, sends none. When the connection breaks, it retries for as long as the process lives.
 """
 
 from __future__ import annotations
 
 import socket
-import threading
-import time
 
+import trio
+
+from ..system import threads
 from ..types.errors import FluxError
 from ..wire import frames
-from ..wire.connections import Identity, dial_in_thread
+from ..wire.connections import Identity, dial
 from ..wire.membership import BEAT, CodeStuck, membership_frame
+from ..wire.sockets import write_all
 from .stuck_watch import StuckWatch
 
 BEAT_EVERY_S = 0.1
@@ -32,22 +34,25 @@ class Heartbeat:
 
     def start(self) -> None:
         """Start the thread; it ends with the process."""
-        threading.Thread(target=self._live, name="flux-heartbeat", daemon=True).start()
+        threads.start_loop(self._live, "flux-heartbeat")
 
-    def _live(self) -> None:
+    async def _live(self) -> None:
         while True:
             try:
-                with dial_in_thread(self._where, self._own, _SEND_TIMEOUT_S) as sock:
-                    self._beat_on(sock)
-            except OSError:
-                time.sleep(BEAT_EVERY_S)
+                with trio.fail_after(_SEND_TIMEOUT_S):
+                    sock = await dial(self._where, self._own)
+                with sock:
+                    await self._beat_on(sock)
+            except (OSError, trio.TooSlowError):
+                await trio.sleep(BEAT_EVERY_S)
             except (FluxError, frames.BadFrame):
                 # Refused: the main connection to the controller gets the reason too, and reports it.
-                time.sleep(_REFUSED_RETRY_S)
+                await trio.sleep(_REFUSED_RETRY_S)
 
-    def _beat_on(self, sock: socket.socket) -> None:
+    async def _beat_on(self, sock: socket.socket) -> None:
         while True:
-            sock.sendall(_BEAT)
-            if (text := self._watch.news()) is not None:
-                sock.sendall(frames.encode(membership_frame(CodeStuck(text=text))))
-            time.sleep(BEAT_EVERY_S)
+            with trio.fail_after(_SEND_TIMEOUT_S):
+                await write_all(sock, _BEAT)
+                if (text := self._watch.news()) is not None:
+                    await write_all(sock, frames.encode(membership_frame(CodeStuck(text=text))))
+            await trio.sleep(BEAT_EVERY_S)

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import signal
 import socket
 import sys
 from collections import deque
@@ -40,6 +38,7 @@ from ..protocols.messages import (
     State,
 )
 from ..protocols.node import Node
+from ..system import process_control
 from ..types.errors import FluxError, OperatorError, is_out_of_memory
 from ..wire import address, frames
 from ..wire.link import Link, accept_loop
@@ -325,7 +324,7 @@ class Shell:
                 await self.reports.drain()
                 leave(command.status)
             if isinstance(command, KillProcess):
-                os.kill(os.getpid(), signal.SIGKILL)
+                process_control.kill_self()
             self.role.on_command(command)
 
     async def _find_driver(self) -> None:
@@ -354,7 +353,7 @@ def leave(code: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()  # What an operator printed; all that was the parent's went out before the fork.
-    os._exit(code)
+    process_control.exit_now(code)
 
 
 def _document(error: BaseException) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+from ..system import filesystem
 from ..types.errors import FluxError
 
 __all__ = ["append", "append_when_room", "disk_error", "replace_file", "sync_directory"]
@@ -23,11 +24,11 @@ def append(fd: int, data: bytes | memoryview, length: int) -> None:
     written = 0
     try:
         while written < len(view):
-            written += os.pwrite(fd, view[written:], length + written)
+            written += filesystem.calls.pwrite(fd, view[written:], length + written)
     except OSError:
         # Anything after a torn write could not be read, so the torn write must not stay.
         with contextlib.suppress(OSError):
-            os.ftruncate(fd, length)
+            filesystem.calls.ftruncate(fd, length)
         raise
 
 
@@ -59,25 +60,25 @@ def replace_file(path: Path, data: bytes, *, fsync: bool, mode: int = 0o600) -> 
     By default only this user may read it: notes of a run are for the run.
     """
     fresh = path.with_name(f"{path.name}.new")
-    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    fd = filesystem.calls.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
         append(fd, data, 0)
         if fsync:
-            os.fsync(fd)
+            filesystem.calls.fsync(fd)
     finally:
-        os.close(fd)
-    fresh.rename(path)
+        filesystem.calls.close(fd)
+    filesystem.calls.rename(fresh, path)
     if fsync:
         sync_directory(path.parent)
 
 
 def sync_directory(path: Path) -> None:
     """Make the names in a directory durable: a renamed file is not safe before."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = filesystem.calls.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(fd)
+        filesystem.calls.fsync(fd)
     finally:
-        os.close(fd)
+        filesystem.calls.close(fd)
 
 
 def disk_error(writer: str, path: Path, error: OSError, kept: str) -> FluxError:

@@ -12,7 +12,6 @@ process has it open.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import struct
 import zlib
@@ -21,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..protocols.messages import VERSION
+from ..system import filesystem
 from ..types.errors import FluxError
 from .disk import append, append_when_room, disk_error, sync_directory
 
@@ -62,7 +62,7 @@ class Journal:
             try:
                 return cls._read(path, fd, fsync)
             except BaseException:
-                os.close(fd)
+                filesystem.calls.close(fd)
                 raise
         except OSError as error:
             raise disk_error("the journal", path, error, _KEPT) from error
@@ -77,17 +77,17 @@ class Journal:
 
     @classmethod
     def _read(cls, path: Path, fd: int, fsync: bool) -> tuple[Journal, list[Record]]:
-        data = path.read_bytes()
+        data = filesystem.read_whole(path)
         if len(data) < len(MAGIC) and MAGIC.startswith(data):
             # The file is new, or the process died while it wrote the header.
             append(fd, MAGIC, 0)
             if fsync:
-                os.fsync(fd)
+                filesystem.calls.fsync(fd)
                 sync_directory(path.parent)
             return cls(path, fd, len(MAGIC), fsync), []
         found = list(_records(path, data))
         size = found[-1].position + _HEAD.size + len(found[-1].content) if found else len(MAGIC)
-        os.ftruncate(fd, size)
+        filesystem.calls.ftruncate(fd, size)
         return cls(path, fd, size, fsync), found
 
     def append(self, content: bytes, *, fsync: bool | None = None) -> int:
@@ -95,7 +95,7 @@ class Journal:
         try:
             append_when_room(self._fd, _frame(content), self.size, self.path)
             if self._fsync if fsync is None else fsync:
-                os.fsync(self._fd)
+                filesystem.calls.fsync(self._fd)
         except OSError as error:
             raise disk_error("the journal", self.path, error, _KEPT) from error
         position = self.size
@@ -112,22 +112,22 @@ class Journal:
         fresh = self.path.with_name(f"{self.path.name}.new")
         head = MAGIC + b"".join(map(_frame, first))
         try:
-            fresh.unlink(missing_ok=True)
+            filesystem.remove(fresh)
             fd = _open_locked(fresh)
             try:
                 append(fd, head, 0)
-                append(fd, os.pread(self._fd, self.size - keep_from, keep_from), len(head))
+                append(fd, filesystem.calls.pread(self._fd, self.size - keep_from, keep_from), len(head))
                 if is_synced:
-                    os.fsync(fd)
-                fresh.rename(self.path)
+                    filesystem.calls.fsync(fd)
+                filesystem.calls.rename(fresh, self.path)
             except OSError:
-                os.close(fd)
+                filesystem.calls.close(fd)
                 raise
             if is_synced:
                 sync_directory(self.path.parent)
         except OSError as error:
             raise disk_error("the journal", fresh, error, _KEPT) from error
-        os.close(self._fd)
+        filesystem.calls.close(self._fd)
         self._fd = fd
         forward = keep_from - len(head)
         self.size -= forward
@@ -135,7 +135,7 @@ class Journal:
 
     def close(self) -> None:
         """Close the file and release its lock."""
-        os.close(self._fd)
+        filesystem.calls.close(self._fd)
 
 
 @contextlib.contextmanager
@@ -157,11 +157,11 @@ def reading(path: Path, record: Record) -> Iterator[None]:
 
 
 def _open_locked(path: Path) -> int:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = filesystem.calls.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        filesystem.lock_file(fd)
     except BlockingIOError:
-        os.close(fd)
+        filesystem.calls.close(fd)
         raise InUse(
             f"the journal {path} is in use by a process that still lives. Its successor must not write to it as "
             "well: end that process first"

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import trio
 
+from ..system import network
 from ..types.errors import FluxError
 from .link import tune
 
@@ -28,7 +29,7 @@ def listen(address: str) -> socket.socket:
     sock = None
     try:
         family, target = _targets(address)[0]
-        sock = socket.socket(family)
+        sock = network.open_socket(family)
         if family != socket.AF_UNIX:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(target)
@@ -102,7 +103,7 @@ async def connect(address: str) -> socket.socket:
 
 async def _connect(to: SocketTarget, address: str) -> socket.socket:
     family, target = to
-    sock = socket.socket(family)
+    sock = network.open_socket(family)
     tune(sock)
     try:
         while True:
@@ -113,7 +114,7 @@ async def _connect(to: SocketTarget, address: str) -> socket.socket:
                 if family == socket.AF_UNIX:
                     await trio.sleep(0.001)
                     continue
-                await trio.lowlevel.wait_writable(sock)
+                await network.wait_writable(sock)
                 code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
                 if code:
                     raise OSError(code, f"cannot connect to {address}") from None

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 
 import trio
 
+from ..system import network
 from ..types.errors import AuthError, FluxError
 from . import address, handshake
 from .frames import MAGIC, BadFrame
@@ -83,19 +84,6 @@ async def keep_dialling(where: str, own: Identity, expected: str, log: Log) -> s
         pause_s = min(2 * pause_s, _RETRY_PAUSE_MAX_S)
 
 
-def dial_in_thread(where: str, own: Identity, timeout_s: float) -> socket.socket:
-    """Return a blocking connection as `dial` makes it, for a thread without a loop."""
-
-    async def dial_within_timeout() -> socket.socket:
-        with trio.move_on_after(timeout_s):
-            return await dial(where, own)
-        raise TimeoutError(f"no connection to {where} within {timeout_s:g} s")
-
-    sock = trio.run(dial_within_timeout)
-    sock.settimeout(timeout_s)
-    return sock
-
-
 async def let_in(
     sock: socket.socket, own: Identity, log: Log, refuse: handshake.Refuse = handshake.refuse_none
 ) -> tuple[str, socket.socket] | None:
@@ -131,7 +119,7 @@ async def _first_byte(sock: socket.socket) -> bytes:
                 try:
                     return sock.recv(1, socket.MSG_PEEK)
                 except BlockingIOError:
-                    await trio.lowlevel.wait_readable(sock)
+                    await network.wait_readable(sock)
                 except ConnectionResetError:
                     return b""
         raise TimeoutError(f"the other end did not send anything within {handshake.DEADLINE_S:g} s")

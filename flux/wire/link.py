@@ -40,6 +40,7 @@ from typing import Any, NamedTuple, TypeAlias
 import pyarrow as pa
 import trio
 
+from ..system import network
 from . import frames
 from .batches import Batches
 from .sockets import BLOCKED, Reader, until_ready, write_all
@@ -450,7 +451,7 @@ def _frame(header: dict[str, Any], body: FrameBody) -> _Frame:
 
 
 def _shut(sock: socket.socket) -> None:
-    trio.lowlevel.notify_closing(sock)
+    network.notify_closing(sock)
     sock.close()
 
 
@@ -458,7 +459,7 @@ async def accept_loop(listener: socket.socket, on_accept: Callable[[socket.socke
     """Hand every new connection to `on_accept`."""
     listener.setblocking(False)
     while True:
-        await trio.lowlevel.wait_readable(listener)
+        await network.wait_readable(listener)
         try:
             sock, _ = listener.accept()
         except (BlockingIOError, ConnectionAbortedError):

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import trio
 
+from ..system import network
 from . import frames
 
 BLOCKED = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -32,9 +33,9 @@ async def until_ready(sock: socket.socket, blocked: OSError, *, reading: bool) -
         reading = isinstance(blocked, ssl.SSLWantReadError)
     try:
         if reading:
-            await trio.lowlevel.wait_readable(sock)
+            await network.wait_readable(sock)
         else:
-            await trio.lowlevel.wait_writable(sock)
+            await network.wait_writable(sock)
     except trio.BusyResourceError:
         # TLS waits for the direction of another task's wait. It is rare: new keys.
         await trio.sleep(_BUSY_PAUSE_S)
@@ -57,10 +58,10 @@ async def close_gently(sock: socket.socket) -> None:
     try:
         sock.setblocking(False)
         with contextlib.suppress(OSError), trio.move_on_after(_LINGER_S):
-            socket.socket.shutdown(sock, socket.SHUT_WR)
+            network.shut_plain(sock, socket.SHUT_WR)
             for _ in range(_LINGER_READS):
-                await trio.lowlevel.wait_readable(sock)
-                if not socket.socket.recv(sock, frames.STRANGER_MAX_BYTES):
+                await network.wait_readable(sock)
+                if not network.receive_plain(sock, frames.STRANGER_MAX_BYTES):
                     break
     finally:
         sock.close()

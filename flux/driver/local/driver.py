@@ -21,6 +21,7 @@ from ...plan.plan import CONTROLLER, EGRESS, INGRESS
 from ...sinks import Collect, Sink
 from ...site.config import ProcessConfig
 from ...site.crash_note import SUFFIX, Job, last_job
+from ...system import threads
 from ...types.errors import DataLost, FluxError, unwrap_group
 from ...wire import frames, reports
 from ...wire.connections import let_in
@@ -76,8 +77,7 @@ class Driver:
         self.stopping = False
         self._token: trio.lowlevel.TrioToken | None = None
         self._up = threading.Event()
-        self._thread = threading.Thread(target=self._live, name="flux-program", daemon=True)
-        self._thread.start()
+        self._thread = threads.start_loop(self._live, "flux-program")
 
     def wait(self, until: Callable[[RunState], bool], timeout_s: float | None) -> bool:
         """Wait until a condition on the state of the run holds; return False on timeout."""
@@ -176,10 +176,10 @@ class Driver:
 
     # In the thread.
 
-    def _live(self) -> None:
+    async def _live(self) -> None:
         """Run the loop; an error in it must reach the threads that wait."""
         try:
-            trio.run(self._run)
+            await self._run()
         except BaseException as error:
             with self.changed:
                 self.stopping = True

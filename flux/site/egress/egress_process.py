@@ -17,6 +17,7 @@ from ...plan.plan import EGRESS
 from ...protocols.messages import Consume
 from ...protocols.node import Node
 from ...sinks import Sink
+from ...system import threads
 from ...wire.frames import BadFrame
 from ...wire.reports import Collected, Command, ProcessStopped, RowsDurable, read_command
 from ..config import ProcessConfig, place_of
@@ -114,10 +115,10 @@ class EgressProcess(Role):
                 with trio.move_on_at(flush_at):
                     work = await given.receive()
                 if work is not None:
-                    await trio.to_thread.run_sync(partial(writer.write, work))
+                    await threads.call_in_thread(partial(writer.write, work))
                     self._finish(writer, work)
                 if trio.current_time() >= flush_at:
-                    await trio.to_thread.run_sync(writer.flush)
+                    await threads.call_in_thread(writer.flush)
                     flush_at = trio.current_time() + every_s
         except Exception as error:
             self.shell.fail(error)

@@ -23,6 +23,7 @@ from ...protocols.egress import ONLY, Egress
 from ...protocols.messages import Consume, Consumed
 from ...sinks import Collect, Sink
 from ...sinks.sink import check_alike
+from ...system import filesystem
 from ...types.errors import SinkError
 from ...wire.reports import Reached, RowsWritten
 from .sink_journal import SinkJournal
@@ -64,7 +65,7 @@ class SinkWriter:
                 self.unusable = error  # Reported when there is a connection to report it on.
 
     def _open(self) -> None:
-        self._directory.mkdir(mode=0o700, exist_ok=True)
+        filesystem.make_directory(self._directory, 0o700)
         progress = SinkJournal(self._directory / JOURNAL)
         with self._blaming("was opened"):
             progress.resume(self.sink.open(self._directory))

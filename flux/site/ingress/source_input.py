@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from ...sources import Source, SourceBatch, SourceContext
 from ...sources.source import check_given
+from ...system import filesystem
 from ...types.errors import FluxError
 from .batch_slicer import BatchSlicer
 from .sequence_journal import SequenceJournal, Span
@@ -50,7 +51,7 @@ class SourceInput:
                 f"the ingress died, and source {self.name} does not say how another one resumes: whether `batches` can "
                 "begin after an offset (replays = True) or gives only what is new (replays = False)"
             )
-        self._directory.mkdir(mode=0o700, exist_ok=True)
+        filesystem.make_directory(self._directory, 0o700)
         context = SourceContext(self._directory, self.report_skipped)
         offset, _ = self.offset
         if self.source.replays and offset is not None:

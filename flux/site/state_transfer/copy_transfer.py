@@ -20,6 +20,7 @@ import trio
 from ...exchange.channel_mask import ChannelMask
 from ...plan import Plan
 from ...protocols.messages import Block, CopyFailed, Standby, State
+from ...system import threads
 from ...types.errors import FluxError, StateError
 from ...wire import frames
 from ...wire.link import Link
@@ -168,7 +169,7 @@ class CopyTransfer:
             if arrival.size_bytes < _READ_INLINE_BYTES:
                 message = read_copy(arrival, self._edges, self._types)
             else:
-                message = await trio.to_thread.run_sync(read_copy, arrival, self._edges, self._types)
+                message = await threads.call_in_thread(read_copy, arrival, self._edges, self._types)
             if message.sender != link.peer:
                 raise frames.BadFrame(f"expected the state of a partition of {link.peer}, got {message!r:.200}")
         except frames.BadFrame as error:

@@ -89,7 +89,7 @@ class Snapshotter:
             finally:
                 self._is_slow = budget.time_is_spent()
         try:
-            return _Fork(items(values(), whose), whose)
+            return Fork(items(values(), whose), whose)
         except OSError:
             return _Copy(items(values(), whose))  # The system refuses one more process.
 
@@ -133,7 +133,7 @@ class _Copy:
         pass
 
 
-class _Fork:
+class Fork:
     """This process as it is now, in a child that gives `stream`."""
 
     def __init__(self, stream: Iterable[list[memoryview]], whose: str | StateOwner) -> None:

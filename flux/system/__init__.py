@@ -1,0 +1,1 @@
+"""What Flux asks of the operating system: sockets, files, threads, processes; a simulation replaces the calls."""
