@@ -30,11 +30,12 @@ test: lint types
 	exit $$((processes ? processes : spark ? spark : machines))
 
 # Every test, also those that show a claim again with more cases, and every long check once: the worlds explored deep,
-# every mutant, every crash point, malformed input, a soak.
+# every mutant, a swarm of simulated runs, every crash point, malformed input, a soak.
 test-all: lint types
 	$(BIN)/python -m pytest -m "gauntlet or not gauntlet" tests
 	$(BIN)/flux spec check --deep
 	$(BIN)/flux spec mutate
+	$(BIN)/flux spec simulate --minutes 10
 	$(MAKE) coverage fuzz
 	$(MAKE) soak MINUTES=3
 

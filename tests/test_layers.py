@@ -39,6 +39,7 @@ LOOKS_BELOW = {
     "tests.operators": "runs operators without a run around them",
     "tests.protocols": "helpers of the machines' own tests",
     "tests.runtime": "stands in for single processes of a run, and reads what they write",
+    "tests.simulation": "plants bugs in the code around the machines",
     "tests.spec": "helpers of the specification's own tests",
     "tests.thesis": "steers worlds of the specification",
     "tests.wire": "frames and codecs byte by byte",

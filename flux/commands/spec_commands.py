@@ -19,6 +19,8 @@ from .subcommand import WrongCall, print_result
 if TYPE_CHECKING:
     from .subcommand import Commands
 
+_WORLDS = 50  # Of `simulate`, if nothing is said.
+
 
 def add(commands: Commands) -> None:
     """Add `flux spec` to the parser."""
@@ -43,6 +45,14 @@ def add(commands: Commands) -> None:
     rules.add_argument("numbers", nargs="*", type=int, metavar="N", help="numbers of rules (default: all)")
     rules.add_argument("--json", action="store_true", help="print one JSON document")
     rules.set_defaults(command=_rules)
+    simulate = parts.add_parser("simulate", help="run whole processes on a simulated network, disk and clock")
+    simulate.add_argument("--seed", type=int, default=0, metavar="N", help="the first of the worlds")
+    length = simulate.add_mutually_exclusive_group()
+    length.add_argument("--worlds", type=int, metavar="N", help=f"so many worlds (default: {_WORLDS})")
+    length.add_argument("--minutes", type=float, metavar="M", help="as many worlds as M minutes allow")
+    simulate.add_argument("--trace", action="store_true", help="print every effect of the first world, and end")
+    simulate.add_argument("--json", action="store_true", help="print one JSON document")
+    simulate.set_defaults(command=_simulate)
     mutate = parts.add_parser("mutate", help="spoil one guard or state change at a time; does the check notice?")
     mutate.add_argument("machine", nargs="?", metavar="MACHINE", help="one module of protocols/ (default: all)")
     mutate.add_argument("--results", metavar="FILE", help="go on where an earlier run with this file stopped")
@@ -98,6 +108,25 @@ def _rules(options: argparse.Namespace) -> int:
     else:
         print_result("\n\n\n".join(map(str, reports)))
     return 0 if all(rule.is_settled for rule in reports) else 1
+
+
+def _simulate(options: argparse.Namespace) -> int:
+    from ..simulation.swarm import run_world, simulate_worlds
+
+    if options.trace:
+        result = run_world(options.seed, keeps_trace=True)
+        print_result(json.dumps(dataclasses.asdict(result)) if options.json else "\n".join(result.trace))
+        return 1 if result.violations else 0
+    worlds = _WORLDS if options.worlds is None and options.minutes is None else options.worlds
+    swarm = simulate_worlds(options.seed, worlds, options.minutes, _progress(options.json))
+    if options.json:
+        print_result(json.dumps(dataclasses.asdict(swarm)))
+    else:
+        print_result(str(swarm))
+        for failure in swarm.failures:
+            story = ["", f"The world of seed {failure['seed']} failed:", *failure["violations"]]
+            print_result("\n".join([*story, "with these faults:", *failure["faults"], failure["replay"]]))
+    return 1 if swarm.failures else 0
 
 
 def _mutate(options: argparse.Namespace) -> int:

@@ -1,0 +1,236 @@
+"""Fault injector: which faults a world has, and when. It causes none by which Flux must lose data.
+
+A site is killed, stopped or cut off only while every partition has a live copy elsewhere, and no other site is in
+danger. Ingress, egress and controller may die at any time.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import trio
+
+from ..driver.local.driver import Driver
+from ..driver.run_state import RunState
+from ..plan.plan import CONTROLLER, EGRESS, INGRESS
+from ..protocols.messages import View
+from .doom import DISK, MOMENTS, SEND, SINK, Doom
+from .kernel import WorldProcess
+from .replaced_calls import SimulatedSystem
+
+_ENDS = (INGRESS, EGRESS, CONTROLLER)
+_SHORT_S = 0.25  # Less than the time after which a silent process is suspected.
+
+
+class FaultyWorld(Protocol):
+    """What a world is to its injector."""
+
+    seed: int
+    system: SimulatedSystem
+    driver: Driver | None
+    live: dict[str, WorldProcess]  # By role.
+    excused: set[str]  # Roles that a fault may have had declared dead.
+
+    @property
+    def now(self) -> float:
+        """The time of the world."""
+
+    @property
+    def run_state(self) -> RunState | None:
+        """What the driver knows."""
+
+
+class FaultInjector:
+    """Causes the faults of one world."""
+
+    def __init__(
+        self, world: FaultyWorld, faults_max: int | None = None, left_out: frozenset[int] = frozenset()
+    ) -> None:
+        self._world = world
+        self._left_out = left_out
+        self._rng = random.Random(f"{world.seed} faults")
+        self._planned = self._rng.choice((0, 10, 20, 40, 80))
+        self._pause_s = self._rng.choice((0.002, 0.01, 0.03))
+        self._kinds = self._draw_kinds()
+        if faults_max is not None:
+            self._planned = min(self._planned, faults_max)
+        self._drawn = 0
+        self.faults: list[str] = []  # Those that were caused, in words.
+        self.last_at = 0.0
+        self.is_done = False
+
+    async def run(self, scope: trio.CancelScope) -> None:
+        """Cause faults, until enough or the run has ended."""
+        rng, world = self._rng, self._world
+        while (state := world.run_state) is None or state.started_at is None:
+            await trio.sleep(0.005)
+        while self._drawn < self._planned and not state.ended:
+            await trio.sleep(rng.expovariate(1 / self._pause_s))
+            rng.choice(self._kinds)()
+        self.is_done = True
+
+    def _draw_kinds(self) -> list[Callable[[], None]]:
+        """Return the kinds of fault of this world: few, so that each world is of another character."""
+        deaths = [self._kill_end, self._doom_end, self._doom_end, self._kill_site, self._doom_site]
+        others = [
+            self._stop,
+            self._delay,
+            self._cut_off,
+            self._reset,
+            self._reset,
+            self._fill_disk,
+            self._lose_controller,
+        ]
+        chosen = self._rng.sample(others, self._rng.randint(0, 3))
+        return [*deaths, *chosen] if self._rng.random() < 0.9 else chosen or deaths
+
+    def _begin(self, text: str) -> bool:
+        """Note a fault that was drawn; return whether it is to be caused, or is left out."""
+        self._drawn += 1
+        if self._drawn in self._left_out:
+            return False
+        self.last_at = self._world.now
+        self.faults.append(f"{self._drawn:3} at {self.last_at:.3f} s: {text}")
+        self._world.system.kernel.note("fault", text)
+        return True
+
+    # Processes that are started again.
+
+    def _kill_end(self) -> None:
+        process = self._world.live.get(self._rng.choice(_ENDS))
+        if process is not None and self._begin(f"kill {process.name}"):
+            self._world.system.kernel.end(process, -9)
+
+    def _doom_end(self) -> None:
+        role = self._rng.choice(_ENDS)
+        process = self._world.live.get(role)
+        if process is not None and process.doom is None:
+            doom = self._draw_doom((DISK, DISK, SEND, *((SINK,) if role == EGRESS else ())))
+            if self._begin(f"{process.name} is to die: {doom}"):
+                process.doom = doom
+
+    def _draw_doom(self, kinds: tuple[str, ...]) -> Doom:
+        rng = self._rng
+        return Doom(kind=rng.choice(kinds), n=rng.choice((1, 1, 2, 3, 5, 10, 20)), moment=rng.choice(MOMENTS))
+
+    # Sites.
+
+    def _kill_site(self) -> None:
+        if (site := self._site_to_lose()) is not None and self._begin(f"kill {site}"):
+            self._world.system.kernel.end(self._world.live[site], -9)
+            self._replace()
+
+    def _doom_site(self) -> None:
+        """Have a site die at its next send: within a beat, so that the danger is short."""
+        if (site := self._site_to_lose()) is not None:
+            doom = Doom(kind=SEND, n=1, moment=self._rng.choice(MOMENTS))
+            if self._begin(f"{site} is to die: {doom}"):
+                self._world.live[site].doom = doom
+                self._replace()
+
+    # Stops, delays and broken connections.
+
+    def _stop(self) -> None:
+        """Stop a process for a short time, or for so long that it is taken for dead."""
+        world, rng = self._world, self._rng
+        role: str | None = rng.choice(list(world.live))
+        is_long = rng.random() < 0.3
+        if is_long and role not in _ENDS:
+            role = self._site_to_lose()
+        if role is None or world.live[role].is_stopped:
+            return
+        process = world.live[role]
+        for_s = rng.uniform(0.8, 3.0) if is_long else rng.uniform(0.01, _SHORT_S)
+        if not self._begin(f"stop {process.name} for {for_s:.3f} s"):
+            return
+        if is_long:
+            self._risk(role)
+        world.system.kernel.stop(process)
+        world.system.kernel.at(world.now + for_s, lambda: world.system.kernel.go_on(process))
+
+    def _delay(self) -> None:
+        """Have everything arrive late for a while."""
+        network, kernel = self._world.system.network, self._world.system.kernel
+        if network.latency_s[0] > _SHORT_S / 10:
+            return
+        usual = network.latency_s
+        for_s = self._rng.uniform(0.1, 1.0)
+        if self._begin(f"slow network for {for_s:.3f} s"):
+            network.latency_s = (_SHORT_S / 5, _SHORT_S / 2)
+            kernel.at(self._world.now + for_s, lambda: setattr(network, "latency_s", usual))
+
+    def _cut_off(self) -> None:
+        """Cut two processes off from each other, one way or both, for less time than matters to the controller."""
+        roles = [role for role in self._world.live if role != CONTROLLER]
+        if len(roles) < 2:
+            return
+        a, b = self._rng.sample(roles, 2)
+        self._cut_for(a, b, self._rng.uniform(0.01, 1.2))
+
+    def _lose_controller(self) -> None:
+        """Cut a site off from the controller for so long that it is declared dead."""
+        site = self._site_to_lose()
+        if site is not None and self._cut_for(site, CONTROLLER, self._rng.uniform(1.0, 5.0)):
+            self._risk(site)
+
+    def _cut_for(self, a: str, b: str, for_s: float) -> bool:
+        network = self._world.system.network
+        both_ways = self._rng.random() < 0.7
+        if not self._begin(f"cut {a} from {b}{'' if both_ways else ', one way'}, for {for_s:.3f} s"):
+            return False
+        network.cut(a, b, both_ways)
+        self._world.system.kernel.at(self._world.now + for_s, lambda: network.heal(a, b))
+        return True
+
+    def _reset(self) -> None:
+        """Break a connection between two processes; not one to the driver or the controller, which are on a machine."""
+        network = self._world.system.network
+        apart = ("program", CONTROLLER)
+        between = [s for s in network.sockets if s.role not in apart and s.peer and s.peer.role not in apart]
+        if between:
+            sock = self._rng.choice(between)
+            assert sock.peer is not None
+            if self._begin(f"break a connection from {sock.role} to {sock.peer.role}"):
+                network.break_off(sock)
+
+    def _fill_disk(self) -> None:
+        if self._begin("full disk"):
+            self._world.system.disk.fill()
+
+    def _risk(self, role: str) -> None:
+        """Expect that a process is declared dead; a site gets a replacement."""
+        self._world.excused.add(role)
+        if role not in _ENDS:
+            self._replace()
+
+    def _replace(self) -> None:
+        assert self._world.driver is not None
+        self._world.driver._start_site()
+
+    def _site_to_lose(self) -> str | None:
+        """Return a site that may die now; None if there is none."""
+        view = self._view()
+        if view is None or not self._is_whole(view):
+            return None
+        sites = [role for role in self._world.live if role not in _ENDS and role in view.nodes]
+        able = [site for site in sites if not view.needs(site)]
+        return self._rng.choice(able) if able else None
+
+    def _view(self) -> View | None:
+        controller = self._world.live.get(CONTROLLER)
+        machine: Any = None if controller is None else getattr(controller.runnable, "machine", None)
+        return None if machine is None else machine.view
+
+    def _is_whole(self, view: View) -> bool:
+        """Whether all copies are there, and every process of the view lives and is in no danger."""
+        live = {process.name: process for process in self._world.live.values()}
+        members = [node for node in view.nodes if view.alive(node)]
+        sites = [node for node in members if node.partition(".")[0] not in _ENDS]
+        return (
+            not view.standby
+            and all(node in live and live[node].doom is None and not live[node].is_stopped for node in sites)
+            and not self._world.excused.intersection(sites)
+            and not any(node in view.dead for stage in view.copies for copies in stage for node in copies)
+        )

@@ -1,0 +1,321 @@
+"""Process world: one run of a dataflow, all its processes simulated, with the faults that its seed decides.
+
+The driver, the controller, ingress, egress and sites are the production classes. Only the spawner is another: it starts
+simulated processes. What must hold: the output is right, complete and in order; the run ends within a bound of
+simulated time after the last fault; no process raises an error or is declared dead without a cause.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from ..controller.controller_process import ControllerProcess
+from ..controller.failure_detector import LATE_MAX_S
+from ..driver.local.driver import Driver
+from ..driver.local.spawner import ProcessExited, ProcessStarted, SpawnerReport
+from ..driver.run_state import RunState
+from ..plan.plan import CONTROLLER, EGRESS, INGRESS
+from ..plan.policy import Policy
+from ..sinks import Collect
+from ..site.config import ProcessConfig
+from ..site.crash_note import shared_note
+from ..site.egress.egress_process import EgressProcess
+from ..site.heartbeat import BEAT_EVERY_S
+from ..site.ingress.ingress_process import IngressProcess
+from ..site.shell import FENCED
+from ..site.worker import Worker
+from ..wire import address
+from .doom import SINK
+from .fault_injector import FaultInjector
+from .kernel import WorldProcess
+from .replaced_calls import SimulatedSystem
+from .world_flow import OUTPUT, WorldFlow, rows_of_lines
+from .world_result import WorldResult, quiet
+
+_DIRECTORY = Path("/simulated/run")
+_LOOK_EVERY_S = 0.02
+_END_WITHIN_S = 120.0  # Of simulated time, after the last fault.
+_STOP_WITHIN_S = 15.0
+_FORK_MAX_S = 0.02
+_LINGER_S = 1.5 * LATE_MAX_S
+_LINGERING_WORLDS = 0.03  # Of all worlds.
+_SETTLE_S = 0.7
+_SILENT_MAX_S = 4 * BEAT_EVERY_S
+_DARK_WORLDS = 0.3  # Of those whose output is a file.
+_KILLED = -9
+
+
+class _SimulatedSpawner:
+    """Takes the place of the spawner: it starts simulated processes, and reports on them."""
+
+    pid = 0
+
+    def __init__(self, world: ProcessWorld) -> None:
+        self._world = world
+        self._send, self._receive = trio.open_memory_channel[SpawnerReport](1_000)
+
+    def start(self, name: str, incarnation: int, stderr: int) -> None:
+        """Start a process soon."""
+        world = self._world
+        world.system.kernel.at(world.now + world.rng.uniform(0, _FORK_MAX_S), lambda: self._fork(name, incarnation))
+
+    def _fork(self, name: str, incarnation: int) -> None:
+        process = self._world.start_process(name, incarnation)
+        pidfd = os.open(os.devnull, os.O_RDONLY)
+        self._world.system.by_pidfd[pidfd] = process
+        self._send.send_nowait(ProcessStarted(name=name, incarnation=incarnation, pid=process.pid, pidfd=pidfd))
+
+    def note_exit(self, name: str, incarnation: int, status: int) -> None:
+        """Report the end of a process."""
+        self._send.send_nowait(ProcessExited(name=name, incarnation=incarnation, status=status, cpu_s=0.0))
+
+    async def report(self) -> SpawnerReport | None:
+        """Return the next report."""
+        return await self._receive.receive()
+
+    def close(self) -> int | None:
+        """Do nothing: the world ends its processes."""
+        return None
+
+
+class _Program:
+    """The program of the user, which holds the driver."""
+
+    def __init__(self, world: ProcessWorld) -> None:
+        self._world = world
+
+    async def run(self) -> None:
+        world = self._world
+        listener = address.listen(world.config.address("program"))
+        for sink in world.sinks:
+            if isinstance(sink, Collect):
+                sink.open(_DIRECTORY)
+        ends = (CONTROLLER, INGRESS, EGRESS)
+        world.driver = Driver(
+            world.config,
+            world.sinks,
+            listener,
+            world.spawner,  # type: ignore[arg-type]
+            (*ends, *world.plan.site_names),
+            frozenset(ends),
+            lambda request: {},
+            crash_limit=None,
+        )
+        await trio.sleep_forever()
+
+
+class ProcessWorld:
+    """The world of a seed."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        keeps_trace: bool = False,
+        faults_max: int | None = None,
+        left_out: frozenset[int] = frozenset(),
+    ) -> None:
+        self.seed = seed
+        self.rng = random.Random(f"{seed} world")
+        self.flow = WorldFlow.draw(self.rng)
+        self.system = SimulatedSystem(str(seed), keeps_trace)
+        self.violations: list[str] = []
+        self.deaths = 0
+        self.driver: Driver | None = None
+        self.live: dict[str, WorldProcess] = {}  # By role.
+        self.excused: set[str] = set()  # Roles that a fault may have had declared dead.
+        self.is_ending = False
+        self._is_dark = False  # Whether the power was lost.
+        self._kept: list[tuple[int, list[Any]]] = []
+        self._incarnations: dict[int, int] = {}  # By pid.
+        flow = self._build()
+        self.sinks = flow._logical.sinks
+        self.plan = flow._logical.plan(self.flow.sites, self.flow.standby, "pairs", self.flow.pool_rows, Policy())
+        self.config = ProcessConfig(plan=self.plan, directory=_DIRECTORY, run="world", secret=b"secret of the world")
+        self.injector = FaultInjector(self, faults_max, left_out)
+        self._lingers = self.rng.random() < _LINGERING_WORLDS
+        # A loss of power ends a run on one machine; what is left of it is the output on the disk.
+        has_file = self.flow.sink == "jsonl"
+        self._power_until_s = self.rng.uniform(0.05, 1.0) if has_file and self.rng.random() < _DARK_WORLDS else None
+
+    @property
+    def now(self) -> float:
+        """The time of the world."""
+        return self.system.kernel.now
+
+    @property
+    def run_state(self) -> RunState | None:
+        """What the driver knows."""
+        return None if self.driver is None else self.driver.run_state
+
+    def _build(self) -> Any:
+        return self.flow.build(self.flow.make_sink(self._kept, self._sink_effect))
+
+    def _sink_effect(self, text: str) -> None:
+        if self.system.kernel.effect(SINK, text) is not None:
+            self.system.kernel.die()
+
+    def run(self) -> WorldResult:
+        """Run the world to its end."""
+        system = self.system
+        with system.in_place(), quiet(system):
+            trio.run(self._main, clock=system.kernel.clock, instruments=[system.kernel.gatekeeper])
+        return WorldResult.of(self.seed, system, self.violations, self.injector.faults, self.deaths)
+
+    async def _main(self) -> None:
+        kernel = self.system.kernel
+        kernel.on_exit = self._exited
+        self.spawner = _SimulatedSpawner(self)
+        self.system.disk.mkdir("/simulated")
+        self.system.disk.mkdir(_DIRECTORY)
+        kernel.note("world", f"{self.seed}: {self.flow}")
+        self.controller_listener = address.listen(self.config.address(CONTROLLER))
+        self.controller_listener.role = CONTROLLER  # type: ignore[attr-defined]
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            nursery.start_soon(kernel.keep_time)
+            if self._power_until_s is not None:
+                kernel.at(self._power_until_s, self._lose_power)
+            kernel.start(nursery, "program", "program", lambda: _Program(self), self._crashed("program"))
+            with trio.CancelScope() as faults:
+                nursery.start_soon(self.injector.run, faults)
+                await self._watch()
+                faults.cancel()
+            await self._stop()
+            nursery.cancel_scope.cancel()
+            for process in list(kernel.processes.values()):
+                process.is_dead = True
+                kernel.go_on(process)
+
+    # Processes.
+
+    def start_process(self, name: str, incarnation: int) -> WorldProcess:
+        """Start a process of the run."""
+        node = name if incarnation == 1 or name == CONTROLLER else f"{name}.{incarnation}"
+        process = self.system.kernel.start(
+            self._nursery, node, name, lambda: self._make(name, incarnation), self._crashed(node)
+        )
+        self.live[name] = process
+        self._incarnations[process.pid] = incarnation
+        return process
+
+    def _make(self, name: str, incarnation: int) -> Any:
+        if name == CONTROLLER:
+            return ControllerProcess(self.config, self.controller_listener, incarnation)
+        flow = self._build()._logical
+        if name == INGRESS:
+            return IngressProcess(self.config, flow.sources, incarnation)
+        if name == EGRESS:
+            return EgressProcess(self.config, flow.sinks, incarnation)
+        return Worker(self.config, name, shared_note())
+
+    def _crashed(self, name: str) -> Any:
+        return lambda text: self.violate(f"{name} ended with an error: {text}")
+
+    def _exited(self, process: WorldProcess) -> None:
+        status = process.status
+        assert status is not None
+        self.deaths += not self.is_ending
+        if process.role == "program" or self._is_dark:
+            return
+        if status == FENCED and process.role not in self.excused:
+            self.violate(f"{process.name} was declared dead, and no fault is the cause")
+        if status not in (0, FENCED, _KILLED):
+            self.violate(f"{process.name} ended with status {status}")
+        if self.live.get(process.role) is process:
+            del self.live[process.role]
+        self.spawner.note_exit(process.role, self._incarnations[process.pid], status)
+
+    def violate(self, text: str) -> None:
+        """Note what must not be."""
+        self.system.kernel.note("world", f"VIOLATION: {text}")
+        self.violations.append(text)
+
+    # The end.
+
+    async def _watch(self) -> None:
+        """Return when the run has ended or failed, or has taken too long."""
+        while True:
+            await trio.sleep(_LOOK_EVERY_S)
+            state = self.run_state
+            if self._is_dark or self.violations:
+                return
+            if state is not None and state.error is not None:
+                self.violate(f"the run failed: {state.error}")
+                return
+            if state is not None and state.ended and self.injector.is_done:
+                await self._settle()
+                return
+            if self.now > self.injector.last_at + _END_WITHIN_S:
+                self.violate(f"the run has not ended {_END_WITHIN_S:g} s after the last fault: {self._picture()}")
+                return
+
+    async def _settle(self) -> None:
+        """Let the processes live on for a while, or for longer than one may be silent; each must send beats."""
+        until = self.now + (_LINGER_S if self._lingers else _SETTLE_S)
+        while self.now < until and not self.violations and not self._is_dark:
+            await trio.sleep(_LOOK_EVERY_S)
+        controller = self.live.get(CONTROLLER)
+        if self._is_dark or controller is None or not self._is_settled(controller):
+            return
+        for role, process in self.live.items():
+            sent_at = self.system.network.sent_at.get((role, CONTROLLER), 0.0)
+            is_reached = not self.system.network.is_cut(role, CONTROLLER)
+            if role != CONTROLLER and is_reached and self._is_settled(process) and self.now - sent_at > _SILENT_MAX_S:
+                self.violate(f"{process.name} has sent no heartbeat for {self.now - sent_at:.3f} s")
+
+    def _is_settled(self, process: WorldProcess) -> bool:
+        changed_at = max(process.started_at, process.went_on_at)
+        return not process.is_stopped and process.role not in self.excused and self.now - changed_at > _SETTLE_S - 0.1
+
+    def _lose_power(self) -> None:
+        """End everything; check that the output on the disk is right as far as the driver knows it to be durable."""
+        durable = 0 if self.run_state is None else self.run_state.outputs
+        self.is_ending = self._is_dark = True
+        self.system.kernel.note("fault", f"loss of power, with {durable} rows of output")
+        self.injector.faults.append(f"  * at {self.now:.3f} s: loss of power")
+        for process in list(self.system.kernel.processes.values()):
+            self.system.kernel.end(process, _KILLED)
+        self.system.disk.lose_power()
+        lines = self.system.disk.content(OUTPUT).splitlines(keepends=True)[:durable]
+        if len(lines) < durable or not all(line.endswith(b"\n") for line in lines):
+            self.violate(f"{durable} rows of output were durable, and after a loss of power there are {len(lines)}")
+        elif (text := self.flow.difference(rows_of_lines(b"".join(lines)), is_whole=False)) is not None:
+            self.violate(f"after a loss of power, {text}")
+
+    async def _stop(self) -> None:
+        self.is_ending = True
+        if self._is_dark or self.violations or self.driver is None:
+            return
+        self.driver._stop()
+        with trio.move_on_after(_STOP_WITHIN_S) as patience:
+            while self.live and not self._is_dark:
+                await trio.sleep(_LOOK_EVERY_S)
+        if self._is_dark:
+            return
+        if patience.cancelled_caught:
+            self.violate(f"after the end, {sorted(self.live)} did not stop within {_STOP_WITHIN_S:g} s")
+        state = self.driver.run_state
+        if state.failure is not None:
+            self.violate(f"the run failed: {state.failure}")
+        if (text := self.flow.difference(self._output())) is not None:
+            self.violate(text)
+
+    def _output(self) -> list[dict[str, Any]]:
+        if self.flow.sink == "collect":
+            [sink] = self.sinks
+            assert isinstance(sink, Collect)
+            return list(sink.table().to_pylist())
+        if self.flow.sink == "jsonl":
+            return rows_of_lines(self.system.disk.content(OUTPUT))
+        return [row for _, rows in self._kept for row in rows]
+
+    def _picture(self) -> str:
+        state = self.run_state
+        shown = "no driver" if state is None else f"{state.outputs} rows of output, started {state.started_at}"
+        return f"{shown}; live are {sorted(process.name for process in self.live.values())}"

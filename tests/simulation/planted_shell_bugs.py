@@ -1,0 +1,107 @@
+"""Bugs of the code around the machines, to be put in for a test: each breaks what one part promises another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+import trio
+
+from flux.controller.controller_process import ControllerProcess
+from flux.site.egress.sink_writer import SinkWork, SinkWriter
+from flux.site.heartbeat import Heartbeat
+from flux.site.ingress.ingress_process import IngressProcess
+from flux.spark.source.staging_store import StagingStore, _read_mapped, resize
+from flux.wire.connections import dial
+
+_JOURNAL_LATE_S = 0.002
+
+
+def publish_before_journal() -> AbstractContextManager[Any]:
+    """The controller sends a view, and then writes it to its journal."""
+
+    def publish(self: Any, effect: Any) -> None:
+        for node in effect.to:
+            self._send_view(node, effect.view)
+        self._flush()  # Without this nothing leaves the process before its next turn, and the order would not matter.
+        self._views.append(effect.view)
+        self._report_view(effect.view)
+
+    return patch.object(ControllerProcess, "_publish", publish)
+
+
+class _Later:
+    """A journal whose record is written when `write` is called."""
+
+    def __init__(self, journal: Any) -> None:
+        self._journal = journal
+        self.write: Callable[[], None] = lambda: None
+
+    def number(self, *values: Any, **named: Any) -> None:
+        self.write = partial(self._journal.number, *values, **named)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._journal, name)
+
+
+def send_before_journal() -> AbstractContextManager[Any]:
+    """The ingress sends rows, and a moment later writes their numbers to its journal."""
+    own = IngressProcess._number
+
+    async def number(self: Any, journal: Any, source_input: Any, batch: Any) -> None:
+        later = _Later(journal)
+        await own(self, later, source_input, batch)  # type: ignore[arg-type]
+        await trio.sleep(_JOURNAL_LATE_S)
+        later.write()
+
+    return patch.object(IngressProcess, "_number", number)
+
+
+def take_before_sink() -> AbstractContextManager[Any]:
+    """The egress notes rows as taken, and then gives them to the sink."""
+
+    def write(self: Any, work: SinkWork) -> None:
+        with self._in_use:
+            self.progress.give(work.upto, len(work.rows), work.end, work.reached)
+            self.progress.take()
+            if len(work.rows):
+                self.sink.write(self._alike(work.rows.user), work.after, work.upto)
+            if work.end:
+                self.sink.close()
+
+    return patch.object(SinkWriter, "write", write)
+
+
+def beat_on_one_connection() -> AbstractContextManager[Any]:
+    """The heartbeat ends with its first connection."""
+
+    async def live(self: Any) -> None:
+        try:
+            with await dial(self._where, self._own) as sock:
+                await self._beat_on(sock)
+        except OSError:
+            return
+
+    return patch.object(Heartbeat, "_live", live)
+
+
+def publish_an_unnamed_attempt() -> AbstractContextManager[Any]:
+    """The staging area reads the last attempt at a partition that it has, be it named by the commit or not."""
+
+    def read(self: Any, batch: Any) -> Any:
+        folder = self._root / batch.query / str(batch.batch_id)
+        return resize(_read_mapped([sorted(folder.glob(f"{each.partition}-*.arrow"))[-1] for each in batch.attempts]))
+
+    return patch.object(StagingStore, "read", read)
+
+
+PLANTED = (
+    publish_before_journal,
+    send_before_journal,
+    take_before_sink,
+    beat_on_one_connection,
+    publish_an_unnamed_attempt,
+)

@@ -1,0 +1,72 @@
+"""Bugs that were planted around the machines are found by simulated worlds, and worlds without them do not fail."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+
+from flux.simulation.swarm import run_world, shrink
+
+from .planted_shell_bugs import (
+    PLANTED,
+    beat_on_one_connection,
+    publish_an_unnamed_attempt,
+    publish_before_journal,
+    send_before_journal,
+    take_before_sink,
+)
+
+FOUND_WITHIN_S = 60.0  # Of the processor.
+Plant = Callable[[], AbstractContextManager[Any]]
+# Where to begin, and the step to the next seed. At present the first world fails; if it does not, the search goes on.
+FROM = {
+    publish_before_journal: (2, 1),
+    send_before_journal: (11, 1),
+    take_before_sink: (5, 1),
+    beat_on_one_connection: (0, 1),
+    publish_an_unnamed_attempt: (9, 10),
+}
+QUICK = (publish_before_journal, send_before_journal, take_before_sink, publish_an_unnamed_attempt)
+
+
+def found_from(plant: Plant, seed: int, step: int = 1) -> int:
+    """The first seed from this one on whose world fails with the bug."""
+    began_s = time.process_time()
+    with plant():
+        while not run_world(seed).violations:
+            seed += step
+            assert time.process_time() - began_s < FOUND_WITHIN_S, f"not found up to the world of seed {seed}"
+    return seed
+
+
+@pytest.mark.parametrize("plant", QUICK, ids=lambda plant: plant.__name__)
+def test_the_bug_is_found_and_the_same_world_without_it_does_not_fail(plant: Plant) -> None:
+    assert not run_world(found_from(plant, *FROM[plant])).violations
+
+
+def test_a_failure_is_shrunk_to_fewer_faults() -> None:
+    with publish_an_unnamed_attempt():
+        seed = 9
+        while not (whole := run_world(seed)).violations or len(whole.faults) < 5:
+            seed += 10
+        shrunk = shrink(seed)
+    assert shrunk.violations and len(shrunk.faults) < len(whole.faults)
+
+
+@pytest.mark.long
+def test_a_failure_that_needs_a_death_is_shrunk_to_it() -> None:
+    seed = found_from(take_before_sink, *FROM[take_before_sink])
+    with take_before_sink():
+        whole, shrunk = run_world(seed), shrink(seed)
+    assert len(shrunk.faults) == 1 < len(whole.faults)
+    assert "egress" in shrunk.faults[0]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
+def test_the_bug_is_found_within_a_minute_from_the_first_seed_on(plant: Plant) -> None:
+    found_from(plant, 0)
