@@ -24,7 +24,7 @@ import trio
 
 from ..spark.source import staging_protocol
 from ..spark.source.staging import Staging, _FrameStream
-from ..system import network
+from ..system import filesystem, network
 from ..wire import address
 from ..wire.link import accept_loop
 from .doom import DISK, MOMENTS, SEND, Doom
@@ -86,6 +86,7 @@ class StagingWorld:
         kernel = self.system.kernel
         with tempfile.TemporaryDirectory() as directory, self.system.in_place(), quiet(self.system):
             self._directory = Path(directory)
+            filesystem.make_directory(self._directory)  # On the simulated disk too: the journal is there.
             kernel.shown[directory] = "/simulated/staging"
             trio.run(self._main, clock=kernel.clock, instruments=[kernel.gatekeeper])
         return WorldResult.of(self.seed, self.system, self.violations, self.faults, self.deaths)
