@@ -54,11 +54,12 @@ def read(spark: Any, folder: Path) -> Any:
 class Consumer:
     """What an ingress does with a stream, in a thread instead of a fork."""
 
-    def __init__(self, stream: Stream, directory: Path, *, received: bool = True) -> None:
+    def __init__(self, stream: Stream, directory: Path, *, received: bool = True, after: Any = None) -> None:
         self.batches: list[pa.RecordBatch] = []
         self.ends: list[int] = []
         self.error: Exception | None = None
         self.has_rows = threading.Event()
+        self.offset = after
         self._received = received
         stream.bind(directory)
         self._thread = threading.Thread(target=trio.run, args=(self._consume, stream, directory), daemon=True)
@@ -67,7 +68,8 @@ class Consumer:
 
     async def _consume(self, stream: Stream, directory: Path) -> None:
         try:
-            async for batch in stream.batches(SourceContext(directory)):
+            async for batch in stream.batches(SourceContext(directory), self.offset):
+                self.offset = batch.offset
                 if batch.rows.num_rows:  # Boundaries of micro-batches have none.
                     self.batches.append(batch.rows)
                 if batch.received is not None:
@@ -87,8 +89,8 @@ class Consumer:
         return [value for rows in self.batches for value in rows.column("value").to_pylist()]
 
 
-def consume(stream: Stream, directory: Path) -> Consumer:
-    consumer = Consumer(stream, directory)
+def consume(stream: Stream, directory: Path, after: Any = None) -> Consumer:
+    consumer = Consumer(stream, directory, after=after)
     consumer.join()
     stream.stop()
     return consumer
@@ -155,10 +157,10 @@ def test_a_batch_that_spark_commits_again_is_ignored(spark: Any, folder: Path, t
     first = consume(Stream(read(spark, folder), checkpoint=checkpoint), tmp_path)
     assert len(first.values()) == ROWS
 
-    # As if Spark had died between our answer and its own note of it.
+    # As if Spark and the ingress had died between our answer and Spark's own note of it.
     last = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
     last.unlink()
-    again = consume(Stream(read(spark, folder), checkpoint=checkpoint), tmp_path)
+    again = consume(Stream(read(spark, folder), checkpoint=checkpoint), tmp_path, first.offset)
 
     assert again.error is None and again.values() == []
     assert last.exists()
