@@ -30,7 +30,8 @@ from ..wire.membership import (
 )
 from .divergence import Difference, DifferingRows, Divergence
 
-ANSWER_TIMEOUT_S = 3.0  # A site may be busy with a long step.
+DIGESTS_TIMEOUT_S = 3.0  # A site may be busy with a long step.
+ROWS_TIMEOUT_S = 10.0  # For 65,536 rows of one partition a site needs a second, on a busy machine more.
 LAG_TIMEOUT_S = 0.3  # A copy that lags for longer at the end of the stream is being rebuilt; it is not compared.
 NUMBERS_SHOWN_MAX = 3
 _ASK_AGAIN_S = 0.02
@@ -138,7 +139,7 @@ class CopyComparison:
         for node in asked:
             self._answers.pop((node, kind), None)
             self._send(node, question)
-        with trio.move_on_after(ANSWER_TIMEOUT_S):
+        with trio.move_on_after(DIGESTS_TIMEOUT_S if isinstance(question, FinalDigestsWanted) else ROWS_TIMEOUT_S):
             while any((node, kind) not in self._answers for node in asked if node in self._sites()):
                 self._answered = trio.Event()
                 with trio.move_on_after(_LOOK_EVERY_S):

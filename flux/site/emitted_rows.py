@@ -52,13 +52,15 @@ class EmittedRows:
         self._released_upto = 0  # Of all outputs that are no longer kept.
         self._incomplete: set[int] = set()  # Partitions for which a donor emitted rows that are not here.
 
-    def keep(self, body: LaneBody, after: int, upto: int, partitions: Sequence[int], skipped: Skips) -> None:
+    def keep(self, body: LaneBody, after: int, upto: int, partitions: frozenset[int], skipped: Skips) -> None:
         """Keep what was emitted for (after, upto] of `partitions`, and release the oldest of what is too much."""
         rows = rows_of_edges(body)
         edges = tuple(each.wide for each in rows)
         size_bytes = sum(wide.get_total_buffer_size() for wide in edges if wide is not None)
-        last = max([upto, *(each.last_sn for each in rows if len(each)), *(sn for _, sn in skipped)])
-        self._outputs.append(_Output(after, upto, frozenset(partitions), edges, skipped, size_bytes, last))
+        last = upto
+        if not self._ordered:
+            last = max([upto, *(each.last_sn for each in rows if len(each)), *(sn for _, sn in skipped)])
+        self._outputs.append(_Output(after, upto, partitions, edges, skipped, size_bytes, last))
         self._size_bytes += size_bytes
         while self._size_bytes > KEPT_MAX_BYTES or self._outputs[0].upto < upto - KEPT_MAX_NUMBERS:
             oldest = self._outputs.popleft()

@@ -165,7 +165,7 @@ class Worker(Role):
             emitted = EmittedDigests(stage=job.stage, position=position, partitions=tuple(partitions), digests=digests)
             self.shell.peers.controller.send(membership_frame(emitted))
         if job.stage in self._emitted:
-            self._emitted[job.stage].keep(body, job.after, job.upto, partitions, skipped)
+            self._emitted[job.stage].keep(body, job.after, job.upto, job.partitions, skipped)
         upto = consumed(self.shell.node, job.stage)
         for keeper in (self._digests[job.stage], self._inputs[job.stage]):
             keeper.forget(upto)

@@ -21,13 +21,14 @@ from flux.types.hashing import partition_of
 ODD = 1_234  # The value, in the row of this number, at which the operators of this file differ.
 
 
-class OneDiffers(flux.KeyedOperator):
+class OneDiffers(flux.Operator):
     """Emits the number of its process for one row."""
 
     output: ClassVar = {"v": "int64", "t": "string"}
 
-    def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
-        return None, [{"v": os.getpid() if row.v == ODD else row.v, "t": f"t{row.v}"}]
+    def process(self, batch: flux.Batch) -> flux.Batch:
+        v = batch["v"]
+        return batch.emit({"v": np.where(v == ODD, os.getpid(), v), "t": pa.array([f"t{n}" for n in v.tolist()])})
 
 
 class OneIsMissing(flux.KeyedOperator):
@@ -135,7 +136,7 @@ def rows_of(first: int, last: int, *, odd: int | None = None) -> Rows:
 def kept(*cuts: int, odd: int | None = None) -> EmittedRows:
     rows = EmittedRows(ordered=True)
     for after, upto in zip((0, *cuts), cuts, strict=False):
-        rows.keep(rows_of(after + 1, upto, odd=odd), after, upto, [0, 1], [])
+        rows.keep(rows_of(after + 1, upto, odd=odd), after, upto, frozenset({0, 1}), [])
     return rows
 
 
@@ -160,6 +161,6 @@ def test_what_is_released_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_what_was_emitted_before_a_copy_was_elsewhere_is_not_compared() -> None:
     rows = kept(10, 20)
-    rows.keep(rows_of(21, 40), 20, 40, [0], [])
-    rows.keep(rows_of(41, 60), 40, 60, [0, 1], [])
+    rows.keep(rows_of(21, 40), 20, 40, frozenset({0}), [])
+    rows.keep(rows_of(41, 60), 40, 60, frozenset({0, 1}), [])
     assert [rows.words(partition, 0, 60)[0] for partition in (0, 1)] == [0, 40]

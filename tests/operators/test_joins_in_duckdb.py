@@ -73,7 +73,7 @@ def comparable(rows: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("how", _JOINS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(events=timelines(), bound=st.integers(0, 12), data=st.data())
 @example(events=[(-2, None, 0)], bound=0, data=None)
 @example(events=[(0, 1.5, 3), (-2, None, 0)], bound=0, data=None)
@@ -87,7 +87,7 @@ def test_a_join_by_time_is_that_of_sql(how: str, events: list[Event], bound: int
 
 
 @pytest.mark.parametrize("how", _JOINS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(events=timelines(), within=st.none() | st.integers(0, 6), data=st.data())
 def test_a_join_by_rows_is_that_of_sql(how: str, events: list[Event], within: int | None, data: st.DataObject) -> None:
     batches = data.draw(cuts(len(events)))
@@ -98,7 +98,7 @@ def test_a_join_by_rows_is_that_of_sql(how: str, events: list[Event], within: in
 
 
 @pytest.mark.parametrize("how", ["left", "inner"])
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     events=st.lists(
         st.tuples(

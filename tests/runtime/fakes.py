@@ -20,6 +20,8 @@ from flux.wire.connections import dial
 from flux.wire.reports import (
     Collected,
     Command,
+    CompareCopies,
+    CopiesCompared,
     DeclareDead,
     DrainSite,
     RowsDurable,
@@ -78,10 +80,12 @@ class FakeController(Fake):
         self.driver.send_report(ViewPublished(number=1, versions=0, whole=True, at=time.monotonic()))
 
     def obey(self, command: Command) -> None:
-        if isinstance(command, DeclareDead):
-            return
-        assert isinstance(command, DrainSite)
-        self.driver.send_report(SiteDrained(site=command.site))
+        if isinstance(command, CompareCopies):
+            self.driver.send_report(CopiesCompared(error=None))
+        elif isinstance(command, DrainSite):
+            self.driver.send_report(SiteDrained(site=command.site))
+        else:
+            assert isinstance(command, DeclareDead)
 
 
 class FakeIngress(Fake):

@@ -10,12 +10,22 @@ import numpy as np
 import pytest
 
 import flux
+from flux.site.shell import Shell
 
 from .user_errors import ROWS, flow_of
 
 ROOM_BYTES = 256 << 20  # What the address space of a small site may still grow.
 ASKED_BYTES = 1 << 30
 AT_ROW = 150
+
+
+class Keys(flux.KeyedOperator):
+    """Emits the key of each row."""
+
+    output: ClassVar = {"k": "int64"}
+
+    def on_tuple(self, key: Any, row: Any, state: Any) -> Any:
+        return None, [{"k": row.k}]
 
 
 def small_on(sites: int, tmp_path: Path) -> Any:
@@ -60,3 +70,20 @@ def test_rows_for_which_no_site_has_the_memory_are_named(tmp_path: Path) -> None
 def test_a_site_without_a_partner_ends_the_run_with_the_error(tmp_path: Path) -> None:
     with pytest.raises(flux.OperatorError, match=r"step 'Greedy'.*MemoryError"):
         flow_of(small_on(1, tmp_path)).run(sites=1, availability="none")
+
+
+def test_a_site_that_lacks_memory_outside_of_operators_ends_too(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    send = Shell._send_rows
+
+    def send_or_fail(shell: Shell, *args: Any) -> None:
+        if shell.name == "site-1":  # Sites are forks.
+            raise MemoryError("no room for a frame")
+        send(shell, *args)
+
+    monkeypatch.setattr(Shell, "_send_rows", send_or_fail)
+    report = flow_of(Keys).run(sites=2)
+    assert report.outputs == len(ROWS)
+    assert [failure.site for failure in report.failures] == ["site-1"]
+    assert "site-1 ends for want of memory" in caplog.text and "no room for a frame" in caplog.text

@@ -13,7 +13,7 @@ import flux
 
 from .test_transfers import PATIENCE_S, whole_without
 
-ROWS, KEYS = 6_000, 100
+ROWS, KEYS = 4_000, 100
 VALUES = 3_000_000  # 24 MB: more than is copied in place.
 RECOVERED_WITHIN_S = 30.0  # A fork that waits is given up after 60 s.
 
@@ -108,7 +108,7 @@ class InNumpy(WithThreads):
         return self._values
 
 
-@pytest.mark.parametrize("operator", [InPolars, InDuckDb, InNumpy])
+@pytest.mark.parametrize("operator", [InPolars, InDuckDb, pytest.param(InNumpy, marks=pytest.mark.long)])
 def test_state_is_transferred_while_threads_of_a_library_work(operator: Any) -> None:
     flow = flux.Dataflow("threads")
     rows = pa.record_batch({"key": pa.array(np.arange(ROWS) % KEYS)})

@@ -41,7 +41,7 @@ T = TypeVar("T")
 log = logging.getLogger("flux")
 
 _LAST_REPORTS_TIMEOUT_S = 5.0
-_COMPARED_WITHIN_S = 10.0  # More than the controller waits for the sites.
+_COMPARED_WITHIN_S = 30.0  # More than the controller waits for the sites.
 
 
 class Driver:
@@ -126,7 +126,11 @@ class Driver:
 
     def stop(self, patience_s: float = 5.0) -> None:
         """Send every process `StopProcess` and wait for its end; after `patience_s` it is killed."""
-        if not self.wait(lambda run_state: not self._is_comparing, _COMPARED_WITHIN_S):
+        self.wait(
+            lambda run_state: not self._is_uncompared or not self.is_up(CONTROLLER) or not self._thread.is_alive(),
+            _COMPARED_WITHIN_S,
+        )
+        if self._is_uncompared and not self.stopping:
             self.log(logging.WARNING, "the copies were not compared at the end of the stream", node=CONTROLLER)
         self.run_in_thread(self._stop)
         self.wait(lambda run_state: self.processes.all_gone() or not self._thread.is_alive(), patience_s)
@@ -136,11 +140,10 @@ class Driver:
         self.wait(lambda run_state: self.processes.all_gone() or not self._thread.is_alive(), patience_s)
 
     @property
-    def _is_comparing(self) -> bool:
-        """Whether the stream has ended and the controller may yet report that copies differ."""
+    def _is_uncompared(self) -> bool:
+        """Whether the stream has ended and the controller has not reported yet whether copies differ."""
         run_state = self.run_state
-        is_due = run_state.ended and not run_state.compared and run_state.error is None and self._config.plan.copies > 1
-        return is_due and self.is_up(CONTROLLER) and self._thread.is_alive()
+        return run_state.ended and not run_state.compared and run_state.error is None and self._config.plan.copies > 1
 
     def join(self) -> None:
         """End the spawner, with all its children, and the thread."""
