@@ -11,14 +11,10 @@ import pyarrow as pa
 
 from .hosting import checked_operator
 from .model.event_time import DEFAULT_EVERY_MS, EventTime
-from .model.operator import OperatorStep, Retained, name_of, output_of
+from .model.operator import OperatorStep, name_of, output_of
 from .model.stateless import ALL_KEYS, AssignEventTime, Filter, FlatMap, Map, Select, select_columns, zeros
-from .operators.join import Join
-from .operators.join_spec import JoinSpec, lookup_spec
 from .operators.late_rows import late_step
-from .operators.lookup import Lookup, TableLookup
-from .operators.outer_join import OuterJoin
-from .plan import Availability, By, Route
+from .plan import Availability, By, Route, stream_merges
 from .plan.arguments import (
     check_choice,
     check_event_time,
@@ -32,15 +28,12 @@ from .plan.key_checks import check_key_kept, check_key_unchanged, route_to_check
 from .plan.logical_flow import LogicalFlow
 from .plan.planner import Ending
 from .plan.range_boundaries import range_boundaries
-from .plan.retained_rows import why_kept
 from .sinks import Sink
-from .sources import Table
 from .types.errors import PlanError
 from .types.hashing import tokens
-from .types.normalize import ColumnError, describe_columns
+from .types.normalize import ColumnError
 
 _SAMPLE_ROWS = 10_000
-_ALL_ROWS = 2**62
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -351,31 +344,7 @@ class Stream:
 
         Rows that stem from the same input are emitted in the order in which the streams are named.
         """
-        streams = (self, *others)
-        for other in others:
-            self._check_partner("union", other)
-            assert self._schema is not None and other._schema is not None
-            if self._schema.names != other._schema.names or self._schema.types != other._schema.types:
-                raise PlanError(
-                    "union takes streams with the same columns in the same order; one has "
-                    f"({describe_columns(self._schema)}), the other ({describe_columns(other._schema)}). "
-                    "Make them alike with select(...)"
-                )
-        schemas = {stream._schema.remove_metadata() for stream in streams if stream._schema is not None}
-        if len(schemas) > 1:  # They differ in which columns may be null: the union allows nulls in all.
-            assert self._schema is not None
-            common = pa.schema([field.with_nullable(True).remove_metadata() for field in self._schema])
-            streams = tuple(stream._with_schema(common) for stream in streams)
-        return replace(
-            streams[0],
-            _tails=tuple(tail for stream in streams for tail in stream._tails),
-            _level=max(stream._level for stream in streams),
-        )
-
-    def _with_schema(self, schema: pa.Schema) -> Stream:
-        """Return the same rows with a schema that allows nulls."""
-        names = {name: name for name in schema.names}
-        return self._with_steps(f"select({', '.join(names)})", partial(Select, names), schema)
+        return stream_merges.union(self, others)
 
     def join(
         self,
@@ -408,15 +377,7 @@ class Stream:
         >>> sorted(flow.run().table.to_pylist(), key=lambda row: row["id"])
         [{'id': 1, 'item': 'pen', 'cents': None}, {'id': 2, 'item': 'ink', 'cents': 700}]
         """
-        self._check_partner("join", other)
-        check_partitions(partitions, availability)
-        assert self._schema is not None and other._schema is not None
-        joined = JoinSpec.of(self._schema, other._schema, on, within, suffix, how)
-        sources = self._flow.sources
-        has_watermarks = any(map(self._flow.emits_watermarks, range(len(sources))))
-        kept = why_kept(joined, self._tails + other._tails, sources, has_watermarks)
-        joined = replace(joined, is_event_time=joined.column is not None and kept is None)
-        return self._add_joint(other, OuterJoin if joined.preserved else Join, joined, partitions, availability, kept)
+        return stream_merges.join(self, other, on, within, partitions, availability, suffix, how)
 
     def lookup(
         self,
@@ -444,75 +405,9 @@ class Stream:
         [{'site': 2, 'load': 7, 'place': 'Oslo'}, {'site': 3, 'load': 1, 'place': None}]
         """
         check_choice("how", how, ("left", "inner"))
-        if isinstance(table, Stream):
-            return self._lookup_stream(table, on, how, partitions, availability, suffix, deletes)
-        if deletes is not None:
-            raise PlanError("lookup(deletes=...) is for another stream: a table of the plan does not change")
-        self._check_columns("lookup", (), needed=True)
-        whole = Table(table).sample(_ALL_ROWS)
-        if whole is None:
-            raise PlanError("lookup takes a pyarrow.Table, a list of dicts or another stream; got an iterator")
-        assert self._schema is not None
-        spec = lookup_spec(self._schema, whole.schema, on, suffix, how)
-        TableLookup.check(spec, whole)
-        return self._with_steps(f"lookup({', '.join(spec.ours)})", partial(TableLookup, spec, whole), spec.output)
-
-    def _lookup_stream(
-        self,
-        table: Stream,
-        on: Any,
-        how: str,
-        partitions: int,
-        availability: Availability | None,
-        suffix: str,
-        deletes: str | None,
-    ) -> Stream:
-        self._check_partner("lookup", table)
-        check_partitions(partitions, availability)
-        assert self._schema is not None and table._schema is not None
-        spec = lookup_spec(self._schema, table._schema, on, suffix, how, deletes)
-        return self._add_joint(table, Lookup, spec, partitions, availability)
-
-    def _add_joint(
-        self,
-        other: Stream,
-        factory: type[Any],
-        joined: JoinSpec,
-        partitions: int,
-        availability: Availability | None,
-        kept: Retained | None = None,
-    ) -> Stream:
-        """Repartition both streams by the columns in which they agree, and add an operator of both."""
-        inputs = tuple(
-            Input(tail=tail, route=Route(partitions=partitions, columns=columns), side=side)
-            for side, (stream, columns) in enumerate(((self, joined.ours), (other, joined.theirs)))
-            for tail in stream._tails
-        )
-        stream = self._add_exchange(inputs, joined.ours, partitions, availability, "sn", joined.sides)
-        level = max(self._level, other._level)
-        step = OperatorStep(
-            factory=factory,
-            parameters={"joined": joined},
-            name=factory.__name__,
-            key_columns=joined.ours,
-            partitions=partitions,
-            level=level,
-            output=joined.output,
-            kept=kept,
-        )
-        return replace(stream, _level=level)._add_operator(step)
-
-    def _check_partner(self, what: str, other: Stream) -> None:
-        if not isinstance(other, Stream):
-            raise PlanError(f"{what} takes another stream, got {type(other).__name__}")
-        if other._flow is not self._flow:
-            raise PlanError(
-                f"{what} takes streams of one dataflow; these are of {self._flow.name!r} and {other._flow.name!r}. "
-                "Give one dataflow both sources"
-            )
-        for stream in (self, other):
-            stream._check_no_open_exchange(f"a {what}")
-            stream._check_columns(what, (), needed=True)
+        if not isinstance(table, Stream):
+            return stream_merges.lookup_in_table(self, table, on, how, suffix, deletes)
+        return stream_merges.lookup_in_stream(self, table, on, how, partitions, availability, suffix, deletes)
 
     # The end.
 
