@@ -66,6 +66,7 @@ def test_a_fault_that_hides_is_found_and_told_for_what_it_is(operator: Any) -> N
     assert caught.value.size <= events, text
 
 
+@pytest.mark.long
 def test_what_is_rarely_random_is_told_as_that_wherever_it_shows_first() -> None:
     with pytest.raises(Fault) as caught:
         check_operator(attacks.Rarely, rows=ROWS, key="word", examples=12)

@@ -111,6 +111,7 @@ def test_windows_of_the_last_rows_pass() -> None:
     assert "hash order" in checked.claims
 
 
+@pytest.mark.long
 def test_sessions_pass() -> None:
     starts_and_ends = st.sampled_from([b"S\x01", b"S\x02", b"E\x00", b"x\x00"])
     packet = {
@@ -155,7 +156,7 @@ class PairsByRows(Pairs):
     joined = JoinSpec.of(SIDE, SIDE, "k", 3, "_right")
 
 
-@pytest.mark.parametrize("operator", [Pairs, PairsByRows])
+@pytest.mark.parametrize("operator", [Pairs, pytest.param(PairsByRows, marks=pytest.mark.long)])
 def test_joins_pass(operator: Any) -> None:
     row = {
         "side": st.integers(0, 1),

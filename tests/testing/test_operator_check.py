@@ -24,7 +24,14 @@ ROWS = st.lists(
 )
 
 
-@pytest.mark.parametrize("operator", [faulty.Totals, faulty.Refilling, faulty.Wrapped, faulty.WrappedLogic])
+@pytest.mark.parametrize(
+    "operator",
+    [
+        faulty.Totals,
+        faulty.Refilling,
+        *(pytest.param(each, marks=pytest.mark.long) for each in (faulty.Wrapped, faulty.WrappedLogic)),
+    ],
+)
 def test_a_sound_operator_passes(operator: Any) -> None:
     checked = check_operator(operator, rows=ROWS, key="word", examples=15)
     assert checked.claims == ("repeats", "clock", "batching", "round trip", "hash order", "process")
