@@ -12,7 +12,7 @@ from experiments.soak.striker import Fault, Striker
 
 DESCRIPTORS = 64
 LIMITED_MAX_S = 2.0
-ROOM_MAX_BYTES = 16 << 20
+ROOM_MAX_BYTES = 2 << 20
 
 
 class Limits:
@@ -50,14 +50,18 @@ class Limits:
         return kind
 
     def limit_memory_of_a_site(self) -> str | None:
-        """A site gets almost no more memory; if it needs more, it ends, and its partner goes on."""
-        name = self._striker.any_site()
-        pid = None if name is None else self._striker.pid(name)
-        if name is None or pid is None:
+        """A site gets almost no more memory, and another dies; if the first needs more, it ends too."""
+        pairs = self._striker.to_spare(2)
+        if not pairs:
+            return None
+        name, other = self._striker.draw.choice(pairs)
+        pid = self._striker.pid(name)
+        if pid is None:
             return None
         room_bytes = self._striker.draw.randrange(ROOM_MAX_BYTES)
         self._striker.note(name)
         with limit(pid, resource.RLIMIT_AS, address_space_bytes(pid) + room_bytes):
+            self._striker.kill(other)
             self._striker.pause(LIMITED_MAX_S)
         return "memory limit"
 

@@ -31,7 +31,7 @@ from typing import Any
 import flux
 from experiments import results
 from experiments.memory import resident_mb
-from experiments.soak.faults import MAY_END, Faults
+from experiments.soak.faults import Faults, ending
 from experiments.soak.full_disks import RUN_DISK_BYTES, SINK_DISK_BYTES, SmallDisk, enter_namespace
 from experiments.soak.state_readers import always_fork
 from experiments.soak.stream import Checked, Lines, Mismatch, Packets, flow
@@ -48,9 +48,9 @@ FILE_RUN_MAX_S = 45.0  # One that writes to a file, which grows.
 
 @dataclass
 class Tally:
-    """What a soak has done up to now: faults that were survived, by kind, and the last one that was begun."""
+    """What a soak has done up to now: faults that were survived, by kind, and those to the present run."""
 
-    last: str = ""  # The name of the fault.
+    done: list[str] = field(default_factory=list)  # The names of the faults to this run.
     faults: Counter[str] = field(default_factory=Counter)  # Those that count.
     light: Counter[str] = field(default_factory=Counter)  # Those with too little to lose.
     ended: Counter[str] = field(default_factory=Counter)  # Those that ended a run with the error that they may.
@@ -63,9 +63,10 @@ class Tally:
     outputs: int = 0
     checked: int = 0
 
-    def count(self) -> int:
-        """All faults of which something is known."""
-        return sum(sum(counter.values()) for counter in (self.faults, self.light, self.ended))
+    @property
+    def last(self) -> str:
+        """The name of the last fault that was begun."""
+        return self.done[-1] if self.done else "start"
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--partitions", type=int, default=8)
     parser.add_argument("--rate", type=float, default=60_000, help="rows per second")
     parser.add_argument("--seed", type=int, default=None, help="of the faults; default: drawn, and printed")
-    parser.add_argument("--only", default="", metavar="TEXT", help="faults whose names contain it, such as cut or disk")
+    parser.add_argument("--only", default="", metavar="TEXTS", help="faults whose names contain one, such as cut,disk")
     parser.add_argument("--record", metavar="DIR", help="record every process's messages and effects there; it grows")
     parser.add_argument("--quick", action="store_true", help="half a minute")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
@@ -148,7 +149,7 @@ def soak_a_run(
         output = Lines((directory if of_sink is None else of_sink.path) / "out.jsonl") if to_file else Checked()
         sink = output.sink if isinstance(output, Lines) else output
         dataflow = flow(packets, sink, settings.partitions, rate=settings.rate)
-        tally.last = ""
+        tally.done.clear()
         last: int | None = None
         try:
             with dataflow.start(
@@ -164,11 +165,11 @@ def soak_a_run(
                 last = packets.last()
                 tally.outputs += run.status().outputs
         except (Mismatch, Stalled, TimeoutError, flux.FluxError) as error:
-            text = MAY_END.get(tally.last)
-            if not isinstance(error, flux.FluxError) or text is None or text not in str(error):
+            ended_by = ending(str(error), tally.done)
+            if not isinstance(error, flux.FluxError) or ended_by is None:
                 return _said(f"{type(error).__name__} in the fault {tally.last!r}: {error}", tell)
-            tally.ended[tally.last] += 1
-            tell(f"run {tally.runs + 1} was ended by {tally.last}, as it may be: {error!s:.100}...")
+            tally.ended[ended_by] += 1
+            tell(f"run {tally.runs + 1} was ended by {ended_by}, as it may be: {error!s:.100}...")
         try:
             output.finish(last)
         except Mismatch as error:
@@ -246,7 +247,7 @@ class Soak:
 
     def _strike(self) -> None:
         fault, was_whole = self._faults.next(), self._watch.is_whole()
-        self._tally.last = fault.__name__
+        self._tally.done.append(fault.__name__)
         began, before = time.monotonic(), len(self._striker.strikes)
         kind = fault()
         if kind is None:  # Too many are missing.

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
+import resource
+import subprocess
+import sys
 from itertools import islice
 from pathlib import Path
 
@@ -10,9 +14,17 @@ import pyarrow as pa
 import pytest
 
 from experiments import dmz
+from experiments.soak.faults import MAY_END, ending
+from experiments.soak.full_disks import FullDisks
+from experiments.soak.journal_cuts import JournalCuts, cut_length
+from experiments.soak.kills import Kills
+from experiments.soak.limits import Limits, limit, open_files
 from experiments.soak.run import Settings, soak
-from experiments.soak.stream import CHUNK_ROWS, Checked, Mismatch, Packets, packets, plain
+from experiments.soak.state_readers import StateReaders
+from experiments.soak.stops import Stops
+from experiments.soak.stream import CHUNK_ROWS, Checked, Lines, Mismatch, Packets, packets, plain
 from experiments.soak.striker import Strike, has_something_to_lose
+from flux.storage.journal import Journal
 
 ROWS = 3 * CHUNK_ROWS - 100
 
@@ -86,6 +98,57 @@ def test_a_fault_counts_only_if_there_was_something_to_lose(
     strikes: list[Strike], rows: list[int], counts: bool
 ) -> None:
     assert has_something_to_lose(strikes, rows) is counts
+
+
+def test_only_an_error_of_a_fault_that_was_done_may_end_a_run() -> None:
+    error = "flux.sinks.Jsonl cannot write out: No space left on device. All is safe. Make room there or choose another"
+    assert ending(error, ["kill_a_site", "fill_the_disk_of_the_sink", "kill_an_end"]) == "fill_the_disk_of_the_sink"
+    assert ending(error, ["kill_a_site", "cut_the_sinks"]) is None
+    assert ending("no row came", ["fill_the_disk_of_the_sink"]) is None
+
+
+def test_every_fault_that_may_end_a_run_exists() -> None:
+    kinds = (Kills, Stops, JournalCuts, StateReaders, Limits, FullDisks)
+    assert all(any(hasattr(kind, name) for kind in kinds) for name in MAY_END)
+
+
+def test_a_cut_takes_a_part_of_the_last_records_and_nothing_before_them(tmp_path: Path) -> None:
+    journal, _ = Journal.open(tmp_path / "journal")
+    starts = [journal.append(bytes([nth]) * 40) for nth in range(10)]
+    journal.close()
+    lengths = {cut_length(tmp_path / "journal", random.Random(seed), 3) for seed in range(300)}
+    assert starts[7:] == sorted(lengths & set(starts))
+    assert min(lengths) == starts[7] and max(lengths) < journal.size and len(lengths) > 30
+
+
+def test_a_limit_on_a_process_ends_with_the_fault() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        before = resource.prlimit(child.pid, resource.RLIMIT_NOFILE)
+        with limit(child.pid, resource.RLIMIT_NOFILE, 64):
+            assert resource.prlimit(child.pid, resource.RLIMIT_NOFILE) == (64, before[1])
+        assert resource.prlimit(child.pid, resource.RLIMIT_NOFILE) == before
+    finally:
+        child.communicate(b"\n")
+    with limit(child.pid, resource.RLIMIT_NOFILE, 64):
+        assert open_files(child.pid) == 0
+
+
+@pytest.mark.parametrize("spoil", [lambda lines: lines[:50] + lines[51:], lambda lines: lines[:50] + lines[49:]])
+def test_the_check_of_a_file_notices_what_is_lost_or_repeated(tmp_path: Path, spoil: object) -> None:
+    assert callable(spoil)
+    names = ("app", "src", "max_dur", "avg_dur")
+    lines = [json.dumps(dict(zip(names, row, strict=True))) for row in plain(packets(ROWS))]
+    path = tmp_path / "out"
+    for text, last in ((lines, ROWS), (lines[:500], None)):
+        path.write_text("".join(f"{line}\n" for line in text))
+        Lines(path).finish(last)
+        path.write_text("".join(f"{line}\n" for line in spoil(text)))
+        with pytest.raises(Mismatch):
+            Lines(path).finish(last)
+    path.write_text("".join(f"{line}\n" for line in lines[:500]))
+    with pytest.raises(Mismatch, match="more were expected"):
+        Lines(path).finish(ROWS)
 
 
 @pytest.mark.long
