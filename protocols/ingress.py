@@ -11,6 +11,9 @@ they have received, as after any change of sender; the ingress sends them nothin
 The journal may have lost its end, with the power of the machine. So a restarted ingress numbers nothing beyond it
 before it knows what the others have seen: every live node has sent its highest position in one and the same view, and
 so has an end that was dead (rule 39). By then nothing of the last ingress is in flight that a node could still take.
+
+Consumers acknowledge what they have, which may be beyond the end of such a journal. An ingress that is started then
+begins at the end of the journal all the same, because its source stands there (rule 39).
 """
 
 from __future__ import annotations
@@ -57,9 +60,10 @@ class Ingress(Machine):
         self.knows_positions = numbered is None  # The first ingress has nothing to ask for.
         self.awaited: frozenset[str] = frozenset()  # The nodes whose positions in this view are not known yet.
         self.highest: Position = 0
+        begin = released if numbered is None else min(released, numbered)
         self.prod = FhProd(name, 0, bound_rows, transfer_rows_max)
-        self.prod.buffer.dropped = released
-        self.prod.add_cohort(ONLY, frozenset({0}), released)
+        self.prod.buffer.dropped = begin
+        self.prod.add_cohort(ONLY, frozenset({0}), begin)
 
     @property
     def title(self) -> str:

@@ -160,8 +160,11 @@ class SimulatedProcess:
         self.name = name
         self.watch = checkers if isinstance(checkers, Watch) else Watch(checkers)
         self.released: int = last.released if last is not None else 0
-        # The end of an ingress's journal.
-        self.numbered: int = 0 if last is None else last.released if scenario.lost_tails else last.numbered
+        # The end of an ingress's journal. What is released may be beyond it: the numbers were given by an ingress
+        # before the last, whose journal has lost them.
+        self.numbered: int = 0 if last is None else last.numbered
+        if last is not None and scenario.lost_tails:
+            self.numbered = min(last.released, last.numbered)
         self.states: dict[CopyPlace, OperatorState] = {
             (stage, partition): scenario.first_state()
             for stage in range(1, len(scenario.partitions))

@@ -177,6 +177,11 @@ class OneMeaning(Checker):
     claim = "a number has one meaning"
 
     def numbering(self, seen: Mapping[str, int], process: SimulatedProcess, pull: Pull) -> None:
+        if pull.after > process.numbered:
+            raise self.violated(
+                f"{process.name} numbers rows after {pull.after}, and its source stands at the end of its journal, "
+                f"after {process.numbered}"
+            )
         if pull.after < max(process.numbered, pull.given_upto):
             return  # It is in the journal, or the ingress knows that it must give the same rows again.
         for name, highest in seen.items():

@@ -432,9 +432,11 @@ RULES: tuple[ProtocolRule, ...] = (
         "A sequence number has one meaning",
         "The journal of an ingress may have lost its end with the power of its machine. A restarted ingress "
         "numbers nothing beyond its journal before every live node, and every end, has reported the highest position "
-        "it has seen, all in one view. Numbers up to the highest of them go to the same rows again, or the run ends.",
+        "it has seen, all in one view. Numbers up to the highest of them go to the same rows again, or the run ends. "
+        "It begins at the end of its journal, also if copies have acknowledged more.",
         (
             Removal(lost_tails.number_without_asking, "lost tails", 7),
+            Removal(lost_tails.number_from_what_is_released, "lost tails, two restarts", 1_652),
             Removal(lost_tails.ask_live_nodes_only, "lost tails, two restarts", 15_977),
             Removal(lost_tails.count_positions_of_earlier_views, "lost tails, two restarts", 106),
             Removal(lost_tails.report_what_was_consumed, "lost tails", 37),

@@ -8,7 +8,7 @@ from typing import Any
 from ...protocols.buffer import Buffer
 from ...protocols.controller import Controller
 from ...protocols.fh_cons import FhCons
-from ...protocols.ingress import Ingress
+from ...protocols.ingress import ONLY, Ingress
 from ...protocols.messages import Effect, HighestPosition, View
 from ...protocols.node import Node
 from .patch import Patch
@@ -21,6 +21,18 @@ def number_without_asking(patch: Patch) -> None:
     def init(ingress: Ingress, *arguments: Any) -> None:
         own(ingress, *arguments)
         ingress.knows_positions = True
+
+    patch.put(Ingress, "__init__", init)
+
+
+def number_from_what_is_released(patch: Patch) -> None:
+    """A restarted ingress numbers rows from what all copies have, and its source stands at the end of its journal."""
+    own = Ingress.__init__
+
+    def init(ingress: Ingress, *arguments: Any) -> None:
+        own(ingress, *arguments)
+        ingress.prod.buffer.dropped = ingress.released
+        ingress.prod.produced[ONLY] = ingress.released
 
     patch.put(Ingress, "__init__", init)
 

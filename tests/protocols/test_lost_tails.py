@@ -61,6 +61,12 @@ def test_the_source_is_asked_with_the_highest_number_that_any_node_has_seen() ->
     assert report_all(ingress, 7) == [Pull(after=0, given_upto=7)]
 
 
+def test_rows_are_numbered_from_the_end_of_the_journal_though_copies_have_acknowledged_more() -> None:
+    ingress = Ingress("ingress.2", 9, released=7, numbered=3)
+    ingress.step(AGAIN)
+    assert report_all(ingress, 7) == [Pull(after=3, given_upto=7)]
+
+
 def test_a_position_of_an_earlier_view_does_not_count() -> None:
     ingress = ingress_again(numbered=0)
     ingress.step(AGAIN)

@@ -169,6 +169,7 @@ class SequenceJournal:
                     opened._note(kind, fields)
             while spans and spans[0].upto <= opened.released:
                 spans.popleft()
+        opened._forget()  # In a journal that had lost its end, what was released may stand before its numbers.
         opened.replay = opened._replay(spans)
         return opened
 

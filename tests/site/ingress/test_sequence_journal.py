@@ -176,6 +176,18 @@ def test_what_was_shed_behind_all_that_is_released_is_not_given_under_later_numb
     assert (replay.offsets, replay.skip_rows, [span.upto for span in replay.spans]) == ({0: 15}, {0: 0}, [20])
 
 
+def test_rows_after_what_was_released_beyond_a_lost_end_are_read_from_the_end_of_the_journal(tmp_path: Path) -> None:
+    # Its end was lost, copies acknowledged what they had, and some of the lost numbers were given again.
+    journal = SequenceJournal.open(tmp_path / "journal")
+    journal.number(10, 10, when=WHEN)
+    journal.release(50)
+    journal.number(30, 30, when=WHEN)
+    journal.close()
+    again = SequenceJournal.open(tmp_path / "journal")
+    assert (again.upto, again.released, again.offsets) == (30, 50, {0: 30})
+    assert (again.replay.offsets, again.replay.spans) == ({0: 30}, ())
+
+
 def test_a_new_journal_has_nothing_to_give_again(tmp_path: Path) -> None:
     journal = SequenceJournal.open(tmp_path / "numbering")
     assert (journal.released, journal.upto, journal.offsets, journal.ended) == (0, 0, {}, False)
