@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -54,17 +54,27 @@ def folder() -> Path:
 
 def mutants(module: str) -> Iterator[Mutant]:
     """Every mutant of a module, in the order of its functions."""
-    text = (folder() / f"{module}.py").read_text()
-    for name, place, change in _named_changes(module, text):
-        mutated = ast.parse(text)
-        change(next(islice(ast.walk(mutated), place, None)))
-        ast.fix_missing_locations(mutated)
-        yield Mutant(name, module, ast.unparse(mutated))
+    return mutants_of(module, (folder() / f"{module}.py").read_text())
+
+
+def mutants_of(module: str, text: str, wanted: Container[int] | None = None) -> Iterator[Mutant]:
+    """Every mutant of the module with this text; or only those with the `wanted` numbers, from 0 on."""
+    for number, (name, place, change) in enumerate(_named_changes(module, text)):
+        if wanted is None or number in wanted:
+            mutated = ast.parse(text)
+            change(next(islice(ast.walk(mutated), place, None)))
+            ast.fix_missing_locations(mutated)
+            yield Mutant(name, module, ast.unparse(mutated))
 
 
 def names(module: str) -> list[str]:
     """The names of the mutants of a module; they need not be made for that."""
     return [name for name, _, _ in _named_changes(module, (folder() / f"{module}.py").read_text())]
+
+
+def count_mutants(text: str) -> int:
+    """Return how many mutants the module with this text has."""
+    return sum(1 for _ in _changes(ast.parse(text)))
 
 
 def _named_changes(module: str, text: str) -> Iterator[tuple[str, int, Change]]:
@@ -83,7 +93,7 @@ def _named_changes(module: str, text: str) -> Iterator[tuple[str, int, Change]]:
 def _changes(tree: ast.Module) -> Iterator[tuple[str, ast.AST, str, Change]]:
     """Each mutation: the function, the place in the tree, in words, and the change."""
     guards = _guards(tree)
-    for function in [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]:
+    for function in [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]:
         if function.name in _DESCRIBE:
             continue
         if function.name in guards:

@@ -19,7 +19,7 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -47,14 +47,27 @@ class MutationResult:
 
 def mutate(modules: Sequence[str] = MODULES, results: Path | None = None, progress: Any = print) -> MutationResult:
     """Try every mutant of `modules`, one on each core; with `results`, resume an earlier run."""
+    every = [mutant for module in modules for mutant in mutants(module)]
+    unmutated = Mutant(name="none", module=MODULES[0], source=(folder() / f"{MODULES[0]}.py").read_text())
+    return try_mutants(every, unmutated, _survives, arguments(), results, progress)
+
+
+def try_mutants(
+    every: Sequence[Mutant],
+    unmutated: Mutant,
+    survives: Callable[[Mutant], bool],
+    argued: Mapping[str, str],
+    results: Path | None,
+    progress: Any,
+) -> MutationResult:
+    """Try mutants, each in a fork that calls `survives`; `argued` says of known survivors why they are equivalent."""
     began = time.monotonic()
     known: dict[str, bool] = json.loads(results.read_text()) if results is not None and results.exists() else {}
-    every = [mutant for module in modules for mutant in mutants(module)]
     left = [mutant for mutant in every if _key(mutant) not in known]
     progress(f"{len(every)} mutants, {len(left)} to be tried")
     if left:
-        _try_the_machines_themselves()
-    for done, (mutant, noticed) in enumerate(_tried(left), start=1):
+        _try_unmutated(unmutated, survives)
+    for done, (mutant, noticed) in enumerate(_tried(left, survives), start=1):
         known[_key(mutant)] = noticed
         if results is not None:
             results.write_text(json.dumps(known))
@@ -63,7 +76,6 @@ def mutate(modules: Sequence[str] = MODULES, results: Path | None = None, progre
         if done % 25 == 0:
             progress(f"{done} of {len(left)} tried, {time.monotonic() - began:.0f} s")
     survivors = [mutant.name for mutant in every if not known[_key(mutant)]]
-    argued = arguments()
     return MutationResult(
         mutants=len(every),
         noticed=len(every) - len(survivors),
@@ -74,24 +86,28 @@ def mutate(modules: Sequence[str] = MODULES, results: Path | None = None, progre
 
 
 class NothingToCompareWith(Exception):
-    """The unmutated machines fail, so a mutant that fails proves nothing."""
+    """The unmutated code fails, so a mutant that fails proves nothing."""
 
 
-def _try_the_machines_themselves() -> None:
-    module = MODULES[0]
-    [(_, noticed)] = _tried([Mutant(name="none", module=module, source=(folder() / f"{module}.py").read_text())])
+def _try_unmutated(unmutated: Mutant, survives: Callable[[Mutant], bool]) -> None:
+    [(_, noticed)] = _tried([unmutated], survives)
     if noticed:
         raise NothingToCompareWith(
-            "the machines as they are do not get through the trials, so mutants cannot be judged. Find out why "
-            "first: flux spec check"
+            "the modules as they are do not get through the trials, so mutants cannot be judged. Find out why first: "
+            "flux spec check, or flux spec simulate"
         )
 
 
 def arguments() -> dict[str, str]:
-    """The reason why each known survivor is equivalent: blocks of a mutant's name and, indented, the reason."""
+    """The reason why each known survivor of the machines is equivalent."""
+    return arguments_in(ARGUED)
+
+
+def arguments_in(path: Path) -> dict[str, str]:
+    """The reasons in a file: blocks of a mutant's name and, indented, the reason."""
     argued: dict[str, str] = {}
     name = ""
-    for line in ARGUED.read_text().splitlines():
+    for line in path.read_text().splitlines():
         if line.startswith("    "):
             argued[name] = f"{argued[name]} {line.strip()}".strip()
         elif line and not line.startswith("#"):
@@ -104,18 +120,18 @@ def _key(mutant: Mutant) -> str:
     return f"{mutant.name} {hashlib.sha256(mutant.source.encode()).hexdigest()[:12]}"
 
 
-def _tried(todo: Sequence[Mutant]) -> Iterator[tuple[Mutant, bool]]:
+def _tried(todo: Sequence[Mutant], survives: Callable[[Mutant], bool]) -> Iterator[tuple[Mutant, bool]]:
     """Each mutant and whether it was noticed, as they end."""
     waiting, running = list(reversed(todo)), dict[int, Mutant]()
     while waiting or running:
         while waiting and len(running) < (os.cpu_count() or 1):
             mutant = waiting.pop()
-            running[_start(mutant)] = mutant
+            running[_start(mutant, survives)] = mutant
         pid, status = os.wait()
         yield running.pop(pid), os.waitstatus_to_exitcode(status) != _SURVIVED
 
 
-def _start(mutant: Mutant) -> int:
+def _start(mutant: Mutant, survives: Callable[[Mutant], bool]) -> int:
     pid = os.fork()
     if pid:
         return pid
@@ -123,7 +139,7 @@ def _start(mutant: Mutant) -> int:
     try:
         resource.setrlimit(resource.RLIMIT_CPU, (LIMIT_S, LIMIT_S))  # A mutant that hangs is noticed: a signal ends it.
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))  # So is one that fills the memory.
-        code = _SURVIVED if _survives(mutant) else _NOTICED
+        code = _SURVIVED if survives(mutant) else _NOTICED
     except BaseException:
         code = _NOTICED
     finally:
@@ -133,7 +149,7 @@ def _start(mutant: Mutant) -> int:
 def _survives(mutant: Mutant) -> bool:
     for name in [name for name in sys.modules if name.startswith(("flux.protocols", "flux.spec"))]:
         del sys.modules[name]
-    sys.meta_path.insert(0, _Spoiler(mutant))
+    sys.meta_path.insert(0, Spoiler(mutant, f"flux.protocols.{mutant.module}"))
     return not any(trial() for trial in TRIALS)
 
 
@@ -196,14 +212,15 @@ TRIALS: tuple[Callable[[], bool], ...] = (
 )
 
 
-class _Spoiler(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finder that imports the mutated module in place of the original."""
+class Spoiler(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finder that imports the mutated module in place of the original, whose full name is `name`."""
 
-    def __init__(self, mutant: Mutant) -> None:
+    def __init__(self, mutant: Mutant, name: str) -> None:
         self._mutant = mutant
+        self._name = name
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        if name != f"flux.protocols.{self._mutant.module}":
+        if name != self._name:
             return None
         return importlib.util.spec_from_loader(name, self)
 

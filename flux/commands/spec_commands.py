@@ -54,7 +54,17 @@ def add(commands: Commands) -> None:
     simulate.add_argument("--json", action="store_true", help="print one JSON document")
     simulate.set_defaults(command=_simulate)
     mutate = parts.add_parser("mutate", help="spoil one guard or state change at a time; does the check notice?")
-    mutate.add_argument("machine", nargs="?", metavar="MACHINE", help="one module of protocols/ (default: all)")
+    mutate.add_argument(
+        "machine",
+        nargs="?",
+        metavar="MACHINE",
+        help="one module of protocols/, or with --shell of flux/ (default: all)",
+    )
+    mutate.add_argument(
+        "--shell", action="store_true", help="mutate the code around the machines; worlds are simulated"
+    )
+    mutate.add_argument("--sample", type=int, metavar="N", help="with --shell: try so many, drawn at random")
+    mutate.add_argument("--seed", type=int, default=0, metavar="N", help="of the sample")
     mutate.add_argument("--results", metavar="FILE", help="go on where an earlier run with this file stopped")
     mutate.add_argument("--json", action="store_true", help="print one JSON document")
     mutate.set_defaults(command=_mutate)
@@ -130,15 +140,22 @@ def _simulate(options: argparse.Namespace) -> int:
 
 
 def _mutate(options: argparse.Namespace) -> int:
+    from ..simulation.shell_mutation import SHELL_MODULES, mutate_shell
     from ..spec.mutants import MODULES
     from ..spec.mutate import NothingToCompareWith, mutate
 
-    if options.machine is not None and options.machine not in MODULES:
-        raise WrongCall(f"no module of protocols/ is called {options.machine!r}; there are {', '.join(MODULES)}")
-    modules = MODULES if options.machine is None else (options.machine,)
+    known, folder = (SHELL_MODULES, "flux/") if options.shell else (MODULES, "protocols/")
+    if options.machine is not None and options.machine not in known:
+        raise WrongCall(f"no module of {folder} is called {options.machine!r}; there are {', '.join(known)}")
+    if options.sample is not None and not options.shell:
+        raise WrongCall("--sample is for --shell; without it every mutant is tried")
+    modules = known if options.machine is None else (options.machine,)
     results = None if options.results is None else Path(options.results)
     try:
-        mutated = mutate(modules, results, _progress(options.json))
+        if options.shell:
+            mutated = mutate_shell(modules, options.sample, options.seed, results, _progress(options.json))
+        else:
+            mutated = mutate(modules, results, _progress(options.json))
     except NothingToCompareWith as error:
         raise FluxError(str(error)) from error
     if options.json:

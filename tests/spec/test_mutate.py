@@ -54,7 +54,7 @@ def test_a_row_a_guard_and_a_state_change_that_are_spoilt_are_noticed(
     results = tmp_path / "results.json"
     mutated = mutate(["buffer", "fh_prod"], results, progress=lambda line: None)
     assert (mutated.mutants, mutated.noticed, mutated.survivors) == (3, 3, [])
-    monkeypatch.setattr(mutation, "_start", lambda mutant: pytest.fail("it is known already"))
+    monkeypatch.setattr(mutation, "_start", lambda *given: pytest.fail("it is known already"))
     assert mutate(["buffer", "fh_prod"], results, progress=lambda line: None).noticed == 3
 
 
