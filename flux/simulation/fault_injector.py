@@ -51,8 +51,8 @@ class FaultInjector:
         self._world = world
         self._left_out = left_out
         self._rng = random.Random(f"{world.seed} faults")
-        self._planned = self._rng.choice((0, 10, 20, 40, 80))
-        self._pause_s = self._rng.choice((0.002, 0.01, 0.03))
+        self._planned = self._rng.choice((0, 8, 16, 40))
+        self._pause_s = self._rng.choice((0.005, 0.02, 0.05))
         self._kinds = self._draw_kinds()
         if faults_max is not None:
             self._planned = min(self._planned, faults_max)
@@ -73,7 +73,7 @@ class FaultInjector:
 
     def _draw_kinds(self) -> list[Callable[[], None]]:
         """Return the kinds of fault of this world: few, so that each world is of another character."""
-        deaths = [self._kill_end, self._doom_end, self._doom_end, self._kill_site, self._doom_site]
+        deaths = [self._kill_end, self._doom_end, self._doom_end, self._doom_end, self._kill_site, self._doom_site]
         others = [
             self._stop,
             self._delay,
@@ -82,6 +82,7 @@ class FaultInjector:
             self._reset,
             self._fill_disk,
             self._lose_controller,
+            self._drain,
         ]
         chosen = self._rng.sample(others, self._rng.randint(0, 3))
         return [*deaths, *chosen] if self._rng.random() < 0.9 else chosen or deaths
@@ -107,13 +108,13 @@ class FaultInjector:
         role = self._rng.choice(_ENDS)
         process = self._world.live.get(role)
         if process is not None and process.doom is None:
-            doom = self._draw_doom((DISK, DISK, SEND, *((SINK,) if role == EGRESS else ())))
+            doom = self._draw_doom((DISK, DISK, SEND, *((SINK, SINK) if role == EGRESS else ())))
             if self._begin(f"{process.name} is to die: {doom}"):
                 process.doom = doom
 
     def _draw_doom(self, kinds: tuple[str, ...]) -> Doom:
         rng = self._rng
-        return Doom(kind=rng.choice(kinds), n=rng.choice((1, 1, 2, 3, 5, 10, 20)), moment=rng.choice(MOMENTS))
+        return Doom(kind=rng.choice(kinds), n=rng.choice((1, 1, 1, 2, 3, 8)), moment=rng.choice(MOMENTS))
 
     # Sites.
 
@@ -129,6 +130,15 @@ class FaultInjector:
             if self._begin(f"{site} is to die: {doom}"):
                 self._world.live[site].doom = doom
                 self._replace()
+
+    def _drain(self) -> None:
+        """Have a site emptied and stopped, as a user may."""
+        driver = self._world.driver
+        assert driver is not None
+        site = self._site_to_lose()
+        if site is not None and CONTROLLER in driver._links and self._begin(f"drain {site}"):
+            self._risk(site)
+            driver.ask_to_drain(site)
 
     # Stops, delays and broken connections.
 

@@ -10,7 +10,7 @@ import os
 import random
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -20,12 +20,15 @@ from trio._core import _run
 
 from ..site.state_transfer import snapshot
 from ..system import filesystem, network, process_control, threads
+from ..wire.transfer import state_chunks
 from .kernel import Kernel, Killed, WorldProcess, running
 from .simulated_disk import SimulatedDisk
 from .simulated_network import SimulatedNetwork, SimulatedSocket
 
 _EPOCH_S = 1_700_000_000.0
 _THREAD_MAX_S = 0.005
+_FORK_MAX_S = 0.02
+_FORKS_KILLED = 0.1
 
 
 class _LoopThread:
@@ -35,6 +38,23 @@ class _LoopThread:
         return True
 
     def join(self) -> None:
+        return None
+
+
+class _SimulatedFork:
+    """Stands in for the fork that reads state: it has everything as it was, gives it slowly, and may be killed."""
+
+    def __init__(self, stream: Iterable[list[memoryview]], rng: random.Random) -> None:
+        self._chunks = state_chunks(bytearray(b"".join(part for parts in stream for part in parts)))
+        self._rng = rng
+
+    async def read(self) -> Any:
+        await trio.sleep(self._rng.uniform(0, _FORK_MAX_S))
+        if self._rng.random() < _FORKS_KILLED:
+            raise snapshot.ForkKilled("the fork that read the state was killed")
+        return next(self._chunks, None)
+
+    def close(self) -> None:
         return None
 
 
@@ -48,6 +68,8 @@ class SimulatedSystem:
         self.network = SimulatedNetwork(self.kernel, seed)
         self.by_pidfd: dict[int, WorldProcess] = {}
         self._rng = random.Random(f"{seed} threads")
+        self._thread_s = 0.0
+        self._call_s = self._rng.choice((0.0, 0.0, 1.0))  # If calls take long, state is read in forks.
         self._tokens = random.Random(f"{seed} tokens")
 
     @contextmanager
@@ -82,7 +104,7 @@ class SimulatedSystem:
             (time, "monotonic", lambda: kernel.now),
             (time, "time", lambda: _EPOCH_S + kernel.now),
             (time, "time_ns", lambda: int((_EPOCH_S + kernel.now) * 1e9)),
-            (time, "thread_time", lambda: 0.0),
+            (time, "thread_time", self._thread_time),
             (time, "sleep", kernel.clock.jump),
             (os, "getpid", _pid),
             (secrets, "token_bytes", self._tokens.randbytes),
@@ -102,8 +124,13 @@ class SimulatedSystem:
         self.kernel.spawn(run)
         return _LoopThread()
 
-    def _fork(self, stream: Any, whose: Any) -> Any:
-        raise OSError("a simulated process does not fork: the state is copied")
+    def _thread_time(self) -> float:
+        """Return the time that this thread has worked: none, or in some worlds a second more with each call."""
+        self._thread_s += self._call_s
+        return self._thread_s
+
+    def _fork(self, stream: Any, whose: Any) -> _SimulatedFork:
+        return _SimulatedFork(stream, self._rng)
 
     def _exit_now(self, status: int) -> None:
         process = running.get()

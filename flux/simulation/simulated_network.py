@@ -194,7 +194,8 @@ class SimulatedSocket:
     async def wait(self, reading: bool) -> None:
         """Wait as `trio.lowlevel.wait_readable` and `wait_writable` do."""
         self._check()
-        await trio.lowlevel.checkpoint()
+        if self.is_readable() if reading else self._is_writable():
+            await trio.lowlevel.checkpoint()
         while not (self.is_readable() if reading else self._is_writable()):
             await (self._readable if reading else self._writable).wait()
             if self.is_closed:

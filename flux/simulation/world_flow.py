@@ -86,10 +86,10 @@ class WorldFlow:
             keys=rng.randint(1, 5),
             partitions=rng.randint(1, 4),
             stages=rng.choice((1, 1, 1, 2)),
-            sink=rng.choice(("collect", "jsonl", "kept", "kept with position")),
+            sink=rng.choice(("collect", "jsonl", "kept", "kept", "kept with position")),
             batch_rows=rng.choice((1, 2, 5)),
             rate=rows / rng.choice((0.3, 0.6)),
-            sites=rng.randint(2, 4),
+            sites=rng.choice((2, 2, 3, 4)),
             standby=rng.choice((0, 0, 1)),
             pool_rows=rng.choice((8, 32, 1_000)),
         )

@@ -74,7 +74,7 @@ class Snapshotter:
 
     def note_lost(self, lost: SnapshotLost) -> None:
         """Note that a fork was lost: after the last that may be, the state is copied in place, and rows wait for it."""
-        self._forks_left -= 1 if isinstance(lost, _Killed) else self._forks_left
+        self._forks_left -= 1 if isinstance(lost, ForkKilled) else self._forks_left
 
     def take(self, values: StateValues, whose: str | StateOwner, may_fork: bool) -> Snapshot:
         """Return a snapshot of `values` as they are now; `whose` says in errors what they are."""
@@ -94,7 +94,7 @@ class Snapshotter:
             return _Copy(items(values(), whose))  # The system refuses one more process.
 
 
-class _Killed(SnapshotLost):
+class ForkKilled(SnapshotLost):
     """The fork was killed. Another one may live: a copy in place needs more memory still."""
 
 
@@ -195,7 +195,7 @@ class Fork:
         if document := os.read(self._error, 1 << 16):
             raise from_dict(msgpack.unpackb(document))
         if status:
-            raise _Killed(
+            raise ForkKilled(
                 f"{self._whose}: the fork of the site that read the state ended with status "
                 f"{os.waitstatus_to_exitcode(status)}. If that was for want of memory, give the site more of it"
             )
