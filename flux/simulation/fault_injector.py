@@ -51,8 +51,8 @@ class FaultInjector:
         self._world = world
         self._left_out = left_out
         self._rng = random.Random(f"{world.seed} faults")
-        self._planned = self._rng.choice((0, 8, 16, 40))
-        self._pause_s = self._rng.choice((0.005, 0.02, 0.05))
+        self._planned = self._rng.choice((0, 10, 20, 40, 40))
+        self._pause_s = self._rng.choice((0.005, 0.01, 0.02))
         self._kinds = self._draw_kinds()
         if faults_max is not None:
             self._planned = min(self._planned, faults_max)

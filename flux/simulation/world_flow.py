@@ -79,7 +79,7 @@ class WorldFlow:
     @classmethod
     def draw(cls, rng: random.Random) -> WorldFlow:
         """Return a flow at random."""
-        rows = rng.randint(5, 30)
+        rows = rng.randint(4, 16)
         return cls(
             sources=rng.choice((1, 1, 2)),
             rows=rows,

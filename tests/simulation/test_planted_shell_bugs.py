@@ -24,8 +24,8 @@ FOUND_WITHIN_S = 60.0  # Of the processor.
 Plant = Callable[[], AbstractContextManager[Any]]
 # Where to begin, and the step to the next seed. At present the first world fails; if it does not, the search goes on.
 FROM = {
-    publish_before_journal: (0, 1),
-    send_before_journal: (7, 1),
+    publish_before_journal: (2, 1),
+    send_before_journal: (6, 1),
     take_before_sink: (10, 1),
     beat_on_one_connection: (0, 1),
     publish_an_unnamed_attempt: (9, 10),
