@@ -58,12 +58,12 @@ def test_a_failure_is_shrunk_to_fewer_faults() -> None:
 
 
 @pytest.mark.long
-def test_a_failure_that_needs_a_death_is_shrunk_to_it() -> None:
+def test_a_death_that_a_failure_needs_is_left_when_it_is_shrunk() -> None:
     seed = found_from(take_before_sink, *FROM[take_before_sink])
     with take_before_sink():
         whole, shrunk = run_world(seed), shrink(seed)
-    assert len(shrunk.faults) == 1 < len(whole.faults)
-    assert "egress" in shrunk.faults[0]
+    assert len(shrunk.faults) < len(whole.faults)
+    assert any("egress" in fault for fault in shrunk.faults)
 
 
 @pytest.mark.long
