@@ -21,6 +21,7 @@ from .kernel import WorldProcess
 from .replaced_calls import SimulatedSystem
 
 _ENDS = (INGRESS, EGRESS, CONTROLLER)
+_FOR_GOOD_S = 1_000.0  # Longer than a world lasts.
 _SHORT_S = 0.25  # Less than the time after which a silent process is suspected.
 
 
@@ -152,7 +153,7 @@ class FaultInjector:
         if role is None or world.live[role].is_stopped:
             return
         process = world.live[role]
-        for_s = rng.uniform(0.8, 3.0) if is_long else rng.uniform(0.01, _SHORT_S)
+        for_s = rng.choice((rng.uniform(0.8, 3.0), _FOR_GOOD_S)) if is_long else rng.uniform(0.01, _SHORT_S)
         if not self._begin(f"stop {process.name} for {for_s:.3f} s"):
             return
         if is_long:

@@ -293,6 +293,8 @@ class ProcessWorld:
         if self._is_dark or self.violations or self.driver is None:
             return
         self.driver._stop()
+        for process in [process for process in self.live.values() if process.is_stopped]:
+            self.system.kernel.end(process, _KILLED)  # As the driver does, after a while.
         with trio.move_on_after(_STOP_WITHIN_S) as patience:
             while self.live and not self._is_dark:
                 await trio.sleep(_LOOK_EVERY_S)

@@ -98,6 +98,15 @@ def publish_an_unnamed_attempt() -> AbstractContextManager[Any]:
     return patch.object(StagingStore, "read", read)
 
 
+def never_suspect() -> AbstractContextManager[Any]:
+    """The controller does not look for nodes that have fallen silent."""
+
+    async def look_at_nothing(self: Any) -> None:
+        return
+
+    return patch.object(ControllerProcess, "_detect_silent_nodes", look_at_nothing)
+
+
 PLANTED = (
     publish_before_journal,
     send_before_journal,

@@ -14,6 +14,7 @@ from flux.simulation.swarm import run_world, shrink
 from .planted_shell_bugs import (
     PLANTED,
     beat_on_one_connection,
+    never_suspect,
     publish_an_unnamed_attempt,
     publish_before_journal,
     send_before_journal,
@@ -70,3 +71,8 @@ def test_a_death_that_a_failure_needs_is_left_when_it_is_shrunk() -> None:
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_the_bug_is_found_within_a_minute_from_the_first_seed_on(plant: Plant) -> None:
     found_from(plant, 0)
+
+
+@pytest.mark.long
+def test_a_run_that_waits_for_a_stopped_site_without_end_is_found() -> None:
+    found_from(never_suspect, 50_020)
