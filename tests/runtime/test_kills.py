@@ -191,7 +191,7 @@ def test_processes_end_when_their_program_is_killed(packets: list[pa.RecordBatch
 def _is_zombie(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
+    except OSError:  # It may also end while the file is read.
         return True
 
 
