@@ -16,6 +16,8 @@ from flux.driver.run_state import RunState
 from flux.plan import Plan
 from flux.site.recording import SUFFIX, replay
 
+from .waiting import is_gone, wait_until
+
 PACED_ROWS_PER_S = 50_000  # So that rows flow while copies are rebuilt.
 RECOVERY_S = 30.0
 
@@ -176,23 +178,11 @@ def test_processes_end_when_their_program_is_killed(packets: list[pa.RecordBatch
             time.sleep(60)
         finally:
             os._exit(1)
-    deadline = time.monotonic() + 20
-    while not listed.exists() or not listed.read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: listed.exists() and bool(listed.read_text()), "the run has not started")
     pids = [int(pid) for pid in listed.read_text().split()]
     os.kill(program, 9)
     os.waitpid(program, 0)
-    while any(Path(f"/proc/{pid}").exists() and not _is_zombie(pid) for pid in pids):
-        assert time.monotonic() < deadline, "processes outlived their program"
-        time.sleep(0.01)
-
-
-def _is_zombie(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:  # It may also end while the file is read.
-        return True
+    wait_until(lambda: all(map(is_gone, pids)), "processes outlived their program")
 
 
 def test_chained_declustering_never_puts_two_copies_on_one_site() -> None:
