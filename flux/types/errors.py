@@ -170,8 +170,20 @@ _BY_NAME: dict[str, type[FluxError]] = {
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Return whether an error, or what caused it, is that the system gives no more memory."""
-    return error is not None and (isinstance(error, MemoryError) or is_out_of_memory(error.__cause__))
+    """Return whether an error, or what caused it, is that the system gives no more memory.
+
+    >>> error = FluxError("it says that it is its own cause")
+    >>> error.__cause__ = error
+    >>> is_out_of_memory(error)
+    False
+    """
+    seen = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, MemoryError):
+            return True
+        seen.add(id(error))
+        error = error.__cause__
+    return False
 
 
 def from_dict(document: dict[str, Any]) -> FluxError:
