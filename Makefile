@@ -32,7 +32,7 @@ test: lint types
 # Every test, also those that show a claim again with more cases, and every long check once: the worlds explored deep,
 # every mutant, a swarm of simulated runs, every crash point, malformed input, a soak.
 test-all: lint types
-	$(BIN)/python -m pytest -m "gauntlet or not gauntlet" tests
+	$(BIN)/python -m pytest -m "gauntlet or not gauntlet" --hypothesis-profile=thorough tests
 	$(BIN)/flux spec check --deep
 	$(BIN)/flux spec mutate
 	$(BIN)/flux spec simulate --minutes 10

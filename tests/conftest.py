@@ -14,7 +14,8 @@ DEADLINE_S = 60
 EVERY_DAY = "not gauntlet and not long"  # As setup.cfg has it.
 
 # How long an example takes says something about the machine and nothing about the code.
-settings.register_profile("flux", deadline=None)
+settings.register_profile("flux", deadline=None, max_examples=30)
+settings.register_profile("thorough", deadline=None)  # For `make test-all`: --hypothesis-profile=thorough.
 settings.load_profile("flux")
 
 

@@ -76,6 +76,7 @@ def test_the_output_is_that_of_duckdb_though_every_first_copy_dies(shape: str, t
     assert [tuple(row.values()) for row in report.table.to_pylist()] == expected
 
 
+@pytest.mark.long
 def test_its_operators_keep_their_promises() -> None:
     packet = st.fixed_dictionaries(
         {

@@ -85,6 +85,7 @@ def test_a_model_comes_back_from_its_bytes_with_the_same_floats() -> None:
     assert list(here["LinearRegression"].weights.items()) == list(there["LinearRegression"].weights.items())
 
 
+@pytest.mark.long
 def test_its_operator_keeps_its_promises() -> None:
     missing = st.sampled_from(MISSING)
     hour = st.fixed_dictionaries(

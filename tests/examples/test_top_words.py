@@ -71,6 +71,7 @@ def test_a_word_is_a_row_and_an_empty_line_is_none() -> None:
     ]
 
 
+@pytest.mark.long
 def test_its_operators_keep_their_promises() -> None:
     word = st.fixed_dictionaries({"word": st.sampled_from(["to", "be", "or"]), "ts": st.integers(0, 40)})
     check_operator(

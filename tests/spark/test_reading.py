@@ -83,6 +83,7 @@ def counted(spark: Any, folder: Path) -> list[tuple[int, int]]:
     return sorted((row["k"], row["count"]) for row in rows)
 
 
+@pytest.mark.long
 def test_a_query_reads_the_output_to_its_end_while_it_comes(spark: Any, tmp_path: Path) -> None:
     with start(tmp_path / "outlet", max_rows=1_000) as run:
         df = frame(spark, tmp_path / "outlet", maxRowsPerTrigger=900, until="end")

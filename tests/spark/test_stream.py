@@ -122,6 +122,7 @@ def test_rows_are_in_the_order_of_spark_partitions(spark: Any, folder: Path, tmp
     assert set(parts) == {0, 1}
 
 
+@pytest.mark.long
 def test_a_task_that_fails_once_leaves_no_trace(spark: Any, folder: Path, tmp_path: Path) -> None:
     from pyspark.sql.functions import udf
 

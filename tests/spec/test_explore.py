@@ -24,6 +24,7 @@ from . import small_worlds
 
 TAKE_OVER = ("PAIRS_TIGHT", "THREE_SITES", "FOUR_SITES", "ALL_TO_ALL", "ONE_STAGE", "SINGLE")
 CATCH_UP = ("SPARE", "MOVE", "MOVE_OF_A_PRODUCER", "MOVE_OF_A_CONSUMER", "TWO_COHORTS", "JOINS_A_FULL_LANE")
+LARGE = ("ALL_TO_ALL", "JOINS_A_FULL_LANE")  # Half a minute each. The deep check has larger ones of their kind.
 # Small enough to go through every order, with crashes of all sites, rebuilt copies, moves and lost partitions.
 COMPARED = ("ONE_STAGE", "SINGLE", "PAIRS_ONE_BATCH", "MOVE", "MOVE_OF_A_CONSUMER", "SPARE_NOTHING")
 
@@ -35,7 +36,10 @@ def checkers(scenario: Scenario) -> list[Checker]:
     return [c for c in all_checkers() if scenario.at_once or not isinstance(c, RecoveryEnds)]
 
 
-@pytest.mark.parametrize("name", TAKE_OVER + CATCH_UP)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.long) if name in LARGE else name for name in TAKE_OVER + CATCH_UP],
+)
 def test_all_that_may_happen_obeys_the_invariants(name: str) -> None:
     scenario: Scenario = getattr(small_worlds, name)
     explored = Explorer(scenario, checkers(scenario)).run()

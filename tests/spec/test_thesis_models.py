@@ -48,7 +48,10 @@ def test_every_reachable_state_obeys_the_invariants(name: str) -> None:
     assert found.ends > 0
 
 
-@pytest.mark.parametrize("coordinated", [False, True], ids=["dataflow pairs", "partition pairs"])
+@pytest.mark.parametrize(
+    "coordinated",
+    [pytest.param(False, id="dataflow pairs"), pytest.param(True, id="partition pairs", marks=pytest.mark.long)],
+)
 def test_every_row_of_every_table_fires_in_the_exploration(coordinated: bool) -> None:
     fired = Counter[tuple[str, str]]()
     for name, scenario in SMALL.items():

@@ -200,6 +200,7 @@ def drain_that_is_held_up(processes: Processes) -> subprocess.Popen[str]:
     return call
 
 
+@pytest.mark.long
 def test_a_drain_for_which_there_are_too_few_sites_says_at_once_what_to_start(processes: Processes) -> None:
     processes.start("controller", "--standby", "0")
     start_in_turn(processes, "site-a", "site-b")
