@@ -20,7 +20,8 @@ demo: venv
 # Tests of the machines, and of what computes on its own, need a core. Those with real processes wait for each other and
 # leave most of one idle. So three run at once, each for about as long: machines; Spark
 # and what computes; the rest. Their output follows one after the other.
-MACHINES := tests/protocols tests/spec tests/thesis tests/test_thesis.py tests/wire tests/testing tests/exchange
+MACHINES := tests/protocols tests/spec tests/simulation tests/thesis tests/test_thesis.py tests/wire tests/testing \
+	tests/exchange tests/types tests/model tests/plan
 SPARK := tests/spark tests/examples tests/adapters tests/operators tests/docs tests/driver
 test: lint types
 	@$(BIN)/python -m pytest $(MACHINES) > .machines.log 2>&1 & machines=$$!; \
