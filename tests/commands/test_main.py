@@ -1,4 +1,7 @@
-"""The command line, as a user meets it: real commands, real runs, and every error a user can cause."""
+"""The command line, as a user meets it: real commands, real runs, and every error a user can cause.
+
+It takes long because each test starts real commands, and each of them is an interpreter of its own.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Every block of code in the pages runs, or is a command that exists."""
+"""Every block of code in the pages runs, or is a command that exists.
+
+It takes about 20 s: the programs of the pages are run.
+"""
 
 from __future__ import annotations
 

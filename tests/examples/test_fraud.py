@@ -1,4 +1,7 @@
-"""Fraud features: each payment once and whole, with the features that DuckDB computes, whoever is killed."""
+"""Fraud features: each payment once and whole, with the features that DuckDB computes, whoever is killed.
+
+It takes half a minute: each test is a run of real processes that die and are replaced.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Aggregates of any type against DuckDB, in every operator that takes them, however rows are cut and moved."""
+"""Aggregates of any type against DuckDB, in every operator that takes them, however rows are cut and moved.
+
+It takes half a minute: hypothesis draws the inputs, and each is computed in two or three ways.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""CountWindow against a plain loop: any batching, any partitioning by key, moves at any point."""
+"""CountWindow against a plain loop: any batching, any partitioning by key, moves at any point.
+
+It takes half a minute: hypothesis draws the inputs, and each is computed in two or three ways.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""OuterJoin against a plain loop: the pairs of Join, and each row that is in none of them once."""
+"""OuterJoin against a plain loop: the pairs of Join, and each row that is in none of them once.
+
+It takes half a minute: hypothesis draws the inputs, and each is computed in two or three ways.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""SessionWindow against a plain loop and against DuckDB: any batching, any moves, rows out of order and late."""
+"""SessionWindow against a plain loop and against DuckDB: any batching, any moves, rows out of order and late.
+
+It takes half a minute: hypothesis draws the inputs, and each is computed in two or three ways.
+"""
 
 from __future__ import annotations
 

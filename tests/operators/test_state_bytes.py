@@ -1,4 +1,7 @@
-"""What a partition's state is as bytes depends on its rows alone, and not on the batches in which they came."""
+"""What a partition's state is as bytes depends on its rows alone, and not on the batches in which they came.
+
+It takes half a minute: hypothesis draws the inputs, and each is computed in two or three ways.
+"""
 
 from __future__ import annotations
 

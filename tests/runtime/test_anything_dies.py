@@ -1,4 +1,7 @@
-"""Any process may die, or seem to, at any moment: the output is exact, and the next death is survived too."""
+"""Any process may die, or seem to, at any moment: the output is exact, and the next death is survived too.
+
+It takes half a minute: each test is a run of real processes that die and are replaced.
+"""
 
 from __future__ import annotations
 

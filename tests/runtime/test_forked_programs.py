@@ -1,4 +1,7 @@
-"""Programs that have used libraries with threads before their flow starts: its processes are forks of the program."""
+"""Programs that have used libraries with threads before their flow starts: its processes are forks of the program.
+
+It takes half a minute: each program is an interpreter of its own, with large libraries.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Real processes, real SIGKILL: the output equals a plain run's, nothing is left behind."""
+"""Real processes, real SIGKILL: the output equals a plain run's, nothing is left behind.
+
+It takes half a minute: each test is a run of real processes that die and are replaced.
+"""
 
 from __future__ import annotations
 

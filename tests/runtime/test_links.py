@@ -1,4 +1,7 @@
-"""Connections over TCP that break or are slow, under load: who lives is not taken for dead, and nothing is lost."""
+"""Connections over TCP that break or are slow, under load: who lives is not taken for dead, and nothing is lost.
+
+It takes half a minute: each test is a run of real processes that die and are replaced.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Runs whose processes are commands of their own, over TCP: each is killed and started again, and nothing is lost."""
+"""Runs whose processes are commands of their own, over TCP: each is killed and started again, and nothing is lost.
+
+It takes long because each test starts six or more commands, and each of them is an interpreter of its own.
+"""
 
 from __future__ import annotations
 

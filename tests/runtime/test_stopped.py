@@ -1,4 +1,7 @@
-"""An ingress or egress that is stopped (SIGSTOP) is as good as dead: another takes its place, and it never wakes up."""
+"""An ingress or egress that is stopped (SIGSTOP) is as good as dead: another takes its place, and it never wakes up.
+
+It takes long because each test starts six or more commands, and each of them is an interpreter of its own.
+"""
 
 from __future__ import annotations
 

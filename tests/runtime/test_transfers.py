@@ -1,4 +1,7 @@
-"""Real processes, large state: it moves while rows flow, and whoever dies on the way, the output is exact."""
+"""Real processes, large state: it moves while rows flow, and whoever dies on the way, the output is exact.
+
+It takes half a minute: each test is a run of real processes that die and are replaced.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a user can do wrong with secrets, versions, certificates and ports: a message says what to do, at both ends."""
+"""What a user can do wrong with secrets, versions, certificates and ports: a message says what to do, at both ends.
+
+It takes long because each test starts six or more commands, and each of them is an interpreter of its own.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What cannot be read, of who has greeted: the connection is closed, the link goes on, and the output is exact."""
+"""What cannot be read, of who has greeted: the connection is closed, the link goes on, and the output is exact.
+
+It takes half a minute: each test is a run of real processes that die and are replaced.
+"""
 
 from __future__ import annotations
 

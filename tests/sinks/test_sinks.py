@@ -1,4 +1,7 @@
-"""What the sinks promise: each row once and in order, also when the egress is killed at any point and started again."""
+"""What the sinks promise: each row once and in order, also when the egress is killed at any point and started again.
+
+It takes about 20 s: an egress is killed at each of its steps, once for each kind of sink.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Sites as tasks of a real Spark; here all in one executor, with two cores. For executors that die: test_executors."""
+"""Sites as tasks of a real Spark; here all in one executor, with two cores. For executors that die: test_executors.
+
+Its time is Spark's: a query takes seconds to start and to stop, and each micro-batch about one.
+"""
 
 from __future__ import annotations
 

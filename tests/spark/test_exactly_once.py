@@ -1,4 +1,7 @@
-"""From Spark through Flux to Spark, each row once, while all that can be killed is. Executors: test_executors."""
+"""From Spark through Flux to Spark, each row once, while all that can be killed is. Executors: test_executors.
+
+Its time is Spark's: a query takes seconds to start and to stop, and each micro-batch about one.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 `recorded/` has Spark's micro-batches and outputs; `cases.py` says how they were made. Here Flux gets the same rows,
 clocks and watermarks. `test_spark_does_what_was_recorded` lets Spark itself do it again.
+
+It takes half a minute: each of sixty recordings is played again, batch by batch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""How the query of a `flux.spark.Stream` ends or begins again with a real Spark: never in silence with less output."""
+"""How the query of a `flux.spark.Stream` ends or begins again with a real Spark: never in silence with less output.
+
+Its time is Spark's: a query takes seconds to start and to stop, and each micro-batch about one.
+"""
 
 from __future__ import annotations
 

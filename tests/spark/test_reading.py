@@ -1,4 +1,7 @@
-"""`spark.readStream.format("flux")` with a real Spark: a dataflow's output as a stream, and as its checkpoint says."""
+"""`spark.readStream.format("flux")` with a real Spark: a dataflow's output as a stream, and as its checkpoint says.
+
+Its time is Spark's: a query takes seconds to start and to stop, and each micro-batch about one.
+"""
 
 from __future__ import annotations
 

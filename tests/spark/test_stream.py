@@ -1,4 +1,7 @@
-"""The hand-off with a real Spark: `flux.spark.Stream` and the data source "flux"."""
+"""The hand-off with a real Spark: `flux.spark.Stream` and the data source "flux".
+
+Its time is Spark's: a query takes seconds to start and to stop, and each micro-batch about one.
+"""
 
 from __future__ import annotations
 

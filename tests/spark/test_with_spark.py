@@ -1,4 +1,7 @@
-"""Spark's operators under Flux, fed by Spark: a stream with its micro-batches, and a DataFrame that is no stream."""
+"""Spark's operators under Flux, fed by Spark: a stream with its micro-batches, and a DataFrame that is no stream.
+
+Its time is Spark's: a query takes seconds to start and to stop, and each micro-batch about one.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The quick check, as the command runs it, is a part of the tests."""
+"""The quick check, as the command runs it, is a part of the tests.
+
+It takes about a minute: it is the check of every day, on all cores.
+"""
 
 from __future__ import annotations
 

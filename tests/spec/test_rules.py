@@ -1,6 +1,8 @@
 """Every rule of the protocol and every row of every machine is needed: without it, a world fails.
 
 `flux spec rules` tells the stories; here it is enough that there is one.
+
+It takes about a minute: for each rule and each row, worlds are walked until one fails.
 """
 
 from __future__ import annotations

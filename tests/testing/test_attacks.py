@@ -1,4 +1,7 @@
-"""check_operator finds faults that hide, names what they are, and accuses nobody who only looks like one of them."""
+"""check_operator finds faults that hide, names what they are, and accuses nobody who only looks like one of them.
+
+It takes about a minute: each check tries its operator on many inputs, and again in two processes of their own.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The operators that come with Flux keep the promises that check_operator checks, also for nulls, NaN and late rows."""
+"""The operators that come with Flux keep the promises that check_operator checks, also for nulls, NaN and late rows.
+
+It takes about a minute: each check tries its operator on many inputs, and again in two processes of their own.
+"""
 
 from __future__ import annotations
 

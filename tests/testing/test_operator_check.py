@@ -1,4 +1,7 @@
-"""check_operator passes sound operators of every form, and finds each of a set of faults, with a story one can read."""
+"""check_operator passes sound operators of every form, and finds each of a set of faults, with a story one can read.
+
+It takes about a minute: each check tries its operator on many inputs, and again in two processes of their own.
+"""
 
 from __future__ import annotations
 

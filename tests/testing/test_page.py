@@ -1,4 +1,7 @@
-"""The page that teaches all of this says what happens; and the fixtures do what the command line says."""
+"""The page that teaches all of this says what happens; and the fixtures do what the command line says.
+
+It takes half a minute: the examples of the page are whole checks.
+"""
 
 from __future__ import annotations
 

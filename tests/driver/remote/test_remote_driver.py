@@ -1,4 +1,7 @@
-"""What the controller of a remote run tells of it: deaths and what they cost, drains, and copies that differ."""
+"""What the controller of a remote run tells of it: deaths and what they cost, drains, and copies that differ.
+
+It takes long because each test starts six or more commands, and each of them is an interpreter of its own.
+"""
 
 from __future__ import annotations
 
