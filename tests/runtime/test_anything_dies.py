@@ -22,6 +22,7 @@ from flux.wire.tls import Tls
 from .relay import Relay, relayed
 
 ROWS_PER_S = 60_000
+SLOW_ROWS_PER_S = 20_000  # So that rows still flow when it is decided that two sites cannot reach each other.
 PATIENCE_S = 60.0
 FILES = Path(__file__).parent.parent / "wire" / "certificates"
 OURS = Tls(certificate=str(FILES / "ours.pem"), key=str(FILES / "ours.key"), ca=str(FILES / "ours-ca.pem"))
@@ -142,7 +143,7 @@ def test_of_two_sites_that_cannot_reach_each_other_one_is_removed(
     monkeypatch: pytest.MonkeyPatch,
     breaks: Callable[[Relay], None],
 ) -> None:
-    flow = dmz.flow(packets, partitions=6, rate=ROWS_PER_S)
+    flow = dmz.flow(packets, partitions=6, rate=SLOW_ROWS_PER_S)
     with relayed(monkeypatch, "site-1", "site-2") as relay, flow.start(sites=3) as run:
         relay.start()
         run.wait_for_output(2_000)
