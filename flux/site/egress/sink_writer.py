@@ -24,7 +24,7 @@ from ...protocols.messages import Consume, Consumed
 from ...sinks import Collect, Sink
 from ...sinks.sink import check_alike
 from ...system import filesystem
-from ...types.errors import SinkError
+from ...types.errors import FluxError, SinkError
 from ...wire.reports import Reached, RowsWritten
 from .sink_journal import SinkJournal
 
@@ -150,6 +150,8 @@ class SinkWriter:
     def _blaming(self, doing: str) -> Iterator[None]:
         try:
             yield
+        except FluxError:
+            raise  # It says what to do already.
         except Exception as error:
             advice = "Fix it, and run the flow again; output before that is safe"
             raise end_error(SinkError, f"sink {type(self.sink).__name__}", error, doing, advice) from error
