@@ -33,7 +33,8 @@ from flux.model.operator import OperatorStep, output_of
 from flux.model.punctuation import Punctuation
 from flux.operators import Distinct, GroupBy, Join, TimeWindow, TopK
 from flux.operators.join_spec import JoinSpec
-from flux.site.ingress.watermarks import Watermarks, number_watermarks
+from flux.plan.plan import INPUT
+from flux.site.ingress.watermarks import TimePlaces, Watermarks, number_watermarks
 from flux.types.hashing import partition_of
 
 PARTITIONS = 32
@@ -253,14 +254,16 @@ class Input:
         rows = pa.record_batch({name: pa.array(values) for name, values in columns.items()})
         output = output_of(case.operator, case.parameters, (case.key,), rows.schema)
         step = OperatorStep(case.operator, case.parameters, case.name, (case.key,), PARTITIONS, 0, output)
-        watermarks = Watermarks({0: EventTime(column="ts", lateness_ms=1_000, every_ms=WATERMARK_EVERY_MS)}, {})
+        time_of_rows = EventTime(column="ts", lateness_ms=1_000, every_ms=WATERMARK_EVERY_MS)
+        watermarks = Watermarks({0: TimePlaces(time_of_rows, (INPUT,))}, {})
         pieces: list[Piece] = []
         after = 0
         for start in range(0, rows.num_rows, BATCH_ROWS):
             part = rows.slice(start, BATCH_ROWS)
-            punctuations = watermarks.advance(0, part, after) if case.by_time else ()
-            sn = number_watermarks(after, part.num_rows, punctuations)
-            batch = Batch(part, sn, None, partition_of([part.column(case.key)], PARTITIONS))
+            partition = partition_of([part.column(case.key)], PARTITIONS)
+            unnumbered = Batch(part, np.arange(after + 1, after + 1 + part.num_rows), None, partition)
+            punctuations = watermarks.advance(0, {INPUT: unnumbered}, after) if case.by_time else ()
+            batch = unnumbered.numbered(number_watermarks(after, part.num_rows, punctuations))
             pieces.append((batch, [Punctuation(number, "watermark", value) for number, value in punctuations]))
             after += part.num_rows + len(punctuations)
         return cls(step, [*pieces, (None, [Punctuation(after + 1, "end")])])
