@@ -86,7 +86,8 @@ def milliseconds(column: Any) -> tuple[Instants, Bools | None]:
         column = pc.fill_null(column, pa.scalar(0, pa.int32() if kind.bit_width == 32 else pa.int64()).cast(kind))
     if kind.bit_width == 32 and pa.types.is_date(kind):
         column = column.cast(pa.int32())
-    whole: Instants = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
+    integers = column if pa.types.is_int64(kind) else column.cast(pa.int64())
+    whole: Instants = integers.to_numpy(zero_copy_only=False)
     if pa.types.is_timestamp(kind) and kind.unit in _PER_MS:
         return whole // _PER_MS[kind.unit], missing
     factor = _DAY_MS if pa.types.is_date32(kind) else 1_000 if pa.types.is_timestamp(kind) and kind.unit == "s" else 1

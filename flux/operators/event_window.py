@@ -91,9 +91,10 @@ class EventWindow(PooledOperator):
         if not self.key:
             name = type(self).__name__
             raise PlanError(f"step {context.step!r}: {name} groups by its exchange's columns. Put one before it")
-        # Only the columns that are read are kept.
+        # Only the columns that are read are kept; the event time of rows is kept beside them, in milliseconds.
         used = (column for each in self.settings.aggregates for column in each.columns)
-        self._needed = list(dict.fromkeys([*self.key, self.settings.time, *used]))
+        self._kept = list(dict.fromkeys([*self.key, *used]))
+        self._needed = list(dict.fromkeys([*self._kept, self.settings.time]))
         self._clock = EventClock(context.partitions)
         self._panes: WindowPanes | None = None
         self._clear_buffer()
@@ -117,9 +118,9 @@ class EventWindow(PooledOperator):
 
     def process(self, batch: Batch) -> Batch | None:
         instants, missing = instants_of(batch, self.settings.time, self.step)
-        rows, partition = batch.arrow.select(self._needed), batch.partition
         if self._panes is None:
-            self._begin(rows.schema)
+            self._begin(batch.arrow.select(self._needed).schema)
+        rows, partition = batch.arrow.select(self._kept), batch.partition
         earliest = int(instants.min())
         if missing is not None or earliest <= self._highest_floor:
             late = instants <= self._floor.take(partition)
