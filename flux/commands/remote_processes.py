@@ -24,6 +24,7 @@ from ..plan.plan import EGRESS, INGRESS
 from ..protocols.view import number_of
 from ..site.config import LEASE_S
 from ..storage.private import JOURNAL_ADVICE, private_directory
+from ..system.memory import keep_freed_memory
 from ..types.errors import FluxError
 from ..wire import address
 from . import credentials
@@ -152,6 +153,7 @@ def _run_process(process: Runnable) -> int:
     """Run it to its end. A signal kills it without cleanup: the other processes go on without it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     pa.set_cpu_count(1)
+    keep_freed_memory()
     try:
         trio.run(process.run)
     except BaseExceptionGroup as group:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import trio
 
 from ..site.shell import leave
+from ..system.memory import keep_freed_memory
 
 _STDERR = 2
 
@@ -38,6 +39,7 @@ def live(make: Callable[[], Runnable], parent: int, stderr: int) -> NoReturn:
         for ends_a_process in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(ends_a_process, signal.SIG_DFL)
         pa.set_cpu_count(1)
+        keep_freed_memory()
 
         async def run() -> None:
             async with trio.open_nursery() as nursery:
