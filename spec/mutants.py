@@ -37,11 +37,12 @@ Change = Callable[[ast.AST], None]
 
 @dataclass(frozen=True)
 class Mutant:
-    """One mutated module; its name does not depend on where in the file the mutation is."""
+    """One mutated module; its name does not depend on where in the file the mutation is: on `lines`."""
 
     name: str
     module: str
     source: str
+    lines: range = range(0)
 
 
 def folder() -> Path:
@@ -59,17 +60,17 @@ def mutants(module: str) -> Iterator[Mutant]:
 
 def mutants_of(module: str, text: str, wanted: Container[int] | None = None) -> Iterator[Mutant]:
     """Every mutant of the module with this text; or only those with the `wanted` numbers, from 0 on."""
-    for number, (name, place, change) in enumerate(_named_changes(module, text)):
+    for number, (name, place, lines, change) in enumerate(_named_changes(module, text)):
         if wanted is None or number in wanted:
             mutated = ast.parse(text)
             change(next(islice(ast.walk(mutated), place, None)))
             ast.fix_missing_locations(mutated)
-            yield Mutant(name, module, ast.unparse(mutated))
+            yield Mutant(name, module, ast.unparse(mutated), lines)
 
 
 def names(module: str) -> list[str]:
     """The names of the mutants of a module; they need not be made for that."""
-    return [name for name, _, _ in _named_changes(module, (folder() / f"{module}.py").read_text())]
+    return [name for name, *_ in _named_changes(module, (folder() / f"{module}.py").read_text())]
 
 
 def count_mutants(text: str) -> int:
@@ -77,37 +78,37 @@ def count_mutants(text: str) -> int:
     return sum(1 for _ in _changes(ast.parse(text)))
 
 
-def _named_changes(module: str, text: str) -> Iterator[tuple[str, int, Change]]:
-    """Each mutation: its name, the index of its place in a walk through the tree, and the change."""
+def _named_changes(module: str, text: str) -> Iterator[tuple[str, int, range, Change]]:
+    """Each mutation: its name, the index of its place in a walk through the tree, its lines, and the change."""
     tree = ast.parse(text)
     places = {id(node): index for index, node in enumerate(ast.walk(tree))}
     seen: Counter[str] = Counter()
-    for where, place, what, change in _changes(tree):
+    for where, place, what, altered, change in _changes(tree):
         name = f"{module}.{where}: {what}"
         seen[name] += 1
         if seen[name] > 1:
             name += f" ({seen[name]})"
-        yield name, places[id(place)], change
+        yield name, places[id(place)], _lines(altered), change
 
 
-def _changes(tree: ast.Module) -> Iterator[tuple[str, ast.AST, str, Change]]:
-    """Each mutation: the function, the place in the tree, in words, and the change."""
+def _changes(tree: ast.Module) -> Iterator[tuple[str, ast.AST, str, ast.AST, Change]]:
+    """Each mutation: the function, the place in the tree, in words, the part that is altered, and the change."""
     guards = _guards(tree)
     for function in [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]:
         if function.name in _DESCRIBE:
             continue
         if function.name in guards:
-            yield function.name, function, "always holds", _returns(True)
-            yield function.name, function, "never holds", _returns(False)
+            yield function.name, function, "always holds", function, _returns(True)
+            yield function.name, function, "never holds", function, _returns(False)
         asserted = {id(part) for node in ast.walk(function) if isinstance(node, ast.Assert) for part in ast.walk(node)}
         for place in ast.walk(function):
-            for what, change in _mutations(place) if id(place) not in asserted else ():
-                yield function.name, place, what, change
+            for what, altered, change in _mutations(place) if id(place) not in asserted else ():
+                yield function.name, place, what, altered, change
     for place in ast.walk(tree):
         if isinstance(place, ast.Tuple):
             for index, item in enumerate(place.elts):
                 if _is_row(item):
-                    yield "RULES", place, f"without row `{_text(item)}`", _leave_out("elts", index)
+                    yield "RULES", place, f"without row `{_text(item)}`", item, _leave_out("elts", index)
 
 
 def _guards(tree: ast.Module) -> set[str]:
@@ -121,21 +122,26 @@ def _is_row(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Rule"
 
 
-def _mutations(place: ast.AST) -> Iterator[tuple[str, Change]]:
+def _mutations(place: ast.AST) -> Iterator[tuple[str, ast.AST, Change]]:
     for block in ("body", "orelse"):
         statements = getattr(place, block, None)
         if isinstance(statements, list):
             for index, statement in enumerate(statements):
                 if _is_state_change(statement):
-                    yield f"without `{_text(statement)}`", _pass(block, index)
+                    yield f"without `{_text(statement)}`", statement, _pass(block, index)
     if isinstance(place, ast.If | ast.While | ast.IfExp):
-        yield f"negate `{_text(place.test)}`", _negate("test")
+        yield f"negate `{_text(place.test)}`", place.test, _negate("test")
     if isinstance(place, ast.BoolOp):
         for index, value in enumerate(place.values):
-            yield f"without operand `{_text(value)}` of `{_text(place)}`", _leave_out("values", index)
+            yield f"without operand `{_text(value)}` of `{_text(place)}`", value, _leave_out("values", index)
     if isinstance(place, ast.comprehension):
         for index, test in enumerate(place.ifs):
-            yield f"without filter `{_text(test)}` of {_text(place.iter)}", _leave_out("ifs", index)
+            yield f"without filter `{_text(test)}` of {_text(place.iter)}", test, _leave_out("ifs", index)
+
+
+def _lines(node: ast.AST) -> range:
+    assert isinstance(node, ast.expr | ast.stmt) and node.end_lineno is not None
+    return range(node.lineno, node.end_lineno + 1)
 
 
 def _is_state_change(statement: ast.stmt) -> bool:

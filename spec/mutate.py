@@ -10,6 +10,7 @@ A mutant that no trial notices is a survivor: either a world is missing, or the 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.abc
 import importlib.machinery
@@ -17,6 +18,7 @@ import importlib.util
 import json
 import os
 import resource
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +30,8 @@ from typing import Any
 from .mutants import MODULES, Mutant, folder, mutants
 
 LIMIT_S = 300  # Of CPU: four times what a survivor takes.
+_WAIT_MAX_S = 2 * LIMIT_S  # A mutant that only waits is noticed too.
+_LOOK_EVERY_S = 0.02
 STATES_MAX = 100_000  # Forty times what the largest of the small worlds has: a mutant without an end is noticed.
 MEMORY_BYTES = 4 << 30
 ARGUED = Path(__file__).resolve().parent / "survivors.txt"
@@ -122,13 +126,24 @@ def _key(mutant: Mutant) -> str:
 
 def _tried(todo: Sequence[Mutant], survives: Callable[[Mutant], bool]) -> Iterator[tuple[Mutant, bool]]:
     """Each mutant and whether it was noticed, as they end."""
-    waiting, running = list(reversed(todo)), dict[int, Mutant]()
+    waiting, running = list(reversed(todo)), dict[int, tuple[Mutant, float]]()
     while waiting or running:
         while waiting and len(running) < (os.cpu_count() or 1):
             mutant = waiting.pop()
-            running[_start(mutant, survives)] = mutant
-        pid, status = os.wait()
-        yield running.pop(pid), os.waitstatus_to_exitcode(status) != _SURVIVED
+            running[_start(mutant, survives)] = mutant, time.monotonic()
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            for late in [late for late, (_, began) in running.items() if time.monotonic() - began > _WAIT_MAX_S]:
+                _kill_group(late)
+            time.sleep(_LOOK_EVERY_S)
+        elif pid in running:
+            _kill_group(pid)  # What it has started and left.
+            yield running.pop(pid)[0], os.waitstatus_to_exitcode(status) != _SURVIVED
+
+
+def _kill_group(leader: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
 
 
 def _start(mutant: Mutant, survives: Callable[[Mutant], bool]) -> int:
@@ -137,6 +152,7 @@ def _start(mutant: Mutant, survives: Callable[[Mutant], bool]) -> int:
         return pid
     code = _NOTICED
     try:
+        os.setpgid(0, 0)
         resource.setrlimit(resource.RLIMIT_CPU, (LIMIT_S, LIMIT_S))  # A mutant that hangs is noticed: a signal ends it.
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))  # So is one that fills the memory.
         code = _SURVIVED if survives(mutant) else _NOTICED

@@ -58,12 +58,14 @@ def add(commands: Commands) -> None:
         "machine",
         nargs="?",
         metavar="MACHINE",
-        help="one module of protocols/, or with --shell of flux/ (default: all)",
+        help="one module of protocols/, or with --shell or --library of flux/ (default: all)",
     )
+    which = mutate.add_mutually_exclusive_group()
+    which.add_argument("--shell", action="store_true", help="mutate the code around the machines; try tests and worlds")
+    which.add_argument("--library", action="store_true", help="mutate the operators of the library; try tests")
     mutate.add_argument(
-        "--shell", action="store_true", help="mutate the code around the machines; worlds are simulated"
+        "--sample", type=int, metavar="N", help="with --shell or --library: try so many, drawn at random"
     )
-    mutate.add_argument("--sample", type=int, metavar="N", help="with --shell: try so many, drawn at random")
     mutate.add_argument("--seed", type=int, default=0, metavar="N", help="of the sample")
     mutate.add_argument("--results", metavar="FILE", help="go on where an earlier run with this file stopped")
     mutate.add_argument("--json", action="store_true", help="print one JSON document")
@@ -140,20 +142,27 @@ def _simulate(options: argparse.Namespace) -> int:
 
 
 def _mutate(options: argparse.Namespace) -> int:
-    from ..simulation.shell_mutation import SHELL_MODULES, mutate_shell
     from ..spec.mutants import MODULES
     from ..spec.mutate import NothingToCompareWith, mutate
 
-    known, folder = (SHELL_MODULES, "flux/") if options.shell else (MODULES, "protocols/")
+    is_sampled = options.shell or options.library
+    if options.sample is not None and not is_sampled:
+        raise WrongCall("--sample is for --shell and --library; without them every mutant is tried")
+    if is_sampled:
+        from ..mutation.library_mutation import LIBRARY_MODULES, mutate_library
+        from ..mutation.shell_mutation import SHELL_MODULES, mutate_shell
+
+        known, mutate_some = (SHELL_MODULES, mutate_shell) if options.shell else (LIBRARY_MODULES, mutate_library)
+    else:
+        known = MODULES
     if options.machine is not None and options.machine not in known:
+        folder = "flux/" if is_sampled else "protocols/"
         raise WrongCall(f"no module of {folder} is called {options.machine!r}; there are {', '.join(known)}")
-    if options.sample is not None and not options.shell:
-        raise WrongCall("--sample is for --shell; without it every mutant is tried")
     modules = known if options.machine is None else (options.machine,)
     results = None if options.results is None else Path(options.results)
     try:
-        if options.shell:
-            mutated = mutate_shell(modules, options.sample, options.seed, results, _progress(options.json))
+        if is_sampled:
+            mutated = mutate_some(modules, options.sample, options.seed, results, _progress(options.json))
         else:
             mutated = mutate(modules, results, _progress(options.json))
     except NothingToCompareWith as error:

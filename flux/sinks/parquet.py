@@ -12,14 +12,13 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import Any
 
 import msgpack
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..storage.disk import disk_error, sync_directory
-from ..storage.journal import Journal, Record
+from ..storage.journal import Journal, Record, reading
 from ..types.errors import FluxError, PlanError, SinkError
 from ..wire.batches import batch_bytes
 from .claim import Claim, changed_output, foreign_output, taken_over
@@ -147,11 +146,10 @@ class Parquet(Sink):
             if found and not self._overwrite:
                 raise foreign_output(_NAME, self._directory, f"holds {found[0].name!r} already")
         self._journal, records = Journal.open(journal_path, fsync=True)
-        noted: list[Any] = msgpack.unpackb(records[0].content) if records else ["", 0, 0, None]
-        run, position, self._parts, owner = noted
         try:
+            run, position, self._parts, owner = _noted(journal_path, records)
             if run == claim.run:
-                self._resume(position, records[1:])
+                self._resume(position, journal_path, records[1:])
             elif claim.is_made:
                 raise taken_over(_NAME, self._directory, owner)
             else:
@@ -164,11 +162,13 @@ class Parquet(Sink):
         self._note_inode()
         claim.make()
 
-    def _resume(self, position: int, records: list[Record]) -> None:
+    def _resume(self, position: int, journal_path: Path, records: list[Record]) -> None:
         self._upto = self._flushed_upto = position
         for record in records:
-            upto, encoded = msgpack.unpackb(record.content)
-            self._buffer(_decode(encoded), upto)
+            with reading(journal_path, record):
+                upto, encoded = msgpack.unpackb(record.content)
+                rows = _decode(encoded)
+            self._buffer(rows, upto)
 
     def _replace(self, found: list[Path], rows_left: bool, owner: str | None) -> None:
         """Remove the output of another run, if there is some and it may be removed."""
@@ -252,3 +252,12 @@ class Parquet(Sink):
 def _decode(encoded: bytes) -> pa.RecordBatch:
     with pa.ipc.open_stream(pa.py_buffer(encoded)) as reader:
         return reader.read_next_batch()
+
+
+def _noted(journal_path: Path, records: list[Record]) -> tuple[str, int, int, str | None]:
+    """Return the run whose rows are in the journal, the position before them, the files written, and the owner."""
+    if not records:
+        return "", 0, 0, None
+    with reading(journal_path, records[0]):
+        run, position, parts, owner = msgpack.unpackb(records[0].content)
+        return str(run), int(position), int(parts), owner

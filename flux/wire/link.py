@@ -56,6 +56,7 @@ _BULK_WAITING_FRAMES_MAX = 2  # Frames to have ready; more only take memory.
 _RESUME_TIMEOUT_S = 5.0
 _NO_FILES_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _NO_FILES_LEFT_PAUSE_S = 0.1
+_PROBE_AFTER_S, _PROBE_EVERY_S, _PROBES_LOST_MAX = 5, 2, 3  # Of a silent connection to another machine.
 _OWN_KINDS = ("resume", "got", "closed")
 _CLOSED = memoryview(frames.encode({"kind": "closed"}))
 
@@ -76,10 +77,17 @@ class LinkClosed(Exception):
 
 
 def tune(sock: socket.socket) -> None:
-    """Make a socket non-blocking, with large kernel buffers (the system may grant less) and without Nagle's delay."""
+    """Make a socket non-blocking, with large kernel buffers (the system may grant less) and without Nagle's delay.
+
+    The system probes a silent connection, so that a peer whose machine has vanished is noticed by who sends nothing.
+    """
     sock.setblocking(False)
     if sock.family != socket.AF_UNIX:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_AFTER_S)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_EVERY_S)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES_LOST_MAX)
     for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
         sock.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
 

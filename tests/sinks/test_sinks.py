@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -24,6 +25,7 @@ from hypothesis import strategies as st
 
 from flux.sinks import Callback, Collect, Jsonl, Null, Parquet, Sink
 from flux.site.egress.sink_journal import SinkJournal
+from flux.storage.journal import Journal
 from flux.types.errors import FluxError, OperatorError, PlanError
 
 Ranges = list[tuple[int, int]]  # How many sequence numbers, and how many rows they brought.
@@ -282,6 +284,23 @@ def test_rows_that_a_killed_run_left_unreadable_are_not_thrown_away_silently(tmp
     die(sink)
     with pytest.raises(PlanError, match=rf"holds rows of another run that was killed \(.*, process {os.getpid()}\)"):
         Parquet(out).open(tmp_path)
+
+
+@pytest.mark.parametrize("records", [[["run", 1]], [None, ["row"]]])
+def test_a_record_of_another_shape_in_the_directory_is_an_error_that_names_it(
+    records: list[Any], tmp_path: Path
+) -> None:
+    run, out = folders(tmp_path)
+    sink = Parquet(out)
+    sink.open(run)
+    die(sink)
+    journal, [owner] = Journal.open(out / ".flux-open")
+    journal.shorten([owner.content if each is None else msgpack.packb(each) for each in records], journal.size)
+    journal.close()
+    with pytest.raises(
+        FluxError, match=r"\.flux-open has a record of another shape at byte \d+: .*Nothing was changed"
+    ):
+        Parquet(out).open(run)
 
 
 def test_a_jsonl_path_that_is_a_directory_is_a_plan_error(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import trio.testing
 
 from flux.wire import frames, sockets
 from flux.wire import link as link_module
-from flux.wire.link import _TURN_BYTES, Link, accept_loop
+from flux.wire.link import _TURN_BYTES, Link, accept_loop, tune
 
 from .linking import connection, linked, received, run, send
 
@@ -345,3 +345,14 @@ def test_a_long_frame_that_comes_in_pieces_is_no_silence() -> None:
         link.close()
 
     trio.run(trickle, clock=clock)
+
+
+def test_a_silent_connection_to_another_machine_is_probed() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as sock:
+        tune(sock)
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        idle, interval, lost = (
+            sock.getsockopt(socket.IPPROTO_TCP, option)
+            for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        )
+        assert idle + interval * lost < 15

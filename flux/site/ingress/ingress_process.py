@@ -152,6 +152,8 @@ class IngressProcess(Role):
         assert self._journal is not None
         try:
             yield
+        except FluxError:
+            raise
         except Exception as error:
             doing, advice = f"was read after row {self._journal.upto:,}", "Fix it, and run the flow again"
             raise end_error(SourceError, f"source {source_input.name}", error, doing, advice) from error

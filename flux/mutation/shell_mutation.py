@@ -1,8 +1,8 @@
-"""Shell mutation: alter one statement or condition of the code around the machines, and see whether worlds notice.
+"""Shell mutation: alter one statement or condition of the code around the machines, and see what notices it.
 
 The mutants are made as those of the machines (`flux.spec.mutants`). Each runs in a fork that imports Flux anew with the
-mutated module, and runs simulated worlds until one fails. A mutant that hangs is noticed too. There are thousands, so
-a sample is tried, drawn by a seed.
+mutated module, and runs the tests that execute the altered line, and then simulated worlds, until one fails. A mutant
+that hangs is noticed too. There are thousands, so a sample is tried, drawn by a seed.
 
 A survivor is not yet a gap: much of the shell words errors, counts for reports, or serves runs on several machines,
 which no world has. What argues for the survivors that are known is in `shell_survivors.txt`.
@@ -11,13 +11,14 @@ which no world has. What argues for the survivors that are known is in `shell_su
 from __future__ import annotations
 
 import importlib
-import random
-import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
-from ..spec.mutants import Mutant, count_mutants, mutants_of
-from ..spec.mutate import MutationResult, Spoiler, arguments_in, try_mutants
+from ..spec.mutants import Mutant
+from ..spec.mutate import MutationResult, arguments_in, try_mutants
+from .module_mutants import file_of, module_mutants, put_in_place, unmutated
+from .unit_tests import UnitTests, pass_here
 
 __all__ = ["SHELL_MODULES", "mutate_shell"]
 
@@ -53,7 +54,18 @@ SHELL_MODULES = (
     "wire.link",
     "wire.sockets",
 )
+_TESTS = (
+    "tests/controller",
+    "tests/driver",
+    "tests/exchange",
+    "tests/site",
+    "tests/storage",
+    "tests/wire",
+    "tests/sinks",
+    "tests/spark/test_staging.py",
+)
 _ARGUED = Path(__file__).parent / "shell_survivors.txt"
+_BUDGET_S = 10.0  # Of tests.
 _WORLDS = 30  # Of other seeds than the tests have.
 _FIRST_SEED = 50_000
 _STAGING_WORLDS = range(_FIRST_SEED + 9, _FIRST_SEED + 309, 10)
@@ -63,27 +75,19 @@ def mutate_shell(
     modules: Sequence[str], sample: int | None, seed: int, results: Path | None, progress: Callable[[str], None]
 ) -> MutationResult:
     """Try the mutants of `modules`, or a random sample of so many; with `results`, resume an earlier run."""
-    places = [(module, number) for module in modules for number in range(count_mutants(_source(module)))]
-    if sample is not None and sample < len(places):
-        places = random.Random(f"{seed} mutants").sample(places, sample)
-    every = [
-        mutant
-        for module in modules
-        for mutant in mutants_of(module, _source(module), {number for each, number in places if each == module})
-    ]
-    unmutated = Mutant(name="none", module=modules[0], source=_source(modules[0]))
-    return try_mutants(every, unmutated, _survives, arguments_in(_ARGUED), results, progress)
+    tests = UnitTests.measured(_TESTS, progress)
+    every = module_mutants(modules, sample, seed)
+    return try_mutants(
+        every, unmutated(modules[0]), partial(_survives, tests), arguments_in(_ARGUED), results, progress
+    )
 
 
-def _source(module: str) -> str:
-    return (Path(__file__).parent.parent / f"{module.replace('.', '/')}.py").read_text()
-
-
-def _survives(mutant: Mutant) -> bool:
-    """In a fork: import Flux with the mutant, and run worlds."""
-    for name in [name for name in sys.modules if name == "flux" or name.startswith("flux.")]:
-        del sys.modules[name]
-    sys.meta_path.insert(0, Spoiler(mutant, f"flux.{mutant.module}"))
+def _survives(tests: UnitTests, mutant: Mutant) -> bool:
+    """In a fork: import Flux with the mutant, run the tests that execute it, and worlds."""
+    chosen = tests.executing(file_of(mutant.module), mutant.lines, _BUDGET_S)
+    put_in_place(mutant)
+    if not pass_here(chosen):
+        return False
     run_world = importlib.import_module("flux.simulation.swarm").run_world
     is_staging = mutant.module.startswith("spark.")
     seeds = _STAGING_WORLDS if is_staging else range(_FIRST_SEED, _FIRST_SEED + _WORLDS)

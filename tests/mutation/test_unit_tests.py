@@ -1,0 +1,52 @@
+"""The tests that are tried on a mutant are those that execute its lines, the fastest first, up to a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flux import FluxError
+from flux.mutation import library_mutation, unit_tests
+from flux.mutation.library_mutation import LIBRARY_MODULES, mutate_library
+from flux.mutation.module_mutants import module_mutants, source_of
+from flux.mutation.unit_tests import UnitTests
+
+FOUND = {
+    "seconds": {"slow": 9.0, "fast": 0.1, "other": 0.2, "middle": 1.0},
+    "lines": {"operators/a.py": {"3": ["slow", "fast", "failed"], "4": ["middle"], "5": ["other"]}},
+}
+
+
+def test_the_fastest_tests_of_a_line_come_first_and_those_beyond_the_budget_are_left_out() -> None:
+    tests = UnitTests(FOUND)
+    assert tests.executing("operators/a.py", range(3, 5), 60) == ["fast", "middle", "slow"]
+    assert tests.executing("operators/a.py", range(3, 5), 2) == ["fast", "middle"]
+    assert tests.executing("operators/a.py", range(9, 10), 60) == tests.executing("b.py", range(3, 5), 60) == []
+
+
+def test_each_mutant_has_the_lines_that_it_alters() -> None:
+    lines = source_of("operators.distinct").splitlines()
+    for mutant in module_mutants(("operators.distinct",), None, 0):
+        altered = " ".join(lines[line - 1] for line in mutant.lines)
+        text = mutant.name.partition("`")[2].partition("`")[0].split("…")[0]
+        assert text[:12] in altered, mutant.name
+    assert len(LIBRARY_MODULES) > 20
+
+
+def test_an_installation_without_tests_is_an_error_that_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(unit_tests, "_FLUX", tmp_path / "flux")
+    with pytest.raises(FluxError, match="Run this in a checkout"):
+        unit_tests.source_tree()
+
+
+@pytest.mark.long
+def test_a_state_that_is_not_dropped_is_noticed_by_a_test_of_its_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    every = module_mutants(("operators.distinct",), None, 0)
+    spoilt = [each for each in every if each.name.startswith("operators.distinct.drop_partition: without")]
+    monkeypatch.setattr(library_mutation, "module_mutants", lambda *_: spoilt)
+    monkeypatch.setattr(library_mutation, "_TESTS", ("tests/operators/test_distinct.py",))
+    mutated = mutate_library(("operators.distinct",), None, 0, None, lambda line: None)
+    assert spoilt and mutated.noticed == len(spoilt)
