@@ -4,14 +4,13 @@ A process is a group of tasks. A context variable names it; tasks that it starts
 loses its sockets and files at once, and its tasks are cancelled. What they still run on the way out reaches nothing:
 every call to the system raises `Killed`. The tasks of a stopped process are held back when they are about to run.
 
-Time is trio's mock clock: when no task can run, it jumps to the next deadline. Every effect of a process on the world
-is a line of the trace, and a point at which the process can be made to die (`Kernel.effect`).
+Every effect of a process on the world is a line of the trace, and a point at which the process can be made to die
+(`Kernel.effect`).
 """
 
 from __future__ import annotations
 
 import hashlib
-import heapq
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -20,10 +19,10 @@ from itertools import count
 from typing import Any, Protocol
 
 import trio
-import trio.testing
 from trio._core._traps import WaitTaskRescheduled
 
 from .doom import Doom
+from .world_clock import WorldClock
 
 _TRACE_LINES_KEPT = 400
 _FIRST_PID = 1_000
@@ -103,7 +102,8 @@ class Kernel:
 
     def __init__(self, seed: str, keeps_trace: bool = False) -> None:
         self.rng = random.Random(f"{seed} kernel")
-        self.clock = trio.testing.MockClock(autojump_threshold=0)
+        self.clock = WorldClock()
+        self.at = self.clock.at
         self.pids = count(_FIRST_PID)
         self.processes: dict[int, WorldProcess] = {}  # Those that live, by pid.
         self.on_exit: Callable[[WorldProcess], None] = lambda process: None
@@ -114,14 +114,11 @@ class Kernel:
         self.effects = 0
         self.gatekeeper: trio.abc.Instrument = _Gatekeeper()
         self._digest = hashlib.sha256()
-        self._timers: list[tuple[float, int, Callable[[], None]]] = []
-        self._numbers = count()
-        self._timer_set = trio.Event()
 
     @property
     def now(self) -> float:
         """The time of the world, in seconds."""
-        return self.clock.current_time()
+        return self.clock.now
 
     @property
     def digest(self) -> str:
@@ -135,23 +132,6 @@ class Kernel:
         line = f"{self.now:10.6f} {process}: {text}"
         self._digest.update(line.encode("utf-8", "surrogateescape"))
         self.trace.append(line)
-
-    # Time.
-
-    def at(self, when: float, call: Callable[[], None]) -> None:
-        """Make a call at this time."""
-        heapq.heappush(self._timers, (when, next(self._numbers), call))
-        if self._timers[0][0] == when:
-            self._timer_set.set()
-
-    async def keep_time(self) -> None:
-        """Make the calls of `at` when they are due, as a task."""
-        while True:
-            while self._timers and self._timers[0][0] <= self.now:
-                heapq.heappop(self._timers)[2]()
-            self._timer_set = trio.Event()
-            with trio.move_on_at(self._timers[0][0] if self._timers else float("inf")):
-                await self._timer_set.wait()
 
     # Processes.
 

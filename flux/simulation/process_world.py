@@ -178,7 +178,6 @@ class ProcessWorld:
         self.controller_listener.role = CONTROLLER  # type: ignore[attr-defined]
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            nursery.start_soon(kernel.keep_time)
             if self._power_until_s is not None:
                 kernel.at(self._power_until_s, self._lose_power)
             kernel.start(nursery, "program", "program", lambda: _Program(self), self._crashed("program"))

@@ -98,7 +98,6 @@ class StagingWorld:
         kernel.on_exit = self._exited
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            nursery.start_soon(kernel.keep_time)
             self._start_ingress()
             kernel.start(nursery, "spark", "spark", lambda: _Spark(self), self._crashed("spark"))
             nursery.start_soon(self._cause_faults)

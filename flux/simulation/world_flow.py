@@ -8,6 +8,7 @@ several sources are interleaved.
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 from collections.abc import Callable
@@ -98,7 +99,8 @@ class WorldFlow:
         """Return the dataflow with this sink; each process has one of its own."""
         flow = Dataflow("world")
         tables = [
-            Table(self._rows(number), rate=self.rate, batch_rows=self.batch_rows) for number in range(self.sources)
+            Table(_table(number, self.rows, self.keys), rate=self.rate, batch_rows=self.batch_rows)
+            for number in range(self.sources)
         ]
         first, *others = [flow.source(table) for table in tables]
         stream = first.union(*others) if others else first
@@ -116,12 +118,10 @@ class WorldFlow:
             return Jsonl(OUTPUT)
         return KeptSink(kept, effect, keeps_position=self.sink != "kept")
 
-    def _rows(self, source: int) -> list[dict[str, int]]:
-        return [{"source": source, "key": n * 7 % self.keys, "n": n} for n in range(self.rows)]
-
     def expected(self, source: int) -> list[tuple[int, ...]]:
         """Return the output of one source, as a plain loop computes it."""
-        rows = [(row["key"], row["n"]) for row in self._rows(source)]
+        table = _table(source, self.rows, self.keys)
+        rows = [(key.as_py(), n.as_py()) for key, n in zip(table["key"], table["n"], strict=True)]
         for _ in range(self.stages):
             states: dict[int, tuple[int, int]] = {}
             made: list[tuple[int, ...]] = []
@@ -145,6 +145,14 @@ class WorldFlow:
                     f"{got[place : place + 3]}, not {expected[place : place + 3]}"
                 )
         return None
+
+
+@functools.lru_cache(maxsize=64)
+def _table(source: int, rows: int, keys: int) -> pa.RecordBatch:
+    """Return the rows of a source; each process of a world reads them."""
+    numbers = range(rows)
+    columns = {"source": [source] * rows, "key": [n * 7 % keys for n in numbers], "n": list(numbers)}
+    return pa.record_batch(columns)
 
 
 def rows_of_lines(content: bytes) -> list[dict[str, Any]]:

@@ -1,0 +1,52 @@
+"""World clock: the time of a world. It stands still while a task can run, and then jumps to what is due next.
+
+What is due is a deadline of trio's, or a call that was arranged by `at`: data arrives, a process starts. Calls are made
+when no task can run, by trio's loop itself: a task that made them would cost several turns of the loop for each.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from itertools import count
+
+import trio
+
+__all__ = ["WorldClock"]
+
+
+class WorldClock(trio.abc.Clock):
+    """A clock for `trio.run`; `now` is in seconds, and begins at 0."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._calls: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = count()
+
+    def at(self, when: float, call: Callable[[], None]) -> None:
+        """Make a call at this time; calls of one time are made in the order in which they were arranged."""
+        heapq.heappush(self._calls, (when, next(self._numbers), call))
+
+    def jump(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += seconds
+
+    # What trio calls.
+
+    def start_clock(self) -> None:
+        """Do nothing: time passes by itself."""
+
+    def current_time(self) -> float:
+        """Return the time."""
+        return self.now
+
+    def deadline_to_sleep_time(self, deadline: float) -> float:
+        """Go on to what is due next, for no task can run; return how long trio is to wait for the outside."""
+        calls = self._calls
+        due = min(deadline, calls[0][0]) if calls else deadline
+        if due == float("inf"):
+            return due
+        self.now = max(self.now, due)
+        while calls and calls[0][0] <= self.now:
+            heapq.heappop(calls)[2]()
+        return 0.0
