@@ -48,3 +48,10 @@ def test_a_slot_that_was_taken_can_be_added_again() -> None:
         assert agenda.take_due(5, times, is_active).tolist() == [0, 1]
         assert agenda.take_due(5, times, is_active).tolist() == []
         agenda.add(np.array([1, 0, 1]), times.take([1, 0, 1]))
+
+
+def test_a_slot_that_was_added_is_found_once_also_when_time_leaps_beyond_the_horizon() -> None:
+    agenda, times, is_active = Agenda(10), np.array([0, 3]), np.array([False, True])
+    assert agenda.take_due(0, times, is_active).tolist() == []
+    agenda.add(np.array([1]), times.take([1]))
+    assert agenda.take_due(20, times, is_active).tolist() == [1]
