@@ -36,7 +36,7 @@ test-all: lint types
 	$(BIN)/python -m pytest -m "gauntlet or not gauntlet" --hypothesis-profile=thorough tests
 	$(BIN)/flux spec check --deep
 	$(BIN)/flux spec mutate
-	$(BIN)/flux spec simulate --minutes 10
+	$(BIN)/flux spec simulate --minutes 10 --jobs 2
 	$(MAKE) coverage fuzz
 	$(MAKE) soak MINUTES=3
 

@@ -50,6 +50,8 @@ def add(commands: Commands) -> None:
     length = simulate.add_mutually_exclusive_group()
     length.add_argument("--worlds", type=int, metavar="N", help=f"so many worlds (default: {_WORLDS})")
     length.add_argument("--minutes", type=float, metavar="M", help="as many worlds as M minutes allow")
+    simulate.add_argument("--faults", metavar="KIND,...", help="only faults of these kinds; `--faults list` lists them")
+    simulate.add_argument("--jobs", type=int, default=1, metavar="N", help="worlds at once (default: 1)")
     simulate.add_argument("--trace", action="store_true", help="print every effect of the first world, and end")
     simulate.add_argument("--json", action="store_true", help="print one JSON document")
     simulate.set_defaults(command=_simulate)
@@ -123,14 +125,25 @@ def _rules(options: argparse.Namespace) -> int:
 
 
 def _simulate(options: argparse.Namespace) -> int:
+    from ..simulation.fault_injector import FAULTS
     from ..simulation.swarm import run_world, simulate_worlds
 
+    kinds = tuple((options.faults or "").split(",")) if options.faults else ()
+    if kinds == ("list",):
+        print_result("\n".join(f"{kind:8} {text}" for kind, text in FAULTS.items()))
+        return 0
+    unknown = [kind for kind in kinds if kind not in FAULTS]
+    if unknown:
+        raise WrongCall(f"no kind of fault is called {unknown[0]!r}; there are {', '.join(FAULTS)}")
+    if options.jobs < 1:
+        raise WrongCall(f"--jobs is how many worlds run at once, at least 1; got {options.jobs}")
     if options.trace:
-        result = run_world(options.seed, keeps_trace=True)
+        result = run_world(options.seed, kinds, keeps_trace=True)
         print_result(json.dumps(dataclasses.asdict(result)) if options.json else "\n".join(result.trace))
         return 1 if result.violations else 0
     worlds = _WORLDS if options.worlds is None and options.minutes is None else options.worlds
-    swarm = simulate_worlds(options.seed, worlds, options.minutes, _progress(options.json))
+    say = _progress(options.json)
+    swarm = simulate_worlds(options.seed, worlds, options.minutes, say, kinds=kinds, jobs=options.jobs)
     if options.json:
         print_result(json.dumps(dataclasses.asdict(swarm)))
     else:

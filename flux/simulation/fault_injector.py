@@ -7,7 +7,7 @@ danger. Ingress, egress and controller may die at any time.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
 import trio
@@ -19,6 +19,18 @@ from ..protocols.messages import View
 from .doom import DISK, MOMENTS, SEND, SINK, Doom
 from .kernel import WorldProcess
 from .replaced_calls import SimulatedSystem
+
+FAULTS = {
+    "kill": "a process is killed",
+    "crash": "a process dies before, within or after an effect: a write, a send, a call of the sink",
+    "stop": "a process is stopped for a while, or for good",
+    "slow": "everything that is sent arrives late",
+    "cut": "two processes cannot reach each other",
+    "lost": "a site cannot reach the controller for so long that it is declared dead",
+    "reset": "a connection breaks",
+    "disk": "the disk has no room for journals",
+    "drain": "a site is emptied and stopped",
+}
 
 _ENDS = (INGRESS, EGRESS, CONTROLLER)
 _FOR_GOOD_S = 1_000.0  # Longer than a world lasts.
@@ -33,6 +45,7 @@ class FaultyWorld(Protocol):
     driver: Driver | None
     live: dict[str, WorldProcess]  # By role.
     excused: set[str]  # Roles that a fault may have had declared dead.
+    is_ending: bool
 
     @property
     def now(self) -> float:
@@ -47,14 +60,18 @@ class FaultInjector:
     """Causes the faults of one world."""
 
     def __init__(
-        self, world: FaultyWorld, faults_max: int | None = None, left_out: frozenset[int] = frozenset()
+        self,
+        world: FaultyWorld,
+        faults_max: int | None = None,
+        left_out: frozenset[int] = frozenset(),
+        kinds: Collection[str] = (),
     ) -> None:
         self._world = world
         self._left_out = left_out
         self._rng = random.Random(f"{world.seed} faults")
         self._planned = self._rng.choice((0, 10, 20, 40, 40))
         self._pause_s = self._rng.choice((0.005, 0.01, 0.02))
-        self._kinds = self._draw_kinds()
+        self._kinds = self._named(kinds) if kinds else self._draw_kinds()
         if faults_max is not None:
             self._planned = min(self._planned, faults_max)
         self._drawn = 0
@@ -69,7 +86,8 @@ class FaultInjector:
             await trio.sleep(0.005)
         while self._drawn < self._planned and not state.ended:
             await trio.sleep(rng.expovariate(1 / self._pause_s))
-            rng.choice(self._kinds)()
+            if not world.is_ending:
+                rng.choice(self._kinds)()
         self.is_done = True
 
     def _draw_kinds(self) -> list[Callable[[], None]]:
@@ -87,6 +105,22 @@ class FaultInjector:
         ]
         chosen = self._rng.sample(others, self._rng.randint(0, 3))
         return [*deaths, *chosen] if self._rng.random() < 0.9 else chosen or deaths
+
+    def _named(self, kinds: Collection[str]) -> list[Callable[[], None]]:
+        """Return what causes faults of these kinds, of `FAULTS`."""
+        causes = {
+            "kill": [self._kill_end, self._kill_site],
+            "crash": [self._doom_end, self._doom_end, self._doom_site],
+            "stop": [self._stop],
+            "slow": [self._delay],
+            "cut": [self._cut_off],
+            "lost": [self._lose_controller],
+            "reset": [self._reset],
+            "disk": [self._fill_disk],
+            "drain": [self._drain],
+        }
+        assert causes.keys() == FAULTS.keys()
+        return [cause for kind in FAULTS if kind in kinds for cause in causes[kind]]
 
     def _begin(self, text: str) -> bool:
         """Note a fault that was drawn; return whether it is to be caused, or is left out."""

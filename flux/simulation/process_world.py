@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from ..controller.controller_process import ControllerProcess
 from ..controller.failure_detector import LATE_MAX_S
 from ..driver.local.driver import Driver
 from ..driver.local.spawner import ProcessExited, ProcessStarted, SpawnerReport
+from ..driver.report_builder import make_status
 from ..driver.run_state import RunState
+from ..driver.status import Status
 from ..plan.plan import CONTROLLER, EGRESS, INGRESS
 from ..plan.policy import Policy
 from ..sinks import Collect
@@ -34,6 +37,7 @@ from .doom import SINK
 from .fault_injector import FaultInjector
 from .kernel import WorldProcess
 from .replaced_calls import SimulatedSystem
+from .status_check import untrue_at_rest, untrue_now
 from .world_flow import OUTPUT, WorldFlow, rows_of_lines
 from .world_result import WorldResult, quiet
 
@@ -119,6 +123,7 @@ class ProcessWorld:
         keeps_trace: bool = False,
         faults_max: int | None = None,
         left_out: frozenset[int] = frozenset(),
+        kinds: Collection[str] = (),
     ) -> None:
         self.seed = seed
         self.rng = random.Random(f"{seed} world")
@@ -137,7 +142,7 @@ class ProcessWorld:
         self.sinks = flow._logical.sinks
         self.plan = flow._logical.plan(self.flow.sites, self.flow.standby, "pairs", self.flow.pool_rows, Policy())
         self.config = ProcessConfig(plan=self.plan, directory=_DIRECTORY, run="world", secret=b"secret of the world")
-        self.injector = FaultInjector(self, faults_max, left_out)
+        self.injector = FaultInjector(self, faults_max, left_out, kinds)
         self._lingers = self.rng.random() < _LINGERING_WORLDS
         # A loss of power ends a run on one machine; what is left of it is the output on the disk.
         has_file = self.flow.sink == "jsonl"
@@ -186,6 +191,7 @@ class ProcessWorld:
                 await self._watch()
                 faults.cancel()
             await self._stop()
+            kernel.clock.stop()
             nursery.cancel_scope.cancel()
             for process in list(kernel.processes.values()):
                 process.is_dead = True
@@ -244,6 +250,7 @@ class ProcessWorld:
             state = self.run_state
             if self._is_dark or self.violations:
                 return
+            self._check_status()
             if state is not None and state.error is not None:
                 self.violate(f"the run failed: {state.error}")
                 return
@@ -267,6 +274,30 @@ class ProcessWorld:
             is_reached = not self.system.network.is_cut(role, CONTROLLER)
             if role != CONTROLLER and is_reached and self._is_settled(process) and self.now - sent_at > _SILENT_MAX_S:
                 self.violate(f"{process.name} has sent no heartbeat for {self.now - sent_at:.3f} s")
+        if all(self._is_settled(process) for process in self.live.values()) and not self.excused:
+            text = untrue_at_rest(self._status(), self.live.keys(), controller.runnable.machine.view)
+            if text is not None:
+                self.violate(text)
+
+    def _check_status(self) -> None:
+        state = self.run_state
+        if state is None or state.started_at is None:
+            return
+        given = self.flow.sources * self.flow.rows
+        text = untrue_now(self._status(), given, self._rows_at_sink(), state.has_inputs_of_outputs)
+        if text is not None:
+            self.violate(text)
+
+    def _rows_at_sink(self) -> int | None:
+        if self.flow.sink == "collect":
+            return None
+        if self.flow.sink == "jsonl":
+            return self.system.disk.content(OUTPUT).count(b"\n")
+        return sum(len(rows) for _, rows in self._kept)
+
+    def _status(self) -> Status:
+        assert self.driver is not None
+        return make_status(self.plan.name, self.driver.run_state, self.driver.processes)
 
     def _is_settled(self, process: WorldProcess) -> bool:
         changed_at = max(process.started_at, process.went_on_at)

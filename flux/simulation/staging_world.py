@@ -105,6 +105,7 @@ class StagingWorld:
                 await trio.sleep(_RETRY_S)
                 if self._now > self._last_at + _END_WITHIN_S:
                     self.violate(f"Spark has not got to its end {_END_WITHIN_S:g} s after the last fault")
+            kernel.clock.stop()
             nursery.cancel_scope.cancel()
             for process in list(kernel.processes.values()):
                 process.is_dead = True

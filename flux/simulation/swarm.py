@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.util import find_spec
 from itertools import count, islice
+from multiprocessing import get_context
 from typing import Any
 
 from .process_world import ProcessWorld
@@ -15,16 +18,23 @@ from .world_result import WorldResult
 __all__ = ["Swarm", "replay_command", "run_world", "shrink", "simulate_worlds"]
 
 _PROGRESS_S = 10.0
+_WORLDS_AT_ONCE = 20  # Given to each process of a swarm.
 _STAGING_EVERY = 10  # One world in so many is the hand-off from Spark.
 
 
-def run_world(seed: int, **settings: Any) -> WorldResult:
-    """Run the world of a seed: a whole run, or the hand-off from Spark, if that is installed."""
-    if seed % _STAGING_EVERY == _STAGING_EVERY - 1 and find_spec("pyspark") is not None:
+def run_world(seed: int, kinds: Collection[str] = (), **settings: Any) -> WorldResult:
+    """Run the world of a seed: a whole run, or the hand-off from Spark, if that is installed.
+
+    With `kinds` of faults, each world is a whole run with faults of these kinds only.
+    """
+    began_s = time.process_time()
+    if not kinds and seed % _STAGING_EVERY == _STAGING_EVERY - 1 and find_spec("pyspark") is not None:
         from .staging_world import StagingWorld
 
-        return StagingWorld(seed, **settings).run()
-    return ProcessWorld(seed, **settings).run()
+        result = StagingWorld(seed, **settings).run()
+    else:
+        result = ProcessWorld(seed, kinds=kinds, **settings).run()
+    return replace(result, cpu_s=time.process_time() - began_s)
 
 
 @dataclass
@@ -46,6 +56,7 @@ class Swarm:
         self.deaths += result.deaths
         self.simulated_s += result.simulated_s
         self.effects += result.effects
+        self.seconds += result.cpu_s
 
     def __str__(self) -> str:
         return (
@@ -56,23 +67,25 @@ class Swarm:
 
 
 def simulate_worlds(
-    first: int, worlds: int | None, minutes: float | None, progress: Callable[[str], None] = lambda line: None
+    first: int,
+    worlds: int | None,
+    minutes: float | None,
+    progress: Callable[[str], None] = lambda line: None,
+    *,
+    kinds: Collection[str] = (),
+    jobs: int = 1,
 ) -> Swarm:
-    """Run the worlds of consecutive seeds: so many, or for so long. One that fails is shrunk."""
+    """Run the worlds of consecutive seeds: so many, or for so long, `jobs` at once. One that fails is shrunk."""
     swarm = Swarm()
-    began_s, said_s = time.process_time(), time.monotonic()
-    ends_at = None if minutes is None else time.monotonic() + 60 * minutes
-    for seed in _seeds(first, worlds):
-        if ends_at is not None and time.monotonic() >= ends_at:
-            break
-        result = run_world(seed)
+    said_s = time.monotonic()
+    for result in _results(first, worlds, minutes, kinds, jobs):
         swarm.add(result)
-        swarm.seconds = time.process_time() - began_s
         if result.violations:
-            progress(f"world {seed} failed: {result.violations[0]}; looking for a failure with fewer faults")
-            shrunk = shrink(seed)
+            progress(f"world {result.seed} failed: {result.violations[0]}; looking for a failure with fewer faults")
+            shrunk = shrink(result.seed, kinds)
+            replay = replay_command(result.seed, kinds)
             swarm.failures.append(
-                {"seed": seed, "violations": shrunk.violations, "faults": shrunk.faults, "replay": replay_command(seed)}
+                {"seed": result.seed, "violations": shrunk.violations, "faults": shrunk.faults, "replay": replay}
             )
         if time.monotonic() - said_s >= _PROGRESS_S:
             said_s = time.monotonic()
@@ -80,18 +93,30 @@ def simulate_worlds(
     return swarm
 
 
-def _seeds(first: int, worlds: int | None) -> Iterator[int]:
-    return count(first) if worlds is None else islice(count(first), worlds)
+def _results(
+    first: int, worlds: int | None, minutes: float | None, kinds: Collection[str], jobs: int
+) -> Iterator[WorldResult]:
+    ends_at = None if minutes is None else time.monotonic() + 60 * minutes
+    seeds = count(first) if worlds is None else islice(count(first), worlds)
+    run = partial(run_world, kinds=kinds)
+    with ExitStack() as stack:
+        pool = None if jobs == 1 else stack.enter_context(get_context("fork").Pool(jobs))
+        while some := list(islice(seeds, jobs * _WORLDS_AT_ONCE)):
+            for result in map(run, some) if pool is None else pool.imap_unordered(run, some):
+                yield result
+                if ends_at is not None and time.monotonic() >= ends_at:
+                    return
 
 
-def replay_command(seed: int) -> str:
+def replay_command(seed: int, kinds: Collection[str] = ()) -> str:
     """Return the command that runs the world of a seed again, with its trace."""
-    return f"flux spec simulate --seed {seed} --worlds 1 --trace"
+    of_kinds = f" --faults {','.join(kinds)}" if kinds else ""
+    return f"flux spec simulate --seed {seed} --worlds 1{of_kinds} --trace"
 
 
-def shrink(seed: int) -> WorldResult:
+def shrink(seed: int, kinds: Collection[str] = ()) -> WorldResult:
     """Return a failure of a seed's world with as few faults as were found to be enough."""
-    best = run_world(seed)
+    best = run_world(seed, kinds)
     assert best.violations, f"the world of seed {seed} does not fail"
     faults_max = _drawn(best)
     needed = list(range(1, faults_max + 1))
@@ -100,7 +125,7 @@ def shrink(seed: int) -> WorldResult:
         for begin in range(0, len(needed), size):
             kept = needed[:begin] + needed[begin + size :]
             left_out = frozenset(range(1, faults_max + 1)).difference(kept)
-            result = run_world(seed, faults_max=faults_max, left_out=left_out)
+            result = run_world(seed, kinds, faults_max=faults_max, left_out=left_out)
             if result.violations:
                 best, needed = result, kept
                 break

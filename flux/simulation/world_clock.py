@@ -22,10 +22,17 @@ class WorldClock(trio.abc.Clock):
         self.now = 0.0
         self._calls: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
+        self._is_stopped = False
 
     def at(self, when: float, call: Callable[[], None]) -> None:
         """Make a call at this time; calls of one time are made in the order in which they were arranged."""
-        heapq.heappush(self._calls, (when, next(self._numbers), call))
+        if not self._is_stopped:
+            heapq.heappush(self._calls, (when, next(self._numbers), call))
+
+    def stop(self) -> None:
+        """Make no more calls: the world ends."""
+        self._is_stopped = True
+        self._calls.clear()
 
     def jump(self, seconds: float) -> None:
         """Let time pass."""

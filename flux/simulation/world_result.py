@@ -25,6 +25,7 @@ class WorldResult:
     simulated_s: float
     effects: int
     digest: str  # Of the whole trace.
+    cpu_s: float = 0.0  # Of the processor, for this world.
     trace: tuple[str, ...] = field(repr=False)  # Its last lines, or all.
 
     @classmethod

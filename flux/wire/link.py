@@ -79,7 +79,7 @@ class LinkClosed(Exception):
 def tune(sock: socket.socket) -> None:
     """Make a socket non-blocking, with large kernel buffers (the system may grant less) and without Nagle's delay.
 
-    The system probes a silent connection, so that a peer whose machine has vanished is noticed by who sends nothing.
+    The system probes a silent connection: a peer whose machine has vanished is noticed though nothing is sent to it.
     """
     sock.setblocking(False)
     if sock.family != socket.AF_UNIX:

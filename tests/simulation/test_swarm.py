@@ -1,0 +1,83 @@
+"""Swarms: worlds with chosen faults, several at once; and the status of a run, which must be true."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flux.commands.main import main
+from flux.driver.status import ProcessStatus, Status
+from flux.protocols.messages import View
+from flux.simulation import process_world
+from flux.simulation.process_world import ProcessWorld
+from flux.simulation.status_check import untrue_at_rest, untrue_now
+from flux.simulation.swarm import replay_command, run_world, simulate_worlds
+
+NAMES = ("controller", "ingress", "egress", "site-1", "site-2")
+
+
+def status(inputs: int = 9, outputs: int = 9, up: tuple[str, ...] = NAMES, **said: Any) -> Status:
+    processes = [ProcessStatus(name, 1, "up" if name in up else "dead", 1, 0.0) for name in NAMES]
+    return Status(
+        "flow", 1.0, processes, said.pop("whole", True), inputs, outputs, 0.0, 0.0, [], **{"ended": False, **said}
+    )
+
+
+@pytest.mark.parametrize(
+    ("shown", "rows_at_sink", "says"),
+    [
+        (status(), 9, None),
+        (status(), None, None),
+        (status(), 8, "9 rows of output, and the sink has 8"),
+        (status(inputs=13), 12, "13 rows of input, and the sources have 12"),
+        (status(inputs=8), 12, "9 rows of output, and only 8 of input"),
+        (status(ended=True), 12, "has ended, with 9 rows of output of 12"),
+        (status(12, 12, ended=True), 12, None),
+    ],
+)
+def test_a_status_that_is_not_true_is_found(shown: Status, rows_at_sink: int | None, says: str | None) -> None:
+    found = untrue_now(shown, 12, rows_at_sink, knows_inputs=True)
+    assert found is None if says is None else found is not None and says in found
+
+
+def test_the_status_of_a_run_at_rest_has_its_processes_and_its_copies() -> None:
+    copies = ((("ingress",),), (("site-1", "site-2"),), (("egress",),))
+    view = View(number=2, nodes=NAMES[1:], dead=frozenset(), copies=copies)
+    without = View(number=3, nodes=NAMES[1:], dead=frozenset({"site-2"}), copies=copies)
+    assert untrue_at_rest(status(), set(NAMES), view) is None
+    assert "shows" in (untrue_at_rest(status(up=NAMES[:-1]), set(NAMES), view) or "")
+    assert "copies missing" in (untrue_at_rest(status(whole=False), set(NAMES), view) or "")
+    assert "all copies" in (untrue_at_rest(status(), set(NAMES), without) or "")
+
+
+def test_a_status_that_counts_rows_too_early_fails_the_world(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = process_world.make_status
+
+    def early(*given: Any) -> Status:
+        shown = real(*given)
+        shown.outputs += 1
+        return shown
+
+    assert not ProcessWorld(6, faults_max=0).run().violations
+    monkeypatch.setattr(process_world, "make_status", early)
+    assert "a status" in ProcessWorld(6, faults_max=0).run().violations[0]
+
+
+def test_only_faults_of_the_chosen_kinds_are_caused() -> None:
+    texts = [text.split(": ", 1)[1] for seed in (1, 2, 3) for text in run_world(seed, ("reset",)).faults]
+    assert texts and all(text.startswith(("break", "loss of power")) for text in texts)
+    assert replay_command(7, ("reset", "kill")) == "flux spec simulate --seed 7 --worlds 1 --faults reset,kill --trace"
+
+
+def test_worlds_that_run_at_once_are_those_that_run_one_after_another() -> None:
+    one, two = (simulate_worlds(400, 4, None, jobs=jobs) for jobs in (1, 2))
+    assert (one.worlds, one.faults, one.deaths, one.effects) == (two.worlds, two.faults, two.deaths, two.effects)
+    assert one.worlds == 4 and not one.failures and two.seconds > 0
+
+
+def test_kinds_of_faults_are_listed_and_an_unknown_one_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["spec", "simulate", "--faults", "list"]) == 0
+    assert "reset    a connection breaks" in capsys.readouterr().out
+    assert main(["spec", "simulate", "--faults", "flood"]) == 2
+    assert "no kind of fault is called 'flood'" in capsys.readouterr().err
