@@ -127,18 +127,22 @@ def _key(mutant: Mutant) -> str:
 def _tried(todo: Sequence[Mutant], survives: Callable[[Mutant], bool]) -> Iterator[tuple[Mutant, bool]]:
     """Each mutant and whether it was noticed, as they end."""
     waiting, running = list(reversed(todo)), dict[int, tuple[Mutant, float]]()
-    while waiting or running:
-        while waiting and len(running) < (os.cpu_count() or 1):
-            mutant = waiting.pop()
-            running[_start(mutant, survives)] = mutant, time.monotonic()
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        if pid == 0:
-            for late in [late for late, (_, began) in running.items() if time.monotonic() - began > _WAIT_MAX_S]:
-                _kill_group(late)
-            time.sleep(_LOOK_EVERY_S)
-        elif pid in running:
-            _kill_group(pid)  # What it has started and left.
-            yield running.pop(pid)[0], os.waitstatus_to_exitcode(status) != _SURVIVED
+    try:
+        while waiting or running:
+            while waiting and len(running) < (os.cpu_count() or 1):
+                mutant = waiting.pop()
+                running[_start(mutant, survives)] = mutant, time.monotonic()
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                for late in [late for late, (_, began) in running.items() if time.monotonic() - began > _WAIT_MAX_S]:
+                    _kill_group(late)
+                time.sleep(_LOOK_EVERY_S)
+            elif pid in running:
+                _kill_group(pid)  # What it has started and left.
+                yield running.pop(pid)[0], os.waitstatus_to_exitcode(status) != _SURVIVED
+    finally:
+        for pid in running:
+            _kill_group(pid)
 
 
 def _kill_group(leader: int) -> None:

@@ -183,8 +183,11 @@ def _mutate(options: argparse.Namespace) -> int:
     if options.json:
         print_result(json.dumps(dataclasses.asdict(mutated)))
     else:
-        print_result(f"{mutated.mutants} mutants, {mutated.noticed} noticed, {len(mutated.survivors)} survivors")
-    return 0
+        print_result(
+            f"{mutated.mutants} mutants, {mutated.noticed} noticed, {len(mutated.survivors)} survivors, of which "
+            f"{len(mutated.not_argued)} are not argued"
+        )
+    return 1 if mutated.not_argued else 0
 
 
 def _progress(quiet: bool) -> Callable[[str], None]:

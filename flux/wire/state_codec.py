@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 import msgpack
 import numpy as np
 import pyarrow as pa
+from numpy import ma  # At its first use numpy would import it: too late without a free file descriptor.
 
 from ..types.errors import StateError
 from ..types.normalize import ColumnError
@@ -158,7 +159,7 @@ def _encode(state: Any, whose: str, outside: OutsideBuffers | None, words: State
 
 def _advice_for(value: Any) -> str:
     """Return what to keep instead of an array that cannot be moved; empty if it can."""
-    if isinstance(value, np.ma.MaskedArray):
+    if isinstance(value, ma.MaskedArray):
         return "Keep an Arrow array in a table instead of one with a mask"
     if value.dtype.hasobject:
         return "Keep a list, or an Arrow table, instead of an array of objects"

@@ -353,6 +353,7 @@ def test_idle_strangers_are_bounded_and_hold_up_no_task(ingress: IngressFactory)
         assert time.monotonic() < began + DEADLINE_S / 2
         # Of too many the oldest are closed, long before they time out.
         for stranger in strangers[: len(strangers) - STRANGERS_MAX]:
+            stranger.settimeout(10.0)
             while stranger.recv(1024):  # The challenge, and the end.
                 pass
     finally:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import math
+import subprocess
+import sys
 from typing import Any
 
 import msgpack
@@ -230,3 +232,13 @@ def test_a_compressed_dictionary_is_refused() -> None:
 def test_each_parcel_has_a_number_of_its_own() -> None:
     assert Parcel([b"state"], 0).states == [b"state"]
     assert Parcel(None, 0).token != Parcel(None, 0).token
+
+
+def test_nothing_is_imported_when_the_first_array_is_encoded() -> None:
+    # A process without a free file descriptor cannot import: its state could not be read.
+    program = (
+        "import sys\nimport numpy as np\nfrom flux.wire.state_codec import encode\n"
+        "before = set(sys.modules)\nencode([np.arange(3)], 'step')\nprint(sorted(set(sys.modules) - before))\n"
+    )
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "[]"
