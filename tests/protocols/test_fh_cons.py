@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from flux.protocols.fh_cons import FhCons
-from flux.protocols.messages import Ack, Attach, Block, Data, Effect, Merge, Merged, Send, Stopped, View
+from flux.protocols.messages import Ack, Attach, Block, Data, Effect, Merge, Merged, Send, Stop, Stopped, View
 
 from .refusing import assert_ignored, assert_refused
 from .views import (
@@ -282,6 +282,18 @@ def test_frames_sent_before_a_stop_is_known_count_for_the_channels_left() -> Non
     cons.step(stopped("site-1", 2, 1, view=2))
     cons.step(data("site-1", 2, 1, 2, 3, view=2))
     assert [frame.channels for frame in cons.pending[0]] == [CHANNELS, ()]
+
+
+def test_a_stop_names_the_channels_of_its_lane_and_no_others() -> None:
+    # Given two partitions that are each fed by both sites, when one of them leaves, then each lane loses its own part.
+    cons = consumer(view=SPARE)
+    one_moved = (("site-3", "site-2"), ("site-2", "site-1"))
+    effects = cons.step(replace(SPARE, number=2, copies=(*SPARE.copies[:2], one_moved, SPARE.copies[3])))
+    sent = [effect for effect in effects if isinstance(effect, Send) and isinstance(effect.message, Stop)]
+    assert [(effect.to, effect.message.channels) for effect in sent] == [
+        ("site-1", (Block(producers=(0,), consumers=(0,)),)),
+        ("site-2", (Block(producers=(1,), consumers=(0,)),)),
+    ]
 
 
 def test_a_stop_nobody_asked_for_is_refused() -> None:
