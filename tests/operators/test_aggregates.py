@@ -109,7 +109,10 @@ def test_aggregates_are_those_of_duckdb(operator: str, rows: list[tuple[Any, ...
     assert repr(played(step, timeline)) == repr((found, late))
 
 
-@pytest.mark.parametrize("operator", ["groups", "sliding windows", "sessions", "count windows"])
+@pytest.mark.parametrize(
+    "operator",
+    [pytest.param("groups", marks=pytest.mark.long), "sliding windows", "sessions", "count windows"],
+)
 def test_copies_that_move_and_are_restored_agree(operator: str) -> None:
     factory, parameters, _ = OPERATORS[operator]
     names = SCHEMA.names[1:]

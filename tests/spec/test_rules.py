@@ -123,6 +123,7 @@ def test_an_unknown_number_is_said_to_be(capsys: pytest.CaptureFixture[str]) -> 
 # --- the worlds -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long  # The quick check walks the same worlds by the same seeds.
 @pytest.mark.parametrize("name", WORLDS)
 def test_with_all_rules_the_worlds_obey_the_invariants(name: str) -> None:
     for seed in range(WANDERINGS):
