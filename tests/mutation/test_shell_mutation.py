@@ -12,7 +12,8 @@ from flux.spec.mutants import count_mutants, mutants_of
 
 def test_every_module_has_mutants_and_a_sample_is_the_same_each_time() -> None:
     assert all(count_mutants(source_of(module)) for module in SHELL_MODULES)
-    drawn = [[mutant.name for mutant in module_mutants(SHELL_MODULES, 5, seed)] for seed in (1, 1, 2)]
+    some = SHELL_MODULES[:3]
+    drawn = [[mutant.name for mutant in module_mutants(some, 5, seed)] for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2] and len(drawn[0]) == 5
     text = source_of("site.heartbeat")
     every = list(mutants_of("site.heartbeat", text))
