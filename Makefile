@@ -18,20 +18,17 @@ demo: venv
 	$(BIN)/python -m experiments.demo
 
 # Tests of the machines, and of what computes on its own, need a core. Those with real processes wait for each other and
-# for rows that come at a rate, and leave most of one idle. So four run at once: machines; Spark and what computes; whole
-# runs; the rest. Their output follows one after the other.
+# leave most of one idle. So three run at once, each for about as long: machines; Spark
+# and what computes; the rest. Their output follows one after the other.
 MACHINES := tests/protocols tests/spec tests/simulation tests/thesis tests/test_thesis.py tests/wire tests/testing \
 	tests/exchange tests/types tests/model tests/plan
 SPARK := tests/spark tests/examples tests/adapters tests/operators tests/docs tests/driver
-RUNS := tests/runtime
 test: lint types
 	@$(BIN)/python -m pytest $(MACHINES) > .machines.log 2>&1 & machines=$$!; \
 	$(BIN)/python -m pytest $(SPARK) > .spark.log 2>&1 & spark=$$!; \
-	$(BIN)/python -m pytest $(RUNS) > .runs.log 2>&1 & runs=$$!; \
-	$(BIN)/python -m pytest tests $(MACHINES:%=--ignore=%) $(SPARK:%=--ignore=%) $(RUNS:%=--ignore=%); rest=$$?; \
-	wait $$machines; machines=$$?; wait $$spark; spark=$$?; wait $$runs; runs=$$?; \
-	cat .spark.log .machines.log .runs.log; \
-	exit $$((rest ? rest : runs ? runs : spark ? spark : machines))
+	$(BIN)/python -m pytest tests $(MACHINES:%=--ignore=%) $(SPARK:%=--ignore=%); processes=$$?; \
+	wait $$machines; machines=$$?; wait $$spark; spark=$$?; cat .spark.log .machines.log; \
+	exit $$((processes ? processes : spark ? spark : machines))
 
 # Every test, also those that show a claim again with more cases, and every long check once: the worlds explored deep,
 # every mutant, a swarm of simulated runs, every crash point, malformed input, a soak.
