@@ -128,7 +128,7 @@ def _simulate(options: argparse.Namespace) -> int:
     from ..simulation.fault_injector import FAULTS
     from ..simulation.swarm import run_world, simulate_worlds
 
-    kinds = tuple((options.faults or "").split(",")) if options.faults else ()
+    kinds = tuple(options.faults.split(",")) if options.faults else ()
     if kinds == ("list",):
         print_result("\n".join(f"{kind:8} {text}" for kind, text in FAULTS.items()))
         return 0

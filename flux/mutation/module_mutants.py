@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from ..spec.mutants import Mutant, count_mutants, mutants_of
-from ..spec.mutate import Spoiler
+from ..spec.mutate import MutationResult, Spoiler, arguments_in, try_mutants
+from .unit_tests import UnitTests
 
-__all__ = ["file_of", "module_mutants", "put_in_place", "unmutated"]
+__all__ = ["file_of", "module_mutants", "mutate_modules", "put_in_place"]
 
 _FLUX = Path(__file__).resolve().parent.parent
 
@@ -37,7 +39,29 @@ def module_mutants(modules: Sequence[str], sample: int | None, seed: int) -> lis
     ]
 
 
-def unmutated(module: str) -> Mutant:
+def mutate_modules(
+    modules: Sequence[str],
+    sample: int | None,
+    seed: int,
+    results: Path | None,
+    progress: Callable[[str], None],
+    *,
+    tests: Sequence[str],
+    survives: Callable[[UnitTests, Mutant], bool],
+    argued: Path,
+) -> MutationResult:
+    """Try the mutants of modules, or a random sample of so many; with `results`, resume an earlier run.
+
+    `survives` is called in a fork, with what is known of the `tests`; `argued` has the survivors that are known.
+    """
+    measured = UnitTests.measured(tests, progress)
+    every = module_mutants(modules, sample, seed)
+    return try_mutants(
+        every, _unmutated(modules[0]), partial(survives, measured), arguments_in(argued), results, progress
+    )
+
+
+def _unmutated(module: str) -> Mutant:
     """Return a module as it is, with all its lines."""
     text = source_of(module)
     return Mutant(name="none", module=module, source=text, lines=range(1, text.count("\n") + 1))

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 
 from ..spec.mutants import Mutant
-from ..spec.mutate import MutationResult, arguments_in, try_mutants
-from .module_mutants import file_of, module_mutants, put_in_place, unmutated
+from ..spec.mutate import MutationResult
+from .module_mutants import file_of, mutate_modules, put_in_place
 from .unit_tests import UnitTests, pass_here
 
 __all__ = ["SHELL_MODULES", "mutate_shell"]
@@ -75,11 +74,7 @@ def mutate_shell(
     modules: Sequence[str], sample: int | None, seed: int, results: Path | None, progress: Callable[[str], None]
 ) -> MutationResult:
     """Try the mutants of `modules`, or a random sample of so many; with `results`, resume an earlier run."""
-    tests = UnitTests.measured(_TESTS, progress)
-    every = module_mutants(modules, sample, seed)
-    return try_mutants(
-        every, unmutated(modules[0]), partial(_survives, tests), arguments_in(_ARGUED), results, progress
-    )
+    return mutate_modules(modules, sample, seed, results, progress, tests=_TESTS, survives=_survives, argued=_ARGUED)
 
 
 def _survives(tests: UnitTests, mutant: Mutant) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from flux.mutation import shell_mutation
 from flux.mutation.module_mutants import module_mutants, source_of
 from flux.mutation.shell_mutation import SHELL_MODULES, mutate_shell
 from flux.spec.mutants import count_mutants, mutants_of
@@ -27,6 +26,6 @@ def test_a_heartbeat_that_sends_nothing_is_noticed(monkeypatch: pytest.MonkeyPat
         for each in module_mutants(("site.heartbeat",), None, 0)
         if "without `await write_all(sock, _BEAT)`" in each.name
     ]
-    monkeypatch.setattr(shell_mutation, "module_mutants", lambda *_: [spoilt])
+    monkeypatch.setattr("flux.mutation.module_mutants.module_mutants", lambda *_: [spoilt])
     mutated = mutate_shell(("site.heartbeat",), None, 0, None, lambda line: None)
     assert (mutated.mutants, mutated.noticed) == (1, 1)

@@ -44,10 +44,15 @@ def test_an_installation_without_tests_is_an_error_that_says_what_to_do(
 
 
 @pytest.mark.long
-def test_a_state_that_is_not_dropped_is_noticed_by_a_test_of_its_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mutant_is_noticed_by_a_test_that_executes_it_and_survives_if_none_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     every = module_mutants(("operators.distinct",), None, 0)
-    spoilt = [each for each in every if each.name.startswith("operators.distinct.drop_partition: without")]
-    monkeypatch.setattr(library_mutation, "module_mutants", lambda *_: spoilt)
+    names = ("output_for: without `Windowed.check(", "drop_partition: without `self._table.drop(pid)`")
+    spoilt = [each for each in every if each.name.startswith(tuple(f"operators.distinct.{name}" for name in names))]
+    monkeypatch.setattr("flux.mutation.module_mutants.module_mutants", lambda *_: spoilt)
     monkeypatch.setattr(library_mutation, "_TESTS", ("tests/operators/test_distinct.py",))
     mutated = mutate_library(("operators.distinct",), None, 0, None, lambda line: None)
-    assert spoilt and mutated.noticed == len(spoilt)
+    # No test of this file drops a partition.
+    assert (mutated.mutants, mutated.noticed) == (2, 1)
+    assert mutated.survivors == mutated.not_argued == [spoilt[1].name]
